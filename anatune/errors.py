@@ -1,0 +1,45 @@
+"""The exception tree: every error a user can meet is an ``AnatuneError`` with a one-line message.
+
+A message says which object and field, what was got, what was expected and the next step. Each leaf also
+inherits the builtin that callers expect, so ``except ValueError`` keeps working.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AnatuneError",
+    "DeviceError",
+    "MissingDependencyError",
+    "SpaceError",
+    "SpecError",
+    "UnknownNameError",
+    "WorkloadError",
+]
+
+
+class AnatuneError(Exception):
+    """Root of all errors raised on purpose by anatune."""
+
+
+class WorkloadError(AnatuneError, ValueError):
+    """A workload cannot exist as asked for (an extent of 0, a negative stride, text that does not parse)."""
+
+
+class SpecError(AnatuneError, ValueError):
+    """A hardware spec file is damaged, incomplete, or contradicts itself."""
+
+
+class SpaceError(AnatuneError, ValueError):
+    """A point or a schedule does not belong to the tile space it was used with."""
+
+
+class UnknownNameError(AnatuneError, LookupError):
+    """A name (hardware, layer, operator, strategy) is not known; the message lists the known ones."""
+
+
+class DeviceError(AnatuneError, RuntimeError):
+    """The present machine lacks, or does not tell about, the device that was asked for."""
+
+
+class MissingDependencyError(AnatuneError, ImportError):
+    """An optional package is not installed; the message gives the pip line."""

@@ -1,0 +1,1 @@
+"""What the present machine says about itself."""

@@ -1,0 +1,1 @@
+"""Analytical models: objects to arrays, predictions, exact ranking, explanations."""

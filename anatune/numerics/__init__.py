@@ -1,0 +1,1 @@
+"""Batch numerics: arrays and numbers in, arrays out; no objects, strings or I/O."""
