@@ -1,0 +1,69 @@
+"""Divisors and ordered factorisations: the perfect tilings of one loop.
+
+A factorisation of an extent into `parts` factors is ordered (8 = 2x4 and 4x2 are different tilings), so there are
+``prod(C(e + parts - 1, parts - 1))`` of them, e running over the exponents of the extent's primes.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["count_factorisations", "divisors", "factorisations", "prime_exponents"]
+
+
+@lru_cache(maxsize=4096)
+def prime_exponents(extent: int) -> tuple[tuple[int, int], ...]:
+    """Return the (prime, exponent) pairs of `extent` >= 1, ascending."""
+    found = []
+    prime = 2
+    rest = extent
+    while prime * prime <= rest:
+        exponent = 0
+        while rest % prime == 0:
+            rest //= prime
+            exponent += 1
+        if exponent:
+            found.append((prime, exponent))
+        prime += 1 if prime == 2 else 2
+    if rest > 1:
+        found.append((rest, 1))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def divisors(extent: int) -> tuple[int, ...]:
+    """Return all divisors of `extent` >= 1, ascending."""
+    result = [1]
+    for prime, exponent in prime_exponents(extent):
+        result = [d * prime**e for d in result for e in range(exponent + 1)]
+    return tuple(sorted(result))
+
+
+def count_factorisations(extent: int, parts: int) -> int:
+    """Return how many ordered factorisations of `extent` into `parts` factors there are (exact, any size)."""
+    return math.prod(math.comb(exponent + parts - 1, parts - 1) for _, exponent in prime_exponents(extent))
+
+
+@lru_cache(maxsize=1024)
+def factorisations(extent: int, parts: int) -> NDArray[np.int64]:
+    """Return all ordered factorisations of `extent` into `parts` factors.
+
+    Returns
+    -------
+    (count, parts) int64, read-only
+        Rows in lexicographic order; each row's product is `extent`.
+    """
+    if parts == 1:
+        table = np.array([[extent]], dtype=np.int64)
+    else:
+        blocks = []
+        for first in divisors(extent):
+            rest = factorisations(extent // first, parts - 1)
+            blocks.append(np.column_stack([np.full(len(rest), first, dtype=np.int64), rest]))
+        table = np.concatenate(blocks)
+    table.setflags(write=False)
+    return table

@@ -1,0 +1,53 @@
+"""What the analytical model says about one schedule."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Prediction"]
+
+
+class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Predicted time of a schedule and where it comes from; immutable, JSON both ways.
+
+    Attributes
+    ----------
+    time_s : float
+        Seconds; lower is better.
+    gflop_per_s : float
+        Operations of the workload over `time_s`, in 10^9 a second.
+    parts : dict of str to float
+        Seconds each resource would need on its own ("fma_s", "shared_s", "l2_s", "dram_s", ...); those that overlap
+        take the maximum, exposed ones add up.
+    bound_by : str
+        The part that binds ("fma", "shared", "l2", "dram", "issue", "latency", ...).
+    occupancy : float
+        GPU: resident warps over the maximum, theoretical, in [0, 1]. CPU: busy cores over cores.
+    occupancy_limiter : str
+        "threads", "registers", "shared", "blocks" or "grid" (GPU); "parallel_loop" (CPU).
+    waves : float
+        GPU: blocks over the blocks that run at once. CPU: parallel iterations over cores.
+    features : dict of str to float
+        GPU: the seven analytical features of [ICS24] Sec. 4.1. CPU: the CPU model's own.
+    traffic_over_bound : dict of str to float
+        Memory level -> modelled bytes over the I/O lower bound, >= 1.
+    resources : dict of str to float
+        Registers a thread, shared bytes, threads and blocks (GPU); vector registers, tile bytes (CPU).
+    legal : bool
+        Whether the device's limits hold.
+    rule : str
+        Id of the first broken rule, "" when legal.
+    """
+
+    time_s: float
+    gflop_per_s: float
+    parts: dict[str, float]
+    bound_by: str
+    occupancy: float
+    occupancy_limiter: str
+    waves: float
+    features: dict[str, float]
+    traffic_over_bound: dict[str, float]
+    resources: dict[str, float]
+    legal: bool = True
+    rule: str = ""

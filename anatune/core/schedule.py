@@ -1,0 +1,79 @@
+"""A schedule: one point of a tile space together with its workload, hardware and template."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+
+import msgspec
+
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError
+
+__all__ = ["OptionValue", "Schedule"]
+
+OptionValue = int | str | bool | tuple[int, ...] | tuple[str, ...]
+
+
+class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
+    """One decoded point: readable, hashable, JSON both ways; immutable.
+
+    Attributes
+    ----------
+    workload, hardware
+        What is computed, and on which device the choice was made.
+    template : str
+        "gpu" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2) or "cpu" (cache and register tiles).
+    tiles : dict of str to tuple of int
+        Axis -> factors from the outermost to the innermost loop; each product is the axis's extent.
+    unroll : int
+        GPU: largest number of statements that is unrolled explicitly (TVM's auto_unroll_max_step). CPU: steps of the
+        reduction that the microkernel unrolls.
+    vector : dict of str to int
+        Staged tensor -> elements a thread fetches at once (GPU).
+    options : dict
+        What only the CPU template has: loop order, packing, parallel loop, second microkernel.
+    """
+
+    workload: Workload
+    hardware: GpuSpec | CpuSpec
+    template: str
+    tiles: dict[str, tuple[int, ...]]
+    unroll: int = 0
+    vector: dict[str, int] = {}
+    options: dict[str, OptionValue] = {}
+
+    @cached_property
+    def key(self) -> str:
+        """Stable content hash (16 hexadecimal digits) of the whole schedule, workload and hardware included."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
+
+    def __hash__(self) -> int:
+        return int(self.key, 16)
+
+    def to_json(self) -> str:
+        """Return the schedule as one JSON object (with its workload and hardware, so that it stands alone)."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Schedule:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        SpaceError
+            The text is no such object; the message names the field.
+        """
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SpaceError(f"schedule JSON: {error}; expected the text of Schedule.to_json()") from None
+
+    def describe(self) -> str:
+        """One line: the tiles of each axis (outer to inner), unroll, fetch widths, options."""
+        words = [f"{axis}={'x'.join(map(str, factors))}" for axis, factors in self.tiles.items()]
+        words.append(f"unroll={self.unroll}")
+        words += [f"{tensor}:v{width}" for tensor, width in self.vector.items()]
+        words += [f"{name}={value}" for name, value in self.options.items()]
+        return " ".join(words)

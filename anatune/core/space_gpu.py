@@ -1,0 +1,251 @@
+"""The GPU tile space, SSSRRSRS: every perfect tiling of every loop, times unroll depth and fetch widths.
+
+Loop order of the template (outer to inner), as in TVM's multi-level tiling: block, vthread, thread | k0 (stage both
+operands in shared memory) | k1 | reg_outer | k2 | reg_inner. A spatial axis has five factors (block, vthread, thread,
+reg_outer, reg_inner), a reduction axis three (k0, k1, k2).
+
+A point is an integer vector: the factors axis by axis, then the unroll depth, then one fetch width a staged tensor.
+Nothing is materialised beyond the factorisation tables of single axes; the size is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.factor import count_factorisations, factorisations
+from anatune.core.hardware import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload import DTYPE_BYTES, Workload
+from anatune.errors import SpaceError
+
+__all__ = ["REDUCTION_LEVELS", "SPATIAL_LEVELS", "UNROLL_DEPTHS", "GpuSpace"]
+
+SPATIAL_LEVELS = ("block", "vthread", "thread", "reg_outer", "reg_inner")
+REDUCTION_LEVELS = ("k0", "k1", "k2")
+UNROLL_DEPTHS = (0, 16, 64, 512, 1024)
+"""TVM's auto_unroll_max_step values on GPUs. Source: [Ansor] auto_scheduler sketch rules; MetaSchedule's defaults."""
+MAX_FETCH_BYTES = 16
+"""Widest load instruction of a thread (128 bits)."""
+
+LegalityCheck = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+
+
+class GpuSpace:
+    """All schedules of one workload on one GPU.
+
+    Guarantees: deterministic; safe to share between threads (immutable).
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    is_legal : callable
+        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+    """
+
+    template = "gpu"
+
+    def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
+        self.workload = workload
+        self.hardware = hardware
+        self._is_legal = is_legal
+        self.extents: dict[str, int] = dict(workload.extents)
+        self.axes: tuple[str, ...] = tuple(self.extents)
+        self.levels: dict[str, tuple[str, ...]] = {
+            axis.name: SPATIAL_LEVELS if axis.kind == "spatial" else REDUCTION_LEVELS for axis in workload.axes
+        }
+        self.staged: tuple[str, ...] = staged_tensors(workload)
+        widest = MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype]
+        self.fetch_widths: tuple[int, ...] = tuple(2**e for e in range(widest.bit_length()) if 2**e <= widest)
+        self.unroll_depths: tuple[int, ...] = UNROLL_DEPTHS
+
+    def __repr__(self) -> str:
+        return f"GpuSpace({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
+
+    @cached_property
+    def size(self) -> int:
+        """Exact number of points, legal or not."""
+        tilings = math.prod(count_factorisations(self.extents[a], len(self.levels[a])) for a in self.axes)
+        return tilings * len(self.unroll_depths) * len(self.fetch_widths) ** len(self.staged)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the entries of a point: "i.block", ..., "unroll", "vector.A"."""
+        names = [f"{axis}.{level}" for axis in self.axes for level in self.levels[axis]]
+        return (*names, "unroll", *(f"vector.{tensor}" for tensor in self.staged))
+
+    @cached_property
+    def radices(self) -> tuple[int, ...]:
+        """Number of choices of each coordinate: one factorisation index an axis, unroll, each fetch width."""
+        tables = [count_factorisations(self.extents[a], len(self.levels[a])) for a in self.axes]
+        return (*tables, len(self.unroll_depths), *(len(self.fetch_widths) for _ in self.staged))
+
+    def table(self, axis: str) -> NDArray[np.int64]:
+        """Return all factorisations of `axis`, (count, levels) int64, lexicographic."""
+        return factorisations(self.extents[axis], len(self.levels[axis]))
+
+    def decode(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Turn coordinates (num_points, len(radices)) into points (num_points, len(columns)), both int64."""
+        coordinates = np.atleast_2d(coordinates)
+        parts = [self.table(axis)[coordinates[:, index]] for index, axis in enumerate(self.axes)]
+        at = len(self.axes)
+        parts.append(np.asarray(self.unroll_depths)[coordinates[:, at]][:, None])
+        widths = np.asarray(self.fetch_widths)
+        parts += [widths[coordinates[:, at + 1 + s]][:, None] for s in range(len(self.staged))]
+        return np.concatenate(parts, axis=1).astype(np.int64)
+
+    def encode(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Turn points into coordinates: the inverse of `decode`.
+
+        Raises
+        ------
+        SpaceError
+            A point's unroll depth or fetch width is none of the space's choices, or a product is wrong.
+        """
+        points = np.atleast_2d(points)
+        out = np.empty((len(points), len(self.radices)), dtype=np.int64)
+        column = 0
+        for index, axis in enumerate(self.axes):
+            width = len(self.levels[axis])
+            lookup = {tuple(row): at for at, row in enumerate(self.table(axis).tolist())}
+            for row, factors in enumerate(points[:, column : column + width].tolist()):
+                if tuple(factors) not in lookup:
+                    raise SpaceError(f"{axis}: {factors} does not factor {self.extents[axis]}; use perfect divisors")
+                out[row, index] = lookup[tuple(factors)]
+            column += width
+        for offset, choices in enumerate([self.unroll_depths] + [self.fetch_widths] * len(self.staged)):
+            values = points[:, column + offset]
+            if not np.isin(values, choices).all():
+                raise SpaceError(f"{self.columns[column + offset]}: expected one of {choices} in every point")
+            out[:, len(self.axes) + offset] = np.searchsorted(choices, values)
+        return out
+
+    def sample_points(self, count: int, seed: int, *, legal: bool = True) -> NDArray[np.int64]:
+        """Draw `count` points uniformly (with replacement) from the legal part of the space.
+
+        Returns
+        -------
+        (count, len(columns)) int64
+            Fewer rows only if next to nothing in the space is legal.
+        """
+        if count < 0:
+            raise SpaceError(f"sample: count is {count}, expected >= 0")
+        rng = np.random.default_rng(seed)
+        found: list[NDArray[np.int64]] = []
+        have = 0
+        for _ in range(200):
+            if have >= count:
+                break
+            draw = np.column_stack([rng.integers(0, radix, max(4 * count, 1024)) for radix in self.radices])
+            points = self.decode(draw)
+            if legal:
+                points = points[self._is_legal(points)]
+            found.append(points)
+            have += len(points)
+        return np.concatenate(found)[:count] if found else np.empty((0, len(self.columns)), dtype=np.int64)
+
+    def sample(self, count: int, seed: int = 0) -> list[Schedule]:
+        """Draw `count` legal schedules uniformly, with replacement; the same seed gives the same ones."""
+        return [self.schedule_of(point) for point in self.sample_points(count, seed)]
+
+    def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
+        """Decode one point (a vector in the order of `columns`) into a Schedule."""
+        values = [int(v) for v in point]
+        tiles: dict[str, tuple[int, ...]] = {}
+        at = 0
+        for axis in self.axes:
+            width = len(self.levels[axis])
+            tiles[axis] = tuple(values[at : at + width])
+            at += width
+        vector = dict(zip(self.staged, values[at + 1 :], strict=True))
+        return Schedule(self.workload, self.hardware, self.template, tiles, values[at], vector)
+
+    def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
+        """Return the integer vector of `schedule`, (len(columns),) int64.
+
+        Raises
+        ------
+        SpaceError
+            The schedule belongs to another workload or template.
+        """
+        if schedule.template != self.template or schedule.workload != self.workload:
+            raise SpaceError(
+                f"schedule of {schedule.workload.describe()!r} ({schedule.template}) used with {self!r}; "
+                "build it with this space's schedule()"
+            )
+        return np.array([
+            *(factor for axis in self.axes for factor in schedule.tiles[axis]),
+            schedule.unroll,
+            *(schedule.vector.get(tensor, 1) for tensor in self.staged),
+        ])
+
+    def schedule(
+        self,
+        tiles: Mapping[str, Sequence[int]],
+        unroll: int = 0,
+        vector: Mapping[str, int] | None = None,
+    ) -> Schedule:
+        """Build the schedule with these factors; any perfect divisors are accepted, legal on the device or not.
+
+        Parameters
+        ----------
+        tiles : mapping of str to sequence of int
+            Axis -> (block, vthread, thread, reg_outer, reg_inner) or (k0, k1, k2). An axis that is left out keeps
+            its whole extent in the outermost loop.
+        unroll : int
+            Largest unrolled body in statements, >= 0; any value (other tuners use other lists).
+        vector : mapping of str to int, optional
+            Staged tensor -> fetch width in elements, 1 where it is left out.
+
+        Raises
+        ------
+        SpaceError
+            Unknown axis or tensor, wrong number of factors, a product that is not the extent.
+        """
+        unknown = [axis for axis in tiles if axis not in self.extents]
+        if unknown:
+            raise SpaceError(f"tiles: unknown axis {unknown[0]!r}, expected some of {', '.join(self.axes)}")
+        complete: dict[str, tuple[int, ...]] = {}
+        for axis in self.axes:
+            levels = self.levels[axis]
+            factors = tuple(tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1)))
+            _check_factors(axis, factors, levels, self.extents[axis])
+            complete[axis] = tuple(int(f) for f in factors)
+        _check_count("unroll", unroll, 0)
+        widths = dict.fromkeys(self.staged, 1)
+        for tensor, width in (vector or {}).items():
+            if tensor not in widths:
+                raise SpaceError(f"vector: unknown tensor {tensor!r}, expected some of {', '.join(self.staged) or 'none'}")
+            _check_count(f"vector[{tensor!r}]", width, 1)
+            widths[tensor] = int(width)
+        return Schedule(self.workload, self.hardware, self.template, complete, int(unroll), widths)
+
+
+def staged_tensors(workload: Workload) -> tuple[str, ...]:
+    """Return the operands that the template stages in shared memory: all of them where there is a reduction."""
+    return tuple(access.tensor for access in workload.reads) if workload.reduction_axes else ()
+
+
+def _check_factors(axis: str, factors: Sequence[int], levels: Sequence[str], extent: int) -> None:
+    if len(factors) != len(levels):
+        raise SpaceError(
+            f"tiles[{axis!r}] has {len(factors)} factors {tuple(factors)}, expected {len(levels)}: {', '.join(levels)}"
+        )
+    for factor in factors:
+        _check_count(f"tiles[{axis!r}] factor", factor, 1)
+    if math.prod(int(f) for f in factors) != extent:
+        product = math.prod(int(f) for f in factors)
+        raise SpaceError(
+            f"tiles[{axis!r}] = {tuple(factors)} multiply to {product}, expected the extent {extent}; "
+            "tilings are perfect divisors"
+        )
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise SpaceError(f"{name} is {value!r}, expected an integer >= {least}")
