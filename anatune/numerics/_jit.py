@@ -1,0 +1,66 @@
+"""The only place where numba options are written.
+
+Compiled code is cached on disk in a folder named after a digest of all sources of ``anatune/numerics``: numba itself
+does not notice an edit in a file that a cached function merely calls into, and an installed package may be read-only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.core import config as numba_config
+
+__all__ = ["cache_folder", "has_cached_code", "jit", "jit_inline"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_STRICT = {"error_model": "numpy", "fastmath": False, "nogil": True}
+# error_model="numpy": 1/0 is inf, not an exception, and loops vectorise. fastmath stays off so that scalar, batch and
+# no-JIT runs agree to the last bit; nogil lets callers use threads.
+
+
+def _digest() -> str:
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {numba.__version__}".encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def cache_folder() -> Path:
+    """Return the folder of compiled code for the present sources (it need not exist yet).
+
+    NUMBA_CACHE_DIR, which numba reads into its configuration, is respected as the base.
+    """
+    base = Path(numba_config.CACHE_DIR) if numba_config.CACHE_DIR else Path.home() / ".cache" / "anatune"
+    return base / f"numerics-{_digest()}"
+
+
+_FOLDER = cache_folder()
+
+
+def has_cached_code(function: str) -> bool:
+    """Whether an earlier process left compiled code of the function called `function` (part of the file name)."""
+    return any(_FOLDER.rglob(f"*{function}*.nbi"))
+
+
+def jit(function: _Function) -> _Function:
+    """Compile `function` lazily, cached on disk: for the batch functions that Python calls."""
+    before = numba_config.CACHE_DIR
+    try:
+        numba_config.CACHE_DIR = str(_FOLDER)
+        try:
+            return numba.njit(cache=True, **_STRICT)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # no place to write to: compile in every process rather than fail
+            return numba.njit(**_STRICT)(function)  # type: ignore[no-any-return]
+    finally:
+        numba_config.CACHE_DIR = before
+
+
+def jit_inline(function: _Function) -> _Function:
+    """Compile a helper that only other compiled functions call; it is part of their cached code."""
+    return numba.njit(**_STRICT)(function)  # type: ignore[no-any-return]
