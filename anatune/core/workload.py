@@ -34,7 +34,7 @@ ACCUMULATOR_DTYPE: dict[str, str] = {
 }
 """Element dtype -> dtype in which sums of products are kept."""
 
-Attribute = int | str | bool | tuple[int, ...]
+Attribute = int | str | bool | tuple[int | str | tuple[int, ...], ...]
 
 
 class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +94,8 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Axis -> consecutive iterations (>= 1); axes that are missing count as 1.
         """
         return math.prod(
-            1 + sum(term.coefficient * (tile.get(term.axis, 1) - 1) for term in terms) for terms in self.indices
+            1 + sum(term.coefficient * (tile.get(term.axis, 1) - 1) for term in terms)
+            for terms in self.indices
         )
 
 
@@ -150,7 +151,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
                 )
             unknown = {term.axis for terms in access.indices for term in terms} - set(names)
             if unknown:
-                raise WorkloadError(f"{self.operator}: tensor {access.tensor!r} uses unknown axes {sorted(unknown)}")
+                raise WorkloadError(
+                    f"{self.operator}: tensor {access.tensor!r} uses unknown axes {sorted(unknown)}"
+                )
 
     @cached_property
     def extents(self) -> dict[str, int]:

@@ -1,0 +1,167 @@
+"""Checks that every constructor shares: plain values in, normalised values out, one-line errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+
+from anatune.core.workload import ACCUMULATOR_DTYPE, Access, Term
+from anatune.errors import WorkloadError
+
+__all__ = [
+    "EPILOGUE_STEPS",
+    "accumulated_dtype",
+    "checked_choice",
+    "checked_dtype",
+    "checked_epilogue",
+    "checked_extent",
+    "checked_flag",
+    "checked_integer",
+    "checked_shape",
+    "epilogue_reads",
+]
+
+EPILOGUE_STEPS: tuple[str, ...] = ("bias", "add", "relu")
+"""Element-wise steps that can be fused behind a reduction."""
+
+
+def checked_integer(operator: str, name: str, value: object, minimum: int, next_step: str) -> int:
+    """Return `value` as a Python int, at least `minimum`; NumPy integers are converted.
+
+    Raises
+    ------
+    WorkloadError
+        If `value` is a bool, a float, a string or below `minimum`.
+    """
+    number: int | None = None
+    if type(value).__name__ not in ("bool", "bool_"):
+        try:
+            number = index(value)  # type: ignore[arg-type]
+        except TypeError:
+            number = None
+    if number is None or number < minimum:
+        raise WorkloadError(f"{operator}: {name} is {value!r}, expected an integer >= {minimum}; {next_step}")
+    return number
+
+
+def checked_extent(operator: str, name: str, value: object) -> int:
+    """Return a size in elements (>= 1).
+
+    Raises
+    ------
+    WorkloadError
+        If `value` is not an integer >= 1.
+    """
+    return checked_integer(operator, name, value, 1, "give the real size in elements")
+
+
+def checked_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
+    """Return a tensor's shape: at least one dimension, each >= 1.
+
+    Raises
+    ------
+    WorkloadError
+        If `value` is not a sequence of integers >= 1, or is empty.
+    """
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise WorkloadError(
+            f"{operator}: {name} is {value!r}, expected a sequence of integers; write for example (1024, 4096)"
+        )
+    shape = tuple(checked_extent(operator, f"{name}[{place}]", extent) for place, extent in enumerate(value))
+    if not shape:
+        raise WorkloadError(
+            f"{operator}: {name} is empty, expected at least one dimension; write for example (1024,)"
+        )
+    return shape
+
+
+def checked_choice(operator: str, name: str, value: object, choices: Sequence[str]) -> str:
+    """Return `value` if it is one of `choices`.
+
+    Raises
+    ------
+    WorkloadError
+        If it is not.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise WorkloadError(
+            f"{operator}: {name} is {value!r}, expected one of {', '.join(choices)}; choose one of them"
+        )
+    return value
+
+
+def checked_dtype(operator: str, value: object) -> str:
+    """Return an operand dtype that can be computed with.
+
+    Raises
+    ------
+    WorkloadError
+        If `value` is none of the keys of ``ACCUMULATOR_DTYPE``.
+    """
+    return checked_choice(operator, "dtype", value, tuple(ACCUMULATOR_DTYPE))
+
+
+def checked_flag(operator: str, name: str, value: object) -> bool:
+    """Return a switch as a Python bool.
+
+    Raises
+    ------
+    WorkloadError
+        If `value` is not a bool.
+    """
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise WorkloadError(
+            f"{operator}: {name} is {value!r}, expected True or False; leave it out for False"
+        )
+    return bool(value)
+
+
+def checked_epilogue(operator: str, value: object) -> tuple[str, ...]:
+    """Return the fused steps in order; each may appear once.
+
+    Raises
+    ------
+    WorkloadError
+        If a step is unknown or appears twice.
+    """
+    known = ", ".join(EPILOGUE_STEPS)
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise WorkloadError(
+            f"{operator}: epilogue is {value!r}, expected a sequence of {known}; write for example ('bias', 'relu')"
+        )
+    steps = tuple(value)
+    for step in steps:
+        checked_choice(operator, "epilogue step", step, EPILOGUE_STEPS)
+    if len(set(steps)) != len(steps):
+        raise WorkloadError(
+            f"{operator}: epilogue {', '.join(steps)} repeats a step, expected each of {known} at most once; "
+            "remove the repetition"
+        )
+    return steps
+
+
+def accumulated_dtype(dtype: str) -> str:
+    """Return the dtype of a result that is a sum: int32 for int8, otherwise the operands' own."""
+    return "int32" if dtype == "int8" else dtype
+
+
+def epilogue_reads(steps: tuple[str, ...], write: Access, channel: int) -> tuple[Access, ...]:
+    """Return the operands of the fused steps.
+
+    Parameters
+    ----------
+    steps : tuple of str
+        Checked steps, in order.
+    write : Access
+        Result of the reduction.
+    channel : int
+        Dimension of `write` along which the bias runs.
+    """
+    reads = []
+    for step in steps:
+        if step == "bias":
+            terms: tuple[Term, ...] = write.indices[channel]
+            reads.append(Access("bias", write.dtype, (write.shape[channel],), (terms,), (0,)))
+        elif step == "add":
+            reads.append(Access("residual", write.dtype, write.shape, write.indices, write.offsets))
+    return tuple(reads)
