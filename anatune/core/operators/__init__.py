@@ -1,8 +1,59 @@
-"""Constructors of workloads: each returns a `Workload` and raises `WorkloadError` for arguments that cannot be."""
+"""Constructors of workloads: each returns a `Workload`, and raises `WorkloadError` for impossible arguments."""
 
 from __future__ import annotations
 
-from anatune.core.operators.convolution import conv1d, conv2d, conv3d, depthwise_conv2d
-from anatune.core.operators.matmul import batch_matmul, matmul
+from collections.abc import Callable
 
-__all__ = ["batch_matmul", "conv1d", "conv2d", "conv3d", "depthwise_conv2d", "matmul"]
+from anatune.core.operators.convolution import conv1d, conv2d, conv3d, depthwise_conv2d
+from anatune.core.operators.einsum import einsum
+from anatune.core.operators.matmul import batch_matmul, matmul
+from anatune.core.operators.pointwise import elementwise, reduction
+from anatune.core.operators.pooling import (
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+    pool2d,
+)
+from anatune.core.workload import Workload
+
+__all__ = [
+    "CONSTRUCTORS",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "batch_matmul",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "depthwise_conv2d",
+    "einsum",
+    "elementwise",
+    "matmul",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "pool2d",
+    "reduction",
+]
+
+CONSTRUCTORS: dict[str, Callable[..., Workload]] = {
+    "matmul": matmul,
+    "batch_matmul": batch_matmul,
+    "conv1d": conv1d,
+    "conv2d": conv2d,
+    "conv3d": conv3d,
+    "depthwise_conv2d": depthwise_conv2d,
+    "max_pool1d": max_pool1d,
+    "max_pool2d": max_pool2d,
+    "max_pool3d": max_pool3d,
+    "avg_pool1d": avg_pool1d,
+    "avg_pool2d": avg_pool2d,
+    "avg_pool3d": avg_pool3d,
+    "reduction": reduction,
+    "elementwise": elementwise,
+    "einsum": einsum,
+}
+"""Operator -> constructor; ``CONSTRUCTORS[workload.operator](**workload.attribute)`` builds an equal workload."""

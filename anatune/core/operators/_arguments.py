@@ -65,7 +65,7 @@ def checked_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
     """
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise WorkloadError(
-            f"{operator}: {name} is {value!r}, expected a sequence of integers; write for example (1024, 4096)"
+            f"{operator}: {name} is {value!r}, expected integers; write for example (1024, 4096)"
         )
     shape = tuple(checked_extent(operator, f"{name}[{place}]", extent) for place, extent in enumerate(value))
     if not shape:
@@ -127,7 +127,7 @@ def checked_epilogue(operator: str, value: object) -> tuple[str, ...]:
     known = ", ".join(EPILOGUE_STEPS)
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise WorkloadError(
-            f"{operator}: epilogue is {value!r}, expected a sequence of {known}; write for example ('bias', 'relu')"
+            f"{operator}: epilogue is {value!r}, expected a sequence of {known}; write ('bias', 'relu')"
         )
     steps = tuple(value)
     for step in steps:

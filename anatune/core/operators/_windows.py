@@ -16,7 +16,7 @@ _AXIS_NAMES = {1: ("x",), 2: ("y", "x"), 3: ("z", "y", "x")}
 
 
 class Window(NamedTuple):
-    """One window dimension: input size, kernel size, stride, dilation, zeros before and after, output size."""
+    """One window dimension: input, kernel, stride, dilation, zeros before and after, output (elements)."""
 
     axis: str
     size: int
