@@ -1,12 +1,15 @@
 """Hardware spec files: what a device is, in SI units, with a source for each group of numbers.
 
-A spec is a TOML file of ``hwspecs/`` (or any path). Unknown keys are refused, units are in the keys, each group
-says where its numbers come from and lists the keys nobody has verified. An unknown device is an error, never a guess.
+A spec is a TOML file of ``hwspecs/`` (or any path). Unknown keys are refused, units are in the keys, each
+group says where its numbers come from and lists the keys nobody has verified. An unknown device is an error,
+never a guess. Every number has a plausible range, so that a wrong unit is noticed and explained.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+import re
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -26,7 +29,108 @@ __all__ = [
     "Launch",
     "Registers",
     "SharedMemory",
+    "value_problem",
 ]
+
+
+class _Range(NamedTuple):
+    """Plausible values of a key; `scales` are the wrong units people write, as (factor, name)."""
+
+    low: float
+    high: float
+    unit: str
+    scales: tuple[tuple[float, str], ...] = ()
+
+
+_BANDWIDTH = _Range(1e9, 1e14, "bytes/s", ((1e9, "GB/s"), (1e12, "TB/s"), (1e6, "MB/s")))
+_KIB = ((1024.0, "KiB"), (1024.0**2, "MiB"))
+_CYCLES = _Range(0.5, 5e3, "cycles")
+_FRACTION = _Range(0.01, 1.0, "as a share of the paper value", ((0.01, "per cent"),))
+_REGISTERS = _Range(4096, 2**24, "registers of 32 bits", ((1024.0, "units of 1024"),))
+_RATE = _Range(1 / 128, 64.0, "relative to float32")
+
+# Key -> plausible range: wide enough for every device since 2010, narrow enough to catch a wrong unit.
+# "Group.key" goes before "key".
+_RANGES: dict[str, _Range] = {
+    "clock_hz": _Range(1e8, 1e10, "Hz", ((1e6, "MHz"), (1e9, "GHz"), (1e3, "kHz"))),
+    "fp32_peak_flop_per_s": _Range(1e9, 1e16, "FLOP/s", ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"))),
+    "bandwidth_bytes_per_s": _BANDWIDTH,
+    "core_bandwidth_bytes_per_s": _BANDWIDTH._replace(low=1e8),
+    "bandwidth_bytes_per_cycle": _Range(0.25, 4096, "bytes per cycle and core"),
+    "bytes_per_cycle_per_sm": _Range(4, 4096, "bytes per cycle"),
+    "latency_cycles": _CYCLES,
+    "fma_latency_cycles": _CYCLES,
+    "latency_s": _Range(1e-9, 1e-5, "s", ((1e-9, "ns"), (1e-6, "us"))),
+    "overhead_s": _Range(1e-7, 1e-2, "s", ((1e-6, "us"), (1e-3, "ms"), (1e-9, "ns"))),
+    "size_bytes": _Range(1024, 1e11, "bytes", _KIB),
+    "L2Cache.size_bytes": _Range(65536, 1e11, "bytes", _KIB),
+    "per_sm_bytes": _Range(8192, 2**24, "bytes", _KIB),
+    "per_block_bytes": _Range(8192, 2**24, "bytes", _KIB),
+    "reserved_per_block_bytes": _Range(0, 16384, "bytes"),
+    "granularity_bytes": _Range(1, 8192, "bytes"),
+    "per_sm": _REGISTERS,
+    "per_block": _REGISTERS,
+    "per_thread": _Range(16, 1024, "registers of 32 bits"),
+    "allocation_unit": _Range(1, 8192, "registers of 32 bits"),
+    "num_sub_partitions": _Range(1, 16, "parts"),
+    "num_sms": _Range(1, 2048, "SMs"),
+    "fp32_lanes_per_sm": _Range(8, 2048, "lanes"),
+    "warp_size": _Range(4, 128, "threads"),
+    "num_schedulers_per_sm": _Range(1, 16, "schedulers"),
+    "issue_per_cycle_per_sm": _Range(0.25, 32, "warp instructions per cycle"),
+    "max_threads_per_block": _Range(32, 4096, "threads"),
+    "max_warps_per_sm": _Range(1, 256, "warps"),
+    "max_blocks_per_sm": _Range(1, 256, "blocks"),
+    "fp16_rate": _RATE,
+    "int8_rate": _RATE,
+    "reachable_fraction": _FRACTION,
+    "num_banks": _Range(1, 256, "banks"),
+    "bank_bytes": _Range(1, 64, "bytes"),
+    "transaction_bytes": _Range(4, 1024, "bytes"),
+    "num_cores": _Range(1, 4096, "cores"),
+    "simd_bits": _Range(32, 4096, "bits", ((8.0, "bytes"),)),
+    "fma_per_cycle": _Range(0.0625, 32, "multiply-adds of a whole vector per cycle"),
+    "num_vector_registers": _Range(4, 512, "registers"),
+    "loads_per_cycle": _Range(0.0625, 16, "whole-vector loads per cycle"),
+    "stores_per_cycle": _Range(0.0625, 16, "whole-vector stores per cycle"),
+    "issue_width": _Range(1, 32, "instructions per cycle"),
+    "ways": _Range(1, 4096, "ways"),
+    "line_bytes": _Range(8, 1024, "bytes"),
+    "shared_by_cores": _Range(1, 4096, "cores"),
+}
+
+
+def value_problem(group: str, key: str, value: object) -> str | None:
+    """Say what is implausible about a number of a spec, None if nothing is.
+
+    Parameters
+    ----------
+    group
+        Class name of the group ("Dram").
+    key
+        Key of the group ("bandwidth_bytes_per_s").
+    value
+        What the spec says; only int and float are judged.
+
+    Returns
+    -------
+    str or None
+        What was got, what is expected, and the unit it was probably meant in.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    limits = _RANGES.get(f"{group}.{key}") or _RANGES.get(key)
+    if limits is None:
+        return None if math.isfinite(value) else f"got {value!r}, expected a finite number"
+    if limits.low <= value <= limits.high:
+        return None
+    text = f"got {value!r}, expected {limits.low:g} to {limits.high:g} {limits.unit}"
+    hints = [
+        f"{name} (then write {value * factor:.10g})"
+        for factor, name in limits.scales
+        if limits.low <= value * factor <= limits.high
+    ]
+    return f"{text}; it looks like {' or '.join(hints)}" if hints else text
 
 
 class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,16 +144,12 @@ class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         if wrong:
             raise SpecError(f"unverified names {wrong}, which are no keys of this group")
         for key in self.__struct_fields__:
-            value = getattr(self, key)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if number and value <= 0 and key not in self._may_be_zero():
-                raise SpecError(f"{key} is {value!r}, expected a number > 0")
-
-    def _may_be_zero(self) -> tuple[str, ...]:
-        return ()
+            problem = value_problem(type(self).__name__, key, getattr(self, key))
+            if problem:
+                raise SpecError(f"{key}: {problem}")
 
 
-class GpuCompute(_Group, kw_only=True):
+class GpuCompute(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Streaming multiprocessors (NVIDIA: SM, AMD: CU), their arithmetic and their thread limits."""
 
     num_sms: int
@@ -75,7 +175,7 @@ class GpuCompute(_Group, kw_only=True):
     """Share of the paper peak that compiled FMA code reaches (calibrated per architecture)."""
 
 
-class Registers(_Group, kw_only=True):
+class Registers(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The register file (32-bit registers)."""
 
     per_sm: int
@@ -86,7 +186,7 @@ class Registers(_Group, kw_only=True):
     num_sub_partitions: int = 4
 
 
-class SharedMemory(_Group, kw_only=True):
+class SharedMemory(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Software-managed memory of an SM (NVIDIA: shared memory, AMD: LDS)."""
 
     per_sm_bytes: int
@@ -99,18 +199,15 @@ class SharedMemory(_Group, kw_only=True):
     bytes_per_cycle_per_sm: float = 128.0
     latency_cycles: float = 29.0
 
-    def _may_be_zero(self) -> tuple[str, ...]:
-        return ("reserved_per_block_bytes",)
 
-
-class L1Cache(_Group, kw_only=True):
+class L1Cache(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """First-level data cache of an SM (its whole array where it is unified with shared memory)."""
 
     size_bytes: int
     latency_cycles: float
 
 
-class L2Cache(_Group, kw_only=True):
+class L2Cache(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The cache all SMs share."""
 
     size_bytes: int
@@ -118,7 +215,7 @@ class L2Cache(_Group, kw_only=True):
     latency_cycles: float
 
 
-class Dram(_Group, kw_only=True):
+class Dram(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Device memory of a GPU."""
 
     bandwidth_bytes_per_s: float
@@ -129,20 +226,23 @@ class Dram(_Group, kw_only=True):
     """Share of the paper bandwidth that streaming kernels reach."""
 
 
-class Launch(_Group, kw_only=True):
+class Launch(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cost of starting a kernel."""
 
     overhead_s: float
     """Time of an empty kernel inside a stream of launches."""
 
 
-class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="gpu", tag_field="kind"):
+class GpuSpec(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="gpu", tag_field="kind"
+):
     """A GPU. Immutable and hashable; cross-field rules are checked on construction.
 
     Raises
     ------
     SpecError
-        A number is not positive, or the stated peak differs from SMs x lanes x clock x 2 by more than 2 %.
+        A number is implausible, two numbers contradict each other, or the stated peak differs from
+        SMs x lanes x clock x 2 by more than 2 %.
     """
 
     schema_version: Literal[1]
@@ -163,14 +263,26 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def __post_init__(self) -> None:
         compute = self.compute
         peak = 2.0 * compute.num_sms * compute.fp32_lanes_per_sm * compute.clock_hz
-        _check_peak(self.name, compute.fp32_peak_flop_per_s, peak, "2 x num_sms x fp32_lanes_per_sm x clock_hz")
-        if self.shared_memory.per_block_bytes > self.shared_memory.per_sm_bytes:
+        _check_peak(
+            self.name, compute.fp32_peak_flop_per_s, peak, "2 x num_sms x fp32_lanes_per_sm x clock_hz"
+        )
+        _check_name(self.name, self.aliases)
+        if not re.fullmatch(r"sm_\d{2,3}" if self.vendor == "nvidia" else r"gfx[0-9a-f]{3,4}", self.arch):
+            expected = "sm_<digits>, as sm_86" if self.vendor == "nvidia" else "gfx<digits>, as gfx906"
             raise SpecError(
-                f"{self.name}: shared_memory.per_block_bytes is {self.shared_memory.per_block_bytes}, "
-                f"expected at most per_sm_bytes ({self.shared_memory.per_sm_bytes})"
+                f"{self.name}: arch is {self.arch!r}, expected {expected} (vendor is {self.vendor})"
             )
-        if compute.reachable_fraction > 1 or self.dram.reachable_fraction > 1:
-            raise SpecError(f"{self.name}: a reachable_fraction is above 1; it is a share of the paper peak")
+        shared, file = self.shared_memory, self.registers
+        if shared.per_block_bytes > shared.per_sm_bytes:
+            raise SpecError(
+                f"{self.name}: shared_memory.per_block_bytes is {shared.per_block_bytes}, "
+                f"expected at most per_sm_bytes ({shared.per_sm_bytes})"
+            )
+        if file.per_block > file.per_sm:
+            raise SpecError(
+                f"{self.name}: registers.per_block is {file.per_block}, "
+                f"expected at most per_sm ({file.per_sm})"
+            )
 
     @property
     def compute_capability(self) -> float | None:
@@ -178,7 +290,7 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return int(self.arch[3:]) / 10 if self.arch.startswith("sm_") else None
 
 
-class CpuCompute(_Group, kw_only=True):
+class CpuCompute(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cores, their SIMD units and ports (one thread a core)."""
 
     num_cores: int
@@ -199,7 +311,7 @@ class CpuCompute(_Group, kw_only=True):
     reachable_fraction: float = 0.95
 
 
-class CacheLevel(_Group, kw_only=True):
+class CacheLevel(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One data cache level."""
 
     size_bytes: int
@@ -212,7 +324,7 @@ class CacheLevel(_Group, kw_only=True):
     latency_cycles: float
 
 
-class CpuDram(_Group, kw_only=True):
+class CpuDram(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Main memory of a CPU."""
 
     bandwidth_bytes_per_s: float
@@ -222,13 +334,16 @@ class CpuDram(_Group, kw_only=True):
     latency_s: float
 
 
-class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="cpu", tag_field="kind"):
+class CpuSpec(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="cpu", tag_field="kind"
+):
     """A CPU (one socket). Immutable and hashable; cross-field rules are checked on construction.
 
     Raises
     ------
     SpecError
-        A number is not positive, or the stated peak differs from the product of its parts by more than 2 %.
+        A number is implausible, two numbers contradict each other, or the stated peak differs from
+        the product of its parts by more than 2 %.
     """
 
     schema_version: Literal[1]
@@ -249,8 +364,22 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         lanes = compute.simd_bits // 32
         peak = 2.0 * compute.num_cores * compute.clock_hz * compute.fma_per_cycle * lanes
         _check_peak(
-            self.name, compute.fp32_peak_flop_per_s, peak, "2 x num_cores x clock_hz x fma_per_cycle x simd_bits / 32"
+            self.name,
+            compute.fp32_peak_flop_per_s,
+            peak,
+            "2 x num_cores x clock_hz x fma_per_cycle x simd_bits / 32",
         )
+        _check_name(self.name, self.aliases)
+        if compute.simd_bits % 32:
+            raise SpecError(
+                f"{self.name}: compute.simd_bits is {compute.simd_bits}, expected a multiple of 32"
+            )
+        if self.dram.core_bandwidth_bytes_per_s > self.dram.bandwidth_bytes_per_s:
+            core, socket = self.dram.core_bandwidth_bytes_per_s, self.dram.bandwidth_bytes_per_s
+            raise SpecError(
+                f"{self.name}: dram.core_bandwidth_bytes_per_s is {core:.4g}, "
+                f"expected at most bandwidth_bytes_per_s ({socket:.4g}): one core is part of the socket"
+            )
 
     @property
     def fp32_lanes(self) -> int:
@@ -259,6 +388,12 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 HardwareSpec = GpuSpec | CpuSpec
+
+
+def _check_name(name: str, aliases: tuple[str, ...]) -> None:
+    for word in (name, *aliases):
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_]*", word):
+            raise SpecError(f"name or alias is {word!r}, expected lower-case letters, digits and '_'")
 
 
 def _check_peak(name: str, stated: float, product: float, formula: str) -> None:
