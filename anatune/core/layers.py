@@ -2,7 +2,7 @@
 
 bert:M0-M5, resnet50:R0-R12, yolo9000:Y0-Y10
     "Accelerated Auto-Tuning of GPU Kernels for Tensor Computations" (ICS 2024), Table 1. Convolutions: one
-    image, stride 2 for R0, R4, R7 and R10, zeros of half the kernel around the input, as in its recorded files.
+    image, stride 2 for R0, R4, R7 and R10, zeros of half the kernel around the input (as in its records).
 resnet18:C1-C12
     "Evolutionary Algorithm with Non-parametric Surrogate Model for Tensor Program Optimization" (NoSE),
     Table II.
@@ -13,11 +13,12 @@ yolo9000:0, 2, 4, 5, 8, 9, 12, 13, 18, 19, 23
 
 Doubts
 ------
-bert : Table 1 says M, N, K and is followed here (M1 is matmul 512x4096x1024). Its recorded files call the same
-    rows mm_m512_n1024_k4096, N and K exchanged. Their rates support the table: on an RTX 3090 M0 reaches only
-    3.2 TFLOP/s, which fits a 512 x 64 result, and M1 and M3 are faster than M4 and M5, which fits more columns.
-resnet18 : Table II gives the 1x1 kernels a padding of 1, which the network itself does not have. It is no slip:
-    the sizes of the search spaces (C3: 903168, C11: 3564000) need outputs of 58 x 58 and 8 x 8. Followed here.
+bert : Table 1 says M, N, K and is followed here (M1 is matmul 512x4096x1024). Its records call the same rows
+    mm_m512_n1024_k4096, N and K exchanged. Their rates support the table: on an RTX 3090 M0 reaches only
+    3.2 TFLOP/s, which fits a 512 x 64 result; M1 and M3 beat M4 and M5, which fits more columns.
+resnet18 : Table II gives the 1x1 kernels a padding of 1, which the network itself does not have. It is
+    no slip: the sizes of the search spaces (C3: 903168, C11: 3564000) need outputs of 58 x 58 and 8 x 8.
+    Followed here.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _same_convolution(row: tuple[int, int, int, int, int]) -> Workload:
 
 
 def _padded_convolution(row: tuple[int, int, int, int, int]) -> Workload:
-    """Return one row of the NoSE table: as `_same_convolution`, but 1x1 kernels have a zero around as well."""
+    """Return one row of the NoSE table: a padding of 1 (3 for the 7x7 kernel)."""
     filters, channels, size, kernel, stride = row
     padding = max(kernel // 2, 1)
     return conv2d(1, channels, size, size, filters, kernel, kernel, stride=stride, padding=padding)

@@ -75,8 +75,8 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tensor as the nest reads or writes it.
 
     ``shape`` is row-major (last dimension contiguous), elements. ``indices`` holds the terms of each
-    dimension, ``offsets`` the constant of each dimension (negative: padding). Reads outside ``shape`` give the
-    neutral element of the body: zero for sums, the lowest value for "max".
+    dimension, ``offsets`` the constant of each dimension (negative: padding). Reads outside ``shape`` give
+    the neutral element of the body: zero for sums, the lowest value for "max".
     """
 
     tensor: str
@@ -115,8 +115,8 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def touched_elements(self, extents: Mapping[str, int]) -> int:
         """Return the number of distinct elements of the tensor that the whole nest touches, padding left out.
 
-        A 1x1 convolution of stride 2, for example, touches a quarter of its data. Exact where no axis is in two
-        dimensions and a strided dimension has at most 2**24 positions; never more than the true count else.
+        A 1x1 convolution of stride 2, for example, touches a quarter of its data. Exact where no axis is in
+        two dimensions and a strided one has at most 2**24 positions; otherwise at most the true count.
 
         Parameters
         ----------
@@ -158,7 +158,7 @@ def _touched_positions(size: int, terms: list[tuple[int, int]], offset: int) -> 
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """A perfectly nested affine loop nest: one statement ``write <- combine(write, f(reads))``, and an epilogue.
+    """A perfectly nested affine loop nest: one statement ``write <- combine(write, f(reads))``, an epilogue.
 
     Guarantees: every axis of an access exists, every access has one index per dimension, the spatial axes are
     those of `write` and come before the reduction axes. Immutable, hashable; JSON both ways.
@@ -172,12 +172,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     reads, write : Access
         Operands and result of the reduction. Epilogue operands are in `epilogue_reads`.
     body : str
-        Statement inside the nest: "multiply_add" (product of all reads, summed), "add" (one read: summed; two:
-        their sum), "max" (largest, likewise), "average" (sum over the reduction axes, divided by their
+        Statement inside the nest: "multiply_add" (product of all reads, summed), "add" (one read: summed;
+        two: their sum), "max" (largest, likewise), "average" (sum over the reduction axes, divided by their
         iterations; padding counts as zeros), "multiply", "copy", "relu".
     flop_per_point : int
-        Floating-point (or integer) operations of one iteration: 2 for the multiply-add of two reads (n for n),
-        1 for the others, 0 for a copy.
+        Floating-point (or integer) operations of one iteration: 2 for the multiply-add of two reads (n for
+        n), 1 for the others, 0 for a copy.
     epilogue : tuple of str
         Fused element-wise steps on the result, in order: "bias", "add", "relu".
     epilogue_reads : tuple of Access

@@ -1,4 +1,4 @@
-"""Constructors of workloads: each returns a `Workload`, and raises `WorkloadError` for impossible arguments."""
+"""Constructors of workloads: each returns a `Workload` or raises `WorkloadError` for impossible arguments."""
 
 from __future__ import annotations
 
@@ -56,4 +56,4 @@ CONSTRUCTORS: dict[str, Callable[..., Workload]] = {
     "elementwise": elementwise,
     "einsum": einsum,
 }
-"""Operator -> constructor; ``CONSTRUCTORS[workload.operator](**workload.attribute)`` builds an equal workload."""
+"""Operator -> constructor; ``CONSTRUCTORS[w.operator](**w.attribute)`` builds a workload equal to ``w``."""

@@ -45,8 +45,8 @@ def _split(subscripts: object) -> tuple[tuple[str, ...], str]:
     missing = sorted(set(result) - set(left))
     if missing:
         raise WorkloadError(
-            f"einsum: result letters {', '.join(missing)} of {subscripts!r} are in no operand, expected letters "
-            f"of the operands; {example}"
+            f"einsum: result letters {', '.join(missing)} of {subscripts!r} are in no operand, "
+            f"expected letters of the operands; {example}"
         )
     return operands, result
 
@@ -57,8 +57,8 @@ def _extents(operands: tuple[str, ...], shapes: object) -> dict[str, int]:
     if isinstance(shapes, Mapping):
         if set(shapes) != set(letters):
             raise WorkloadError(
-                f"einsum: extents are given for {', '.join(map(str, shapes))}, expected {', '.join(letters)}; "
-                "give one extent for each letter"
+                f"einsum: extents are given for {', '.join(map(str, shapes))}, "
+                f"expected {', '.join(letters)}; give one extent for each letter"
             )
         return {letter: checked_extent("einsum", f"extent of {letter}", shapes[letter]) for letter in letters}
     if not isinstance(shapes, (tuple, list)) or len(shapes) != len(operands):

@@ -34,8 +34,13 @@ def _pooling(
         span = (window.kernel - 1) * window.dilation + 1
         if max(window.before, window.after) >= span:
             raise WorkloadError(
-                f"{operator}: padding along {name} is {max(window.before, window.after)} for a window of {span}, "
-                f"expected less than {span}: some windows would hold padding only; reduce the padding"
+                f"{operator}: padding along {name} is {max(window.before, window.after)} for a window of "
+                f"{span}, expected less than {span}: some windows would hold padding only; reduce the padding"
+            )
+        if window.dilation > window.size and window.before + window.after > 0:
+            raise WorkloadError(
+                f"{operator}: dilation along {name} is {window.dilation} for a padded input of "
+                f"{window.size}, expected at most {window.size}: some windows would hold padding only; reduce the dilation"
             )
     channels_last, word = checked_channels_last(operator, layout, len(sizes))
     element = checked_dtype(operator, dtype)
@@ -91,7 +96,7 @@ def pool2d(
     layout: str = "NCHW",
     dtype: str = "float32",
 ) -> Workload:
-    """Return a two-dimensional pooling with the axes n, c, y, x, ry, rx; its operator is max_pool2d or avg_pool2d.
+    """Return a two-dimensional pooling (max_pool2d or avg_pool2d) with the axes n, c, y, x, ry, rx.
 
     Parameters
     ----------
@@ -100,7 +105,8 @@ def pool2d(
     r, s : int, >= 1
         Window height and width, elements.
     kind : {"max", "average"}
-        Largest value (padding never wins) or mean of the window (padding counts as zeros, the divisor is ``r * s``).
+        Largest value (padding never wins) or mean of the window (padding counts as zeros, the divisor
+        is ``r * s``).
     stride, dilation : int or (y, x), >= 1
         Steps between windows, and between the elements of one window.
     padding : int, (y, x), (top, left, bottom, right), "SAME" or "VALID"
