@@ -15,10 +15,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from anatune.core._workload_grammar import GRAMMARS, INPUT_NAMES, KERNEL_NAMES, Extents
 from anatune.core.layers import layer
 from anatune.core.operators import CONSTRUCTORS
 from anatune.core.workload import Workload
-from anatune.core.workload_grammar import GRAMMARS, INPUT_NAMES, KERNEL_NAMES, Extents
 from anatune.errors import UnknownNameError, WorkloadError
 
 __all__ = ["operator_words", "parse_workload", "workload_to_text"]

@@ -40,7 +40,8 @@ def _pooling(
         if window.dilation > window.size and window.before + window.after > 0:
             raise WorkloadError(
                 f"{operator}: dilation along {name} is {window.dilation} for a padded input of "
-                f"{window.size}, expected at most {window.size}: some windows would hold padding only; reduce the dilation"
+                f"{window.size}, expected at most {window.size}: some windows would hold padding only; "
+                f"reduce the dilation"
             )
     channels_last, word = checked_channels_last(operator, layout, len(sizes))
     element = checked_dtype(operator, dtype)

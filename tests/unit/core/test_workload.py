@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from anatune.core.operators import conv2d, matmul, max_pool2d
+from anatune.core.workload import Access, Axis, Term, Workload
+from anatune.errors import UnknownNameError, WorkloadError
+
+
+def test_quantities_of_a_matmul() -> None:
+    workload = matmul(512, 4096, 1024, epilogue=("bias",))
+    assert workload.num_points == 512 * 4096 * 1024
+    assert workload.flop == 2 * workload.num_points
+    assert workload.compulsory_bytes == 4 * (512 * 1024 + 1024 * 4096 + 512 * 4096 + 4096)
+    assert [axis.name for axis in workload.spatial_axes] == ["i", "j"]
+    assert [axis.name for axis in workload.reduction_axes] == ["k"]
+    assert workload.reads[0].footprint({"i": 8, "k": 4}) == 32
+    assert workload.reads[0].uses("k")
+    assert not workload.reads[0].uses("j")
+    assert workload.describe() == "matmul+bias i=512 j=4096 k=1024 float32 (4.295 GFLOP)"
+
+
+def test_footprint_of_a_strided_window_overlaps() -> None:
+    data = conv2d(1, 4, 9, 9, 4, 3, 3, stride=2).tensor("data")
+    assert data.footprint({"y": 4, "ry": 3, "x": 1, "rx": 3, "rc": 4}) == 4 * 9 * 3
+    assert data.footprint({}) == 1
+
+
+def test_strided_reads_skip_elements_and_padding_is_free() -> None:
+    skipping = conv2d(1, 256, 56, 56, 128, 1, 1, stride=2)
+    assert skipping.tensor("data").touched_elements(skipping.extents) == 256 * 28 * 28
+    assert skipping.compulsory_bytes == 4 * (256 * 28 * 28 + 128 * 256 + 128 * 28 * 28)
+    padded = conv2d(1, 1, 5, 5, 1, 3, 3, padding=1)
+    assert padded.tensor("data").touched_elements(padded.extents) == 25
+    gaps = max_pool2d(1, 1, 8, 8, 2, 2, stride=3)
+    assert gaps.tensor("data").touched_elements(gaps.extents) == 36
+
+
+def test_counting_strided_reads_of_a_huge_tensor_stays_a_lower_bound() -> None:
+    size = 3 * 10**9 + 2
+    workload = conv2d(1, 1, 1, size, 1, 1, 2, stride=3)
+    assert workload.tensor("data").touched_elements(workload.extents) == workload.extents["x"] == 10**9 + 1
+
+
+def test_output_axes_follow_the_layout() -> None:
+    assert conv2d(1, 2, 3, 3, 2, 1, 1).output_axes == ("n", "f", "y", "x")
+    assert conv2d(1, 2, 3, 3, 2, 1, 1, layout="NHWC", groups=2).output_axes == ("n", "y", "x", "g", "f")
+
+
+def test_tensor_by_name() -> None:
+    workload = matmul(2, 3, 4, epilogue=("add",))
+    assert workload.tensor("residual").shape == (2, 3)
+    assert workload.tensor("C") is workload.write
+    with pytest.raises(UnknownNameError, match="matmul has no tensor 'D', expected one of A, B, C, residual"):
+        workload.tensor("D")
+
+
+def test_key_is_stable_across_processes_and_distinguishes() -> None:
+    code = "from anatune.core.operators import matmul; print(matmul(2, 3, 4).key)"
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert other == matmul(2, 3, 4).key
+    assert len({matmul(2, 3, 4).key, matmul(2, 3, 5).key, matmul(2, 3, 4, dtype="int8").key}) == 3
+
+
+def test_json_round_trip() -> None:
+    workload = conv2d(1, 4, 5, 5, 4, 3, 3, padding=1, groups=2, epilogue=("bias", "relu"))
+    assert Workload.from_json(workload.to_json()) == workload
+    assert hash(Workload.from_json(workload.to_json().encode())) == hash(workload)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"operator": "matmul"}',
+        b"\xff\xfe",
+        matmul(7, 2, 2).to_json().replace("7", "0"),
+        matmul(7, 2, 2).to_json().replace("7", "7.5"),
+        matmul(7, 2, 2).to_json().replace("float32", "float33"),
+        matmul(7, 2, 2).to_json().replace("multiply_add", "divide"),
+        matmul(7, 2, 2).to_json().replace('"i"', '"q"', 1),
+        matmul(7, 2, 2).to_json().replace('"coefficient":1', '"coefficient":-1'),
+    ],
+)
+def test_damaged_json_is_one_clear_line(text: str | bytes) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        Workload.from_json(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_workloads_are_checked_when_built_by_hand() -> None:
+    good = matmul(2, 3, 4)
+    i, j, k = good.axes
+    with pytest.raises(WorkloadError, match="repeat"):
+        msgspec.structs.replace(good, axes=(i, j, k, Axis("i", 2, "reduction")))
+    with pytest.raises(WorkloadError, match="expected spatial before reduction"):
+        msgspec.structs.replace(good, axes=(k, i, j))
+    with pytest.raises(WorkloadError, match="expected those that index C"):
+        msgspec.structs.replace(good, axes=(i, j, Axis("k", 4, "spatial")))
+    with pytest.raises(WorkloadError, match="one index and one offset per dimension"):
+        msgspec.structs.replace(good, reads=(Access("A", "float32", (2,), ((Term("i"),), ()), (0, 0)),))
+    with pytest.raises(WorkloadError, match="extents >= 1"):
+        msgspec.structs.replace(good, reads=(Access("A", "float32", (0,), ((Term("i"),),), (0,)),))
+    with pytest.raises(WorkloadError, match="reads is empty"):
+        msgspec.structs.replace(good, reads=())
+    with pytest.raises(WorkloadError, match="extent is True"):
+        Axis("i", True, "spatial")
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, anatune.core.workload_text;"
+        "print(sorted({'numpy', 'pandas', 'scipy', 'numba'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
