@@ -140,6 +140,8 @@ class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     unverified: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.source.strip():
+            raise SpecError("source is empty; say where the numbers of this group come from")
         wrong = [key for key in self.unverified if key not in self.__struct_fields__]
         if wrong:
             raise SpecError(f"unverified names {wrong}, which are no keys of this group")

@@ -242,15 +242,16 @@ def _read(path: Path) -> tuple[HardwareSpec | None, list[Finding]]:
         return None, [Finding("error", "", text)]
     except (msgspec.DecodeError, RecursionError) as error:
         return None, [Finding("error", "", f"not valid TOML: {error}; correct the line")]
-    if tree.get("kind") not in _KINDS:
-        text = f"got {tree.get('kind', 'nothing')!r}, expected 'gpu' or 'cpu'; start from a file of hwspecs/"
+    tag = tree.pop("kind", "nothing")
+    kind = _KINDS.get(tag) if isinstance(tag, str) else None
+    if kind is None:
+        text = f"got {tag!r}, expected 'gpu' or 'cpu'; start from a file of hwspecs/"
         return None, [Finding("error", "kind", text)]
-    kind = _KINDS[tree.pop("kind")]
     findings = list(_walk(kind, tree, ""))
     if findings:
         return None, findings
     try:
-        return msgspec.convert(tree | {"kind": "gpu" if kind is GpuSpec else "cpu"}, kind), []
+        return msgspec.convert(tree | {"kind": tag}, kind), []
     except msgspec.ValidationError as error:
         return None, [Finding("error", "", f"{error}; correct the file")]
 
@@ -440,7 +441,7 @@ def spec_to_toml(spec: HardwareSpec) -> str:
         if isinstance(table, dict):
             last = ("source", "unverified")
             items = [(name, table[name]) for name in table if name not in last]
-            items += [(name, table[name]) for name in last if table.get(name)]
+            items += [(name, table[name]) for name in last if name != "unverified" or table[name]]
             blocks.append(
                 "\n".join([f"[{key}]", *(f"{name} = {_toml_value(value)}" for name, value in items)])
             )

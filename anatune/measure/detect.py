@@ -66,39 +66,15 @@ _IVY = _HASWELL._replace(
     title="Ivy Bridge", llvm="ivybridge", isa="avx", fma=1, fma_latency=3, loads=1, stores=0.5,
     fill=(32, 24, 16), socket_gb_per_s=25.6,
 )  # fmt: skip
-_ICL = _Micro(
-    "Ice Lake client",
-    "icelake-client",
-    "avx512",
-    512,
-    1,
-    4,
-    32,
-    2,
-    1,
-    5,
-    (120, 48, 16),
-    (5, 13, 36),
-    20,
-    51.2,
-)
+_ICL = _SKX._replace(
+    title="Ice Lake client", llvm="icelake-client", fma=1, issue=5, fill=(120, 48, 16), latency=(5, 13, 36),
+    core_gb_per_s=20, socket_gb_per_s=51.2,
+)  # fmt: skip
 _ICX = _ICL._replace(title="Ice Lake server", llvm="icelake-server", fma=2, socket_gb_per_s=204.8)
-_SPR = _Micro(
-    "Sapphire Rapids",
-    "sapphirerapids",
-    "avx512",
-    512,
-    2,
-    4,
-    32,
-    2,
-    1,
-    6,
-    (128, 48, 8),
-    (5, 15, 120),
-    13,
-    307.2,
-)
+_SPR = _SKX._replace(
+    title="Sapphire Rapids", llvm="sapphirerapids", issue=6, fill=(128, 48, 8), latency=(5, 15, 120),
+    core_gb_per_s=13, socket_gb_per_s=307.2,
+)  # fmt: skip
 _ZEN2 = _Micro("Zen 2", "znver2", "avx2", 256, 2, 5, 16, 2, 1, 6, (64, 32, 20), (4, 12, 40), 20, 51.2)
 _ZEN1 = _ZEN2._replace(title="Zen", llvm="znver1", fma=1, loads=1, stores=0.5, fill=(32, 32, 16))
 _ZEN3 = _ZEN2._replace(title="Zen 3", llvm="znver3", fma_latency=4, latency=(4, 12, 46))
@@ -432,7 +408,8 @@ def _microarchitecture(lines: dict[str, str]) -> _Found:
     flags = set(lines.get("flags", lines.get("features", "")).split())
     if not flags:
         raise DeviceError(
-            f"/proc/cpuinfo tells neither x86 flags nor an Arm part (vendor {vendor_id or 'unnamed'!r}); {_BY_HAND}"
+            f"/proc/cpuinfo tells neither x86 flags nor an Arm part (vendor {vendor_id or 'unnamed'!r}); "
+            f"{_BY_HAND}"
         )
     where = f"family {family}, model {model}"
     for models, micro in _X86.get((vendor_id, family), ()):
