@@ -7,6 +7,7 @@ aliases; case, ``-``, ``_``, ``.`` and blanks do not matter. Files are read once
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import itertools
@@ -63,8 +64,18 @@ def user_spec_folder(config_home: str | Path | None = None) -> Path:
     ----------
     config_home
         Configuration folder; by default ``$XDG_CONFIG_HOME``, or ``~/.config`` where that is not set.
+
+    Raises
+    ------
+    SpecError
+        The system knows no home folder.
     """
-    home = config_home or os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    home = config_home or os.environ.get("XDG_CONFIG_HOME")
+    if not home:
+        try:
+            home = Path.home() / ".config"
+        except RuntimeError:
+            raise SpecError("no home folder is known; set XDG_CONFIG_HOME or pass the folder") from None
     return Path(home) / "anatune" / "hwspecs"
 
 
@@ -90,7 +101,7 @@ def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> Ha
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or os.sep in text:
         return load_spec_file(name_or_path)
     wanted = _normal(text)
-    folders = (user_folder or user_spec_folder(), data_folder("hwspecs"))
+    folders = _folders(user_folder)
     if wanted:
         for path in _spec_files(folders):
             if wanted in _file_names(path):
@@ -128,7 +139,7 @@ def list_hardware(*, user_folder: Path | None = None) -> list[HardwareSpec]:
         A file cannot be used; the message names it.
     """
     found: dict[str, HardwareSpec] = {}
-    for path in _spec_files((user_folder or user_spec_folder(), data_folder("hwspecs"))):
+    for path in _spec_files(_folders(user_folder)):
         spec = load_spec_file(path)
         found.setdefault(spec.name, spec)
     return [found[name] for name in sorted(found)]
@@ -146,7 +157,7 @@ def load_spec_file(path: str | Path) -> HardwareSpec:
     path = Path(path)
     try:
         state = path.stat()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise SpecError(f"{path}: cannot read the spec file: {_reason(error)}; check the path") from None
     return _load(path, state.st_mtime_ns, state.st_size)
 
@@ -166,9 +177,17 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_. ]+", "", name).lower()
 
 
+def _folders(user_folder: Path | None) -> list[Path]:
+    """Return the folders that hold specs, the user's first; unreadable ones count as empty."""
+    folders = [data_folder("hwspecs")]
+    with contextlib.suppress(SpecError):
+        folders.insert(0, user_folder or user_spec_folder())
+    return folders
+
+
 def _spec_files(folders: Sequence[Path]) -> Iterator[Path]:
     for folder in folders:
-        if folder.is_dir():
+        with contextlib.suppress(PermissionError):
             yield from sorted(folder.glob("*.toml"))
 
 
@@ -228,15 +247,17 @@ def check_spec_file(path: str | Path) -> list[Finding]:
     return findings
 
 
-def _reason(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()
+def _reason(error: OSError | ValueError) -> str:
+    return str(getattr(error, "strerror", None) or error).lower()
 
 
 def _read(path: Path) -> tuple[HardwareSpec | None, list[Finding]]:
     try:
-        tree = msgspec.toml.decode(path.read_bytes().decode("utf-8"))
-    except OSError as error:
+        raw = path.read_bytes()
+    except (OSError, ValueError) as error:
         return None, [Finding("error", "", f"cannot read the spec file: {_reason(error)}; check the path")]
+    try:
+        tree = msgspec.toml.decode(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         text = f"not UTF-8 text (byte {error.start}); expected a TOML file saved as UTF-8"
         return None, [Finding("error", "", text)]

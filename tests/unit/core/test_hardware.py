@@ -255,6 +255,8 @@ def test_missing_file_and_directory(tmp_path):
     assert "no such file" in message(tmp_path / "absent.toml")
     assert "directory" in message(tmp_path)
     assert check_spec_file(tmp_path)[0].level == "error"
+    assert "null" in message("a\0b.toml")
+    assert check_spec_file("a\0b.toml")[0].level == "error"
 
 
 @pytest.mark.parametrize(
@@ -420,6 +422,17 @@ def test_user_spec_folder(tmp_path, monkeypatch):
     assert user_spec_folder() == tmp_path / "x" / "anatune" / "hwspecs"
     monkeypatch.delenv("XDG_CONFIG_HOME")
     assert user_spec_folder() == Path.home() / ".config" / "anatune" / "hwspecs"
+
+
+def test_without_a_home_folder_the_packaged_specs_remain(monkeypatch):
+    def homeless(_):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(Path, "home", classmethod(homeless))
+    assert hardware("rtx3090").name == "rtx3090"
+    with pytest.raises(SpecError, match="XDG_CONFIG_HOME"):
+        user_spec_folder()
 
 
 # ---- the schema ----
