@@ -137,12 +137,14 @@ def _load_table(path: Path, table: str, notes: list[str]) -> Iterator[Group]:
         kind = "ansor"
         if "dup" in frame:
             frame = frame[frame["dup"] == 0]
-    for (device, workload_id), rows in frame.groupby(["gpu", "workload_id"], sort=True):
+    for device in sorted(frame["gpu"].dropna().astype(str).unique()):
         try:
-            hardware = anatune.hardware(str(device))
+            anatune.hardware(device)
         except AnatuneError:
-            notes.append(f"{table}: no spec for device {device!r}, {len(rows)} rows skipped")
-            continue
+            notes.append(f"{table}: no spec for device {device!r}, {int((frame['gpu'] == device).sum())} rows skipped")
+            frame = frame[frame["gpu"] != device]
+    for (device, workload_id), rows in frame.groupby(["gpu", "workload_id"], sort=True):
+        hardware = anatune.hardware(str(device))
         if kind == "clblast":
             size = rows.iloc[0]
             workload = anatune.matmul(int(size["N"]), int(size["M"]), int(size["K"]), transpose_a=True)

@@ -1,0 +1,118 @@
+"""The answer of `anatune.plan`: ranked schedules with their predictions and the guarantee."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule
+from anatune.core.workload import Workload
+from anatune.model.evaluation import Guarantee, Rule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Plan", "prediction_row"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best schedules of one workload on one device, best first.
+
+    Attributes
+    ----------
+    schedules, predictions : list
+        Same order, same length; empty only if nothing is legal.
+    guarantee : Guarantee
+        "exhaustive", "certified", or "best_found" with its gap.
+    space_size : int
+        All points of the space, legal or not (exact).
+    num_legal, rejected
+        Legal points, and rejected points per rule id (exact counts), or None where a time limit ended the count.
+    rules : tuple of Rule
+        What the ids of `rejected` mean, with the device's limits.
+    """
+
+    workload: Workload
+    hardware: GpuSpec | CpuSpec
+    schedules: list[Schedule]
+    predictions: list[Prediction]
+    guarantee: Guarantee
+    space_size: int
+    num_legal: int | None
+    rejected: dict[str, int] | None
+    rules: tuple[Rule, ...]
+
+    @property
+    def best(self) -> Schedule:
+        """The schedule of smallest predicted time.
+
+        Raises
+        ------
+        anatune.errors.SpaceError
+            No point of the space is legal; the message counts the rules that rejected them.
+        """
+        if not self.schedules:
+            from anatune.errors import SpaceError
+
+            counts = ", ".join(f"{rule}: {count}" for rule, count in (self.rejected or {}).items() if count)
+            raise SpaceError(
+                f"{self.workload.describe()} on {self.hardware.name}: none of {self.space_size} schedules is legal "
+                f"({counts}); use a device with higher limits or a smaller workload"
+            )
+        return self.schedules[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain dictionaries and lists (what `to_json` writes)."""
+        return {
+            "workload": msgspec.to_builtins(self.workload),
+            "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
+            "space": {
+                "size": self.space_size,
+                "legal": self.num_legal,
+                "rejected": self.rejected,
+                "rules": [msgspec.to_builtins(rule) for rule in self.rules],
+            },
+            "guarantee": msgspec.to_builtins(self.guarantee) | {"text": self.guarantee.describe()},
+            "schedules": [
+                {
+                    "tiles": {axis: list(factors) for axis, factors in schedule.tiles.items()},
+                    "unroll": schedule.unroll,
+                    "vector": schedule.vector,
+                    "options": msgspec.to_builtins(schedule.options),
+                    "prediction": msgspec.to_builtins(prediction),
+                }
+                for schedule, prediction in zip(self.schedules, self.predictions, strict=True)
+            ],
+        }
+
+    def to_json(self) -> str:
+        """Return one JSON object: workload, hardware, space, guarantee, schedules (best first)."""
+        return msgspec.json.encode(self.to_dict()).decode()
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a pandas.DataFrame, one row a schedule, best first: the schedule, its time, parts and features."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {"schedule": schedule.describe(), **prediction_row(prediction)}
+                for schedule, prediction in zip(self.schedules, self.predictions, strict=True)
+            ]
+        )
+
+
+def prediction_row(prediction: Prediction) -> dict[str, Any]:
+    """Flatten a prediction into one table row (parts and features become columns of their own names)."""
+    flat: dict[str, Any] = {"time_s": prediction.time_s, "gflop_per_s": prediction.gflop_per_s}
+    flat |= prediction.parts
+    flat |= {"bound_by": prediction.bound_by, "occupancy": prediction.occupancy}
+    flat |= {"occupancy_limiter": prediction.occupancy_limiter, "waves": prediction.waves}
+    flat |= prediction.features
+    flat |= {f"traffic_over_bound_{level}": value for level, value in prediction.traffic_over_bound.items()}
+    flat |= prediction.resources
+    return flat | {"legal": prediction.legal, "rule": prediction.rule}
