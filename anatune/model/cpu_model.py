@@ -1,0 +1,329 @@
+"""The analytical CPU model: packs a workload and a CPU into arrays, scores points, explains them.
+
+Physics: `numerics.cpu_microkernel` (registers, ports, latency) and `numerics.cpu_point` (cache traffic, time).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware import CpuSpec
+from anatune.core.microkernels import constant_tensors, vector_stride
+from anatune.core.prediction import Prediction
+from anatune.core.space_cpu import ORDER_LEVELS, SPATIAL_LEVELS, CpuSpace
+from anatune.core.workload import DTYPE_BYTES, Access, Workload
+from anatune.model.evaluation import Evaluation, Ranking, Rule
+from anatune.numerics.cpu_nest import CpuMachine, CpuNest
+from anatune.numerics.cpu_point import NUM_OUT, check_points, evaluate_points
+
+__all__ = ["COLUMNS", "PARTS", "TIE_SHARE", "CpuModel", "pack_machine", "pack_nest"]
+
+CALL_CYCLES = 10.0
+"""Entry and exit of a microkernel call (address arithmetic, branches). Source: 14x32 tiles of [anchors], K = 64."""
+LOOP_INSTRUCTIONS = 2.0
+"""Instructions of one loop iteration beside the loads and multiply-adds: increment, fused compare and branch."""
+SPILL_SLOWDOWN = 2.1
+"""Slowdown once accumulators do not fit. Source: Xeon 6230R table, 5x6 52.7 %, 7x4 45.5 %, 8x4 42.7 % of peak."""
+EXPOSED_SHARE = 0.1
+"""Share of the shorter of core work and transfers that does not overlap. Source: 14x32 fed from L2 reaches 91-97 % of
+the peak [anchors]."""
+PARALLEL_START_S = 5e-6
+"""Fork and join of a thread pool, unverified."""
+COPY_BYTES_PER_CYCLE = 16.0
+"""Most bytes a transposing copy moves in a cycle, unverified."""
+REGISTER_LIMIT = 2.0
+"""Rule microkernel_registers: at most this many times the registers; beyond, nothing stays in registers at all."""
+MULTIPLY_ADD_LIMIT = 1024.0
+"""Rule microkernel_code: multiply-adds of the straight-line body; 8 KiB of code stays in L1I and decodes once."""
+TIE_SHARE = 1e-3
+"""Predicted times within the same step of 0.1 % (of their logarithm) are ties."""
+
+_OUT = (
+    "time_s", "fma_s", "load_s", "latency_s", "issue_s", "overhead_s", "core_s", "memory_s", "packing_s", "start_s",
+    "l2_s", "l3_s", "dram_s", "l1_bytes", "l2_bytes", "l3_bytes", "threads", "share", "chunks", "accumulators",
+    "registers", "steps", "unrolled_fma", "l1_tile_bytes", "l2_tile_bytes", "l3_tile_bytes", "rule",
+)  # fmt: skip
+PARTS = (
+    "fma_s", "load_s", "latency_s", "issue_s", "overhead_s", "l2_s", "l3_s", "dram_s", "packing_s", "start_s",
+)  # fmt: skip
+"""Parts of a prediction, seconds. fma .. issue bind the microkernel's steps (the largest counts), overhead_s is added to
+them; l2_s, l3_s, dram_s are the transfers that come from there."""
+COLUMNS = _OUT[1:-1]
+"""Names of `Evaluation.columns` that come straight from `numerics.cpu_point.evaluate_points`."""
+
+
+class CpuModel:
+    """Analytical model of one workload on one CPU; implements `model.evaluation.Model`.
+
+    Guarantees: deterministic; safe to share between threads.
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    space : CpuSpace, optional
+        The space of the points; a new one by default.
+    """
+
+    def __init__(self, workload: Workload, hardware: CpuSpec, space: CpuSpace | None = None) -> None:
+        self.workload = workload
+        self.hardware = hardware
+        self.space = space or CpuSpace(workload, hardware, self._is_legal)
+        self.nest = pack_nest(self.space)
+        self.machine = pack_machine(hardware)
+        registers = hardware.compute.num_vector_registers
+        self.rules: tuple[Rule, ...] = (
+            Rule(
+                "microkernel_registers",
+                "vector registers of the microkernel: accumulators, held operands, one broadcast",
+                REGISTER_LIMIT * registers,
+            ),
+            Rule("microkernel_pairs", "axes that a pair of microkernels covers, beside the SIMD axis", 1),
+            Rule("microkernel_code", "multiply-adds of the microkernel's straight-line code", MULTIPLY_ADD_LIMIT),
+            Rule(
+                "parallel_cores",
+                "a parallel loop needs two iterations and two cores; cores of the device",
+                hardware.compute.num_cores,
+            ),
+        )
+
+    def _is_legal(self, points: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return self.check(points) == 0
+
+    def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rule codes of points, (num_points,) int64: 0 or 1 + index of the first broken rule."""
+        points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
+        codes = np.empty(len(points), dtype=np.int64)
+        check_points(self.nest, self.machine, points, codes)
+        return codes
+
+    def raw(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Score points: (num_points, NUM_OUT) float64, see `COLUMNS`."""
+        points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
+        out = np.empty((len(points), NUM_OUT))
+        evaluate_points(self.nest, self.machine, points, out)
+        return out
+
+    def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
+        """Score points, (num_points, len(space.columns)) int64.
+
+        Returns
+        -------
+        Evaluation
+            columns: `COLUMNS` (seconds, bytes, counts), "gflop_per_s", "occupancy", "waves", "bytes_over_bound_<level>"
+            (traffic over the I/O lower bound) and the features "fma_share", "intensity_l1" .. (FLOP/byte).
+        """
+        out = self.raw(points)
+        columns = {name: out[:, index] for index, name in enumerate(_OUT) if name in COLUMNS}
+        work = self.workload.flop or self.workload.num_points
+        time_s = out[:, 0].copy()
+        cores = self.hardware.compute.num_cores
+        columns["gflop_per_s"] = self.workload.flop / time_s / 1e9
+        columns["occupancy"] = columns["threads"] / cores
+        columns["waves"] = columns["chunks"] / columns["threads"]
+        columns["fma_share"] = columns["fma_s"] / time_s
+        columns["register_reuse"] = columns["fma_s"] / np.maximum(columns["load_s"], 1e-300)
+        columns["reduction_steps"] = columns["steps"]
+        for level, name in enumerate(self._level_names):
+            columns[f"intensity_{name}"] = work / columns[f"{name}_bytes"]
+            columns[f"{name}_over_bound"] = columns[f"{name}_bytes"] / self._bounds[level]
+        rule = out[:, -1].astype(np.int64)
+        return Evaluation(time_s, rule, columns)
+
+    @property
+    def _level_names(self) -> tuple[str, ...]:
+        return ("l1", "l2", "l3")[: len(self.machine.size_bytes)]
+
+    @property
+    def _bounds(self) -> list[float]:
+        """Least bytes that enter each cache: compulsory, or ``2 * points * bytes / sqrt(S * window)``.
+
+        For contractions of two operands a cache of S elements serves at most ``(2 S)^1.5`` of the points of a phase
+        that loads S; windows let an input element serve several kernel positions. Source: [IOLB] Sec. 5; [IOOpt]
+        Table 1 (matmul, convolution).
+        """
+        workload = self.workload
+        element = DTYPE_BYTES[workload.dtype]
+        compulsory = float(
+            sum(
+                min(access.num_elements, access.footprint(self.space.extents)) * DTYPE_BYTES[access.dtype]
+                for access in (*workload.reads, workload.write)
+            )
+        )
+        bounds = []
+        window = math.prod(self.space.extents[axis] for axis in self.space.windows)
+        sizes = (self.hardware.l1, self.hardware.l2, self.hardware.l3)
+        for cache in sizes[: len(self.machine.size_bytes)]:
+            bound = compulsory
+            if len(workload.reads) == 2 and workload.reduction_axes and cache is not None:
+                elements = cache.size_bytes / element
+                phases = 2.0 * workload.num_points / math.sqrt(elements * window) - 2.0 * elements
+                bound = max(bound, phases * element)
+            bounds.append(bound)
+        return bounds
+
+    def predictions(self, points: NDArray[np.int64]) -> list[Prediction]:
+        """Score points and return one readable Prediction each."""
+        evaluation = self.evaluate(points)
+        columns = evaluation.columns
+        result = []
+        for at, time_s in enumerate(evaluation.time_s.tolist()):
+            parts = {name: float(columns[name][at]) for name in PARTS}
+            code = int(evaluation.rule[at])
+            result.append(
+                Prediction(
+                    time_s=time_s,
+                    gflop_per_s=float(columns["gflop_per_s"][at]),
+                    parts=parts,
+                    bound_by=max(parts, key=lambda name: parts[name]).removesuffix("_s"),
+                    occupancy=float(columns["occupancy"][at]),
+                    occupancy_limiter="parallel_loop",
+                    waves=float(columns["waves"][at]),
+                    features={
+                        name: float(columns[name][at])
+                        for name in (
+                            "fma_share",
+                            "register_reuse",
+                            "reduction_steps",
+                            *(f"intensity_{level}" for level in self._level_names),
+                        )
+                    },
+                    traffic_over_bound={
+                        level: float(columns[f"{level}_over_bound"][at]) for level in self._level_names
+                    },
+                    resources={
+                        name: float(columns[name][at])
+                        for name in (
+                            "registers", "accumulators", "unrolled_fma", "threads",
+                            "l1_tile_bytes", "l2_tile_bytes", "l3_tile_bytes",
+                        )
+                    },
+                    legal=code == 0,
+                    rule=self.rules[code - 1].id if code else "",
+                )  # fmt: skip
+            )
+        return result
+
+    def rank(self, top_k: int, time_limit_s: float | None = None) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time (see `model.cpu_ranking` for ties)."""
+        from anatune.model.cpu_ranking import rank  # the ranking needs the model
+
+        return rank(self, top_k, time_limit_s)
+
+
+def pack_machine(hardware: CpuSpec) -> CpuMachine:
+    """Return `hardware` as arrays; a CPU without L3 has two levels."""
+    compute = hardware.compute
+    caches = [cache for cache in (hardware.l1, hardware.l2, hardware.l3) if cache is not None]
+    core = [
+        compute.fma_per_cycle,
+        compute.fma_latency_cycles,
+        compute.num_vector_registers,
+        compute.loads_per_cycle,
+        compute.stores_per_cycle,
+        compute.issue_width,
+        compute.clock_hz,
+        compute.num_cores,
+        compute.reachable_fraction,
+        hardware.l1.line_bytes,
+        hardware.dram.core_bandwidth_bytes_per_s,
+        hardware.dram.bandwidth_bytes_per_s,
+    ]
+    return CpuMachine(
+        core=np.array(core, dtype=np.float64),
+        size_bytes=np.array([c.size_bytes * (1.0 - 1.0 / max(c.ways, 2)) for c in caches], dtype=np.float64),
+        shared_by=np.array([c.shared_by_cores for c in caches], dtype=np.float64),
+        fill_bytes_per_cycle=np.array([*(c.bandwidth_bytes_per_cycle for c in caches[1:]), 1.0], dtype=np.float64),
+        tuning=np.array(
+            [
+                CALL_CYCLES,
+                LOOP_INSTRUCTIONS,
+                SPILL_SLOWDOWN,
+                EXPOSED_SHARE,
+                PARALLEL_START_S,
+                COPY_BYTES_PER_CYCLE,
+                REGISTER_LIMIT,
+                MULTIPLY_ADD_LIMIT,
+            ]
+        ),
+    )
+
+
+def _row_gap(access: Access, cache_size: int, ways: int) -> float:
+    """Return gcd(row pitch, bytes of a way): how far apart rows lie in the sets of a cache."""
+    if len(access.shape) < 2:
+        return 0.0
+    pitch = access.shape[-1] * DTYPE_BYTES[access.dtype]
+    return float(math.gcd(pitch, max(1, cache_size // ways)))
+
+
+def _copy_bytes(access: Access, workload: Workload, extents: dict[str, int]) -> tuple[float, float]:
+    """Return bytes copied when unpacked (a padded copy) and when packed (read, allocate, write)."""
+    if access.tensor in constant_tensors(workload):
+        return 0.0, 0.0
+    element = DTYPE_BYTES[access.dtype]
+    touched = access.footprint(extents)
+    padded = any(offset < 0 for offset in access.offsets)
+    copy = float(element * (min(access.num_elements, touched) + 2 * touched))
+    return (copy if padded else 0.0), copy
+
+
+def pack_nest(space: CpuSpace) -> CpuNest:
+    """Return the space's workload as arrays."""
+    workload, axes = space.workload, space.axes
+    number = {axis: index for index, axis in enumerate(axes)}
+    column = {name: index for index, name in enumerate(space.columns)}
+    accesses = (*workload.reads, workload.write)
+    boxes: list[tuple[int, int, int, int]] = []
+    for x, access in enumerate(accesses):
+        for d, terms in enumerate(access.indices or ((),)):
+            end = 2 if d >= len(access.indices) - 1 else 1
+            for t, term in enumerate(terms):
+                boxes.append((x, number[term.axis], term.coefficient, end if t == len(terms) - 1 else 0))
+            if not terms:
+                boxes.append((x, 0, 0, end))
+    factor_columns = np.full((len(axes), 5), -1, dtype=np.int64)
+    reductions = {axis.name for axis in workload.reduction_axes}
+    for axis in axes:
+        for level in space.levels[axis]:
+            place = 4 if level == "unroll" else SPATIAL_LEVELS.index(level)
+            factor_columns[number[axis], place] = column[f"{axis}.{level}"]
+    widest = max(len(space.orders[level]) for level in ORDER_LEVELS)
+    # -2 marks orders that the level does not have
+    orders = np.full((4, widest, len(axes) + 1), -1, dtype=np.int64)
+    for index, level in enumerate(ORDER_LEVELS):
+        orders[index, len(space.orders[level]) :] = -2
+    for index, level in enumerate(ORDER_LEVELS):
+        for choice, order in enumerate(space.orders[level]):
+            inner = list(reversed(order))
+            if level == "l1":
+                inner = [*reversed(space.reduction_order), *inner]
+            orders[index, choice, : len(inner)] = [number[axis] for axis in inner]
+    loads = []
+    for access in accesses:
+        stride = vector_stride(access, space.simd_axis)
+        loads.append(float(space.lanes) if stride < 0 else float(min(stride, space.lanes)))
+    caches = [c for c in (space.hardware.l1, space.hardware.l2, space.hardware.l3) if c is not None]
+    tensors = [
+        [DTYPE_BYTES[x.dtype], 2.0 if x is workload.write else 1.0, *(_row_gap(x, c.size_bytes, c.ways) for c in caches)]
+        for x in accesses
+    ]
+    has_reduction = any(space.extents[axis] > 1 for axis in reductions)
+    return CpuNest(
+        extents=np.array([space.extents[a] for a in axes], dtype=np.int64),
+        is_reduction=np.array([a in reductions for a in axes], dtype=np.int64),
+        factor_columns=factor_columns,
+        pair_columns=np.array([column.get(f"pair.{a}", -1) for a in axes], dtype=np.int64),
+        order_columns=np.array([column[f"order.{level}"] for level in ORDER_LEVELS], dtype=np.int64),
+        orders=orders,
+        pack_columns=np.array([column.get(f"pack.{x.tensor}", -1) for x in accesses], dtype=np.int64),
+        boxes=np.array(boxes, dtype=np.int64).reshape(-1, 4),
+        uses=np.array([[x.uses(a) for a in axes] for x in accesses], dtype=np.int64),
+        tensors=np.array(tensors, dtype=np.float64),
+        vector_loads=np.array(loads),
+        copy_bytes=np.array([_copy_bytes(x, workload, space.extents) for x in accesses]),
+        simd=np.array([number[space.simd_axis], space.lanes, column["parallel"], has_reduction], dtype=np.int64),
+    )

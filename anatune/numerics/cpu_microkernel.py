@@ -1,0 +1,96 @@
+"""Cycles of one microkernel call: registers, ports, latency, spills, loop and store overhead.
+
+Notation
+--------
+rows : product of the register factors of the spatial axes that are not vectorised.
+vectors : vectors of the SIMD axis; accumulators = rows * vectors.
+step : one iteration of the reduction inside the microkernel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anatune.numerics._jit import jit, jit_inline
+from anatune.numerics.cpu_nest import CpuMachine, CpuNest
+
+__all__ = ["call_cycles", "microkernel_step", "step_cycles"]
+
+
+@jit_inline
+def step_cycles(uses, vector_loads, core, tuning, simd, rows, vectors, packed, unroll, parts):  # noqa: ANN001, ANN201
+    """Return cycles of one reduction step and the vector registers it needs.
+
+    ``rows`` : (A,) int64, register factor of each axis (1 for the SIMD axis and reductions). ``parts`` receives FMA,
+    load, latency and issue cycles, and the slowdown by spills.
+
+    step = max(acc / fma, loads / load_ports, fma_latency, instructions / issue_width) * slowdown
+    Source: facts of CPU_MODEL_FACTS Sec. 4 (rows + vectors loads against rows * vectors multiply-adds);
+    [BLIS-model] Eq. (1) (accumulators >= latency * units).
+    """
+    axis = simd[0]
+    all_rows = 1.0
+    for a in range(rows.shape[0]):
+        all_rows *= rows[a]
+    accumulators = all_rows * vectors
+    loads = 0.0
+    held = 0.0
+    broadcast = 0.0
+    for x in range(vector_loads.shape[0] - 1):
+        own = 1.0
+        for a in range(rows.shape[0]):
+            if uses[x, a]:
+                own *= rows[a]
+        if uses[x, axis]:
+            cost = 1.0 if packed[x] else vector_loads[x]
+            loads += own * vectors * cost
+            held += own * vectors if own < all_rows else 1.0
+        else:
+            loads += own
+            broadcast = 1.0
+    registers = accumulators + held + broadcast
+    fma = accumulators / (core[0] * core[8])
+    load = loads / core[3]
+    latency = core[1] if simd[3] else 0.0
+    issue = (max(accumulators, loads) + tuning[1] / unroll) / core[5]
+    slowdown = tuning[2] if registers > core[2] and simd[3] else 1.0
+    parts[0] = fma
+    parts[1] = load
+    parts[2] = latency
+    parts[3] = issue
+    parts[4] = slowdown
+    parts[5] = accumulators
+    return max(max(fma, load), max(latency, issue)) * slowdown, registers
+
+
+@jit_inline
+def call_cycles(uses, vector_loads, core, tuning, simd, accumulators, packed, is_partial):  # noqa: ANN001, ANN201
+    """Return the cycles a call adds to its steps: entry, pipeline drain, stores, and reloads of partial sums."""
+    x = vector_loads.shape[0] - 1
+    stores = accumulators
+    if uses[x, simd[0]]:
+        if not packed[x]:
+            stores *= vector_loads[x]
+        reloads = stores
+    else:  # the SIMD axis is summed over: a horizontal sum of log2(lanes) shuffles and adds for each call
+        stores = accumulators + 2.0 * np.log2(simd[1])
+        reloads = 1.0
+    cycles = stores / core[4]
+    if simd[3]:
+        cycles += tuning[0] + core[1]
+    else:
+        cycles += tuning[1] / core[5]
+    if is_partial:
+        cycles += reloads / core[3]
+    return cycles
+
+
+@jit
+def microkernel_step(
+    nest: CpuNest, machine: CpuMachine, rows: np.ndarray, vectors: float, packed: np.ndarray
+) -> tuple[float, float]:
+    """Return (cycles of a step, registers) of one microkernel with no unrolling: for tables and tests."""
+    parts = np.zeros(6)
+    return step_cycles(
+        nest.uses, nest.vector_loads, machine.core, machine.tuning, nest.simd, rows, vectors, packed, 1.0, parts
+    )

@@ -1,0 +1,139 @@
+"""Arrays that describe a loop nest and a CPU to compiled code, and what both the model and the ranking compute from them.
+
+Notation
+--------
+A, X, C : axes, tensors (operands in order, the result last), cache levels.
+tile : (A,) int64, consecutive iterations of each axis.
+capacity bytes : what a tile occupies of a cache; rows of an unpacked tensor that collide in few sets occupy more than
+    they hold.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.numerics._jit import jit_inline
+
+__all__ = ["CpuMachine", "CpuNest", "busy_threads", "combine", "fill_levels", "footprint"]
+
+
+class CpuNest(NamedTuple):
+    """A loop nest as a tuple of arrays; -1 fills what does not exist."""
+
+    extents: NDArray[np.int64]
+    """(A,) iterations."""
+    is_reduction: NDArray[np.int64]
+    """(A,) 0 or 1."""
+    factor_columns: NDArray[np.int64]
+    """(A, 5) columns of a point: outer, l3, l2, l1, register; -1 where the axis lacks the level."""
+    pair_columns: NDArray[np.int64]
+    """(A,) column of the pair's calls, or -1."""
+    order_columns: NDArray[np.int64]
+    """(4,) columns of the orders: outer, l3, l2, l1."""
+    orders: NDArray[np.int64]
+    """(4, choices, A) axes from the innermost to the outermost loop, then -1."""
+    pack_columns: NDArray[np.int64]
+    """(X,) column of the pack flag, or -1."""
+    boxes: NDArray[np.int64]
+    """(terms, 4) all index terms, tensor by tensor, dimension by dimension: tensor, axis, coefficient, and 0 inside a
+    dimension, 1 at its end, 2 at the end of the tensor."""
+    uses: NDArray[np.int64]
+    """(X, A) 1 where the tensor is indexed by the axis."""
+    tensors: NDArray[np.float64]
+    """(X, 2 + C) bytes of an element; transfers of a byte (1 for operands, 2 for the result: read or allocated, and
+    written back); gcd(row pitch, bytes of a way) for each cache: the least distance between rows in its sets."""
+    vector_loads: NDArray[np.float64]
+    """(X,) loads for one vector of the unpacked tensor; 0: not indexed by the SIMD axis (a broadcast)."""
+    copy_bytes: NDArray[np.float64]
+    """(X, 2) bytes moved before or after the nest when not packed (padding) and when packed."""
+    simd: NDArray[np.int64]
+    """SIMD axis, lanes, parallel column, whether there is a reduction."""
+
+
+class CpuMachine(NamedTuple):
+    """A CPU as a tuple of arrays."""
+
+    core: NDArray[np.float64]
+    """fma_per_cycle, fma_latency_cycles, vector registers, loads, stores, issue_width per cycle, clock_hz, cores,
+    reachable fraction, line_bytes, DRAM bytes/s of one core, of the socket."""
+    size_bytes: NDArray[np.float64]
+    """(C,) usable bytes of each data cache, one way left for streams. Source: [BLIS-model] Sec. 4.1."""
+    shared_by: NDArray[np.float64]
+    """(C,) cores that share one such cache."""
+    fill_bytes_per_cycle: NDArray[np.float64]
+    """(C,) bandwidth from the next level into this one; unused for the last (DRAM)."""
+    tuning: NDArray[np.float64]
+    """Named constants of `model.cpu_model`: call cycles, loop cycles, spill slowdown, exposed share, parallel start
+    seconds, copy bytes per cycle."""
+
+
+@jit_inline
+def footprint(boxes, tensors, tile, packed, line, capacity):  # noqa: ANN001, ANN201
+    """Return the bytes a tile transfers (times passes) and write its capacity bytes per cache level to `capacity`.
+
+    Parameters
+    ----------
+    boxes, tensors
+        As in `CpuNest`.
+    tile : (A,) int64
+    packed : (X,) bool
+    line : float
+        Bytes of a cache line: rows of an unpacked tensor are whole lines.
+    capacity : (C,) float64, overwritten
+    """
+    total = 0.0
+    num_levels = capacity.shape[0]
+    for c in range(num_levels):
+        capacity[c] = 0.0
+    rows = 1.0
+    span = 1
+    for t in range(boxes.shape[0]):
+        span += boxes[t, 2] * (tile[boxes[t, 1]] - 1)
+        end = boxes[t, 3]
+        if end == 1:
+            rows *= span
+            span = 1
+        elif end == 2:
+            x = boxes[t, 0]
+            segment = span * tensors[x, 0]
+            if packed[x] or rows == 1.0:
+                held = rows * segment
+                total += held * tensors[x, 1]
+                for c in range(num_levels):
+                    capacity[c] += held
+            else:
+                segment = np.ceil(segment / line) * line
+                total += rows * segment * tensors[x, 1]
+                for c in range(num_levels):
+                    capacity[c] += rows * max(segment, tensors[x, 2 + c])
+            rows = 1.0
+            span = 1
+    return total
+
+
+@jit_inline
+def busy_threads(core, parallel, chunks):  # noqa: ANN001, ANN201
+    """Return the threads at work and the share of all work that the busiest one does."""
+    if parallel == 0:
+        return 1.0, 1.0
+    threads = min(core[7], chunks)
+    return threads, np.ceil(chunks / threads) / chunks
+
+
+@jit_inline
+def fill_levels(core, size_bytes, shared_by, fill_bytes, threads, size, fill_s):  # noqa: ANN001, ANN201
+    """Write the bytes of each cache level that one of `threads` has, and the seconds to bring a byte into it."""
+    last = size.shape[0] - 1
+    for c in range(last + 1):
+        size[c] = size_bytes[c] / min(threads, shared_by[c])
+        fill_s[c] = 1.0 / (fill_bytes[c] * core[6])
+    fill_s[last] = 1.0 / min(core[10], core[11] / threads)
+
+
+@jit_inline
+def combine(core_s, memory_s, exposed):  # noqa: ANN001, ANN201
+    """Return the time of core work and transfers that overlap, but for a share of the shorter one."""
+    return max(core_s, memory_s) + exposed * min(core_s, memory_s)
