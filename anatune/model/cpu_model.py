@@ -76,12 +76,12 @@ class CpuModel:
         self.machine = pack_machine(hardware)
         registers = hardware.compute.num_vector_registers
         self.rules: tuple[Rule, ...] = (
+            Rule("microkernel_pairs", "axes that a pair of microkernels covers, beside the SIMD axis", 1),
             Rule(
                 "microkernel_registers",
                 "vector registers of the microkernel: accumulators, held operands, one broadcast",
                 REGISTER_LIMIT * registers,
             ),
-            Rule("microkernel_pairs", "axes that a pair of microkernels covers, beside the SIMD axis", 1),
             Rule("microkernel_code", "multiply-adds of the microkernel's straight-line code", MULTIPLY_ADD_LIMIT),
             Rule(
                 "parallel_cores",

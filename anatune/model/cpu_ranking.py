@@ -226,6 +226,10 @@ class _Lattice:
         self.chunks: Integers = by_size[full[by_size][:, reduction].all(axis=1)]
         spatial = ~reduction
         self.num_chunks: Floats = (nest.extents[spatial] / self.tiles[self.chunks][:, spatial]).prod(axis=1)
+        simd = int(nest.simd[0])
+        unrolled = [a for a in range(len(lists)) if nest.is_reduction[a] and a != simd]
+        blocked = [a for a in range(len(lists)) if a not in unrolled]
+        self.sequence: Integers = np.array([*blocked, *unrolled], dtype=np.int64)
         self.option_start, self.option_values = _kernel_options(model, lists)
 
 
@@ -257,7 +261,8 @@ class _Search:
     def __init__(self, model: CpuModel, kept: int, deadline: float) -> None:
         self.model = model
         self.lattice = _Lattice(model)
-        self.floor_s: Floats = l1_floor(model.nest, model.machine, self.lattice.tiles) / model.machine.core[6]
+        self.floor: Floats = l1_floor(model.nest, model.machine, self.lattice.tiles)
+        self._floors: dict[bytes, Floats] = {}
         self.heap: Floats = np.full((kept, 8 + 3 * len(model.space.axes)), np.inf)
         self.count = 0
         self.classes: list[_Class] = []
@@ -316,7 +321,7 @@ class _Search:
                     segment = math.ceil(segment / machine.core[9]) * machine.core[9]
                 total += rows * segment * nest.tensors[x, 1]
                 rows, span = 1, 1
-        return total, capacities(nest, machine, nest.extents[None, :], packed)[0]
+        return total, capacities(nest, machine, nest.extents[None, :], packed)[0][0]
 
     def _groups(self) -> Iterator[tuple[float, NDArray[np.bool_], int, float]]:
         """Yield (lower bound, packed tensors, parallel, threads)."""
@@ -327,7 +332,7 @@ class _Search:
         if cores > 1:
             counts = np.unique(np.minimum(self.lattice.num_chunks, cores))
             options += [(1, float(n)) for n in counts if n > 1]
-        floor = float(self.floor_s.min())
+        floor = float(self.floor.min()) / machine.core[6]
         for flags in itertools.product((False, True), repeat=len(free)):
             packed = np.zeros(len(nest.pack_columns), dtype=bool)
             packed[free] = flags
@@ -344,9 +349,12 @@ class _Search:
         model, lattice = self.model, self.lattice
         nest, machine = model.nest, model.machine
         size, fill_s, fixed = self._conditions(packed, parallel, threads)
-        moved, whole = self._whole_bytes(packed)
-        base = float(sum(moved * fill_s[c] for c in range(len(size)) if whole[c] <= size[c]))
-        capacity = capacities(nest, machine, lattice.tiles, packed)
+        whole_moved, whole = self._whole_bytes(packed)
+        base = float(sum(whole_moved * fill_s[c] for c in range(len(size)) if whole[c] <= size[c]))
+        capacity, moved = capacities(nest, machine, lattice.tiles, packed)
+        inside = ((capacity > size) * moved[:, None]) @ fill_s  # decided by the loops inside an L1 tile
+        around = ((capacity <= size) & (whole > size)) @ fill_s * whole_moved * (1.0 - 1e-12)
+        floor = self._floors.setdefault(packed.tobytes(), self.floor.copy())
         chunk_worth = outer_worth(
             nest, machine, 0, lattice.tiles[lattice.chunks], capacity[lattice.chunks], packed, size, fill_s
         )
@@ -355,25 +363,28 @@ class _Search:
         if parallel:
             possible = np.minimum(lattice.num_chunks, machine.core[7]) == threads
             shares = np.ceil(lattice.num_chunks / threads) / lattice.num_chunks
-        order = np.arange(len(lattice.tiles))
         distinct = np.unique(shares[possible])
-        relaxed: Floats | None = None
         lowest_open = math.inf
+        worth = around
         for share in distinct.tolist():
-            if relaxed is not None:
-                bound = float(self._time(share * self.floor_s, share * (relaxed + base), fixed).min())
-                if bound > self._limit():
-                    continue
-                if time.monotonic() > deadline:
-                    lowest_open = min(lowest_open, bound)
-                    continue
-            for is_relaxed in (True, False) if len(distinct) > 1 and relaxed is None else (False,):
-                chosen = possible if is_relaxed else possible & (shares == share)
-                middle_worth, worth = self._worths(
-                    lattice.chunks[chosen], chunk_worth[chosen], capacity, packed, size, fill_s
-                )
-                if is_relaxed:
-                    relaxed = worth
+
+            def bounds(worth: Floats, share: float = share) -> Floats:
+                core_s = share * floor / machine.core[6]
+                return self._time(core_s, share * (worth + base + inside), fixed) * (1.0 - 1e-12)
+
+            lowest = float(bounds(worth).min())
+            if lowest > self._limit():
+                break  # shares ascend
+            if time.monotonic() > deadline and self.count:
+                lowest_open = min(lowest_open, lowest)
+                break
+            chosen = possible & (shares == share)
+            small = np.flatnonzero(bounds(around) <= self._limit())
+            middle_worth, found = self._worths(
+                lattice.chunks[chosen], chunk_worth[chosen], small, capacity, moved, packed, size, fill_s
+            )
+            worth_of_class = np.full(len(around), np.inf)
+            worth_of_class[small] = found
             scalars = np.array(
                 [share, base, fixed, packed.sum(), parallel, len(self.classes), _STEP], dtype=np.float64
             )
@@ -383,10 +394,13 @@ class _Search:
                     middle_worth, chunk_worth[chosen],
                 )
             )  # fmt: skip
-            order = np.argsort(worth, kind="stable")
+            bound = bounds(worth_of_class)
+            order = np.argsort(bound, kind="stable")
+            order = order[np.isfinite(bound[order])]
             self.count, evaluated = best_kernels(
-                nest, machine, lattice.tiles, capacity, order, worth[order], packed, size, fill_s, scalars,
-                lattice.option_start, lattice.option_values, lattice.divisor_of, self.heap, self.count,
+                nest, machine, lattice.tiles, order, bound[order], worth_of_class[order], floor, lattice.sequence,
+                packed, size, fill_s, scalars, lattice.option_start, lattice.option_values, lattice.divisor_of,
+                self.heap, self.count,
             )  # fmt: skip
             self.num_evaluated += evaluated
             self.num_bounded += len(order)
@@ -396,22 +410,24 @@ class _Search:
         self,
         chunks: Integers,
         chunk_worth: Floats,
+        small: Integers,
         capacity: Floats,
+        moved: Floats,
         packed: NDArray[np.bool_],
         size: Floats,
         fill_s: Floats,
     ) -> tuple[Floats, Floats]:
-        """Return the worth of the L2 tiles and of every L1 tile when chunks are from `chunks`."""
+        """Return the worth of the L2 tiles and of the L1 tiles `small` when chunks are from `chunks`."""
         nest, machine, lattice = self.model.nest, self.model.machine, self.lattice
         by_worth = np.argsort(chunk_worth, kind="stable")
         middle_worth = cover(
             nest, machine, 1, lattice.tiles, capacity, lattice.middle, chunks[by_worth], chunk_worth[by_worth],
-            packed, size, fill_s,
+            moved, packed, size, fill_s,
         )  # fmt: skip
         by_worth = np.argsort(middle_worth, kind="stable")
         worth = cover(
-            nest, machine, 2, lattice.tiles, capacity, np.arange(len(lattice.tiles)), lattice.middle[by_worth],
-            middle_worth[by_worth], packed, size, fill_s,
+            nest, machine, 2, lattice.tiles, capacity, small, lattice.middle[by_worth],
+            middle_worth[by_worth], moved, packed, size, fill_s,
         )  # fmt: skip
         return middle_worth, worth
 
@@ -523,7 +539,7 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
     simd = int(nest.simd[0])
     start = (1, (1,) * num_reads, 1, 1, 0, 0)
     states: dict[tuple[object, ...], int] = {start: 1}
-    too_large = 0
+    too_large = [0, 0, 0]  # by number of pairs so far, 2 for more
     for a, axis in enumerate(space.axes):
         table = space.table(axis)
         kernel = table[:, len(space.levels[axis]) - 1].copy()
@@ -536,7 +552,10 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
             np.column_stack([kernel, (pair > 0) & (a != simd), chunked]), axis=0, return_counts=True
         )
         following: dict[tuple[object, ...], int] = {}
-        lost = 0
+        lost = [0, 0, 0]
+        for (_, is_pair, _), number in zip(rows.tolist(), numbers.tolist(), strict=True):
+            for pairs, count in enumerate(too_large):
+                lost[min(pairs + is_pair, 2)] += count * number
         for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():  # type: ignore[misc]
             for (factor, is_pair, is_chunked), number in zip(rows.tolist(), numbers.tolist(), strict=True):
                 if a == simd:
@@ -551,14 +570,15 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
                     )
                     state = (all_rows * factor, grown, vectors, unroll, min(pairs + is_pair, 2), chunks | is_chunked)  # type: ignore[operator]
                 if state[0] * state[2] > registers:  # type: ignore[operator]
-                    lost += count * number
+                    lost[state[4]] += count * number  # type: ignore[index]
                 else:
                     following[state] = following.get(state, 0) + count * number
-        too_large = too_large * len(table) + lost
+        too_large = lost
         states = following
     rest = math.prod(space.radices[len(space.axes) :])
     counts = dict.fromkeys((rule.id for rule in model.rules), 0)
-    counts["microkernel_registers"] = too_large * rest
+    counts["microkernel_pairs"] = too_large[2] * rest
+    counts["microkernel_registers"] = (too_large[0] + too_large[1]) * rest
     legal = 0
     cores = machine.core[7]
     for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():  # type: ignore[misc]
@@ -569,10 +589,10 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
                 held += o * vectors if o < all_rows else 1
             else:
                 broadcast = 1
-        if all_rows * vectors + held + broadcast > registers:  # type: ignore[operator]
-            counts["microkernel_registers"] += count * rest
-        elif pairs > 1:  # type: ignore[operator]
+        if pairs > 1:  # type: ignore[operator]
             counts["microkernel_pairs"] += count * rest
+        elif all_rows * vectors + held + broadcast > registers:  # type: ignore[operator]
+            counts["microkernel_registers"] += count * rest
         elif all_rows * vectors * unroll > code_limit:  # type: ignore[operator]
             counts["microkernel_code"] += count * rest
         elif not chunks or cores < 2:

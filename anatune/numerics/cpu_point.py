@@ -67,9 +67,9 @@ def count_row_pairs(axis, kernel):  # noqa: ANN001, ANN201
 @jit_inline
 def rule_of(core, tuning, registers, pairs, multiply_adds, parallel, chunks):  # noqa: ANN001, ANN201
     """Return 0, or the number of the first broken rule of `model.cpu_model.RULES`."""
-    if registers > tuning[6] * core[2]:
-        return 1
     if pairs > 1:
+        return 1
+    if registers > tuning[6] * core[2]:
         return 2
     if multiply_adds > tuning[7]:
         return 3

@@ -26,13 +26,21 @@ __all__ = ["best_kernels", "capacities", "complete", "cover", "l1_floor", "outer
 @jit
 def capacities(
     nest: CpuNest, machine: CpuMachine, tiles: NDArray[np.int64], packed: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Return the capacity bytes of each tile per cache level, (N, C) float64."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the capacity bytes of each tile per cache level, (N, C), and the bytes that all such tiles move, (N,).
+
+    The latter bounds the traffic of every cache that holds a part of the tile but not more than the tile: what
+    several iterations bring in is at least what their union holds.
+    """
     result = np.empty((tiles.shape[0], machine.size_bytes.shape[0]))
-    boxes, tensors, line = nest.boxes, nest.tensors, machine.core[9]
+    moved = np.empty(tiles.shape[0])
+    boxes, tensors, line, extents = nest.boxes, nest.tensors, machine.core[9], nest.extents
     for n in range(tiles.shape[0]):
-        footprint(boxes, tensors, tiles[n], packed, line, result[n])
-    return result
+        total = footprint(boxes, tensors, tiles[n], packed, line, result[n])
+        for a in range(extents.shape[0]):
+            total *= extents[a] / tiles[n, a]
+        moved[n] = total * (1.0 - 1e-12)
+    return result, moved
 
 
 @jit_inline
@@ -123,6 +131,7 @@ def cover(
     small: NDArray[np.int64],
     large: NDArray[np.int64],
     large_worth: NDArray[np.float64],
+    moved: NDArray[np.float64],
     packed: NDArray[np.bool_],
     size: NDArray[np.float64],
     fill_s: NDArray[np.float64],
@@ -137,6 +146,8 @@ def cover(
         The lattice.
     small, large : (n,) and (m,) int64
         Rows of the lattice; `large` in ascending order of `large_worth` (m,).
+    moved : (N,) float64
+        Second result of `capacities`.
     """
     boxes, tensors, extents, line = nest.boxes, nest.tensors, nest.extents, machine.core[9]
     orders = nest.orders[level]
@@ -150,7 +161,14 @@ def cover(
         for m in range(large.shape[0]):
             if large_worth[m] >= best:
                 break
-            outer = tiles[large[m]]
+            at = large[m]
+            crossed_s = 0.0
+            for c in range(size.shape[0]):
+                if inner_capacity[c] <= size[c] < capacity[at, c]:
+                    crossed_s += moved[at] * fill_s[c]
+            if large_worth[m] + crossed_s >= best:
+                continue
+            outer = tiles[at]
             fits = True
             for a in range(num_axes):
                 if outer[a] < inner[a] or outer[a] % inner[a] != 0:
@@ -158,7 +176,7 @@ def cover(
                     break
             if not fits:
                 continue
-            if not crosses(inner_capacity, capacity[large[m]], size):
+            if crossed_s == 0.0:
                 best = large_worth[m]
                 continue
             for o in range(orders.shape[0]):
@@ -256,9 +274,11 @@ def best_kernels(
     nest: CpuNest,
     machine: CpuMachine,
     tiles: NDArray[np.int64],
-    capacity: NDArray[np.float64],
     choices: NDArray[np.int64],
+    bound: NDArray[np.float64],
     worth: NDArray[np.float64],
+    floor: NDArray[np.float64],
+    sequence: NDArray[np.int64],
     packed: NDArray[np.bool_],
     size: NDArray[np.float64],
     fill_s: NDArray[np.float64],
@@ -273,7 +293,12 @@ def best_kernels(
 
     Parameters
     ----------
-    choices, worth : (n,) int64 rows of the lattice in ascending order of worth, (n,) float64
+    choices, bound, worth : (n,) int64, (n,) float64, (n,) float64
+        L1 tiles as rows of the lattice, in ascending order of a lower bound of their time; their worth.
+    floor : (N,) float64
+        Lower bounds of the tiles' core cycles; replaced by the best microkernel's where they are computed.
+    sequence : (A,) int64
+        Axes: spatial and SIMD first, then the reductions that are only unrolled.
     scalars : (7,) float64
         Share of the work on the busiest core, constant transfer seconds, constant seconds, packed tensors, parallel
         flag, number of the search (class), size of a tie (logarithm).
@@ -297,6 +322,10 @@ def best_kernels(
     orders = nest.orders[3]
     num_axes = extents.shape[0]
     num_levels = size.shape[0]
+    num_blocked = 0
+    for i in range(num_axes):
+        if not is_reduction[sequence[i]] or sequence[i] == simd[0]:
+            num_blocked += 1
     tile, after, body = np.empty_like(extents), np.empty(num_levels), np.empty(num_levels)
     calls, kernel, first = np.empty_like(extents), np.empty_like(extents), np.empty_like(extents)
     rows = np.empty_like(extents)
@@ -315,11 +344,9 @@ def best_kernels(
         limit = np.inf
         if count == heap.shape[0]:
             limit = np.exp((heap[0, 0] + 1.0) * step) * (1.0 + 1e-9)
-        if combine(0.0, share * outside_s, tuning[3]) + fixed_s > limit:
+        if bound[n] > limit:
             break
-        floor = floor_cycles(extents, is_reduction, core, tuning, simd, inner) / core[6]
-        if combine(share * floor, share * outside_s, tuning[3]) + fixed_s > limit:
-            continue
+        lowest = np.inf
         volume = 1.0
         for a in range(num_axes):
             volume *= inner[a]
@@ -327,43 +354,65 @@ def best_kernels(
         grown[0] = 1.0
         unrolls[0] = 1.0
         pairs[0] = 0
-        at[0] = option_start[0, divisor_of[choices[n], 0]]
+        at[0] = option_start[sequence[0], divisor_of[choices[n], sequence[0]]]
         while depth >= 0:
-            if at[depth] >= option_start[depth, divisor_of[choices[n], depth] + 1]:
+            a = sequence[depth]
+            end = option_start[a, divisor_of[choices[n], a] + 1]
+            if at[depth] >= end:
                 depth -= 1
                 if depth >= 0:
                     at[depth] += 1
                 continue
-            option = option_values[at[depth]]
-            calls[depth] = option[0]
-            kernel[depth] = option[1]
+            option = at[depth]
+            calls[a] = option_values[option, 0]
+            kernel[a] = option_values[option, 1]
             pairs[depth + 1] = pairs[depth]
-            if is_reduction[depth] and depth != simd[0]:
-                grown[depth + 1] = grown[depth]
-                unrolls[depth + 1] = unrolls[depth] * option[1]
+            grown[depth + 1] = grown[depth]
+            unrolls[depth + 1] = unrolls[depth]
+            if is_reduction[a] and a != simd[0]:
+                unrolls[depth + 1] *= kernel[a]
             else:
-                grown[depth + 1] = grown[depth] * option[2]
-                unrolls[depth + 1] = unrolls[depth]
-                if option[1] == 0 and depth != simd[0]:
+                grown[depth + 1] *= option_values[option, 2]
+                if kernel[a] == 0 and a != simd[0]:
                     pairs[depth + 1] += 1
             if grown[depth + 1] > most or grown[depth + 1] * unrolls[depth + 1] > tuning[7]:
-                at[depth] = option_start[depth, divisor_of[choices[n], depth] + 1]  # options ascend
+                at[depth] = end  # options ascend
                 continue
             if pairs[depth + 1] > 1:
                 at[depth] += 1
                 continue
+            if depth + 1 == num_blocked:  # the reductions' unrolling only saves loop instructions: bound it by the most
+                for i in range(num_blocked, num_axes):
+                    kernel[sequence[i]] = inner[sequence[i]]
+                    calls[sequence[i]] = 1
+                cycles = core_cycles(
+                    extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed,
+                    rows, parts,
+                )  # fmt: skip
+                evaluated += 1
+                if parts[6] > most:
+                    at[depth] += 1
+                    continue
+                lowest = min(lowest, cycles)
+                core_s = share * cycles / core[6]
+                if combine(core_s, share * outside_s, tuning[3]) + fixed_s > limit:
+                    at[depth] += 1
+                    continue
             if depth + 1 < num_axes:
                 depth += 1
-                at[depth] = option_start[depth, divisor_of[choices[n], depth]]
+                a = sequence[depth]
+                at[depth] = option_start[a, divisor_of[choices[n], a]]
                 continue
             at[depth] += 1
-            cycles = core_cycles(
-                extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed, rows, parts
-            )
+            if num_blocked < num_axes:
+                cycles = core_cycles(
+                    extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed,
+                    rows, parts,
+                )  # fmt: skip
+                evaluated += 1
             if parts[6] > most or parts[8] > tuning[7]:
                 continue
             core_s = share * cycles / core[6]
-            evaluated += 1
             if combine(core_s, share * outside_s, tuning[3]) + fixed_s > limit:
                 continue
             outside = 1.0
@@ -420,6 +469,8 @@ def best_kernels(
                 count = keep_best(heap, count, key)
                 if count == heap.shape[0]:
                     limit = np.exp((heap[0, 0] + 1.0) * step) * (1.0 + 1e-9)
+        if lowest < np.inf:
+            floor[choices[n]] = max(floor[choices[n]], lowest * (1.0 - 1e-12))
     return count, evaluated
 
 

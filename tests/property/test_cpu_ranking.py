@@ -1,0 +1,85 @@
+"""The certified ranking equals exhaustive enumeration, on hundreds of random small problems."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anatune.core.hardware import CacheLevel, CpuCompute, CpuDram, CpuSpec
+from anatune.core.operators import batch_matmul, conv2d, depthwise_conv2d, max_pool2d, matmul, reduction
+from anatune.core.workload import Workload
+from anatune.model import cpu_ranking
+from anatune.model.cpu_model import CpuModel
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> CpuSpec:
+    """Small CPUs, so that small problems do not fit their caches."""
+    cores = draw(st.sampled_from([1, 2, 3, 8]))
+    bits = draw(st.sampled_from([32, 64, 128]))
+    clock, fma = 1e9, draw(st.sampled_from([1.0, 2.0]))
+    l1 = draw(st.sampled_from([1024, 2048]))
+    cache = lambda size, shared, bandwidth: CacheLevel(
+        source="test", size_bytes=size, ways=draw(st.sampled_from([2, 4, 8])), shared_by_cores=shared,
+        bandwidth_bytes_per_cycle=bandwidth, latency_cycles=5.0,
+    )  # fmt: skip
+    has_l3 = draw(st.booleans())
+    return CpuSpec(
+        schema_version=1, name="test", vendor="test", model="test", arch="test",
+        compute=CpuCompute(
+            source="test", num_cores=cores, clock_hz=clock, isa="neon", simd_bits=bits, fma_per_cycle=fma,
+            fma_latency_cycles=draw(st.sampled_from([1.0, 4.0])), num_vector_registers=draw(st.sampled_from([4, 8])),
+            loads_per_cycle=draw(st.sampled_from([1.0, 2.0])), stores_per_cycle=1.0, issue_width=2,
+            fp32_peak_flop_per_s=2.0 * cores * clock * fma * bits / 32,
+        ),
+        l1=cache(l1, 1, 16.0),
+        l2=cache(l1 * draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, cores])), draw(st.sampled_from([1.0, 8.0]))),
+        l3=cache(8192, cores, 2.0) if has_l3 else None,
+        dram=CpuDram(
+            source="test", bandwidth_bytes_per_s=4e9, core_bandwidth_bytes_per_s=draw(st.sampled_from([1e9, 4e9])),
+            latency_s=1e-7,
+        ),
+    )  # fmt: skip
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    kind = draw(st.sampled_from(["matmul", "matmul", "batch", "conv", "depthwise", "pool", "reduction"]))
+    small = st.integers(1, 9)
+    if kind == "matmul":
+        sizes = [draw(st.sampled_from([1, 2, 3, 5, 7, 8, 12, 16, 17, 30])) for _ in range(3)]
+        return matmul(*sizes, transpose_a=draw(st.booleans()), transpose_b=draw(st.booleans()))
+    if kind == "batch":
+        return batch_matmul(draw(st.integers(1, 3)), draw(small), draw(small), draw(small))
+    layout = draw(st.sampled_from(["NCHW", "NHWC"]))
+    side = draw(st.integers(3, 6))
+    if kind == "conv":
+        return conv2d(
+            1, draw(st.integers(1, 4)), side, draw(st.integers(3, 5)), draw(st.integers(1, 6)), 1,
+            draw(st.integers(1, 3)), stride=draw(st.integers(1, 2)), padding=(0, draw(st.integers(0, 1))), layout=layout,
+        )  # fmt: skip
+    if kind == "depthwise":
+        return depthwise_conv2d(1, draw(small), side, 4, 1, 3, layout=layout)
+    if kind == "pool":
+        return max_pool2d(1, draw(small), side, side, 2, 2, stride=2)
+    return reduction((draw(small), draw(st.integers(8, 40))), axes=(draw(st.integers(0, 1)),))
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(workload=workloads(), hardware=machines(), top_k=st.sampled_from([1, 3, 10]))
+def test_certified_equals_exhaustive(workload: Workload, hardware: CpuSpec, top_k: int) -> None:
+    model = CpuModel(workload, hardware)
+    if model.space.size > 150_000:
+        return
+    expected = cpu_ranking.rank_exhaustively(model, top_k)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_ranking, "EXHAUSTIVE_LIMIT", 0)
+        found = cpu_ranking.rank(model, top_k)
+    assert found.guarantee.kind == "certified"
+    assert found.num_legal == expected.num_legal
+    assert found.rejected == expected.rejected
+    assert msgspec.json.encode(expected.rejected)
+    np.testing.assert_array_equal(found.points, expected.points)
