@@ -1,16 +1,18 @@
-"""Recorded GPU measurements (by others) as points of anatune's tile space.
+"""Recorded GPU measurements (by others) as points of anatune's GPU tile space.
 
-Reads the CSV tables described in the data folder's README: Ansor and AutoTVM convolutions, Ansor matmuls, CLBlast
-GEMMs, TopHub winners. Any device and any workload that follows the same columns is accepted.
+Reads CSV tables of the columns that the data folder's README describes: Ansor and AutoTVM convolutions,
+Ansor matmuls, CLBlast GEMMs, TopHub winners. A table is recognised by its columns, not by its name, so any
+device, layer or further table of the same columns is accepted; whatever cannot be used is explained.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -20,8 +22,26 @@ from anatune.core.hardware import GpuSpec
 from anatune.core.workload import Workload
 from anatune.errors import AnatuneError
 
+__all__ = [
+    "Group",
+    "clblast_points",
+    "conv_points",
+    "load_groups",
+    "matmul_points",
+    "table_files",
+    "workload_of",
+]
+
 CONV_ID = re.compile(r"conv_n(\d+)_c(\d+)_h(\d+)x(\d+)_k(\d+)_r(\d+)x(\d+)_s(\d+)x(\d+)_o(\d+)x(\d+)")
-MATMUL_ID = re.compile(r"mm_m(\d+)_n(\d+)_k(\d+)_nn")
+MATMUL_ID = re.compile(r"mm_m(\d+)_n(\d+)_k(\d+)_([nt])([nt])")
+RANDOM_ROUND = 64
+"""Ansor's first trials of a search: its random initial population. Source: README of the measurements."""
+AUTOTVM_UNROLL = 0
+"""Unroll depth where a table has none."""
+CLBLAST_UNROLL = 512
+"""Unroll depth that stands for CLBlast's fully unrolled KWI loop."""
+OPENCL_REGISTERS = 256
+"""Vector registers a thread that an AMD GCN kernel can use when it is compiled for its own group size."""
 
 
 @dataclass(frozen=True)
@@ -43,67 +63,114 @@ class Group:
     """(num_points,): part of an unbiased sample of the tuner's space."""
 
 
+def table_files(folder: Path) -> list[Path]:
+    """Return the CSV tables of `folder`, compressed or not, in order of their names."""
+    return sorted({*folder.glob("*.csv.gz"), *folder.glob("*.csv")})
+
+
 def workload_of(workload_id: str) -> Workload:
-    """Return the workload that an id names; the padding follows from the output size in it."""
+    """Return the workload that an id names; the padding follows from the output size in it.
+
+    Raises
+    ------
+    ValueError
+        The id is of another form (depthwise, batched, ...), or names an impossible workload.
+    """
     if match := CONV_ID.fullmatch(workload_id):
         n, c, h, w, k, r, s, sy, sx, oh, ow = map(int, match.groups())
-        pad = tuple(max(0, -(-((o - 1) * st + size - i) // 2)) for o, st, size, i in ((oh, sy, r, h), (ow, sx, s, w)))
-        return anatune.conv2d(n, c, h, w, k, r, s, stride=(sy, sx), padding=pad)
+        pads = (
+            -(-((out - 1) * stride + window - size) // 2)
+            for out, stride, window, size in ((oh, sy, r, h), (ow, sx, s, w))
+        )
+        return anatune.conv2d(n, c, h, w, k, r, s, stride=(sy, sx), padding=tuple(max(0, p) for p in pads))
     if match := MATMUL_ID.fullmatch(workload_id):
-        return anatune.matmul(*map(int, match.groups()))
-    raise ValueError(f"workload id {workload_id!r} is neither a convolution nor a matmul")
+        m, n, k = map(int, match.groups()[:3])
+        return anatune.matmul(m, n, k, transpose_a=match[4] == "t", transpose_b=match[5] == "t")
+    raise ValueError(f"workload id {workload_id!r} is neither a conv2d nor a matmul")
 
 
 def _factors(column: pd.Series, width: int) -> NDArray[np.int64]:
-    table = np.array([list(map(int, text.split("x"))) for text in column], dtype=np.int64).reshape(len(column), -1)
-    if table.shape[1] == width:
-        return table
-    ones = np.ones((len(table), 1), dtype=np.int64)
-    if width == 5:  # AutoTVM: block, vthread, thread, inner
-        return np.column_stack([table[:, :3], ones, table[:, 3:]])
-    return np.column_stack([table, ones])  # AutoTVM: outer, inner
+    """Parse tile vectors, (num_rows, width); zeros where a text is no vector of a known length."""
+    tiles: dict[object, tuple[int, ...]] = {}
+    for text in column.unique():
+        parts = str(text).split("x")
+        numbers = tuple(map(int, parts)) if all(p.isdigit() for p in parts) else ()
+        if len(numbers) == width - 1:  # AutoTVM has no reg_outer (spatial) and no innermost k2 (reduction)
+            numbers = (*numbers[:3], 1, *numbers[3:]) if width == 5 else (*numbers, 1)
+        tiles[text] = numbers if len(numbers) == width else (0,) * width
+    return np.array([tiles[text] for text in column], dtype=np.int64).reshape(len(column), width)
+
+
+def _integers(frame: pd.DataFrame, column: str, default: int) -> NDArray[np.int64]:
+    """Return a column as integers; `default` where it is missing or blank."""
+    if column not in frame:
+        return np.full(len(frame), default, dtype=np.int64)
+    return pd.to_numeric(frame[column], errors="coerce").fillna(default).astype(np.int64).to_numpy()
+
+
+def _with_unroll_and_widths(tiles: Sequence[NDArray[np.int64]], frame: pd.DataFrame) -> NDArray[np.int64]:
+    unroll = _integers(frame, "unroll", AUTOTVM_UNROLL)
+    return np.column_stack([*tiles, unroll, _integers(frame, "vec_d", 1), _integers(frame, "vec_w", 1)])
 
 
 def conv_points(frame: pd.DataFrame) -> NDArray[np.int64]:
-    """Return (num_rows, 32) points of the Ansor or AutoTVM convolution rows of `frame`."""
+    """Return (num_rows, 32) points of Ansor or AutoTVM convolution rows.
+
+    AutoTVM's template gives each image blocks of its own and has no fetch widths.
+    """
     if "t_n" in frame:
         batch = _factors(frame["t_n"], 5)
     else:
-        extent = frame["workload_id"].str.extract(r"_n(\d+)_")[0].astype(int).to_numpy()
-        batch = np.column_stack([extent, *[np.ones(len(frame), dtype=np.int64)] * 4])
-    tiles = [batch, *(_factors(frame[c], 5) for c in ("t_f", "t_y", "t_x"))]
-    tiles += [_factors(frame[c], 3) for c in ("t_rc", "t_ry", "t_rx")]
-    one = np.ones(len(frame), dtype=np.int64)
-    widths = [frame[c].fillna(1).astype(np.int64).to_numpy() if c in frame else one for c in ("vec_d", "vec_w")]
-    return np.column_stack([*tiles, frame["unroll"].astype(np.int64).to_numpy(), *widths])
+        batch = np.ones((len(frame), 5), dtype=np.int64)
+        batch[:, 0] = frame["workload_id"].str.extract(r"_n(\d+)_", expand=False).astype(np.int64)
+    tiles = [batch, *(_factors(frame[column], 5) for column in ("t_f", "t_y", "t_x"))]
+    tiles += [_factors(frame[column], 3) for column in ("t_rc", "t_ry", "t_rx")]
+    return _with_unroll_and_widths(tiles, frame)
 
 
 def matmul_points(frame: pd.DataFrame) -> NDArray[np.int64]:
     """Return (num_rows, 16) points of Ansor matmul rows."""
     tiles = [_factors(frame["t_i"], 5), _factors(frame["t_j"], 5), _factors(frame["t_k"], 3)]
-    widths = [frame[c].fillna(1).astype(np.int64).to_numpy() for c in ("vec_d", "vec_w")]
-    return np.column_stack([*tiles, frame["unroll"].astype(np.int64).to_numpy(), *widths])
+    return _with_unroll_and_widths(tiles, frame)
 
 
 def clblast_points(frame: pd.DataFrame) -> NDArray[np.int64]:
     """Return (num_rows, 16) points of CLBlast Xgemm rows.
 
-    CLBlast's M is the contiguous dimension of its column-major result and its fastest thread index, so M maps to the
-    template's j and N to i. STRM = 0 gives a thread MWI consecutive rows, STRM = 1 strides them by the threads
-    (virtual threads of VWM elements).
+    CLBlast's M is the contiguous dimension of its column-major result and its fastest thread index, so M maps
+    to the template's j and N to i. STRM = 0 gives a thread MWI consecutive rows, STRM = 1 strides them by the
+    threads (virtual threads of VWM elements).
     """
     tiles = []
-    for extent, work, threads, width, strided in (("N", "NWG", "NDIMC", "VWN", "STRN"), ("M", "MWG", "MDIMC", "VWM", "STRM")):
-        per_thread = frame[work] // frame[threads]
-        vector = frame[width].where(frame[strided] == 1, per_thread)
-        tiles.append(np.column_stack([frame[extent] // frame[work], per_thread // vector, frame[threads],
-                                      np.ones(len(frame)), vector]))
+    for extent, tile, threads, width, strided in (
+        ("N", "NWG", "NDIMC", "VWN", "STRN"),
+        ("M", "MWG", "MDIMC", "VWM", "STRM"),
+    ):
+        per_thread = frame[tile] // frame[threads]
+        inner = frame[width].where(frame[strided] == 1, per_thread)
+        ones = np.ones(len(frame), dtype=np.int64)
+        blocks = frame[extent] // frame[tile]
+        tiles.append(np.column_stack([blocks, per_thread // inner, frame[threads], ones, inner]))
     tiles.append(np.column_stack([frame["K"] // frame["KWG"], frame["KWG"] // frame["KWI"], frame["KWI"]]))
-    rest = [np.full(len(frame), 512), frame["VWN"], frame["VWM"]]
-    return np.column_stack([*tiles, *rest]).astype(np.int64)
+    unroll = np.full(len(frame), CLBLAST_UNROLL)
+    return np.column_stack([*tiles, unroll, frame["VWN"], frame["VWM"]]).astype(np.int64)
+
+
+def _opencl_hardware(hardware: GpuSpec) -> GpuSpec:
+    """Return the hardware as CLBlast's OpenCL kernels see it.
+
+    The AMD specs model TVM's ROCm code generator: it compiles every kernel for up to 1024 work-items a group,
+    so LLVM leaves each thread 64 vector registers (``registers.per_thread``). CLBlast's kernels name the
+    group size they are launched with (reqd_work_group_size) and may use all 256 registers of the hardware.
+    """
+    if hardware.vendor != "amd":
+        return hardware
+    registers = msgspec.structs.replace(hardware.registers, per_thread=OPENCL_REGISTERS)
+    return msgspec.structs.replace(hardware, registers=registers)
 
 
 def _divisible(points: NDArray[np.int64], workload: Workload) -> NDArray[np.bool_]:
+    """Say which points' factors multiply to the extents of `workload`."""
     at, fine = 0, np.ones(len(points), dtype=bool)
     for axis in workload.axes:
         width = 5 if axis.kind == "spatial" else 3
@@ -112,56 +179,122 @@ def _divisible(points: NDArray[np.int64], workload: Workload) -> NDArray[np.bool
     return fine
 
 
+def _kind(frame: pd.DataFrame) -> str | None:
+    """Tell from its columns which tuner a GPU table comes from; None if it holds no points of ours."""
+    columns = set(frame.columns)
+    if not {"gpu", "time_s"} <= columns:
+        return None
+    if {"MWG", "NWG", "KWG", "MDIMC", "NDIMC", "VWM", "VWN", "STRM", "STRN", "KWI", "M", "N", "K"} <= columns:
+        return "clblast"
+    if "workload_id" not in columns:
+        return None
+    if {"t_i", "t_j", "t_k"} <= columns:
+        return "ansor"
+    if {"t_f", "t_y", "t_x", "t_rc", "t_ry", "t_rx"} <= columns:
+        if "plausible" in columns:
+            return "tophub"
+        return "ansor" if "t_n" in columns else "autotvm"
+    return None
+
+
 def load_groups(folder: Path, notes: list[str] | None = None) -> Iterator[Group]:
-    """Yield every group of recorded GPU points below `folder`, table by table; skips are explained in `notes`."""
+    """Yield every group of recorded GPU points in `folder`, table by table.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of CSV tables; any of them may be missing, others in it are left alone.
+    notes : list of str, optional
+        What was left out, and why, is appended here.
+    """
     notes = notes if notes is not None else []
-    for path in sorted(folder.glob("*.csv.gz")):
+    for path in table_files(folder):
         table = path.name.split(".")[0]
-        if table.startswith(("ansor_conv2d", "ansor_matmul", "autotvm_conv2d_gpu", "gemm_clblast", "tophub_conv2d")):
-            yield from _load_table(path, table, notes)
-
-
-def _load_table(path: Path, table: str, notes: list[str]) -> Iterator[Group]:
-    frame = pd.read_csv(path, low_memory=False)
-    if table.startswith("gemm_clblast"):
-        kind = "clblast"
-        frame = frame[(frame["SA"] == 1) & (frame["SB"] == 1) & (frame["GEMMK"] == 0)]
-        frame = frame.assign(workload_id="gemm_m" + frame["M"].astype(str))
-    elif table.startswith("tophub"):
-        kind = "tophub"
-        frame = frame[(frame["plausible"] == 1) & (frame["div_ok"] == 1)]
-    elif table.startswith("autotvm"):
-        kind = "autotvm"
-        frame = frame[frame["div_ok"] == 1]
-    else:
-        kind = "ansor"
-        if "dup" in frame:
-            frame = frame[frame["dup"] == 0]
-    for device in sorted(frame["gpu"].dropna().astype(str).unique()):
         try:
-            anatune.hardware(device)
-        except AnatuneError:
-            notes.append(f"{table}: no spec for device {device!r}, {int((frame['gpu'] == device).sum())} rows skipped")
-            frame = frame[frame["gpu"] != device]
-    for (device, workload_id), rows in frame.groupby(["gpu", "workload_id"], sort=True):
-        hardware = anatune.hardware(str(device))
+            frame = pd.read_csv(path, low_memory=False)
+        except (OSError, ValueError) as error:
+            notes.append(f"{table}: not readable as CSV ({error}), skipped")
+            continue
+        kind = _kind(frame)
+        if kind is not None:
+            yield from _groups(frame, table, kind, notes)
+
+
+def _usable(frame: pd.DataFrame, table: str, kind: str, notes: list[str]) -> pd.DataFrame:
+    """Drop the rows that the template does not describe or that appear twice."""
+    total = len(frame)
+    frame = frame[frame["gpu"].notna()]
+    if kind == "clblast":
+        for column, value in (("SA", 1), ("SB", 1), ("GEMMK", 0)):
+            if column in frame:
+                frame = frame[frame[column] == value]
+        if len(frame) < total:
+            notes.append(f"{table}: {total - len(frame)} rows do not stage both operands (SA, SB), left out")
+        sizes = [frame[column].astype(str) for column in ("M", "N", "K")]
+        return frame.assign(workload_id="gemm_m" + sizes[0] + "_n" + sizes[1] + "_k" + sizes[2])
+    for column, value, why in (
+        ("plausible", 1, "implausible"),
+        ("div_ok", 1, "do not divide the extents"),
+        ("dup", 0, "repeat an earlier one"),
+    ):
+        if column in frame and not (column == "dup" and kind == "tophub"):
+            fine = frame[column] == value
+            if not fine.all():
+                notes.append(f"{table}: {int((~fine).sum())} rows {why}, left out")
+            frame = frame[fine]
+    return frame
+
+
+def _unbiased(frame: pd.DataFrame, kind: str) -> NDArray[np.bool_]:
+    """Say which rows are part of an unbiased sample of the tuner's space."""
+    if kind == "ansor" and "idx" in frame:
+        return (frame["idx"] < RANDOM_ROUND).to_numpy(dtype=bool)
+    if "tuners" in frame:
+        return frame["tuners"].astype(str).str.contains("random").to_numpy(dtype=bool)
+    if "kept" in frame:
+        return (frame["kept"] != "best").to_numpy(dtype=bool)
+    return np.ones(len(frame), dtype=bool)
+
+
+def _groups(frame: pd.DataFrame, table: str, kind: str, notes: list[str]) -> Iterator[Group]:
+    frame = _usable(frame, table, kind, notes)
+    frame = frame.assign(gpu=frame["gpu"].astype(str), workload_id=frame["workload_id"].astype(str))
+    for device, of_device in frame.groupby("gpu", sort=True):
+        try:
+            hardware = anatune.hardware(str(device))
+        except AnatuneError as error:
+            notes.append(f"{table}: device {device!r}: {len(of_device)} rows skipped: {error}")
+            continue
+        if not isinstance(hardware, GpuSpec):
+            notes.append(f"{table}: device {device!r}: {len(of_device)} rows skipped: its spec is not a GPU")
+            continue
         if kind == "clblast":
-            size = rows.iloc[0]
-            workload = anatune.matmul(int(size["N"]), int(size["M"]), int(size["K"]), transpose_a=True)
-            points = clblast_points(rows)
-        else:
-            workload = workload_of(str(workload_id))
-            points = matmul_points(rows) if "t_i" in rows else conv_points(rows)
-        fine = _divisible(points, workload)
-        if not fine.all():
-            notes.append(f"{table}: {device} {workload_id}: {int((~fine).sum())} rows do not divide, skipped")
-        if kind == "ansor":
-            unbiased = (rows["idx"] < 64).to_numpy()
-        elif "tuners" in rows:
-            unbiased = rows["tuners"].str.contains("random").to_numpy()
-        else:
-            unbiased = (rows["kept"] != "best").to_numpy() if "kept" in rows else np.ones(len(rows), dtype=bool)
-        failed = rows["err"].fillna(0).to_numpy() != 0 if "err" in rows else np.zeros(len(rows), dtype=bool)
-        time_s = rows["time_s"].astype(float).where(~failed).to_numpy()
-        yield Group(table, kind, str(device), str(workload_id), workload, hardware,
-                    points[fine], time_s[fine], unbiased[fine])
+            hardware = _opencl_hardware(hardware)
+        for workload_id, rows in of_device.groupby("workload_id", sort=True):
+            where = f"{table}: {device} {workload_id}"
+            try:
+                if kind == "clblast":
+                    n, m, k = (int(rows[column].iloc[0]) for column in ("N", "M", "K"))
+                    workload, points = anatune.matmul(n, m, k, transpose_a=True), clblast_points(rows)
+                else:
+                    workload = workload_of(str(workload_id))
+                    points = matmul_points(rows) if "t_i" in rows else conv_points(rows)
+            except ValueError as error:  # WorkloadError is one, too
+                notes.append(f"{where}: {len(rows)} rows skipped: {error}")
+                continue
+            if points.shape[1] != sum(5 if axis.kind == "spatial" else 3 for axis in workload.axes) + 3:
+                notes.append(f"{where}: {len(rows)} rows skipped: their tiles are not those of the workload")
+                continue
+            fine = _divisible(points, workload)
+            if not fine.all():
+                notes.append(f"{where}: {int((~fine).sum())} of {len(rows)} rows do not divide, skipped")
+            if not fine.any():
+                continue
+            failed = _integers(rows, "err", 0) != 0
+            time_s = np.where(failed, np.nan, pd.to_numeric(rows["time_s"], errors="coerce").to_numpy(float))
+            time_s[~(time_s > 0)] = np.nan
+            unbiased = _unbiased(rows, kind)
+            yield Group(
+                table, kind, str(device), str(workload_id), workload, hardware,
+                points[fine], time_s[fine], unbiased[fine],
+            )  # fmt: skip
