@@ -1,0 +1,99 @@
+"""The entry point: ``anatune COMMAND``; errors become one line and an exit status.
+
+Exit status: 0 ok, 1 an AnatuneError (bad input, nothing legal), 2 wrong usage, 130 interrupted, 141 the reader of a
+pipe went away. Modules that take time to import are imported by the commands that need them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from anatune import __version__
+from anatune.cli.hardware import app as hardware_app
+from anatune.cli.output import UsageError
+from anatune.cli.plan import plan
+from anatune.errors import AnatuneError
+
+__all__ = ["app", "main", "run"]
+
+app = typer.Typer(
+    name="anatune",
+    add_completion=False,
+    no_args_is_help=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("plan", no_args_is_help=False)(plan)
+app.add_typer(hardware_app, name="hw")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"anatune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def anatune(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
+    ] = False,
+) -> None:
+    """Choose schedules for tensor kernels on GPUs and CPUs from an analytical model: no device is needed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What follows ``anatune``; by default the process's own.
+    """
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("anatune", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+        return 0
+    except typer.Exit as stop:
+        return int(stop.exit_code)
+    except AnatuneError as error:
+        return _fail(str(error), 1)
+    except UsageError as error:
+        return _fail(_usage_text(error), 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader (head, less) has what it wanted; keep the interpreter from flushing into the pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{(error.strerror or str(error)).lower()}", 1)
+
+
+def run() -> None:
+    """Run the command line and exit; the ``anatune`` script calls this."""
+    sys.exit(main())
+
+
+def _usage_text(error: Exception) -> str:
+    """Return a usage error in one line, with the help to look at."""
+    format_message = getattr(error, "format_message", None)
+    text = " ".join(str(format_message() if format_message else error).split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{text}; see `{context.command_path if context else 'anatune'} --help`"
+
+
+def _fail(message: str, status: int) -> int:
+    """Write one line to stderr and return the exit status."""
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    return status

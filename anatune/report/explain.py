@@ -1,0 +1,301 @@
+"""Why the best schedule of a plan is the best, in sentences with numbers.
+
+Everything is read from the plan: parts, resources and traffic by their names, whatever device they belong to.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from anatune.core.prediction import Prediction
+from anatune.model.plan import Plan
+from anatune.report import units
+from anatune.report.roofline import peak_flop_per_s, roofline
+from anatune.report.tables import rejected_lines, schedule_items, unverified_keys
+from anatune.report.text import Line, wrapped
+
+__all__ = ["explanation", "explanation_lines", "material_runner_up", "nothing_legal_text"]
+
+MATERIAL_SHARE = 0.02
+"""A runner-up differs materially if its time, or one of its parts, differs by this share of the best's time."""
+
+
+class _Part(NamedTuple):
+    """What a part of a prediction stands for, what would shorten it, and the spec's group behind it."""
+
+    what: str
+    remedy: str
+    group: str
+
+
+_PARTS: dict[str, _Part] = {
+    "fma": _Part("the multiply-add units", "fewer operations, or a device with a higher peak", "compute"),
+    "issue": _Part(
+        "issuing instructions",
+        "more multiply-adds for each load and address (larger register tiles)",
+        "compute",
+    ),
+    "shared": _Part("shared-memory bandwidth", "more reuse in registers or fewer bank conflicts", "shared_memory"),
+    "l2": _Part("the traffic from L2", "larger tiles in the level before it", "l2"),
+    "l3": _Part("the traffic from L3", "larger tiles in L2", "l3"),
+    "dram": _Part("the traffic from DRAM", "tiles that are reused more often before they leave the cache", "dram"),
+    "latency": _Part(
+        "waiting for results and memory", "more independent work: more warps or more accumulators", "compute"
+    ),
+    "tail": _Part("the last, partly filled wave", "a number of blocks that fills whole waves", "compute"),
+    "launch": _Part("starting the kernel", "fusing this work with another kernel", "launch"),
+    "spill": _Part("registers that do not fit and go to memory", "smaller register tiles", "registers"),
+    "load": _Part("the load and store ports", "more reuse of loaded vectors (a squarer microkernel)", "compute"),
+    "overhead": _Part("loops and calls around the microkernel", "longer microkernel runs", "compute"),
+    "packing": _Part("copying operands into tile order", "packing ahead, or reusing the packed tiles more", "l1"),
+    "start": _Part("starting the threads", "fewer threads, or more work for each", "compute"),
+}
+
+
+def _part(name: str) -> _Part:
+    return _PARTS.get(name, _Part(f"the part {name!r}", f"less work for {name!r}", name))
+
+
+def material_runner_up(plan: Plan) -> int | None:
+    """Return the index of the first schedule that differs materially from the best, None if none does."""
+    best = plan.predictions[0]
+    threshold = MATERIAL_SHARE * best.time_s
+    for index, other in enumerate(plan.predictions[1:], start=1):
+        parts = best.parts.keys() | other.parts.keys()
+        differences = [abs(other.parts.get(part, 0.0) - best.parts.get(part, 0.0)) for part in parts]
+        if max([other.time_s - best.time_s, *differences]) > threshold or other.bound_by != best.bound_by:
+            return index
+    return None
+
+
+def explanation(plan: Plan) -> list[str]:
+    """Return the explanation of a plan as sentences.
+
+    In this order: how sure the answer is, what binds the best schedule, why it beats the first schedule that differs
+    materially, what would have to change to be faster, its traffic against the I/O lower bounds, which rules rejected
+    how many points, and which numbers of the device's spec nobody has verified.
+
+    Parameters
+    ----------
+    plan : Plan
+        Should hold more schedules than are shown, so that one that differs materially is among them.
+    """
+    if not plan.schedules:
+        return [nothing_legal_text(plan)]
+    return [
+        *_guarantee(plan),
+        *_binding(plan),
+        *_comparison(plan),
+        *_roofline(plan),
+        *_traffic(plan),
+        *_rules(plan),
+        *_doubts(plan),
+    ]
+
+
+def explanation_lines(plan: Plan, *, width: int = 80) -> list[Line]:
+    """Return the explanation as lines for people."""
+    lines = [Line(""), Line("why", "bold")]
+    for sentence in explanation(plan):
+        lines += [Line(text) for text in wrapped(sentence, width, indent="- ", hanging="  ")]
+    return lines
+
+
+def nothing_legal_text(plan: Plan) -> str:
+    """Return one line that says why a plan holds no schedule: each rule's count and limit."""
+    where = f"{plan.workload.describe()} on {plan.hardware.name}"
+    if plan.rejected is None or plan.num_legal:
+        return f"{where}: no legal schedule was found before the time limit; raise it or leave it out"
+    reasons = "; ".join(rejected_lines(plan))
+    return (
+        f"{where}: none of {units.count(plan.space_size)} schedules is legal: {reasons}; "
+        "use a device with higher limits, or other extents"
+    )
+
+
+def _guarantee(plan: Plan) -> list[str]:
+    """Return how sure the ranking is, in words."""
+    guarantee, total = plan.guarantee, units.count(plan.space_size)
+    if guarantee.kind == "exhaustive":
+        sure = (
+            f"Exhaustive: all {total} points of the space were examined, so by the model no schedule of this template "
+            "is faster."
+        )
+    elif guarantee.kind == "certified":
+        sure = (
+            f"Certified: of {total} points {units.count(guarantee.num_evaluated)} were evaluated; all others are "
+            f"excluded by {units.count(guarantee.num_bounded)} bounds that never exceed a point's predicted time, so "
+            "the answer is the same as if every point had been evaluated."
+        )
+    else:
+        sure = (
+            f"Best found: the time limit ended the search after {units.count(guarantee.num_evaluated)} of {total} "
+            f"points; by the bounds of what is left nothing is faster by more than {units.percent(guarantee.gap)} of "
+            "the best time."
+        )
+    return [f"{sure} This is about predicted times: nothing was measured."]
+
+
+def _seconds_by_part(prediction: Prediction) -> list[tuple[str, float]]:
+    """Return (part, seconds) without the zeros, longest first."""
+    parts = [(name.removesuffix("_s"), value) for name, value in prediction.parts.items() if value > 0]
+    return sorted(parts, key=lambda pair: -pair[1])
+
+
+def _binding(plan: Plan) -> list[str]:
+    """Return what the best schedule's time is made of."""
+    best = plan.predictions[0]
+    listed = ", ".join(f"{name} {units.duration(value)}" for name, value in _seconds_by_part(best))
+    part = _part(best.bound_by)
+    binding = best.parts.get(f"{best.bound_by}_s", 0.0)
+    return [
+        f"The best schedule takes {units.duration(best.time_s)} and is bound by {best.bound_by} ({part.what}): "
+        f"{units.duration(binding)}, {units.percent(binding / best.time_s)} of its time. "
+        f"Seconds each part would need alone: {listed}. Overlapping parts do not add up."
+    ]
+
+
+def _comparison(plan: Plan) -> list[str]:
+    """Return why the best schedule beats the first one that differs materially."""
+    index = material_runner_up(plan)
+    best = plan.predictions[0]
+    if index is None:
+        if len(plan.predictions) == 1:
+            return ["It is the only schedule asked for or legal: there is no runner-up to compare it with."]
+        slowest = plan.predictions[-1]
+        return [
+            f"The {len(plan.predictions) - 1} schedules behind it are alike: within "
+            f"{units.percent(slowest.time_s / best.time_s - 1)} of its time, no part further away than "
+            f"{units.percent(MATERIAL_SHARE)}. Take any of them, or measure a few."
+        ]
+    other = plan.predictions[index]
+    slower = other.time_s / best.time_s - 1
+    tiles = ", ".join(schedule_items(plan.schedules[index])[: len(plan.workload.axes)])
+    by = f"slower by {units.percent(slower)}" if slower > 0 else "predicted to take as long"
+    sentences = [
+        f"Runner-up that differs: number {index + 1} ({tiles}), {units.duration(other.time_s)}, {by}, "
+        f"bound by {other.bound_by}."
+    ]
+    changed = [
+        (name, best.parts.get(name, 0.0), other.parts.get(name, 0.0))
+        for name in dict.fromkeys([*best.parts, *other.parts])
+    ]
+    changed = [row for row in changed if abs(row[2] - row[1]) > 0.001 * best.time_s]
+    changed.sort(key=lambda row: row[1] - row[2])
+    for verb, rows in (
+        ("needs more", [row for row in changed if row[2] > row[1]]),
+        ("needs less", [row for row in reversed(changed) if row[2] < row[1]]),
+    ):
+        if rows:
+            listed = ", ".join(
+                f"{name.removesuffix('_s')} {units.duration(there)} against {units.duration(here)}"
+                for name, here, there in rows
+            )
+            sentences.append(f"The runner-up {verb}: {listed}.")
+    circumstances = _circumstances(best, other)
+    if circumstances:
+        sentences.append(f"Runner-up against best: {'; '.join(circumstances)}.")
+    return sentences
+
+
+def _circumstances(best: Prediction, other: Prediction) -> list[str]:
+    """Return the differences beside time: occupancy, waves, traffic, resources."""
+    rows = []
+    if abs(best.occupancy - other.occupancy) > 1e-3:
+        rows.append(
+            f"occupancy {units.percent(other.occupancy)} ({other.occupancy_limiter}) against "
+            f"{units.percent(best.occupancy)} ({best.occupancy_limiter})"
+        )
+    pairs = [("waves", best.waves, other.waves)]
+    pairs += [
+        (f"{level.upper()} traffic over bound", value, other.traffic_over_bound.get(level, value))
+        for level, value in best.traffic_over_bound.items()
+    ]
+    rows += [
+        f"{name} {units.ratio(there)} against {units.ratio(here)}"
+        for name, here, there in pairs
+        if abs(there - here) > 0.005 * abs(here)
+    ]
+    for name, here in best.resources.items():
+        there = other.resources.get(name, here)
+        if there != here:
+            label = name.removesuffix("_bytes").replace("_", " ")
+            show = units.size if "bytes" in name else units.count
+            rows.append(f"{label} {show(there)} against {show(here)}")
+    return rows
+
+
+def _roofline(plan: Plan) -> list[str]:
+    """Return what would have to change to be faster than the best schedule."""
+    best, floors = plan.predictions[0], roofline(plan.workload, plan.hardware)
+    moving = (
+        f"{units.duration(floors.dram_s)} for {units.size(plan.workload.compulsory_bytes)} of compulsory traffic at "
+        f"{units.rate(plan.hardware.dram.bandwidth_bytes_per_s)}"
+    )
+    if plan.workload.flop:
+        peak = units.flop_rate(peak_flop_per_s(plan.hardware, plan.workload.dtype))
+        reached = units.percent(plan.hardware.compute.reachable_fraction)
+        moving = (
+            f"{units.duration(floors.fma_s)} for the operations alone ({units.flop(plan.workload.flop)} at {peak}; "
+            f"{units.duration(floors.fma_reachable_s)} at the {reached} that compiled code reaches), nor below {moving}"
+        )
+    times = units.ratio(best.time_s / max(floors.fma_s, floors.dram_s))
+    sentences = [f"No schedule can go below {moving}; the best takes {times} times that floor."]
+    part = _part(best.bound_by)
+    others = [(name, value) for name, value in _seconds_by_part(best) if name != best.bound_by]
+    following = (
+        f"; behind it the next part is {others[0][0]} with {units.duration(others[0][1])}, which limits what that gains"
+        if others
+        else ""
+    )
+    sentences.append(f"To be faster, {best.bound_by} has to shrink: {part.remedy}{following}.")
+    return sentences
+
+
+def _traffic(plan: Plan) -> list[str]:
+    """Return the best schedule's traffic over the I/O lower bound, level by level."""
+    ratios = plan.predictions[0].traffic_over_bound
+    if not ratios:
+        return []
+    listed = ", ".join(f"{level.upper()} {units.ratio(value)}" for level, value in ratios.items())
+    return [
+        f"Bytes it moves over the least any schedule must move (I/O lower bound for that memory's size): {listed}. "
+        "1.00 cannot be improved; more only costs time where that level binds."
+    ]
+
+
+def _rules(plan: Plan) -> list[str]:
+    """Return which rules rejected how many points."""
+    if plan.rejected is None:
+        return ["The time limit ended the count of illegal points."]
+    rejected = rejected_lines(plan)
+    silent = [rule.id for rule in plan.rules if not plan.rejected.get(rule.id)]
+    sentences = [f"Rule {text}." for text in rejected]
+    if silent:
+        sentences.append(f"Rules that rejected nothing: {', '.join(silent)}.")
+    if plan.num_legal is not None:
+        share = units.percent(plan.num_legal / plan.space_size)
+        sentences.append(f"Legal: {units.count(plan.num_legal)} of {units.count(plan.space_size)} points ({share}).")
+    return sentences
+
+
+def _doubts(plan: Plan) -> list[str]:
+    """Return which numbers of the device's spec that matter here are unverified."""
+    keys = [key for key in unverified_keys(plan.hardware) if not _is_unused(key, plan)]
+    name = plan.hardware.name
+    if not keys:
+        return [f"All numbers of the spec {name!r} that matter here have a source that was checked."]
+    group = _part(plan.predictions[0].bound_by).group
+    binding = [key for key in keys if key.startswith(f"{group}.")]
+    sentence = f"Unverified numbers of the spec {name!r} that this answer rests on: {', '.join(keys)}."
+    if binding:
+        sentence += f" Of these the binding part uses {', '.join(binding)}: doubt them first."
+    return [f"{sentence} See `anatune hw show {name}` for the sources."]
+
+
+def _is_unused(key: str, plan: Plan) -> bool:
+    """Whether an unverified number is about another dtype than the workload's."""
+    dtype = plan.workload.dtype
+    return (key == "compute.fp16_rate" and dtype not in ("float16", "bfloat16")) or (
+        key == "compute.int8_rate" and dtype != "int8"
+    )

@@ -1,0 +1,75 @@
+"""Lines of text with a style: aligned columns and wrapping without ever cutting a word."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+__all__ = ["Line", "Style", "columns", "plain", "wrapped", "wrapped_items"]
+
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+Style = Literal["", "bold", "dim", "green", "yellow"]
+
+
+class Line(NamedTuple):
+    """One line of a report. The style is for terminals; the text alone says everything."""
+
+    text: str
+    style: Style = ""
+
+
+def plain(lines: Sequence[Line]) -> str:
+    """Return the lines as text without styles."""
+    return "".join(f"{line.text.rstrip()}\n" for line in lines)
+
+
+def wrapped(text: str, width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
+    """Break `text` at blanks into lines of at most `width` characters; longer words keep their own line.
+
+    Parameters
+    ----------
+    text : str
+        What to wrap.
+    width : int
+        Characters, >= 1.
+    indent, hanging : str
+        What the first line and the following ones start with; `hanging` is `indent` by default.
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent if hanging is None else hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def wrapped_items(items: Sequence[str], width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
+    """Join items with commas and break lines between them only, never inside one that fits on a line."""
+    text = ", ".join(item.replace(" ", _NO_BREAK) for item in items)
+    return [line.replace(_NO_BREAK, " ") for line in wrapped(text, width, indent=indent, hanging=hanging)]
+
+
+def columns(rows: Sequence[Sequence[str]], left: Sequence[int] = (), *, width: int = 80) -> list[str]:
+    """Align cells in columns: right-aligned save those of `left`; no cell is cut.
+
+    Parameters
+    ----------
+    rows : sequence of sequences of str
+        All of the same length; the first is the heading.
+    left : sequence of int
+        Columns that are left-aligned.
+    width : int
+        Columns are two blanks apart if that fits into `width` characters, else one.
+    """
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "
+    return [
+        gap.join(
+            cell.ljust(widths[at]) if at in left else cell.rjust(widths[at]) for at, cell in enumerate(row)
+        ).rstrip()
+        for row in rows
+    ]

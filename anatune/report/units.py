@@ -1,0 +1,149 @@
+"""Numbers as people read them: seconds as us or ms, bytes as KiB, rates as GFLOP/s, counts in groups of three.
+
+Inside anatune everything is in SI units; only here are they scaled.
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["count", "duration", "flop", "flop_rate", "percent", "rate", "ratio", "size"]
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
+_THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_MAX_GROUPED = 10_000_000
+
+
+def _digits(value: float) -> str:
+    """Return `value` with four significant digits and no exponent (values are scaled, so below 10^5 or so)."""
+    if value == 0:
+        return "0"
+    decimals = max(0, 3 - math.floor(math.log10(abs(value)) + 1e-9))
+    return f"{value:.{min(decimals, 6)}f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time with its unit.
+
+    Examples
+    --------
+    >>> duration(0.00018818), duration(2.5e-6), duration(1.5), duration(0.0)
+    ('188.2 us', '2.500 us', '1.500 s', '0 s')
+    """
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds == 0:
+        return "0 s"
+    for scale, unit in _SECONDS:
+        if abs(seconds) >= 0.99995 * scale:
+            return f"{_digits(seconds / scale)} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def size(num_bytes: float) -> str:
+    """Return a number of bytes with a binary unit.
+
+    Examples
+    --------
+    >>> size(6291456), size(100), size(1536)
+    ('6 MiB', '100 bytes', '1.5 KiB')
+    """
+    if not math.isfinite(num_bytes):
+        return "unknown"
+    for scale, unit in _BYTES:
+        if abs(num_bytes) >= scale:
+            return f"{num_bytes / scale:.4g} {unit}"
+    return "0 bytes"
+
+
+def _thousands(value: float, unit: str) -> str:
+    """Return a value with a decimal prefix."""
+    if not math.isfinite(value):
+        return "unknown"
+    for scale, prefix in _THOUSANDS:
+        if abs(value) >= 0.99995 * scale:
+            return f"{_digits(value / scale)} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def rate(bytes_per_s: float) -> str:
+    """Return a bandwidth with a decimal unit, as data sheets do.
+
+    Examples
+    --------
+    >>> rate(936e9)
+    '936.0 GB/s'
+    """
+    return _thousands(bytes_per_s, "B/s")
+
+
+def flop(operations: float) -> str:
+    """Return a number of operations.
+
+    Examples
+    --------
+    >>> flop(4294967296), flop(0)
+    ('4.295 GFLOP', '0 FLOP')
+    """
+    return _thousands(operations, "FLOP") if operations else "0 FLOP"
+
+
+def flop_rate(flop_per_s: float) -> str:
+    """Return operations a second.
+
+    Examples
+    --------
+    >>> flop_rate(35.58144e12)
+    '35.58 TFLOP/s'
+    """
+    return _thousands(flop_per_s, "FLOP/s")
+
+
+def count(number: float) -> str:
+    """Return a count: grouped digits up to ten million, beyond as a power of ten.
+
+    Examples
+    --------
+    >>> count(235111), count(50831953920)
+    ('235,111', '5.083e10')
+    """
+    if not math.isfinite(number):
+        return "unknown"
+    if abs(number) < _MAX_GROUPED:
+        return f"{round(number):,}"
+    mantissa, _, exponent = f"{number:.3e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction in per cent: two digits below ten, whole numbers above.
+
+    Examples
+    --------
+    >>> percent(0.4118), percent(0.0123), percent(1.0), percent(0.0)
+    ('41 %', '1.2 %', '100 %', '0 %')
+    """
+    if not math.isfinite(fraction):
+        return "unknown"
+    value = 100 * fraction
+    if value == 0:
+        return "0 %"
+    if abs(value) < 9.95:
+        return f"{value:.2g} %" if abs(value) >= 0.01 else "< 0.01 %"
+    return f"{value:.0f} %"
+
+
+def ratio(value: float) -> str:
+    """Return a ratio with three significant digits.
+
+    Examples
+    --------
+    >>> ratio(1.0), ratio(3.6666), ratio(123.4), ratio(54321.0)
+    ('1.00', '3.67', '123', '54321')
+    """
+    if not math.isfinite(value):
+        return "unknown"
+    if value >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
