@@ -17,7 +17,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -114,28 +114,45 @@ class Space:
 
     samples: int
     seed: int
-    drawn: dict[tuple[Workload, GpuSpec | CpuSpec], NDArray[np.float64]] = field(default_factory=dict)
+    drawn: dict[Hashable, NDArray[np.float64]] = field(default_factory=dict)
 
-    def times(self, workload: Workload, hardware: GpuSpec | CpuSpec) -> NDArray[np.float64]:
-        """Return the predicted seconds of the sample, (num_samples,) float64."""
-        key = (workload, hardware)
+    def times(self, group: RecordedGroup) -> NDArray[np.float64]:
+        """Return the predicted seconds of the sample of the group's space, (num_samples,) float64."""
+        key = (group.workload, group.hardware, getattr(group, "simd", None))
         if key not in self.drawn:
-            model = api.model(workload, hardware)
+            model = model_of(group)
             points = model.space.sample_points(self.samples, self.seed)
             self.drawn[key] = model.evaluate(points).time_s if len(points) else np.empty(0)
         return self.drawn[key]
 
 
+def model_of(group: RecordedGroup) -> Any:
+    """Return the model of a group; CPU groups say which axis their points vectorise."""
+    if isinstance(group.hardware, CpuSpec):
+        from anatune.model.cpu_model import CpuModel
+
+        return CpuModel(group.workload, group.hardware, simd=group.simd)  # type: ignore[attr-defined]
+    return api.model(group.workload, group.hardware)
+
+
+def predict_group(group: RecordedGroup) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the predicted seconds of the group's points and which of them the model calls legal."""
+    if isinstance(group.hardware, CpuSpec):  # its loader knows which rows keep their accumulators in memory
+        seconds = group.predicted_time_fn()  # type: ignore[attr-defined]
+        return seconds, model_of(group).check(group.points) == 0
+    evaluation = model_of(group).evaluate(group.points)
+    return evaluation.time_s, evaluation.rule == 0
+
+
 def score_group(group: RecordedGroup, space: Space | None) -> GroupScore:
     """Score one group; without `space` the winners' place in the space is not computed (NaN)."""
     kind = getattr(group, "kind", "")
-    evaluation = api.model(group.workload, group.hardware).evaluate(group.points)
-    predicted, legal = evaluation.time_s, evaluation.rule == 0
+    predicted, legal = predict_group(group)
     good = np.isfinite(group.time_s)
     rows: Iterable[int] = ()
     if good.any():
         rows = np.flatnonzero(good) if kind == "tophub" else [int(np.nanargmin(group.time_s))]
-    sample = space.times(group.workload, group.hardware) if space else np.empty(0)
+    sample = space.times(group) if space else np.empty(0)
     winners = []
     for row in rows:
         faster = fraction_faster(sample, float(predicted[row])) if legal[row] or not len(sample) else 1.0
@@ -298,14 +315,13 @@ def aims(scores: Sequence[GroupScore], plan_tflop_per_s: float) -> list[Aim]:
 
     Spearman and regret are medians over the workloads of all TVM tables (all CLBlast tables) together;
     their parts are each table and device apart. The winners' error is over the winners of all tables, its
-    parts over those of each device. The rank correlation over layers is computed for each device; its median is judged.
+    parts over those of each device. The rank correlation over layers is one for each device; its median is
+    judged.
     """
     gpu = [score for score in scores if score.kind != "cpu"]
     out: list[Aim] = []
 
-    def median(
-        name: str, over: str, part: list[GroupScore], of: Callable[[GroupScore], float], **limit: Any
-    ) -> None:
+    def median(name: str, over: str, part: list[GroupScore], of: Callable[[GroupScore], float], **limit: Any) -> None:
         values = {where: quantile(map(of, some), 0.5) for where, some in _by(part, _table_and_device).items()}
         num = sum(not math.isnan(of(score)) for score in part)
         over = f"{over}, {num} workloads"
@@ -394,9 +410,7 @@ def collect(folder: Path, notes: list[str]) -> list[RecordedGroup]:
     if not folder.is_dir():
         raise SystemExit(f"replay_ranking: {folder} is no folder; give the folder of the recorded tables")
     if not table_files(folder):
-        raise SystemExit(
-            f"replay_ranking: {folder} holds no *.csv.gz or *.csv; give the folder of the recorded tables"
-        )
+        raise SystemExit(f"replay_ranking: {folder} holds no *.csv.gz or *.csv; give the folder of the recorded tables")
     loaders: list[Callable[..., Iterable[Any]]] = [load_groups]
     if importlib.util.find_spec("recorded_cpu") is not None:
         loaders.append(importlib.import_module("recorded_cpu").load_cpu_groups)
@@ -432,9 +446,7 @@ def results_table(summaries: Sequence[Summary]) -> Table:
     ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for row in summaries:
-        regrets = [
-            f"{_text(row.regret_median[k], '{:.2f}')} / {_text(row.regret_p90[k], '{:.2f}')}" for k in TOPS
-        ]
+        regrets = [f"{_text(row.regret_median[k], '{:.2f}')} / {_text(row.regret_p90[k], '{:.2f}')}" for k in TOPS]
         shares = [row.survivors[k] for k in KEEP_SHARES] + [row.legal_successful, row.illegal_failed]
         table.add_row(
             row.table, row.device, str(row.num_workloads), str(row.num_rows), _text(row.spearman_median),
@@ -448,9 +460,7 @@ def aims_table(listed: Sequence[Aim]) -> Table:
     """Return the table of the issue's aims."""
     table = Table(title="Aims of the issue", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("over", "measure", "aim", "reached", "verdict", "apart"):
-        table.add_column(
-            name, no_wrap=name != "apart", justify="right" if name in ("aim", "reached") else "left"
-        )
+        table.add_column(name, no_wrap=name != "apart", justify="right" if name in ("aim", "reached") else "left")
     for aim in listed:
         colour = {"met": "green", "missed": "red"}.get(aim.verdict.split()[0], "dim")
         verdict = f"[{colour}]{aim.verdict}[/{colour}]"
