@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     for row in rows:
         if "error" in row:
-            table.add_row(row["layer"], "", "", "", row["error"])
+            table.add_row(row["layer"], *["-"] * 10)
             continue
         legal = "-" if row["num_legal"] is None else f"{row['num_legal']:.3g}"
         best, speed = row["best_time_s"], row["best_gflop_per_s"]
@@ -126,6 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     times = sorted(row["time_s"] for row in rows if "time_s" in row)
     console = Console() if Console().width >= 120 else Console(width=120)
     console.print(table)
+    for row in rows:
+        if "error" in row:
+            console.print(f"{row['layer']}: {row['error']}", markup=False, highlight=False)
     if times:
         console.print(
             f"{len(times)} of {len(rows)} layers answered; "
