@@ -81,6 +81,8 @@ class CpuSpace:
         What is computed, where.
     is_legal : callable
         (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+    simd : str, optional
+        Vectorise this axis instead of the one that the rule of `core.microkernels` chooses.
 
     Attributes
     ----------
@@ -98,7 +100,13 @@ class CpuSpace:
 
     template = "cpu"
 
-    def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        hardware: CpuSpec,
+        is_legal: LegalityCheck,
+        simd: str | None = None,
+    ) -> None:
         self.workload = workload
         self.hardware = hardware
         self._is_legal = is_legal
@@ -106,7 +114,9 @@ class CpuSpace:
         self.axes: tuple[str, ...] = tuple(self.extents)
         self.windows: tuple[str, ...] = window_axes(workload)
         self.lanes = simd_lanes(workload, hardware.compute.simd_bits)
-        self.simd_axis = simd_axis(workload, self.lanes)
+        if simd is not None:
+            self._check_names("simd", [simd], self.axes)
+        self.simd_axis: str = simd or simd_axis(workload, self.lanes)
         self.levels: dict[str, tuple[str, ...]] = {}
         for axis in workload.axes:
             if axis.kind == "spatial":

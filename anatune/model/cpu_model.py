@@ -25,8 +25,9 @@ CALL_CYCLES = 10.0
 """Entry and exit of a microkernel call (address arithmetic, branches). Source: 14x32 tiles of [anchors], K = 64."""
 LOOP_INSTRUCTIONS = 2.0
 """Instructions of one loop iteration beside the loads and multiply-adds: increment, fused compare and branch."""
-SPILL_SLOWDOWN = 2.1
-"""Slowdown once accumulators do not fit. Source: Xeon 6230R table, 5x6 52.7 %, 7x4 45.5 %, 8x4 42.7 % of peak."""
+HELD_SHARE = 0.5
+"""Share of the registers that a spilling kernel still has for shared operands; beyond, they are reloaded for each row.
+Source: AutoTVM NCHWc table of a Ryzen 3700X (16 registers): 64 channels, 16 vectors, 1.4 times slower than 32."""
 EXPOSED_SHARE = 0.1
 """Share of the shorter of core work and transfers that does not overlap. Source: 14x32 fed from L2 reaches 91-97 % of
 the peak [anchors]."""
@@ -66,12 +67,16 @@ class CpuModel:
         What is computed, where.
     space : CpuSpace, optional
         The space of the points; a new one by default.
+    simd : str, optional
+        Axis to vectorise in the new space instead of the rule's choice.
     """
 
-    def __init__(self, workload: Workload, hardware: CpuSpec, space: CpuSpace | None = None) -> None:
+    def __init__(
+        self, workload: Workload, hardware: CpuSpec, space: CpuSpace | None = None, simd: str | None = None
+    ) -> None:
         self.workload = workload
         self.hardware = hardware
-        self.space = space or CpuSpace(workload, hardware, self._is_legal)
+        self.space = space or CpuSpace(workload, hardware, self._is_legal, simd)
         self.nest = pack_nest(self.space)
         self.machine = pack_machine(hardware)
         registers = hardware.compute.num_vector_registers
@@ -231,6 +236,7 @@ def pack_machine(hardware: CpuSpec) -> CpuMachine:
         hardware.l1.line_bytes,
         hardware.dram.core_bandwidth_bytes_per_s,
         hardware.dram.bandwidth_bytes_per_s,
+        compute.simd_bits / 32 if compute.isa in ("neon", "sve") else 0.0,  # multiplies by a lane of a register
     ]
     return CpuMachine(
         core=np.array(core, dtype=np.float64),
@@ -241,7 +247,7 @@ def pack_machine(hardware: CpuSpec) -> CpuMachine:
             [
                 CALL_CYCLES,
                 LOOP_INSTRUCTIONS,
-                SPILL_SLOWDOWN,
+                HELD_SHARE,
                 EXPOSED_SHARE,
                 PARALLEL_START_S,
                 COPY_BYTES_PER_CYCLE,
@@ -277,14 +283,15 @@ def pack_nest(space: CpuSpace) -> CpuNest:
     number = {axis: index for index, axis in enumerate(axes)}
     column = {name: index for index, name in enumerate(space.columns)}
     accesses = (*workload.reads, workload.write)
-    boxes: list[tuple[int, int, int, int]] = []
+    boxes: list[tuple[int, int, int, int, int]] = []
     for x, access in enumerate(accesses):
-        for d, terms in enumerate(access.indices or ((),)):
-            end = 2 if d >= len(access.indices) - 1 else 1
+        dims = list(zip(access.indices, access.shape, strict=True))[::-1] or [((), 1)]
+        for d, (terms, size) in enumerate(dims):
+            end = 2 if d == len(dims) - 1 else 1
             for t, term in enumerate(terms):
-                boxes.append((x, number[term.axis], term.coefficient, end if t == len(terms) - 1 else 0))
+                boxes.append((x, number[term.axis], term.coefficient, end if t == len(terms) - 1 else 0, size))
             if not terms:
-                boxes.append((x, 0, 0, end))
+                boxes.append((x, 0, 0, end, size))
     factor_columns = np.full((len(axes), 5), -1, dtype=np.int64)
     reductions = {axis.name for axis in workload.reduction_axes}
     for axis in axes:
@@ -320,7 +327,7 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         order_columns=np.array([column[f"order.{level}"] for level in ORDER_LEVELS], dtype=np.int64),
         orders=orders,
         pack_columns=np.array([column.get(f"pack.{x.tensor}", -1) for x in accesses], dtype=np.int64),
-        boxes=np.array(boxes, dtype=np.int64).reshape(-1, 4),
+        boxes=np.array(boxes, dtype=np.int64).reshape(-1, 5),
         uses=np.array([[x.uses(a) for a in axes] for x in accesses], dtype=np.int64),
         tensors=np.array(tensors, dtype=np.float64),
         vector_loads=np.array(loads),

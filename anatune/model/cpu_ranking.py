@@ -310,18 +310,8 @@ class _Search:
     def _whole_bytes(self, packed: NDArray[np.bool_]) -> tuple[float, Floats]:
         """Return the transferred bytes and capacity bytes of the whole nest."""
         nest, machine = self.model.nest, self.model.machine
-        total, rows, span = 0.0, 1, 1
-        for x, axis, scale, end in nest.boxes.tolist():
-            span += scale * (int(nest.extents[axis]) - 1)
-            if end == 1:
-                rows, span = rows * span, 1
-            elif end == 2:
-                segment = span * nest.tensors[x, 0]
-                if not packed[x] and rows > 1:
-                    segment = math.ceil(segment / machine.core[9]) * machine.core[9]
-                total += rows * segment * nest.tensors[x, 1]
-                rows, span = 1, 1
-        return total, capacities(nest, machine, nest.extents[None, :], packed)[0][0]
+        capacity, moved = capacities(nest, machine, nest.extents[None, :], packed)
+        return float(moved[0]), capacity[0]
 
     def _groups(self) -> Iterator[tuple[float, NDArray[np.bool_], int, float]]:
         """Yield (lower bound, packed tensors, parallel, threads)."""
@@ -588,10 +578,13 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
             if nest.uses[x, simd]:
                 held += o * vectors if o < all_rows else 1
             else:
-                broadcast = 1
+                broadcast += o
+        needed = all_rows * vectors + held + min(broadcast, 1)  # type: ignore[operator]
+        if machine.core[12] > 0 and broadcast:
+            needed = min(needed, all_rows * vectors + 1 + math.ceil(broadcast / machine.core[12]))  # type: ignore[operator]
         if pairs > 1:  # type: ignore[operator]
             counts["microkernel_pairs"] += count * rest
-        elif all_rows * vectors + held + broadcast > registers:  # type: ignore[operator]
+        elif needed > registers:
             counts["microkernel_registers"] += count * rest
         elif all_rows * vectors * unroll > code_limit:  # type: ignore[operator]
             counts["microkernel_code"] += count * rest

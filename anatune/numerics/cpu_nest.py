@@ -38,8 +38,8 @@ class CpuNest(NamedTuple):
     pack_columns: NDArray[np.int64]
     """(X,) column of the pack flag, or -1."""
     boxes: NDArray[np.int64]
-    """(terms, 4) all index terms, tensor by tensor, dimension by dimension: tensor, axis, coefficient, and 0 inside a
-    dimension, 1 at its end, 2 at the end of the tensor."""
+    """(terms, 5) all index terms, tensor by tensor, from the last dimension to the first: tensor, axis, coefficient, 0
+    inside a dimension, 1 at its end, 2 at the end of the tensor, and the dimension's size."""
     uses: NDArray[np.int64]
     """(X, A) 1 where the tensor is indexed by the axis."""
     tensors: NDArray[np.float64]
@@ -58,7 +58,7 @@ class CpuMachine(NamedTuple):
 
     core: NDArray[np.float64]
     """fma_per_cycle, fma_latency_cycles, vector registers, loads, stores, issue_width per cycle, clock_hz, cores,
-    reachable fraction, line_bytes, DRAM bytes/s of one core, of the socket."""
+    reachable fraction, line_bytes, DRAM bytes/s of one core, of the socket, lanes a multiplication can pick one from (0: none)."""
     size_bytes: NDArray[np.float64]
     """(C,) usable bytes of each data cache, one way left for streams. Source: [BLIS-model] Sec. 4.1."""
     shared_by: NDArray[np.float64]
@@ -66,8 +66,8 @@ class CpuMachine(NamedTuple):
     fill_bytes_per_cycle: NDArray[np.float64]
     """(C,) bandwidth from the next level into this one; unused for the last (DRAM)."""
     tuning: NDArray[np.float64]
-    """Named constants of `model.cpu_model`: call cycles, loop cycles, spill slowdown, exposed share, parallel start
-    seconds, copy bytes per cycle."""
+    """Named constants of `model.cpu_model`: call cycles, loop instructions, held share, exposed share, parallel start
+    seconds, copy bytes per cycle, register limit (times the registers), multiply-add limit."""
 
 
 @jit_inline
@@ -89,16 +89,24 @@ def footprint(boxes, tensors, tile, packed, line, capacity):  # noqa: ANN001, AN
     for c in range(num_levels):
         capacity[c] = 0.0
     rows = 1.0
+    run = 1.0  # contiguous elements: the last dimension, and those before it while the later ones are whole
     span = 1
+    dims = 0
+    is_open = True
     for t in range(boxes.shape[0]):
         span += boxes[t, 2] * (tile[boxes[t, 1]] - 1)
         end = boxes[t, 3]
-        if end == 1:
-            rows *= span
+        if end > 0:
+            if is_open:
+                run *= span
+                dims += 1
+                is_open = span >= boxes[t, 4]
+            else:
+                rows *= span
             span = 1
-        elif end == 2:
+        if end == 2:
             x = boxes[t, 0]
-            segment = span * tensors[x, 0]
+            segment = run * tensors[x, 0]
             if packed[x] or rows == 1.0:
                 held = rows * segment
                 total += held * tensors[x, 1]
@@ -108,9 +116,11 @@ def footprint(boxes, tensors, tile, packed, line, capacity):  # noqa: ANN001, AN
                 segment = np.ceil(segment / line) * line
                 total += rows * segment * tensors[x, 1]
                 for c in range(num_levels):
-                    capacity[c] += rows * max(segment, tensors[x, 2 + c])
+                    capacity[c] += rows * (max(segment, tensors[x, 2 + c]) if dims == 1 else segment)
             rows = 1.0
-            span = 1
+            run = 1.0
+            dims = 0
+            is_open = True
     return total
 
 
