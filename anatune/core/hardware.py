@@ -17,6 +17,7 @@ from anatune.errors import SpecError
 
 __all__ = [
     "CacheLevel",
+    "Compiler",
     "CpuCompute",
     "CpuDram",
     "CpuSpec",
@@ -235,6 +236,15 @@ class Launch(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Time of an empty kernel inside a stream of launches."""
 
 
+class Compiler(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the device's compiler does to generated code; it limits schedules as much as the hardware does."""
+
+    registers_per_thread: int
+    """Most registers the compiler gives a thread of generated code (255 on NVIDIA)."""
+    unroll_statements: int
+    """Largest loop body, in statements, that the compiler unrolls fully without being told."""
+
+
 class GpuSpec(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="gpu", tag_field="kind"
 ):
@@ -261,6 +271,7 @@ class GpuSpec(
     l2: L2Cache
     dram: Dram
     launch: Launch
+    compiler: Compiler
 
     def __post_init__(self) -> None:
         compute = self.compute

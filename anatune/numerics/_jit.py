@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numba
 from numba.core import config as numba_config
 
-__all__ = ["cache_folder", "has_cached_code", "jit", "jit_inline"]
+__all__ = ["cache_folder", "has_cached_code", "jit", "jit_helper", "jit_inline"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -61,6 +61,11 @@ def jit(function: _Function) -> _Function:
         numba_config.CACHE_DIR = before
 
 
-def jit_inline(function: _Function) -> _Function:
-    """Compile a helper that only other compiled functions call; it is part of their cached code."""
+def jit_helper(function: _Function) -> _Function:
+    """Compile a helper that other compiled functions call (once a chunk); it is part of their cached code."""
     return numba.njit(**_STRICT)(function)  # type: ignore[no-any-return]
+
+
+def jit_inline(function: _Function) -> _Function:
+    """Compile a scalar helper and inline it wherever it is called, so that the caller's loop can be vectorised."""
+    return numba.njit(forceinline=True, **_STRICT)(function)  # type: ignore[no-any-return]

@@ -1,0 +1,172 @@
+"""The analytical GPU model: one workload on one device, batches of points."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware import GpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.space_gpu import GpuSpace, staged_tensors
+from anatune.core.workload import DTYPE_BYTES, Workload
+from anatune.model.evaluation import Evaluation, Ranking, Rule
+from anatune.model.gpu_ranking import rank_gpu
+from anatune.model.io_bound import lower_bound_bytes
+from anatune.model.pack import pack_chunk, pack_gpu, pack_nest
+from anatune.numerics.columns import Col, Limiter
+from anatune.numerics.gpu_batch import check_points, predict_columns, predict_times
+from anatune.numerics.gpu_tile import MAX_GRID, MAX_LOCAL_BYTES
+from anatune.numerics.shared_memory import conflict_table
+
+__all__ = ["GpuModel"]
+
+PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
+LIMITERS = {int(limiter): limiter.name.lower() for limiter in Limiter}
+REGISTER_BYTES = 4
+
+
+class GpuModel:
+    """Predicts the time of schedules of `workload` on `hardware`, and ranks them exactly.
+
+    Guarantees: deterministic; every prediction depends on its own point only. Not safe for concurrent use of one
+    object (it owns work space); make one a thread.
+    """
+
+    def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
+        self.workload = workload
+        self.hardware = hardware
+        self.space = GpuSpace(workload, hardware, lambda points: self.check(points) == 0)
+        self._nest = pack_nest(workload, staged=bool(staged_tensors(workload)))
+        self._gpu = pack_gpu(hardware, workload.dtype)
+        self._chunk = pack_chunk(self._nest)
+        shared, compute = hardware.shared_memory, hardware.compute
+        self.rules: tuple[Rule, ...] = (
+            Rule("threads_per_block", "threads of a block", float(compute.max_threads_per_block)),
+            Rule("shared_bytes_per_block", "bytes of the staged tiles", float(shared.per_block_bytes)),
+            Rule("grid_blocks", "blocks of the grid", MAX_GRID),
+            Rule("local_bytes_per_thread", "bytes of a thread's results", MAX_LOCAL_BYTES),
+        )
+
+    @cached_property
+    def _table(self) -> Any:
+        return conflict_table()
+
+    @cached_property
+    def io_bounds(self) -> dict[str, float]:
+        """Memory level -> lower bound on the bytes that cross it, whatever the schedule.
+
+        "dram": into the L2; "l2": into the shared memory and registers of an SM; "shared": into a thread's registers.
+        """
+        hardware = self.hardware
+        sm_bytes = hardware.shared_memory.per_sm_bytes + REGISTER_BYTES * hardware.registers.per_sm
+        thread_bytes = REGISTER_BYTES * hardware.registers.per_thread
+        bounds = {
+            "dram": lower_bound_bytes(self.workload, hardware.l2.size_bytes),
+            "l2": lower_bound_bytes(self.workload, sm_bytes),
+        }
+        if self._nest.staged:
+            bounds["shared"] = lower_bound_bytes(self.workload, thread_bytes)
+        return bounds
+
+    def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rule codes of `points` (num_points, columns): 0 legal, else 1 + index into `rules`."""
+        points = _as_points(points)
+        rules = np.empty(len(points), dtype=np.int64)
+        check_points(points, self._nest, self._gpu, self._chunk, rules)
+        return rules
+
+    def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return (seconds, rule codes) of `points`: the fast path of `evaluate`."""
+        points = _as_points(points)
+        times, rules = np.empty(len(points)), np.empty(len(points), dtype=np.int64)
+        predict_times(points, self._nest, self._gpu, self._table, self._chunk, times, rules)
+        return times, rules
+
+    def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
+        """Score `points`: (num_points, columns of the space) int64."""
+        points = _as_points(points)
+        out = np.empty((int(Col.COUNT), len(points)))
+        predict_columns(points, self._nest, self._gpu, self._table, self._chunk, out)
+        return Evaluation(out[Col.TIME_S], out[Col.RULE].astype(np.int64), self._columns(out))
+
+    def _columns(self, out: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Name the quantities of a prediction; the seven features follow [ICS24] Sec. 4.1, with units and limits right.
+
+        Deviates: OI_Shared_Mem counts cycles of the shared-memory pipe (bank conflicts included), one 128-byte access
+        each; Estimated_Occupancy takes the device's own limits instead of 64 warps and 64 KB everywhere.
+        """
+        hardware, element = self.hardware, float(DTYPE_BYTES[self.workload.dtype])
+        columns = {name: out[Col[name.upper()]] for name in PARTS if name != "launch_s"}
+        columns["launch_s"] = np.full(out.shape[1], hardware.launch.overhead_s)
+        max_warps = float(hardware.compute.max_warps_per_sm)
+        waves = out[Col.WAVES]
+        steps, accumulators, threads = out[Col.STEPS], out[Col.ACCUMULATORS], out[Col.THREADS]
+        moved = out[Col.TILE_BYTES] if self._nest.staged else out[Col.STEP_BYTES]
+        flop = float(self.workload.flop_per_point or 1)
+        shared_bytes = out[Col.FRAGMENTS] * threads * steps * out[Col.STAGES] * out[Col.BLOCKS] * element
+        return columns | {
+            "occupancy": out[Col.HELD] * out[Col.WARPS] / max_warps,
+            "limiter": np.where(out[Col.HELD] < out[Col.RESIDENT], float(Limiter.GRID), out[Col.LIMITER]),
+            "waves": waves,
+            "OI_Global_Mem": flop * accumulators * threads * steps / np.maximum(moved, 1.0),
+            "OI_Shared_Mem": flop * accumulators * steps * 32.0 / np.maximum(out[Col.WAVEFRONTS] * 128.0, 1.0),
+            "Reg_Reuse_Factor": flop * steps * out[Col.STAGES] / element,
+            "ILP": accumulators,
+            "WLP": out[Col.HELD] * out[Col.WARPS],
+            "Estimated_Occupancy": out[Col.RESIDENT] * out[Col.WARPS] / max_warps,
+            "Wave_Efficiency": waves / np.ceil(waves),
+            "dram_bytes": out[Col.DRAM_BYTES],
+            "l2_bytes": out[Col.L2_BYTES],
+            "shared_traffic_bytes": shared_bytes if self._nest.staged else np.zeros(out.shape[1]),
+            "registers_per_thread": out[Col.REGISTERS],
+            "spilled_registers": out[Col.SPILLED],
+            "shared_bytes_per_block": out[Col.SHARED_BYTES],
+            "threads_per_block": threads,
+            "blocks": out[Col.BLOCKS],
+            "blocks_per_sm": out[Col.HELD],
+            "accumulators_per_thread": accumulators,
+            "bank_conflicts": out[Col.CONFLICT],
+        }
+
+    def predictions(self, points: NDArray[np.int64]) -> list[Prediction]:
+        """Score `points` and return one Prediction each, in order."""
+        evaluation = self.evaluate(points)
+        columns = {name: values.tolist() for name, values in evaluation.columns.items()}
+        times, rules = evaluation.time_s.tolist(), evaluation.rule.tolist()
+        return [self._prediction(i, times[i], rules[i], columns) for i in range(len(times))]
+
+    def _prediction(self, i: int, time_s: float, rule: int, columns: dict[str, list[float]]) -> Prediction:
+        parts = {name: columns[name][i] for name in PARTS}
+        features = ("OI_Global_Mem", "OI_Shared_Mem", "Reg_Reuse_Factor", "ILP", "WLP")
+        features += ("Estimated_Occupancy", "Wave_Efficiency")
+        resources = ("registers_per_thread", "spilled_registers", "shared_bytes_per_block", "threads_per_block")
+        resources += ("blocks", "blocks_per_sm", "accumulators_per_thread", "bank_conflicts", "dram_bytes", "l2_bytes")
+        levels = {"dram": "dram_bytes", "l2": "l2_bytes", "shared": "shared_traffic_bytes"}
+        return Prediction(
+            time_s=time_s,
+            gflop_per_s=self.workload.flop / time_s / 1e9,
+            parts=parts,
+            bound_by=max(parts, key=lambda name: parts[name]).removesuffix("_s"),
+            occupancy=columns["occupancy"][i],
+            occupancy_limiter=LIMITERS[int(columns["limiter"][i])],
+            waves=columns["waves"][i],
+            features={name: columns[name][i] for name in features},
+            traffic_over_bound={
+                level: columns[levels[level]][i] / bound for level, bound in self.io_bounds.items()
+            },
+            resources={name: columns[name][i] for name in resources},
+            legal=rule == 0,
+            rule="" if rule == 0 else self.rules[rule - 1].id,
+        )
+
+    def rank(self, top_k: int, time_limit_s: float | None = None) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time; see gpu_ranking."""
+        return rank_gpu(self, top_k, time_limit_s)
+
+
+def _as_points(points: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Fix the layout that the compiled functions are specialised for."""
+    return np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)

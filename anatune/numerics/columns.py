@@ -1,0 +1,194 @@
+"""Named records and columns that cross the border between objects and compiled code.
+
+Named tuples of numbers and arrays keep compiled code readable (``gpu.num_sms``) without objects; their fields have
+fixed types, so every compiled function keeps one signature.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["CHUNK_SIZE", "Chunk", "Col", "Gpu", "Limiter", "Nest"]
+
+CHUNK_SIZE = 256
+"""Points evaluated together: their columns fit a core's L2 cache."""
+
+Ints = NDArray[np.int64]
+
+
+class Gpu(NamedTuple):
+    """Numbers of a GPU, all float64 except the counts used in integer arithmetic (int64)."""
+
+    num_sms: int
+    warp_size: int
+    max_threads_block: int
+    max_warps_sm: int
+    max_blocks_sm: int
+    registers_sm: int
+    registers_block: int
+    registers_thread: int
+    register_unit: int
+    sub_partitions: int
+    shared_sm_bytes: int
+    shared_block_bytes: int
+    shared_reserved_bytes: int
+    shared_unit_bytes: int
+    unroll_statements: int
+    """Largest loop body that the device's compiler unrolls without being told, statements."""
+    clock_hz: float
+    fma_per_cycle: float
+    """Lanes of an SM times the reachable fraction times the dtype's rate: multiply-adds a cycle."""
+    issue_per_cycle: float
+    fma_latency: float
+    shared_bytes_cycle: float
+    shared_latency: float
+    l1_bytes: float
+    l1_latency: float
+    l2_bytes: float
+    l2_bytes_cycle: float
+    """Bandwidth of the whole L2, bytes a core cycle."""
+    l2_latency: float
+    dram_bytes_cycle: float
+    """Reachable DRAM bandwidth, bytes a core cycle."""
+    dram_latency: float
+    launch_s: float
+
+
+class Nest(NamedTuple):
+    """A workload's loops and accesses as arrays.
+
+    Axes are numbered spatial first, then reduction, each in loop order. Tensors are numbered operands first, the
+    result last. Dimension d of tensor t runs over ``dim_start[t] <= d < dim_start[t + 1]`` (innermost last), its
+    terms over ``term_start[d] <= q < term_start[d + 1]``.
+    """
+
+    num_spatial: int
+    num_reduction: int
+    num_operands: int
+    staged: int
+    """1 where operands are staged in shared memory (there is a reduction), else 0."""
+    element_bytes: int
+    result_bytes: int
+    epilogue_bytes: float
+    """Bytes that the epilogue reads, whole tensors."""
+    dim_start: Ints
+    term_start: Ints
+    term_axis: Ints
+    term_coefficient: Ints
+    dim_size: Ints
+    uses: Ints
+    """(tensors, axes): 1 where the tensor's index depends on the axis."""
+    inner_axis: Ints
+    """(tensors,): spatial axis that moves along the innermost dimension, -1 if none."""
+    inner_coefficient: Ints
+    """(tensors,): its coefficient there."""
+    misaligned: Ints
+    """(tensors,): 1 where rows do not start at multiples of a 32-byte sector."""
+    tensor_bytes: NDArray[np.float64]
+    """(tensors,): bytes of the elements that are touched at all."""
+
+
+class Chunk(NamedTuple):
+    """Columns of CHUNK_SIZE points that are evaluated together; allocated once a thread.
+
+    Column-wise loops over a chunk are what the compiler vectorises: one operation, many points.
+    """
+
+    grid: Ints
+    """(spatial axes, points): blocks along each axis."""
+    thread: Ints
+    """(spatial axes, points): threads of a block along each axis."""
+    reg: Ints
+    """(spatial axes, points): results of a thread along each axis."""
+    inner: Ints
+    """(spatial axes, points): results of a thread that are consecutive (reg_outer x reg_inner)."""
+    tile: Ints
+    """(axes, points): iterations of a block (spatial) or of one staging step (reduction)."""
+    lanes: Ints
+    """(spatial axes, points): threads of one warp along each axis."""
+    width: Ints
+    """(operands, points): fetch width, elements."""
+    footprint: Ints
+    """(operands, points): elements of the staged tile."""
+    run: Ints
+    """(operands, points): elements of the tile that are contiguous in global memory."""
+    fragment: Ints
+    """(operands, points): elements a thread needs for one step of the reduction."""
+    temporary: Ints
+    """(10, points): work space of single functions."""
+    values: NDArray[np.float64]
+    """(Col.COUNT, points): every other quantity, see Col."""
+
+
+class Limiter(IntEnum):
+    """What limits the resident blocks of an SM."""
+
+    THREADS = 0
+    REGISTERS = 1
+    SHARED = 2
+    BLOCKS = 3
+    GRID = 4
+
+
+class Col(IntEnum):
+    """Rows of Chunk.values. Per block and staging step unless said otherwise; cycles are core cycles of one SM."""
+
+    # input
+    STAGES = 0
+    DYNAMIC = 1
+    """1 where accumulators are indexed at run time."""
+    REUSE = 2
+    """Multiply-adds between a load and a store of a spilled accumulator, >= 1."""
+    # macro quantities: they follow from block, thread and stage sizes
+    RULE = 3
+    THREADS = 4
+    WARPS = 5
+    BLOCKS = 6
+    ACCUMULATORS = 7
+    STEPS = 8
+    SHARED_BYTES = 9
+    FRAGMENTS = 10
+    REGISTERS = 11
+    REGISTER_CAP = 12
+    SPILLED = 13
+    """Accumulators of a thread that live in local memory."""
+    RESIDENT = 14
+    """Blocks an SM holds at once."""
+    LIMITER = 15
+    TILE_BYTES = 16
+    SECTOR_BYTES = 17
+    FETCH_LINES = 18
+    DRAM_BYTES = 19
+    # micro quantities: they depend on the order of the register tile, unrolling and fetch widths
+    LOADS = 20
+    """Shared-memory load instructions of one thread."""
+    WAVEFRONTS = 21
+    """Shared-memory cycles of one warp's loads."""
+    CONFLICT = 22
+    """Worst bank-conflict degree of a load."""
+    FETCHES = 23
+    """Global load instructions of one thread."""
+    FETCHES_BLOCK = 24
+    """Global load instructions that all warps of the block issue."""
+    STORE_SECTORS = 25
+    """Sectors that one warp-wide store touches."""
+    # result
+    TIME_S = 26
+    FMA_S = 27
+    ISSUE_S = 28
+    SHARED_S = 29
+    SPILL_S = 30
+    L2_S = 31
+    DRAM_S = 32
+    LATENCY_S = 33
+    TAIL_S = 34
+    HELD = 35
+    """Blocks an SM really holds (the grid may be too small for more)."""
+    WAVES = 36
+    STEP_BYTES = 37
+    L2_BYTES = 38
+    COUNT = 39

@@ -1,0 +1,260 @@
+"""What follows from the block, thread and stage sizes of points alone (their *macro* quantities).
+
+Notation
+--------
+block tile : iterations of one block; stage : one step of the loop over shared-memory tiles (k0);
+accumulators : results a thread keeps; fragment : operand elements a thread needs for one reduction step.
+Everything else of a point (order of the register tile, k1/k2, unrolling, fetch widths) is in gpu_micro.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from anatune.numerics._jit import jit_helper, jit_inline
+from anatune.numerics.columns import CHUNK_SIZE, Chunk, Col, Gpu, Nest
+from anatune.numerics.occupancy import register_cap_one, resident_blocks_one
+
+__all__ = ["RULE_GRID", "RULE_LOCAL", "RULE_SHARED", "RULE_THREADS", "load_points", "macro", "new_chunk"]
+
+RULE_THREADS, RULE_SHARED, RULE_GRID, RULE_LOCAL = 1, 2, 3, 4
+MAX_GRID = 2147483647.0
+"""Blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
+MAX_LOCAL_BYTES = 524288.0
+"""Local memory of a thread. Source: [CUDA-guide] technical specifications."""
+BASE_REGISTERS = 24
+"""Addresses, loop counters and staged loads of a thread: what ptxas reports above accumulators + fragments in 22
+matmul kernels on sm_86, on average."""
+LIVE_REGISTERS = 18
+"""Registers besides accumulators and half the fragments below which nothing spills (the rest can be reloaded).
+Calibrated: MI50 and K80 AutoTVM logs put the cliff at 46 of 64 and at about 230 of 255 registers."""
+SPILL_SLOPE = 8
+"""Accumulators that move to local memory for each register too many. Calibrated on the same logs."""
+SECTOR = 32.0
+"""Bytes of the smallest transfer between L2 and an SM."""
+
+_STAGES = int(Col.STAGES)
+_RULE = int(Col.RULE)
+_THREADS = int(Col.THREADS)
+_WARPS = int(Col.WARPS)
+_BLOCKS = int(Col.BLOCKS)
+_ACCUMULATORS = int(Col.ACCUMULATORS)
+_STEPS = int(Col.STEPS)
+_SHARED_BYTES = int(Col.SHARED_BYTES)
+_FRAGMENTS = int(Col.FRAGMENTS)
+_REGISTERS = int(Col.REGISTERS)
+_REGISTER_CAP = int(Col.REGISTER_CAP)
+_SPILLED = int(Col.SPILLED)
+_RESIDENT = int(Col.RESIDENT)
+_LIMITER = int(Col.LIMITER)
+_TILE_BYTES = int(Col.TILE_BYTES)
+_SECTOR_BYTES = int(Col.SECTOR_BYTES)
+_FETCH_LINES = int(Col.FETCH_LINES)
+_DRAM_BYTES = int(Col.DRAM_BYTES)
+
+
+def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:
+    """Allocate the columns of one chunk."""
+    rows = (num_spatial, num_spatial, num_spatial, num_spatial, num_axes, num_spatial, *(num_operands,) * 4, 10)
+    ints = [np.ones((count, CHUNK_SIZE), np.int64) for count in rows]
+    return Chunk(*ints, np.zeros((int(Col.COUNT), CHUNK_SIZE)))
+
+
+@jit_helper
+def load_points(points: Any, start: int, n: int, nest: Nest, c: Chunk) -> None:
+    """Read points[start : start + n] (rows in the order of GpuSpace.columns) into the chunk."""
+    stages = c.values[_STAGES]
+    stages[:n] = 1.0
+    for a in range(nest.num_spatial):
+        at = 5 * a
+        grid, thread, inner, reg, tile = c.grid[a], c.thread[a], c.inner[a], c.reg[a], c.tile[a]
+        for i in range(n):
+            point = points[start + i]
+            consecutive = point[at + 3] * point[at + 4]
+            grid[i] = point[at]
+            thread[i] = point[at + 2]
+            inner[i] = consecutive
+            reg[i] = point[at + 1] * consecutive
+            tile[i] = point[at + 1] * point[at + 2] * consecutive
+    for r in range(nest.num_reduction):
+        at = 5 * nest.num_spatial + 3 * r
+        tile = c.tile[nest.num_spatial + r]
+        for i in range(n):
+            stages[i] *= points[start + i, at]
+            tile[i] = points[start + i, at + 1] * points[start + i, at + 2]
+    at = 5 * nest.num_spatial + 3 * nest.num_reduction + 1
+    if nest.staged == 1:
+        for t in range(nest.num_operands):
+            width = c.width[t]
+            for i in range(n):
+                width[i] = points[start + i, at + t]
+
+
+@jit_inline
+def sector_bytes_one(footprint: float, run: float, misaligned: int, element_bytes: float) -> float:
+    """Return the bytes of the 32-byte sectors that a tile with rows of `run` elements touches.
+
+    A row that may start anywhere covers (bytes - element) / 32 + 1 sectors on average.
+    """
+    row = run * element_bytes
+    rows = footprint / run
+    loose = misaligned == 1 or (row > SECTOR and row != math.floor(row / SECTOR) * SECTOR)
+    return rows * (row + SECTOR - element_bytes) if loose else rows * max(SECTOR, row)
+
+
+@jit_helper
+def _footprints(n: int, nest: Nest, c: Chunk) -> None:
+    span = c.temporary[0]
+    contiguous = c.temporary[1]
+    for t in range(nest.num_operands):
+        footprint, run = c.footprint[t], c.run[t]
+        for i in range(n):
+            footprint[i] = 1
+            run[i] = 1
+            contiguous[i] = 1
+        for d in range(nest.dim_start[t + 1] - 1, nest.dim_start[t] - 1, -1):
+            size = nest.dim_size[d]
+            for i in range(n):
+                span[i] = 1
+            for q in range(nest.term_start[d], nest.term_start[d + 1]):
+                tile = c.tile[nest.term_axis[q]]
+                coefficient = nest.term_coefficient[q]
+                for i in range(n):
+                    span[i] += coefficient * (tile[i] - 1)
+            for i in range(n):
+                footprint[i] *= span[i]
+                run[i] *= min(span[i], size) if contiguous[i] == 1 else 1
+                contiguous[i] = 1 if (contiguous[i] == 1 and span[i] >= size) else 0
+        for i in range(n):
+            run[i] = min(run[i], footprint[i])
+
+
+@jit_helper
+def _lanes(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    rest = c.temporary[0]
+    for i in range(n):
+        rest[i] = gpu.warp_size
+    for a in range(nest.num_spatial - 1, -1, -1):
+        lanes, thread = c.lanes[a], c.thread[a]
+        for i in range(n):
+            lanes[i] = min(thread[i], rest[i])
+            left = int(math.ceil(rest[i] / thread[i]))
+            rest[i] = left if thread[i] < rest[i] else 1
+
+
+@jit_helper
+def _operands(n: int, nest: Nest, c: Chunk) -> None:
+    v = c.values
+    for row in (_FRAGMENTS, _TILE_BYTES, _SECTOR_BYTES, _FETCH_LINES):
+        v[row, :n] = 0.0
+    for t in range(nest.num_operands):
+        fragment = c.fragment[t]
+        for i in range(n):
+            fragment[i] = 1
+        for a in range(nest.num_spatial):
+            if nest.uses[t, a] == 1:
+                reg = c.reg[a]
+                for i in range(n):
+                    fragment[i] *= reg[i]
+        fragments, tile_bytes, sector_bytes, lines = v[_FRAGMENTS], v[_TILE_BYTES], v[_SECTOR_BYTES], v[_FETCH_LINES]
+        for i in range(n):
+            fragments[i] += fragment[i]
+        if nest.staged == 1:
+            element = float(nest.element_bytes)
+            misaligned = nest.misaligned[t]
+            footprints, runs = c.footprint[t], c.run[t]
+            for i in range(n):
+                footprint, run = float(footprints[i]), float(runs[i])
+                tile_bytes[i] += footprint * element
+                sector_bytes[i] += sector_bytes_one(footprint, run, misaligned, element)
+                lines[i] += footprint / min(run, 32.0)
+
+
+@jit_helper
+def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    v = c.values
+    threads, warps, blocks = v[_THREADS], v[_WARPS], v[_BLOCKS]
+    accumulators, steps, shared = v[_ACCUMULATORS], v[_STEPS], v[_SHARED_BYTES]
+    threads[:n] = 1.0
+    blocks[:n] = 1.0
+    accumulators[:n] = 1.0
+    steps[:n] = 1.0
+    for a in range(nest.num_spatial):
+        thread, reg, grid = c.thread[a], c.reg[a], c.grid[a]
+        for i in range(n):
+            threads[i] *= thread[i]
+            accumulators[i] *= reg[i]
+            blocks[i] *= grid[i]
+    for r in range(nest.num_reduction):
+        tile = c.tile[nest.num_spatial + r]
+        for i in range(n):
+            steps[i] *= tile[i]
+    tile_bytes, rule = v[_TILE_BYTES], v[_RULE]
+    for i in range(n):
+        warps[i] = math.ceil(threads[i] / gpu.warp_size)
+        shared[i] = tile_bytes[i]
+        local = 4.0 * accumulators[i]
+        code = float(RULE_LOCAL) if local > MAX_LOCAL_BYTES else 0.0
+        code = float(RULE_GRID) if blocks[i] > MAX_GRID else code
+        code = float(RULE_SHARED) if shared[i] > gpu.shared_block_bytes else code
+        rule[i] = float(RULE_THREADS) if threads[i] > gpu.max_threads_block else code
+    fragments = v[_FRAGMENTS]
+    for i in range(n):
+        held = int(min(threads[i], float(gpu.max_threads_block)))
+        cap = register_cap_one(held, gpu)
+        wanted = max(32.0, accumulators[i] + fragments[i] + BASE_REGISTERS)
+        registers = min(wanted, float(cap))
+        excess = accumulators[i] + LIVE_REGISTERS + math.floor(0.5 * fragments[i]) - cap
+        v[_REGISTERS, i] = registers
+        v[_REGISTER_CAP, i] = cap
+        v[_SPILLED, i] = min(accumulators[i], max(0.0, excess) * SPILL_SLOPE)
+        # int() of huge products of illegal points must not overflow: limits are checked on the clipped value
+        used = int(min(shared[i], 1e9))
+        resident, limiter = resident_blocks_one(held, int(registers), used, gpu)
+        v[_RESIDENT, i] = max(1, resident)
+        v[_LIMITER, i] = limiter
+
+
+@jit_helper
+def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """An operand that fits half the L2 is read once; else each window of concurrent blocks reads its distinct tiles.
+
+    Source: [Origami] window of concurrently running tiles.
+    """
+    v = c.values
+    dram, blocks, resident, stages = v[_DRAM_BYTES], v[_BLOCKS], v[_RESIDENT], v[_STAGES]
+    dram[:n] = nest.tensor_bytes[nest.num_operands] + nest.epilogue_bytes
+    for t in range(nest.num_operands):
+        whole = nest.tensor_bytes[t]
+        if nest.staged == 0 or whole < 0.5 * gpu.l2_bytes:
+            dram[:n] += whole
+            continue
+        distinct = np.ones(n)
+        rest = np.empty(n)
+        for i in range(n):
+            rest[i] = min(blocks[i], gpu.num_sms * resident[i])
+        for a in range(nest.num_spatial - 1, -1, -1):
+            grid = c.grid[a]
+            used = nest.uses[t, a] == 1
+            for i in range(n):
+                distinct[i] *= min(float(grid[i]), rest[i]) if used else 1.0
+                rest[i] = max(1.0, rest[i] / grid[i])
+        footprint = c.footprint[t]
+        for i in range(n):
+            block_bytes = float(footprint[i]) * nest.element_bytes * stages[i]
+            traffic = block_bytes * blocks[i]
+            windows = blocks[i] / min(blocks[i], gpu.num_sms * resident[i])
+            dram[i] += max(min(block_bytes * distinct[i] * windows, traffic), min(whole, traffic))
+
+
+@jit_helper
+def macro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Fill the macro quantities of the first `n` points from grid, thread, reg, tile and STAGES."""
+    _footprints(n, nest, c)
+    _operands(n, nest, c)
+    _lanes(n, nest, gpu, c)
+    _resources(n, nest, gpu, c)
+    _dram(n, nest, gpu, c)

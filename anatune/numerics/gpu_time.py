@@ -1,0 +1,180 @@
+"""Predicted time of GPU points: a bottleneck model in cycles of one SM, then waves of blocks.
+
+Per block and staging step the model counts issue slots, multiply-adds, shared-memory cycles (with vector widths and
+bank conflicts), bytes from L2, and local-memory traffic of accumulators that do not fit the registers. Parts that
+overlap are combined with a p-norm, a smooth maximum; what one block cannot overlap (the first load of a step, barrier,
+dependent instructions) is hidden by the other resident blocks ([Volkov16] latency hiding, Little's law).
+
+Constants marked *calibrated* were set once on the recorded Ansor, AutoTVM and CLBlast tables; the rank correlations
+move by a few hundredths when one of them is halved or doubled.
+"""
+
+from __future__ import annotations
+
+import math
+
+from anatune.numerics._jit import jit_helper, jit_inline
+from anatune.numerics.columns import Chunk, Col, Gpu, Nest
+from anatune.numerics.gpu_tile import SECTOR
+
+__all__ = ["norm2", "norm4", "time"]
+
+FETCH_INSTRUCTIONS = 10.0
+"""Instructions a fetched element costs: load, store, and about 8 for the address of a fused tile index. Calibrated."""
+STAGE_INSTRUCTIONS = 12.0
+"""Loop and barrier instructions of a warp and staging step."""
+STAGE_CYCLES = 30.0
+"""Barrier and loop latency of a staging step, cycles (one shared-memory latency)."""
+FETCHES_IN_FLIGHT = 4.0
+"""Global loads of a thread that overlap: nvcc unrolls the fetch loop by 4. Calibrated."""
+SINGLE_WARP_CYCLES = 2.0
+"""Cycles between two instructions of one warp. Source: [Jia18] Sec. 2: a 16-lane unit takes a warp in 2 cycles."""
+STEPS_IN_FLIGHT = 2.0
+"""Reduction steps whose shared loads overlap in one warp."""
+LOCAL_IN_FLIGHT = 2.0
+"""Local-memory accesses of a thread that overlap. Calibrated on spilling Ansor points (K80, MI50)."""
+STORE_FRACTION = 0.5
+"""Share of the sectors of scattered stores that reach L2 separately (the rest merges). Calibrated."""
+STORE_CYCLES = 2.0
+"""Issue and address cycles of a store instruction."""
+TAIL_OVERLAP = 0.7
+"""Length of the last, partly filled wave relative to one that starts after all others ended: blocks start as soon as
+earlier ones end. Calibrated."""
+SM_FILL_BYTES = 64.0
+"""Bytes an SM takes from L2 per cycle. Source: [Accel-Sim] L1 fill width."""
+
+_REUSE = int(Col.REUSE)
+_WARPS = int(Col.WARPS)
+_THREADS = int(Col.THREADS)
+_BLOCKS = int(Col.BLOCKS)
+_ACCUMULATORS = int(Col.ACCUMULATORS)
+_STAGES = int(Col.STAGES)
+_STEPS = int(Col.STEPS)
+_SHARED_BYTES = int(Col.SHARED_BYTES)
+_SPILLED = int(Col.SPILLED)
+_RESIDENT = int(Col.RESIDENT)
+_TILE_BYTES = int(Col.TILE_BYTES)
+_SECTOR_BYTES = int(Col.SECTOR_BYTES)
+_FETCH_LINES = int(Col.FETCH_LINES)
+_DRAM_BYTES = int(Col.DRAM_BYTES)
+_LOADS = int(Col.LOADS)
+_WAVEFRONTS = int(Col.WAVEFRONTS)
+_FETCHES = int(Col.FETCHES)
+_FETCHES_BLOCK = int(Col.FETCHES_BLOCK)
+_STORE_SECTORS = int(Col.STORE_SECTORS)
+_TIME_S = int(Col.TIME_S)
+_FMA_S = int(Col.FMA_S)
+_ISSUE_S = int(Col.ISSUE_S)
+_SHARED_S = int(Col.SHARED_S)
+_SPILL_S = int(Col.SPILL_S)
+_L2_S = int(Col.L2_S)
+_DRAM_S = int(Col.DRAM_S)
+_LATENCY_S = int(Col.LATENCY_S)
+_TAIL_S = int(Col.TAIL_S)
+_HELD = int(Col.HELD)
+_WAVES = int(Col.WAVES)
+_STEP_BYTES = int(Col.STEP_BYTES)
+_L2_BYTES = int(Col.L2_BYTES)
+
+
+@jit_inline
+def norm2(a: float, b: float, c: float) -> float:
+    """Return the Euclidean norm: a smooth maximum of parts that overlap imperfectly."""
+    return math.sqrt(a * a + b * b + c * c)
+
+
+@jit_inline
+def norm4(a: float, b: float, c: float) -> float:
+    """Return the 4-norm: a sharper smooth maximum, for resources that overlap well."""
+    a, b, c = a * a, b * b, c * c
+    return math.sqrt(math.sqrt(a * a + b * b + c * c))
+
+
+@jit_helper
+def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Fill TIME_S and its parts for the first `n` points, after `macro` and `micro` (or `best_micro`).
+
+    TIME_S does not decrease when any micro quantity but REUSE grows, nor when REUSE shrinks: bounds from `best_micro`
+    are admissible.
+    """
+    v = c.values
+    warp = float(gpu.warp_size)
+    num_sms = float(gpu.num_sms)
+    staged = float(nest.staged)
+    direct_bytes = 0.0
+    if nest.staged == 0:
+        for t in range(nest.num_operands):
+            direct_bytes += nest.tensor_bytes[t]
+    result_bytes = nest.tensor_bytes[nest.num_operands]
+    for i in range(n):
+        warps, steps, accumulators = v[_WARPS, i], v[_STEPS, i], v[_ACCUMULATORS, i]
+        blocks, stages, resident = v[_BLOCKS, i], v[_STAGES, i], v[_RESIDENT, i]
+        spilled, loads = v[_SPILLED, i], v[_LOADS, i]
+        active_sms = min(num_sms, blocks)
+        l2_cycle = min(SM_FILL_BYTES, gpu.l2_bytes_cycle / active_sms)
+
+        # accumulators in local memory: L1, then L2, then DRAM hold what is spilled on all SMs
+        local = 2.0 * spilled * steps / v[_REUSE, i]
+        kept = max(1.0, spilled * 4.0 * v[_THREADS, i] * resident)
+        in_l1 = min(1.0, gpu.l1_bytes / kept)
+        in_l2 = min(1.0, gpu.l2_bytes / (kept * num_sms))
+        missed = local * warps * warp * 4.0 * (1.0 - in_l1)
+        spill = norm2(missed / l2_cycle, missed * (1.0 - in_l2) / (gpu.dram_bytes_cycle / active_sms), 0.0)
+        beyond_l1 = in_l2 * gpu.l2_latency + (1.0 - in_l2) * gpu.dram_latency
+        local_wait = 0.5 * local * (in_l1 * gpu.l1_latency + (1.0 - in_l1) * beyond_l1) / LOCAL_IN_FLIGHT
+
+        # one block, one staging step, alone on its SM: cycles
+        fma = warps * accumulators * steps * warp / gpu.fma_per_cycle
+        instructions = warps * (accumulators * steps + loads + STAGE_INSTRUCTIONS + local)
+        instructions += v[_FETCHES_BLOCK, i] * FETCH_INSTRUCTIONS
+        issue = instructions / gpu.issue_per_cycle
+        shared = warps * v[_WAVEFRONTS, i] + (v[_FETCH_LINES, i] + v[_TILE_BYTES, i] / 128.0 + warps * local) * warp / 32.0
+        compute = norm2(norm2(fma, issue, shared), spill, 0.0)
+        chain = max(accumulators * steps * SINGLE_WARP_CYCLES + loads, steps * gpu.fma_latency)
+        chain += gpu.shared_latency * max(1.0, steps / STEPS_IN_FLIGHT) * staged + local_wait
+
+        # loads of the step; sectors that are used in part stay in L1 for the next step where there is room
+        sector_bytes = v[_SECTOR_BYTES, i]
+        free_l1 = max(0.125 * gpu.l1_bytes, gpu.l1_bytes - resident * v[_SHARED_BYTES, i])
+        kept_fraction = min(1.0, free_l1 / (sector_bytes * resident + 1.0))
+        step_bytes = sector_bytes - max(0.0, sector_bytes - v[_TILE_BYTES, i]) * kept_fraction + direct_bytes / blocks
+        memory = step_bytes / l2_cycle
+        missing = min(1.0, step_bytes / SECTOR / max(1.0, v[_FETCHES_BLOCK, i]))
+        each_wait = gpu.l2_latency * missing + gpu.l1_latency * (1.0 - missing)
+        more_waits = max(0.0, v[_FETCHES, i] / FETCHES_IN_FLIGHT - 1.0)
+        alone = max(compute, chain) + memory + gpu.l2_latency + each_wait * more_waits + STAGE_CYCLES
+
+        # stores of a block, then waves of blocks
+        store_bytes = accumulators * warps * v[_STORE_SECTORS, i] * SECTOR * STORE_FRACTION
+        store = accumulators * warps * STORE_CYCLES + store_bytes / l2_cycle
+        per_wave = num_sms * resident
+        waves = blocks / per_wave
+        whole_waves = math.floor(waves)
+        left = blocks - whole_waves * per_wave
+        busy = norm4(resident * compute, resident * memory, 0.0)
+        step_cycles = max(busy, alone)
+        wave_cycles = stages * step_cycles + resident * store + gpu.l2_latency
+        last = math.ceil(left / num_sms)
+        last_busy = norm4(last * compute, last * memory, 0.0)
+        last_cycles = stages * max(last_busy, alone) + last * store + gpu.l2_latency
+        overlapped = max(last_cycles * TAIL_OVERLAP, wave_cycles * left / per_wave)
+        tail = (overlapped if whole_waves > 0.0 else last_cycles) if left > 0.0 else 0.0
+        cycles = whole_waves * wave_cycles + tail
+        l2_bytes = step_bytes * stages * blocks + result_bytes
+        l2_s = l2_bytes / gpu.l2_bytes_cycle / gpu.clock_hz
+        dram_s = v[_DRAM_BYTES, i] / gpu.dram_bytes_cycle / gpu.clock_hz
+        v[_TIME_S, i] = norm4(cycles / gpu.clock_hz, l2_s, dram_s) + gpu.launch_s
+
+        each_sm = blocks * stages / num_sms / gpu.clock_hz
+        v[_FMA_S, i] = fma * each_sm
+        v[_ISSUE_S, i] = issue * each_sm
+        v[_SHARED_S, i] = shared * each_sm
+        v[_SPILL_S, i] = spill * each_sm
+        v[_L2_S, i] = l2_s
+        v[_DRAM_S, i] = dram_s
+        v[_LATENCY_S, i] = waves * stages * (step_cycles - busy) / gpu.clock_hz
+        v[_TAIL_S, i] = max(0.0, (cycles - waves * wave_cycles) / gpu.clock_hz)
+        v[_HELD, i] = min(resident, math.ceil(blocks / num_sms))
+        v[_WAVES, i] = waves
+        v[_STEP_BYTES, i] = step_bytes
+        v[_L2_BYTES, i] = l2_bytes

@@ -1,0 +1,82 @@
+"""Resident blocks of a streaming multiprocessor: NVIDIA's occupancy calculator.
+
+Notation
+--------
+resident : blocks of a kernel that an SM holds at the same time.
+Source: [CUDA-occupancy] cuda_occupancy.h of CUDA 13.5; checked against 1800 rows of its output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anatune.numerics._jit import jit, jit_inline
+from anatune.numerics.columns import Gpu, Limiter
+
+__all__ = ["ceil_div", "register_cap_one", "resident_blocks", "resident_blocks_one"]
+
+_THREADS = int(Limiter.THREADS)
+_REGISTERS = int(Limiter.REGISTERS)
+_SHARED = int(Limiter.SHARED)
+_BLOCKS = int(Limiter.BLOCKS)
+
+
+@jit_inline
+def ceil_div(a: int, b: int) -> int:
+    """Return a / b rounded up, for b > 0."""
+    return -(-a // b)
+
+
+@jit_inline
+def resident_blocks_one(threads: int, registers: int, shared_bytes: int, gpu: Gpu) -> tuple[int, int]:
+    """Return (resident blocks of an SM, Limiter code); 0 blocks where a block cannot run at all.
+
+    Registers are divided among the SM's sub-partitions: each holds a whole number of warps. The rounding up of a
+    block's warps to sub-partitions applies to the legality of the block only. A block whose warps the register file
+    cannot hold in whole sub-partitions cannot run either (that is what the calculator says on sm_60).
+
+    Parameters
+    ----------
+    threads, registers, shared_bytes : int
+        Of a block, a thread, a block (static + dynamic).
+    """
+    warps = ceil_div(threads, gpu.warp_size)
+    registers_warp = ceil_div(registers * gpu.warp_size, gpu.register_unit) * gpu.register_unit
+    by_warps = gpu.max_warps_sm // warps
+    if threads > gpu.max_threads_block or by_warps == 0:
+        return 0, _THREADS
+    rounded = ceil_div(warps, gpu.sub_partitions) * gpu.sub_partitions
+    if registers > gpu.registers_thread or registers_warp * rounded > gpu.registers_block:
+        return 0, _REGISTERS
+    if shared_bytes > gpu.shared_block_bytes:
+        return 0, _SHARED
+    by_registers = 1 << 30
+    if registers_warp > 0:
+        by_registers = gpu.registers_sm // gpu.sub_partitions // registers_warp * gpu.sub_partitions // warps
+    need = ceil_div(shared_bytes + gpu.shared_reserved_bytes, gpu.shared_unit_bytes) * gpu.shared_unit_bytes
+    by_shared = gpu.shared_sm_bytes // need if need > 0 else 1 << 30
+    resident, limiter = by_warps, _THREADS
+    if by_registers < resident:
+        resident, limiter = by_registers, _REGISTERS
+    if by_shared < resident:
+        resident, limiter = by_shared, _SHARED
+    if gpu.max_blocks_sm < resident:
+        resident, limiter = gpu.max_blocks_sm, _BLOCKS
+    return resident, limiter
+
+
+@jit_inline
+def register_cap_one(threads: int, gpu: Gpu) -> int:
+    """Return the most registers a thread can have so that a block of `threads` still runs."""
+    warps = ceil_div(threads, gpu.warp_size)
+    rounded = ceil_div(warps, gpu.sub_partitions) * gpu.sub_partitions
+    per_warp = gpu.registers_block // rounded // gpu.register_unit * gpu.register_unit
+    cap = per_warp // gpu.warp_size
+    return cap if cap < gpu.registers_thread else gpu.registers_thread
+
+
+@jit
+def resident_blocks(threads: Any, registers: Any, shared_bytes: Any, gpu: Gpu, resident: Any, limiter: Any) -> None:
+    """Fill `resident` and `limiter` for a batch: all arrays (num_points,) int64."""
+    for i in range(threads.shape[0]):
+        resident[i], limiter[i] = resident_blocks_one(threads[i], registers[i], shared_bytes[i], gpu)

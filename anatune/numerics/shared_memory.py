@@ -1,0 +1,55 @@
+"""Bank conflicts of shared-memory loads.
+
+A warp's load takes as many cycles as the busiest bank has distinct words ([Roller] Sec. 4.2 uses the same rule). The
+addresses of a warp are a two-dimensional lattice (threads along two axes of the block), so the degree depends on two
+strides modulo the 32 banks and two counts: a small table holds all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anatune.numerics._jit import jit, jit_inline
+
+__all__ = ["conflict_degree_one", "conflict_table"]
+
+NUM_BANKS = 32
+
+
+@jit
+def conflict_table() -> Any:
+    """Return (32, 33, 32, 33) uint8: [stride_1, count_1, stride_2, count_2] -> most words in one bank.
+
+    Entries with count_1 * count_2 > 32 are 1 and unused.
+    """
+    table = np.ones((NUM_BANKS, NUM_BANKS + 1, NUM_BANKS, NUM_BANKS + 1), np.uint8)
+    words = np.zeros(NUM_BANKS, np.int64)
+    for stride_1 in range(NUM_BANKS):
+        for count_1 in range(1, NUM_BANKS + 1):
+            for stride_2 in range(NUM_BANKS):
+                for count_2 in range(1, NUM_BANKS // count_1 + 1):
+                    words[:] = 0
+                    worst = 0
+                    for i in range(count_1):
+                        for j in range(count_2):
+                            bank = (i * stride_1 + j * stride_2) % NUM_BANKS
+                            words[bank] += 1
+                            worst = max(worst, words[bank])
+                    table[stride_1, count_1, stride_2, count_2] = worst
+    return table
+
+
+@jit_inline
+def conflict_degree_one(
+    table: Any, stride_1: int, count_1: int, stride_2: int, count_2: int, others: int, phase: int
+) -> float:
+    """Return the conflict degree of a load that the hardware serves in phases of `phase` threads.
+
+    Strides in 4-byte words between neighbouring threads; `others` is the degree that further axes contribute.
+    """
+    first = min(count_1, phase)
+    second = min(count_2, max(1, phase // first))
+    degree = table[stride_1 % NUM_BANKS, first, stride_2 % NUM_BANKS, second]
+    return float(degree) * others
