@@ -199,6 +199,9 @@ def nchwc_times(workload: Workload, hardware: CpuSpec, rows: pd.DataFrame) -> ND
         narrow = nest.extents["fi"] <= 2 and hardware.arch == "cortex-a72"
         model = CpuModel(nest, _half_width(hardware) if narrow else hardware, simd="fi")
         result[use] = model.raw(nchwc_points(model, rows[use]))[:, 0]
+        if nest.extents["fi"] == 1:  # LLVM's SLP vectoriser packs the unrolled positions where that pays
+            model = CpuModel(nest, hardware, simd="x")
+            result[use] = np.minimum(result[use], model.raw(nchwc_points(model, rows[use]))[:, 0])
     return result
 
 

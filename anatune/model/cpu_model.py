@@ -42,6 +42,8 @@ MULTIPLY_ADD_LIMIT = 1024.0
 TIE_SHARE = 1e-3
 """Predicted times within the same step of 0.1 % (of their logarithm) are ties."""
 
+_PAGE_BYTES = 4096
+
 _OUT = (
     "time_s", "fma_s", "load_s", "latency_s", "issue_s", "overhead_s", "core_s", "memory_s", "packing_s", "start_s",
     "l2_s", "l3_s", "dram_s", "l1_bytes", "l2_bytes", "l3_bytes", "threads", "share", "chunks", "accumulators",
@@ -259,11 +261,14 @@ def pack_machine(hardware: CpuSpec) -> CpuMachine:
 
 
 def _row_gap(access: Access, cache_size: int, ways: int) -> float:
-    """Return gcd(row pitch, bytes of a way): how far apart rows lie in the sets of a cache."""
+    """Return gcd(row pitch, bytes of a way): how far apart rows lie in the sets of a cache.
+
+    Physical pages are placed at random, so strides of a page and more collide no further than within a page.
+    """
     if len(access.shape) < 2:
         return 0.0
     pitch = access.shape[-1] * DTYPE_BYTES[access.dtype]
-    return float(math.gcd(pitch, max(1, cache_size // ways)))
+    return float(math.gcd(pitch, min(_PAGE_BYTES, max(1, cache_size // ways))))
 
 
 def _copy_bytes(access: Access, workload: Workload, extents: dict[str, int]) -> tuple[float, float]:

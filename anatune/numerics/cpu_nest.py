@@ -91,19 +91,38 @@ def footprint(boxes, tensors, tile, packed, line, capacity):  # noqa: ANN001, AN
     rows = 1.0
     run = 1.0  # contiguous elements: the last dimension, and those before it while the later ones are whole
     span = 1
+    touched = 1
+    stride = 1
+    strided = 0
     dims = 0
     is_open = True
+    is_short = False  # the last dimension is cut: rows are its size apart
     for t in range(boxes.shape[0]):
-        span += boxes[t, 2] * (tile[boxes[t, 1]] - 1)
+        trips = tile[boxes[t, 1]]
+        scale = boxes[t, 2]
+        span += scale * (trips - 1)
+        if scale > 0:
+            touched *= trips
+        if scale > stride:
+            stride = scale
+            strided = scale * (trips - 1)
         end = boxes[t, 3]
         if end > 0:
-            if is_open:
-                run *= span
-                dims += 1
+            if dims == 0:  # with the gap behind a strided element, so that tiles add up to no less than their union
+                run = float(span + max(0, stride - (span - strided)))
+                is_open = span >= boxes[t, 4]
+            elif is_open:
+                run *= min(span, touched)
                 is_open = span >= boxes[t, 4]
             else:
-                rows *= span
+                rows *= min(span, touched)
+            dims += 1
+            if dims == 1:
+                is_short = not is_open
             span = 1
+            touched = 1
+            stride = 1
+            strided = 0
         if end == 2:
             x = boxes[t, 0]
             segment = run * tensors[x, 0]
@@ -116,7 +135,7 @@ def footprint(boxes, tensors, tile, packed, line, capacity):  # noqa: ANN001, AN
                 segment = np.ceil(segment / line) * line
                 total += rows * segment * tensors[x, 1]
                 for c in range(num_levels):
-                    capacity[c] += rows * (max(segment, tensors[x, 2 + c]) if dims == 1 else segment)
+                    capacity[c] += rows * (max(segment, tensors[x, 2 + c]) if is_short else segment)
             rows = 1.0
             run = 1.0
             dims = 0
