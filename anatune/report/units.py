@@ -19,8 +19,8 @@ def _digits(value: float) -> str:
     """Return `value` with four significant digits and no exponent (values are scaled, so below 10^5 or so)."""
     if value == 0:
         return "0"
-    decimals = max(0, 3 - math.floor(math.log10(abs(value)) + 1e-9))
-    return f"{value:.{min(decimals, 6)}f}"
+    rounded = float(f"{value:.3e}")
+    return f"{rounded:.{max(0, min(6, 3 - math.floor(math.log10(abs(rounded)))))}f}"
 
 
 def duration(seconds: float) -> str:

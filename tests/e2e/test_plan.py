@@ -1,0 +1,166 @@
+"""``anatune plan`` from the shell."""
+
+import itertools
+import json
+import math
+
+import pytest
+
+DEVICES = ("rtx3090", "xeon_gold_6230r")
+OPERATORS = {  # one small shape for every operator that a workload's text may start with
+    "matmul": "matmul 32x64x48",
+    "batch_matmul": "batch_matmul 2x16x32x8",
+    "conv1d": "conv1d 1x8x18 16x8x3",
+    "conv2d": "conv2d 1x8x10x10 16x8x3x3 --padding 1",
+    "conv3d": "conv3d 1x4x4x6x6 4x4x1x3x3",
+    "depthwise_conv2d": "depthwise_conv2d 1x8x10x10 8x1x3x3",
+    "max_pool1d": "max_pool1d 1x8x16 2 --stride 2",
+    "max_pool2d": "max_pool2d 1x8x8x8 2x2 --stride 2",
+    "max_pool3d": "max_pool3d 1x4x4x4x4 2x2x2 --stride 2",
+    "avg_pool1d": "avg_pool1d 1x8x16 2 --stride 2",
+    "avg_pool2d": "avg_pool2d 1x8x8x8 2x2 --stride 2",
+    "avg_pool3d": "avg_pool3d 1x4x4x4x4 2x2x2 --stride 2",
+    "reduction": "reduction 32x64 --axes 1",
+    "sum": "sum 32x64 --axes 1",
+    "max": "max 32x64 --axes 0",
+    "mean": "mean 32x64 --axes 1",
+    "elementwise": "elementwise 32x64",
+    "relu": "relu 32x64",
+    "add": "add 32x64",
+    "maximum": "maximum 32x64",
+    "multiply": "multiply 32x64",
+    "copy": "copy 32x64",
+    "einsum": "einsum bij,bjk->bik 2x8x16 2x16x8",
+}
+PREDICTION_KEYS = {
+    "time_s",
+    "gflop_per_s",
+    "parts",
+    "bound_by",
+    "occupancy",
+    "occupancy_limiter",
+    "waves",
+    "features",
+    "traffic_over_bound",
+    "resources",
+    "legal",
+    "rule",
+}
+
+
+def answer(done):
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    return json.loads(done.stdout)
+
+
+def check_contract(tree, top_k):
+    assert set(tree) == {"workload", "hardware", "space", "guarantee", "schedules"}
+    assert tree["hardware"].keys() == {"name", "model", "arch"}
+    space = tree["space"]
+    assert space.keys() == {"size", "legal", "rejected", "rules"}
+    assert space["size"] == space["legal"] + sum(space["rejected"].values())
+    assert {rule["id"] for rule in space["rules"]} == set(space["rejected"])
+    assert all(rule.keys() == {"id", "text", "limit"} for rule in space["rules"])
+    assert tree["guarantee"]["kind"] in ("exhaustive", "certified")
+    assert {"kind", "gap", "num_evaluated", "num_bounded", "text"} == tree["guarantee"].keys()
+    schedules = tree["schedules"]
+    assert len(schedules) == min(top_k, space["legal"])
+    times = [schedule["prediction"]["time_s"] for schedule in schedules]
+    assert all(later >= sooner * (1 - 2e-3) for sooner, later in itertools.pairwise(times))
+    extents = {axis["name"]: axis["extent"] for axis in tree["workload"]["axes"]}
+    for schedule in schedules:
+        assert schedule.keys() == {"tiles", "unroll", "vector", "options", "prediction"}
+        assert {axis: math.prod(factors) for axis, factors in schedule["tiles"].items()} == extents
+        prediction = schedule["prediction"]
+        assert prediction.keys() == PREDICTION_KEYS
+        assert prediction["legal"] is True
+        assert prediction["time_s"] > 0
+        assert f"{prediction['bound_by']}_s" in prediction["parts"]
+        assert all(value >= 0 for value in prediction["parts"].values())
+        assert 0 < prediction["occupancy"] <= 1
+        assert all(value >= 1 - 1e-9 for value in prediction["traffic_over_bound"].values())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_operator(anatune, operator, device):
+    done = anatune("plan", "--hw", device, *OPERATORS[operator].split(), "--top-k", 3, "--json")
+    check_contract(answer(done), 3)
+
+
+def test_no_operator_is_missing_here():
+    from anatune.core.workload_text import operator_words
+
+    assert set(operator_words()) == set(OPERATORS)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["bert:M2", "resnet18:C11"])
+def test_layers(anatune, name, device):
+    tree = answer(anatune("plan", name, "--hw", device, "--json"))
+    check_contract(tree, 10)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_table(anatune, device):
+    done = anatune("plan", "--hw", device, "matmul", "64x96x32", "--top-k", "4")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "\x1b" not in done.stdout
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("matmul i=64 j=96 k=32, float32: 393.2 kFLOP")
+    assert any(line.startswith("guarantee: ") for line in lines)
+    assert [line.split()[0] for line in lines if line[:2].strip().isdigit()] == ["1", "2", "3", "4"]
+    assert sum("i " in line and "j " in line and "unroll" in line for line in lines) == 4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_explain(anatune, device):
+    done = anatune("plan", "--hw", device, "matmul", "64x96x32", "--explain", "--top-k", 2)
+    assert done.returncode == 0, done.stderr
+    flat = " ".join(done.stdout.split())
+    for part in ("is bound by", "No schedule can go below", "To be faster", "Legal:", "I/O lower bound", "nverified"):
+        assert part in flat
+    tree = answer(anatune("plan", "--hw", device, "matmul", "64x96x32", "--explain", "--json", "--top-k", 2))
+    sentences = tree.pop("explanation")
+    assert len(sentences) > 5
+    assert all(isinstance(sentence, str) for sentence in sentences)
+    check_contract(tree, 2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_same_twice(anatune, device):
+    words = ("plan", "--hw", device, "conv2d", "1x16x14x14", "16x16x3x3", "--padding", "1", "--json")
+    assert anatune(*words).stdout == anatune(*words).stdout
+
+
+def test_options_before_and_after_the_words(anatune):
+    after = anatune("plan", "conv2d", "1x8x10x10", "8x8x3x3", "--stride", "2", "--hw", "xeon_gold_6230r", "--json")
+    before = anatune("plan", "--json", "--stride", "2", "--hw", "xeon_gold_6230r", "conv2d", "1x8x10x10", "8x8x3x3")
+    assert answer(after) == answer(before)
+    assert dict(answer(after)["workload"]["attributes"])["stride"] in (2, [2, 2])
+
+
+def test_workload_options_arrive(anatune):
+    words = "matmul 16x16x16 --transpose-b --dtype float16 --epilogue bias,relu"
+    tree = answer(anatune("plan", "--hw", "xeon_gold_6230r", *words.split(), "--json"))
+    assert tree["workload"]["epilogue"] == ["bias", "relu"]
+    assert tree["workload"]["reads"][0]["dtype"] == "float16"
+    assert dict(tree["workload"]["attributes"])["transpose_b"] is True
+
+
+def test_spec_file_and_host(anatune, tmp_path):
+    spec = tmp_path / "intel_mine.toml"
+    spec.write_text(anatune("hw", "show", "xeon_gold_6230r").stdout.replace('"xeon_gold_6230r"', '"mine"', 1))
+    assert answer(anatune("plan", "--hw", spec, "matmul", "16x16x16", "--json"))["hardware"]["name"] == "mine"
+    home = str(tmp_path / "home")
+    assert answer(anatune("plan", "--hw", "host", "matmul", "16x16x16", "--json", XDG_CONFIG_HOME=home))["schedules"]
+
+
+def test_time_limit_is_honest(anatune):
+    done = anatune("plan", "--hw", "xeon_gold_6230r", "matmul", "512x512x512", "--time-limit", "0.001", "--json")
+    if done.returncode:  # nothing was found in so little time
+        assert "time limit" in done.stderr
+    else:
+        assert json.loads(done.stdout)["guarantee"]["kind"] in ("best_found", "certified", "exhaustive")

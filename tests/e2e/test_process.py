@@ -1,0 +1,83 @@
+"""How the process behaves: start-up, pipes, interrupts, streams."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import anatune as package
+
+HEAVY = ("numba", "pandas", "scipy", "tvm", "pycuda", "triton", "matplotlib", "lightgbm")
+
+
+@pytest.mark.parametrize("module", ["anatune", "anatune.cli.main", "anatune.core.workload_text", "anatune.api"])
+def test_imports_load_nothing_heavy(module, environment):
+    code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_version(anatune):
+    assert anatune("--version").stdout == f"anatune {package.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["plan", "--help"], ["hw", "--help"], ["hw", "show", "-h"]])
+def test_help(anatune, words):
+    done = anatune(*words)
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: anatune")
+
+
+def test_python_dash_m(environment):
+    done = subprocess.run(
+        [sys.executable, "-m", "anatune", "hw", "show", "rtx3090", "--json"],
+        capture_output=True,
+        timeout=60,
+        env=environment,
+        check=True,
+    )
+    assert json.loads(done.stdout)["name"] == "rtx3090"
+
+
+def test_first_run_says_that_it_compiles(anatune, tmp_path):
+    words = ("plan", "--hw", "xeon_gold_6230r", "relu", "16x16", "--json")
+    variables = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = anatune(*words, **variables), anatune(*words, **variables)
+    assert first.stderr.startswith("note: compiling")
+    assert str(tmp_path) in first.stderr
+    assert first.stderr.count("\n") == 1
+    assert second.stderr == ""
+    assert first.stdout == second.stdout
+    assert json.loads(first.stdout)["schedules"]
+
+
+def test_broken_pipe_is_quiet(script, environment):
+    with subprocess.Popen(
+        [script, "hw", "list", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
+
+
+def test_interrupt_is_one_line(script, environment, tmp_path):
+    # The first run compiles for seconds: time enough to be interrupted in the middle.
+    with subprocess.Popen(
+        [script, "plan", "--hw", "xeon_gold_6230r", "matmul", "512x512x512"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment | {"NUMBA_CACHE_DIR": str(tmp_path)},
+    ) as process:
+        assert process.stderr.readline().startswith("note: compiling")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
+
+
+def test_colour_only_on_a_terminal(anatune):
+    assert "\x1b" not in anatune("hw", "list", FORCE_COLOR="1").stdout

@@ -1,0 +1,45 @@
+"""The package's public names, and which packages may be imported where."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import anatune
+
+SOURCES = sorted(Path(anatune.__file__).parent.rglob("*.py"))
+OWNERS = {  # package -> the only places that may import it
+    "numba": ("numerics/",),
+    "pandas": ("api.py", "model/plan.py"),
+    "typer": ("cli/",),
+    "rich": ("cli/",),
+}
+
+
+@pytest.mark.parametrize("name", anatune.__all__)
+def test_public_names_exist(name):
+    assert getattr(anatune, name) is not None
+    assert name in dir(anatune)
+
+
+def test_unknown_name_lists_the_public_ones():
+    with pytest.raises(AttributeError, match="public names: .*matmul"):
+        _ = anatune.matmull
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_packages_are_imported_only_by_their_owners(path):
+    place = path.relative_to(Path(anatune.__file__).parent).as_posix()
+    for package in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):
+        assert place.startswith(OWNERS.get(package, ("",))), f"{place} imports {package}"
+
+
+def test_all_modules_name_their_exports():
+    for path in SOURCES:
+        place = path.relative_to(Path(anatune.__file__).parent.parent)
+        name = ".".join(place.with_suffix("").parts).removesuffix(".__init__")
+        if name.endswith("__main__") or "__all__" not in path.read_text():
+            continue
+        module = import_module(name)
+        assert all(hasattr(module, exported) for exported in module.__all__), name
