@@ -107,11 +107,11 @@ class CpuModel:
         check_points(self.nest, self.machine, points, codes)
         return codes
 
-    def raw(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Score points: (num_points, NUM_OUT) float64, see `COLUMNS`."""
+    def raw(self, points: NDArray[np.int64], *, detail: bool = False) -> NDArray[np.float64]:
+        """Score points: (num_points, NUM_OUT) float64, see `COLUMNS`; bytes of the cache tiles only with `detail`."""
         points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
-        out = np.empty((len(points), NUM_OUT))
-        evaluate_points(self.nest, self.machine, points, out)
+        out = np.zeros((len(points), NUM_OUT))
+        evaluate_points(self.nest, self.machine, points, detail, out)
         return out
 
     def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
@@ -123,7 +123,7 @@ class CpuModel:
             columns: `COLUMNS` (seconds, bytes, counts), "gflop_per_s", "occupancy", "waves", "bytes_over_bound_<level>"
             (traffic over the I/O lower bound) and the features "fma_share", "intensity_l1" .. (FLOP/byte).
         """
-        out = self.raw(points)
+        out = self.raw(points, detail=True)
         columns = {name: out[:, index] for index, name in enumerate(_OUT) if name in COLUMNS}
         work = self.workload.flop or self.workload.num_points
         time_s = out[:, 0].copy()

@@ -13,11 +13,12 @@ from anatune.core.prediction import Prediction
 from anatune.core.space_gpu import GpuSpace, staged_tensors
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.model.evaluation import Evaluation, Ranking, Rule
-from anatune.model.gpu_ranking import rank_gpu
+from anatune.model.gpu_ranking import CANDIDATES, rank_gpu
 from anatune.model.io_bound import lower_bound_bytes
 from anatune.model.pack import pack_chunk, pack_gpu, pack_nest
 from anatune.numerics.columns import Col, Limiter
-from anatune.numerics.gpu_batch import check_points, predict_columns, predict_times
+from anatune.numerics.gpu_batch import check_points, class_times, predict_columns, predict_times
+from anatune.numerics.gpu_search import Options, bound_macros
 from anatune.numerics.gpu_tile import MAX_GRID, MAX_LOCAL_BYTES
 from anatune.numerics.shared_memory import conflict_table
 
@@ -161,6 +162,36 @@ class GpuModel:
             legal=rule == 0,
             rule="" if rule == 0 else self.rules[rule - 1].id,
         )
+
+    @cached_property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat in this model: all SMs multiply-adding, DRAM's bound, launch."""
+        gpu = self._gpu
+        fma_s = self.workload.num_points / gpu.fma_per_cycle / gpu.num_sms / gpu.clock_hz
+        dram_s = float(self._nest.tensor_bytes.sum()) / gpu.dram_bytes_cycle / gpu.clock_hz
+        return max(fma_s, dram_s) + gpu.launch_s
+
+    def bound(
+        self, start: int, stop: int, options: Options, limit_s: float, budget: int, counts: NDArray[np.float64]
+    ) -> tuple[int, NDArray[np.float64], NDArray[np.int64], int]:
+        """Bound macro choices from number `start` on; see gpu_search.bound_macros.
+
+        Returns
+        -------
+        (next number, bounds in seconds, macro numbers, choices bounded)
+        """
+        bounds, kept = np.empty(CANDIDATES), np.empty(CANDIDATES, dtype=np.int64)
+        at, found, bounded = bound_macros(
+            start, stop, self._nest, self._gpu, options, self._chunk, limit_s, budget, counts, bounds, kept
+        )
+        return at, bounds[:found].copy(), kept[:found].copy(), bounded
+
+    def class_bounds(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return seconds that no point beats that differs from `points` only in loop splits and unrolling."""
+        points = _as_points(points)
+        times = np.empty(len(points))
+        class_times(points, self._nest, self._gpu, self._table, self._chunk, times)
+        return times
 
     def rank(self, top_k: int, time_limit_s: float | None = None) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time; see gpu_ranking."""

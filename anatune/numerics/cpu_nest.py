@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit_inline
 
-__all__ = ["CpuMachine", "CpuNest", "busy_threads", "combine", "fill_levels", "footprint"]
+__all__ = ["CpuMachine", "CpuNest", "busy_threads", "ceil_div", "combine", "fill_levels", "first_tile", "footprint"]
 
 
 class CpuNest(NamedTuple):
@@ -68,6 +68,22 @@ class CpuMachine(NamedTuple):
     tuning: NDArray[np.float64]
     """Named constants of `model.cpu_model`: call cycles, loop instructions, held share, exposed share, parallel start
     seconds, copy bytes per cycle, register limit (times the registers), multiply-add limit."""
+
+
+@jit_inline
+def ceil_div(count, unit):  # noqa: ANN001, ANN201
+    """Return ceil(count / unit) of integers below 2^50: a 64-bit integer division takes seven times as long."""
+    return int(np.ceil(count / unit))
+
+
+@jit_inline
+def first_tile(inner, calls, kernel, lanes, is_simd):  # noqa: ANN001, ANN201
+    """Return the elements of the larger microkernel along an axis: `kernel`, or what a pair's calls need."""
+    if kernel > 0:
+        return kernel
+    if is_simd:
+        return min(ceil_div(ceil_div(inner, lanes), calls) * lanes, inner)
+    return ceil_div(inner, calls)
 
 
 @jit_inline

@@ -21,8 +21,10 @@ from anatune.numerics.cpu_nest import (
     CpuMachine,
     CpuNest,
     busy_threads,
+    ceil_div,
     combine,
     fill_levels,
+    first_tile,
     footprint,
 )
 
@@ -80,13 +82,14 @@ def rule_of(core, tuning, registers, pairs, multiply_adds, parallel, chunks):  #
 
 @jit_inline
 def core_cycles(
-    extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed, rows, parts
+    extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed, rows, parts, step_parts
 ):  # noqa: ANN001, ANN201
     """Return the core cycles of all microkernel calls of the nest, on one core.
 
     ``inner`` : (A,) tile of the l1 loops; ``calls`` : (A,) l1 iterations; ``kernel`` : (A,) register factor in
-    elements (0 where calls split the tile unevenly). ``parts`` (10,) receives the calls' total FMA, load, latency,
-    issue and overhead cycles, the largest accumulators and registers, the steps of a call and the instructions.
+    elements (0 where calls split the tile unevenly). ``parts`` (9,) receives the calls' total FMA, load, latency,
+    issue and overhead cycles, the largest accumulators and registers, the steps of a call and the multiply-adds
+    of the unrolled body. ``rows`` and ``step_parts`` (6,) are scratch.
     """
     axis = simd[0]
     lanes = simd[1]
@@ -113,30 +116,29 @@ def core_cycles(
             else:
                 rows[a] = kernel[a]
                 tiles *= calls[a]
-    units = (inner[axis] + lanes - 1) // lanes
+    units = ceil_div(inner[axis], lanes)
     if kernel[axis] > 0:
-        small_vectors = (kernel[axis] + lanes - 1) // lanes
+        small_vectors = ceil_div(kernel[axis], lanes)
         large_vectors = small_vectors
         num_large = 0
         num_small = calls[axis]
     else:
-        small_vectors = units // calls[axis]
-        num_large = units % calls[axis]
+        small_vectors = int(units / calls[axis])
+        num_large = units - small_vectors * calls[axis]
         num_small = calls[axis] - num_large
         large_vectors = small_vectors + 1
     if is_reduction[axis]:  # calls along a summed SIMD axis are steps of one kernel
         small_vectors = large_vectors if num_large > 0 else small_vectors
         num_large = 0
         num_small = 1
-    step_parts = parts[10:16]
     total = 0.0
     for i in range(9):
         parts[i] = 0.0
     for row_kind in range(2):
         row_count = 1.0
         if pair_axis >= 0:
-            larger = inner[pair_axis] % calls[pair_axis]
-            small = inner[pair_axis] // calls[pair_axis]
+            small = int(inner[pair_axis] / calls[pair_axis])
+            larger = inner[pair_axis] - small * calls[pair_axis]
             rows[pair_axis] = small + row_kind
             row_count = float(larger) if row_kind else float(calls[pair_axis] - larger)
         elif row_kind:
@@ -167,7 +169,7 @@ def core_cycles(
 
 @jit
 def evaluate_points(
-    nest: CpuNest, machine: CpuMachine, points: NDArray[np.int64], out: NDArray[np.float64]
+    nest: CpuNest, machine: CpuMachine, points: NDArray[np.int64], detail: bool, out: NDArray[np.float64]
 ) -> None:
     """Score points.
 
@@ -177,6 +179,8 @@ def evaluate_points(
         Packed workload and hardware.
     points : (num_points, num_columns) int64
         Points of the CPU space.
+    detail : bool
+        Whether to fill the bytes of the cache tiles too.
     out : (num_points, NUM_OUT) float64
         Overwritten; seconds, bytes and counts as named in `model.cpu_model.COLUMNS`.
     """
@@ -199,57 +203,71 @@ def evaluate_points(
     kernel = np.empty(num_axes, np.int64)
     rows = np.empty(num_axes, np.int64)
     packed = np.zeros(num_tensors, np.bool_)
-    parts = np.zeros(16)
+    parts = np.zeros(9)
     size = np.empty(num_levels)
     fill_s = np.empty(num_levels)
     body = np.empty(num_levels)
     after = np.empty(num_levels)
     traffic = np.empty(num_levels)
+    step_parts = np.zeros(6)
+    whole_moved = np.empty(1 << num_tensors)  # by the set of packed tensors
+    for mask in range(1 << num_tensors):
+        for x in range(num_tensors):
+            packed[x] = (mask >> x) & 1 == 1
+        whole_moved[mask] = footprint(boxes, tensors, extents, packed, line, after)
     for n in range(points.shape[0]):
-        point = points[n]
         chunks = 1.0
         outside = 1.0
         for a in range(num_axes):
-            calls[a] = point[factor_columns[a, 3]]
-            kernel[a] = point[factor_columns[a, 4]]
+            calls[a] = points[n, factor_columns[a, 3]]
+            kernel[a] = points[n, factor_columns[a, 4]]
             inner[a] = calls[a] * kernel[a]
-            tile[a] = kernel[a]
             column = pair_columns[a]
-            if column >= 0 and point[column] > 0:
-                calls[a] = point[column]
-                tile[a] = (inner[a] + calls[a] - 1) // calls[a]
-                if a == simd[0]:
-                    vectors = ((inner[a] + lanes - 1) // lanes + calls[a] - 1) // calls[a]
-                    tile[a] = min(vectors * lanes, inner[a])
+            if column >= 0 and points[n, column] > 0:
+                calls[a] = points[n, column]
                 kernel[a] = 0
-            outside *= extents[a] // inner[a] * calls[a]
+            tile[a] = first_tile(inner[a], calls[a], kernel[a], lanes, a == simd[0])
+            outside *= calls[a]
+            for level in range(3):
+                column = factor_columns[a, level]
+                if column >= 0:
+                    outside *= points[n, column]
             if factor_columns[a, 0] >= 0:
-                chunks *= point[factor_columns[a, 0]]
+                chunks *= points[n, factor_columns[a, 0]]
+        mask = 0
         for x in range(num_tensors):
             column = pack_columns[x]
-            packed[x] = column >= 0 and point[column] > 0
-        parallel = point[simd[2]]
+            packed[x] = column >= 0 and points[n, column] > 0
+            if packed[x]:
+                mask |= 1 << x
+        parallel = points[n, simd[2]]
         threads, share = busy_threads(core, parallel, chunks)
         fill_levels(core, size_bytes, shared_by, fill_bytes, threads, size, fill_s)
 
         cycles = core_cycles(
-            extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed, rows, parts
+            extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed, rows,
+            parts, step_parts,
         )
         moved = footprint(boxes, tensors, tile, packed, line, body)
+        open_levels = num_levels
         for c in range(num_levels):
-            traffic[c] = moved * outside if body[c] > size[c] else -1.0
+            traffic[c] = -1.0
+            if body[c] > size[c]:
+                traffic[c] = moved * outside
+                open_levels -= 1
         for level in range(3, -1, -1):
-            column = order_columns[level]
-            order = orders[level, point[column]]
+            if open_levels == 0:
+                break
+            choice = points[n, order_columns[level]]
             for i in range(num_axes):
-                a = order[i]
+                a = orders[level, choice, i]
                 if a < 0:
                     break
                 if level == 3:
                     trips = calls[a]
                     grown = inner[a]
                 else:
-                    trips = point[factor_columns[a, level]]
+                    trips = points[n, factor_columns[a, level]]
                     grown = tile[a] * trips
                 if trips == 1:
                     continue
@@ -259,46 +277,46 @@ def evaluate_points(
                 for c in range(num_levels):
                     if traffic[c] < 0.0 and after[c] > size[c]:
                         traffic[c] = moved * outside
+                        open_levels -= 1
         memory = 0.0
-        moved = footprint(boxes, tensors, extents, packed, line, after)
         for c in range(num_levels):
             if traffic[c] < 0.0:
-                traffic[c] = moved
+                traffic[c] = whole_moved[mask]
             memory += traffic[c] * fill_s[c]
         copies = copy_seconds(copy_bytes, core, tuning, packed, threads, size, fill_s)
         start = tuning[4] if parallel else 0.0
         core_s = share * cycles / clock
         memory_s = share * memory
-        row = out[n]
-        row[0] = combine(core_s, memory_s, tuning[3]) + copies + start
+        out[n, 0] = combine(core_s, memory_s, tuning[3]) + copies + start
         for i in range(5):
-            row[1 + i] = share * parts[i] / clock
-        row[6] = core_s
-        row[7] = memory_s
-        row[8] = copies
-        row[9] = start
+            out[n, 1 + i] = share * parts[i] / clock
+        out[n, 6] = core_s
+        out[n, 7] = memory_s
+        out[n, 8] = copies
+        out[n, 9] = start
         for c in range(3):
-            row[10 + c] = share * traffic[c] * fill_s[c] if c < num_levels else 0.0
-            row[13 + c] = traffic[c] if c < num_levels else 0.0
-        row[16] = threads
-        row[17] = share
-        row[18] = chunks
-        row[19] = parts[5]
-        row[20] = parts[6]
-        row[21] = parts[7]
-        row[22] = parts[8]
-        for a in range(num_axes):
-            tile[a] = inner[a]
-        footprint(boxes, tensors, tile, packed, line, body)
-        row[23] = body[0]
-        for level in range(2, 0, -1):
+            out[n, 10 + c] = share * traffic[c] * fill_s[c] if c < num_levels else 0.0
+            out[n, 13 + c] = traffic[c] if c < num_levels else 0.0
+        out[n, 16] = threads
+        out[n, 17] = share
+        out[n, 18] = chunks
+        out[n, 19] = parts[5]
+        out[n, 20] = parts[6]
+        out[n, 21] = parts[7]
+        out[n, 22] = parts[8]
+        if detail:
             for a in range(num_axes):
-                column = factor_columns[a, level]
-                if column >= 0:
-                    tile[a] *= point[column]
+                tile[a] = inner[a]
             footprint(boxes, tensors, tile, packed, line, body)
-            row[26 - level] = body[min(3 - level, num_levels - 1)]
-        row[26] = rule_of(
+            out[n, 23] = body[0]
+            for level in range(2, 0, -1):
+                for a in range(num_axes):
+                    column = factor_columns[a, level]
+                    if column >= 0:
+                        tile[a] *= points[n, column]
+                footprint(boxes, tensors, tile, packed, line, body)
+                out[n, 26 - level] = body[min(3 - level, num_levels - 1)]
+        out[n, 26] = rule_of(
             core, tuning, parts[6], count_row_pairs(simd[0], kernel), parts[8], parallel, chunks
         )
 
@@ -325,10 +343,10 @@ def check_points(
             kernel[a] = point[nest.factor_columns[a, 4]]
             largest = kernel[a]
             if a == simd:
-                largest = (kernel[a] + lanes - 1) // lanes
+                largest = ceil_div(kernel[a], lanes)
             column = nest.pair_columns[a]
             if column >= 0 and point[column] > 0:
-                largest = (largest + point[column] - 1) // point[column]
+                largest = ceil_div(largest, point[column])
                 kernel[a] = 0
             rows[a] = 1
             if a == simd:

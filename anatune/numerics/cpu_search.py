@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit, jit_inline
-from anatune.numerics.cpu_nest import CpuMachine, CpuNest, combine, footprint
+from anatune.numerics.cpu_nest import CpuMachine, CpuNest, ceil_div, combine, first_tile, footprint
 from anatune.numerics.cpu_point import core_cycles
 
 __all__ = ["best_kernels", "capacities", "complete", "cover", "l1_floor", "outer_worth"]
@@ -200,7 +200,7 @@ def floor_cycles(extents, is_reduction, core, tuning, simd, tile):  # noqa: ANN0
     for a in range(extents.shape[0]):
         tiles *= extents[a] / tile[a]
         if a == simd[0]:
-            points *= (tile[a] + simd[1] - 1) // simd[1]
+            points *= ceil_div(tile[a], simd[1])
         else:
             points *= tile[a]
             if is_reduction[a]:
@@ -333,7 +333,7 @@ def best_kernels(
     grown = np.empty(num_axes + 1)
     unrolls = np.empty(num_axes + 1)
     pairs = np.empty(num_axes + 1, np.int64)
-    parts = np.zeros(16)
+    parts, step_parts = np.zeros(9), np.zeros(6)
     key = np.empty(heap.shape[1])
     share, base_s, fixed_s, step = scalars[0], scalars[1], scalars[2], scalars[6]
     most = tuning[6] * core[2]
@@ -387,7 +387,7 @@ def best_kernels(
                     calls[sequence[i]] = 1
                 cycles = core_cycles(
                     extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed,
-                    rows, parts,
+                    rows, parts, step_parts,
                 )  # fmt: skip
                 evaluated += 1
                 if parts[6] > most:
@@ -407,7 +407,7 @@ def best_kernels(
             if num_blocked < num_axes:
                 cycles = core_cycles(
                     extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed,
-                    rows, parts,
+                    rows, parts, step_parts,
                 )  # fmt: skip
                 evaluated += 1
             if parts[6] > most or parts[8] > tuning[7]:
@@ -417,12 +417,7 @@ def best_kernels(
                 continue
             outside = 1.0
             for a in range(num_axes):
-                first[a] = kernel[a]
-                if kernel[a] == 0:
-                    first[a] = (inner[a] + calls[a] - 1) // calls[a]
-                    if a == simd[0]:
-                        vectors = ((inner[a] + simd[1] - 1) // simd[1] + calls[a] - 1) // calls[a]
-                        first[a] = min(vectors * simd[1], inner[a])
+                first[a] = first_tile(inner[a], calls[a], kernel[a], simd[1], a == simd[0])
                 outside *= extents[a] / inner[a] * calls[a]
             moved = footprint(boxes, tensors, first, packed, line, body)
             for o in range(orders.shape[0]):
@@ -517,23 +512,18 @@ def complete(
     tile, after, body = np.empty_like(extents), np.empty(num_levels), np.empty(num_levels)
     inner, calls, kernel = np.empty_like(extents), np.empty_like(extents), np.empty_like(extents)
     rows, first = np.empty_like(extents), np.empty_like(extents)
-    parts = np.zeros(16)
+    parts, step_parts = np.zeros(9), np.zeros(6)
     share, base_s, fixed_s, step = scalars[0], scalars[1], scalars[2], scalars[6]
     outside = 1.0
     for a in range(num_axes):
         inner[a] = int(node[6 + a])
         calls[a] = int(node[6 + num_axes + a])
         kernel[a] = int(node[6 + 2 * num_axes + a])
-        first[a] = kernel[a]
-        if kernel[a] == 0:
-            first[a] = (inner[a] + calls[a] - 1) // calls[a]
-            if a == simd[0]:
-                vectors = ((inner[a] + simd[1] - 1) // simd[1] + calls[a] - 1) // calls[a]
-                first[a] = min(vectors * simd[1], inner[a])
+        first[a] = first_tile(inner[a], calls[a], kernel[a], simd[1], a == simd[0])
         outside *= extents[a] / inner[a] * calls[a]
     cycles = core_cycles(
         extents, is_reduction, nest.uses, nest.vector_loads, core, tuning, simd, inner, calls, kernel, packed, rows,
-        parts,
+        parts, step_parts,
     )  # fmt: skip
     core_s = share * cycles / core[6]
     moved = footprint(boxes, tensors, first, packed, line, body)
