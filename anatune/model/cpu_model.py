@@ -52,8 +52,8 @@ _OUT = (
 PARTS = (
     "fma_s", "load_s", "latency_s", "issue_s", "overhead_s", "l2_s", "l3_s", "dram_s", "packing_s", "start_s",
 )  # fmt: skip
-"""Parts of a prediction, seconds. fma .. issue bind the microkernel's steps (the largest counts), overhead_s is added to
-them; l2_s, l3_s, dram_s are the transfers that come from there."""
+"""Parts of a prediction, seconds. fma .. issue bind the microkernel's steps (the largest counts), overhead_s is added
+to them; l2_s, l3_s, dram_s are the transfers that come from there."""
 COLUMNS = _OUT[1:-1]
 """Names of `Evaluation.columns` that come straight from `numerics.cpu_point.evaluate_points`."""
 
@@ -98,7 +98,7 @@ class CpuModel:
         )
 
     def _is_legal(self, points: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self.check(points) == 0
+        return np.equal(self.check(points), 0)
 
     def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rule codes of points, (num_points,) int64: 0 or 1 + index of the first broken rule."""
@@ -210,7 +210,7 @@ class CpuModel:
                     },
                     legal=code == 0,
                     rule=self.rules[code - 1].id if code else "",
-                )  # fmt: skip
+                )
             )
         return result
 
@@ -320,9 +320,10 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         loads.append(float(space.lanes) if stride < 0 else float(min(stride, space.lanes)))
     caches = [c for c in (space.hardware.l1, space.hardware.l2, space.hardware.l3) if c is not None]
     tensors = [
-        [DTYPE_BYTES[x.dtype], 2.0 if x is workload.write else 1.0, *(_row_gap(x, c.size_bytes, c.ways) for c in caches)]
-        for x in accesses
+        [DTYPE_BYTES[x.dtype], 1.0, *(_row_gap(x, c.size_bytes, c.ways) for c in caches)] for x in workload.reads
     ]
+    # accumulators are in registers while rows of the operands are read: the result's rows collide with nothing
+    tensors.append([DTYPE_BYTES[workload.write.dtype], 2.0, *(0.0 for _ in caches)])
     has_reduction = any(space.extents[axis] > 1 for axis in reductions)
     return CpuNest(
         extents=np.array([space.extents[a] for a in axes], dtype=np.int64),

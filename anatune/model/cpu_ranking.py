@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -288,7 +289,7 @@ class _Search:
 
     def _time(self, core_s: Floats | float, memory_s: Floats | float, fixed_s: float) -> Floats:
         exposed = self.model.machine.tuning[3]
-        return np.maximum(core_s, memory_s) + exposed * np.minimum(core_s, memory_s) + fixed_s
+        return np.asarray(np.maximum(core_s, memory_s) + exposed * np.minimum(core_s, memory_s) + fixed_s)
 
     def _conditions(
         self, packed: NDArray[np.bool_], parallel: int, threads: float
@@ -517,6 +518,18 @@ def _completions(
     return points, count == limit, has_more
 
 
+class _Kernel(NamedTuple):
+    """What the rules need to know of a partial point."""
+
+    rows: int
+    own_rows: tuple[int, ...]
+    """Of each operand."""
+    vectors: int
+    unroll: int
+    pairs: int
+    chunks: int
+
+
 def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
     """Return the exact number of legal points and of those that each rule is the first to reject.
 
@@ -527,8 +540,7 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
     registers, code_limit = REGISTER_LIMIT * machine.core[2], int(MULTIPLY_ADD_LIMIT)
     num_reads = len(model.workload.reads)
     simd = int(nest.simd[0])
-    start = (1, (1,) * num_reads, 1, 1, 0, 0)
-    states: dict[tuple[object, ...], int] = {start: 1}
+    states: dict[_Kernel, int] = {_Kernel(1, (1,) * num_reads, 1, 1, 0, 0): 1}
     too_large = [0, 0, 0]  # by number of pairs so far, 2 for more
     for a, axis in enumerate(space.axes):
         table = space.table(axis)
@@ -541,26 +553,27 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
         rows, numbers = np.unique(
             np.column_stack([kernel, (pair > 0) & (a != simd), chunked]), axis=0, return_counts=True
         )
-        following: dict[tuple[object, ...], int] = {}
+        following: dict[_Kernel, int] = {}
         lost = [0, 0, 0]
         for (_, is_pair, _), number in zip(rows.tolist(), numbers.tolist(), strict=True):
             for pairs, count in enumerate(too_large):
                 lost[min(pairs + is_pair, 2)] += count * number
-        for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():  # type: ignore[misc]
+        for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():
             for (factor, is_pair, is_chunked), number in zip(rows.tolist(), numbers.tolist(), strict=True):
                 if a == simd:
-                    state = (all_rows, own, factor, unroll, pairs, chunks | is_chunked)  # type: ignore[operator]
+                    state = _Kernel(all_rows, own, factor, unroll, pairs, chunks | is_chunked)
                 elif nest.is_reduction[a]:
-                    product = min(unroll * factor, code_limit + 1)  # type: ignore[operator]
-                    state = (all_rows, own, vectors, product, pairs, chunks)
+                    product = min(unroll * factor, code_limit + 1)
+                    state = _Kernel(all_rows, own, vectors, product, pairs, chunks)
                 else:
                     grown = tuple(
                         o * factor if nest.uses[x, a] else o
-                        for x, o in enumerate(own)  # type: ignore[arg-type]
+                        for x, o in enumerate(own)
                     )
-                    state = (all_rows * factor, grown, vectors, unroll, min(pairs + is_pair, 2), chunks | is_chunked)  # type: ignore[operator]
-                if state[0] * state[2] > registers:  # type: ignore[operator]
-                    lost[state[4]] += count * number  # type: ignore[index]
+                    paired = min(pairs + is_pair, 2)
+                    state = _Kernel(all_rows * factor, grown, vectors, unroll, paired, chunks | is_chunked)
+                if state.rows * state.vectors > registers:
+                    lost[state.pairs] += count * number
                 else:
                     following[state] = following.get(state, 0) + count * number
         too_large = lost
@@ -571,22 +584,22 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
     counts["microkernel_registers"] = (too_large[0] + too_large[1]) * rest
     legal = 0
     cores = machine.core[7]
-    for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():  # type: ignore[misc]
+    for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():
         held = 0
         broadcast = 0
-        for x, o in enumerate(own):  # type: ignore[arg-type]
+        for x, o in enumerate(own):
             if nest.uses[x, simd]:
                 held += o * vectors if o < all_rows else 1
             else:
                 broadcast += o
-        needed = all_rows * vectors + held + min(broadcast, 1)  # type: ignore[operator]
+        needed = all_rows * vectors + held + min(broadcast, 1)
         if machine.core[12] > 0 and broadcast:
-            needed = min(needed, all_rows * vectors + 1 + math.ceil(broadcast / machine.core[12]))  # type: ignore[operator]
-        if pairs > 1:  # type: ignore[operator]
+            needed = min(needed, all_rows * vectors + 1 + math.ceil(broadcast / machine.core[12]))
+        if pairs > 1:
             counts["microkernel_pairs"] += count * rest
         elif needed > registers:
             counts["microkernel_registers"] += count * rest
-        elif all_rows * vectors * unroll > code_limit:  # type: ignore[operator]
+        elif all_rows * vectors * unroll > code_limit:
             counts["microkernel_code"] += count * rest
         elif not chunks or cores < 2:
             counts["parallel_cores"] += count * rest // 2

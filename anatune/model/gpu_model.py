@@ -13,12 +13,11 @@ from anatune.core.prediction import Prediction
 from anatune.core.space_gpu import GpuSpace, staged_tensors
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.model.evaluation import Evaluation, Ranking, Rule
-from anatune.model.gpu_ranking import CANDIDATES, rank_gpu
+from anatune.model.gpu_ranking import rank_gpu
 from anatune.model.io_bound import lower_bound_bytes
 from anatune.model.pack import pack_chunk, pack_gpu, pack_nest
 from anatune.numerics.columns import Col, Limiter
-from anatune.numerics.gpu_batch import check_points, class_times, predict_columns, predict_times
-from anatune.numerics.gpu_search import Options, bound_macros
+from anatune.numerics.gpu_batch import BOUND, CHECK, MACRO_BOUND, PREDICT, run_points
 from anatune.numerics.gpu_tile import MAX_GRID, MAX_LOCAL_BYTES
 from anatune.numerics.shared_memory import conflict_table
 
@@ -72,26 +71,30 @@ class GpuModel:
             bounds["shared"] = lower_bound_bytes(self.workload, thread_bytes)
         return bounds
 
+    def _run(
+        self, points: NDArray[np.int64], task: int, *, full: bool = False
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return (rule codes, seconds, columns of Col if `full`) of `points`."""
+        points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
+        count = len(points)
+        rules, times = np.empty(count, dtype=np.int64), np.empty(count)
+        columns = np.empty((int(Col.COUNT), count) if full else (0, 0))
+        run_points(points, task, self._nest, self._gpu, self._table, self._chunk, rules, times, columns)
+        return rules, times, columns
+
     def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rule codes of `points` (num_points, columns): 0 legal, else 1 + index into `rules`."""
-        points = _as_points(points)
-        rules = np.empty(len(points), dtype=np.int64)
-        check_points(points, self._nest, self._gpu, self._chunk, rules)
-        return rules
+        return self._run(points, CHECK)[0]
 
     def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return (seconds, rule codes) of `points`: the fast path of `evaluate`."""
-        points = _as_points(points)
-        times, rules = np.empty(len(points)), np.empty(len(points), dtype=np.int64)
-        predict_times(points, self._nest, self._gpu, self._table, self._chunk, times, rules)
+        rules, times, _ = self._run(points, PREDICT)
         return times, rules
 
     def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
         """Score `points`: (num_points, columns of the space) int64."""
-        points = _as_points(points)
-        out = np.empty((int(Col.COUNT), len(points)))
-        predict_columns(points, self._nest, self._gpu, self._table, self._chunk, out)
-        return Evaluation(out[Col.TIME_S], out[Col.RULE].astype(np.int64), self._columns(out))
+        rules, times, columns = self._run(points, PREDICT, full=True)
+        return Evaluation(times, rules, self._columns(columns))
 
     def _columns(self, out: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Name the quantities of a prediction; the seven features follow [ICS24] Sec. 4.1, with units and limits right.
@@ -171,33 +174,15 @@ class GpuModel:
         dram_s = float(self._nest.tensor_bytes.sum()) / gpu.dram_bytes_cycle / gpu.clock_hz
         return max(fma_s, dram_s) + gpu.launch_s
 
-    def bound(
-        self, start: int, stop: int, options: Options, limit_s: float, budget: int, counts: NDArray[np.float64]
-    ) -> tuple[int, NDArray[np.float64], NDArray[np.int64], int]:
-        """Bound macro choices from number `start` on; see gpu_search.bound_macros.
-
-        Returns
-        -------
-        (next number, bounds in seconds, macro numbers, choices bounded)
-        """
-        bounds, kept = np.empty(CANDIDATES), np.empty(CANDIDATES, dtype=np.int64)
-        at, found, bounded = bound_macros(
-            start, stop, self._nest, self._gpu, options, self._chunk, limit_s, budget, counts, bounds, kept
-        )
-        return at, bounds[:found].copy(), kept[:found].copy(), bounded
+    def macro_bounds(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return (seconds, rule codes): no point with the same block, thread and stage sizes is faster."""
+        rules, times, _ = self._run(points, MACRO_BOUND)
+        return times, rules
 
     def class_bounds(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return seconds that no point beats that differs from `points` only in loop splits and unrolling."""
-        points = _as_points(points)
-        times = np.empty(len(points))
-        class_times(points, self._nest, self._gpu, self._table, self._chunk, times)
-        return times
+        return self._run(points, BOUND)[1]
 
     def rank(self, top_k: int, time_limit_s: float | None = None) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time; see gpu_ranking."""
         return rank_gpu(self, top_k, time_limit_s)
-
-
-def _as_points(points: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Fix the layout that the compiled functions are specialised for."""
-    return np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from anatune.core.factor import count_factorisations, divisors, factorisations
 from anatune.core.space_gpu import GpuSpace
 from anatune.model.evaluation import Guarantee, Ranking
-from anatune.numerics.gpu_search import Options
+from anatune.numerics.gpu_tile import RULE_THREADS
+from anatune.numerics.gpu_search import Options, list_macros
 
 if TYPE_CHECKING:
     from anatune.model.gpu_model import GpuModel
@@ -31,8 +32,7 @@ __all__ = ["rank_gpu"]
 
 EXHAUSTIVE_POINTS = 1_000_000
 SLAB_POINTS = 100_000
-SLAB_MACROS = 200_000
-CANDIDATES = 1_000_000
+SLAB_MACROS = 50_000
 SEED_POINTS = 2_000
 UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
 
@@ -171,21 +171,28 @@ class _BranchAndBound:
     def _bound_all(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], Points, bool]:
         """Bound every macro choice; return the bounds and numbers of those that may beat the incumbents."""
         total = int(self._options.below[0] * self._options.count[0])
+        max_threads = self._model.hardware.compute.max_threads_per_block
+        points = np.ones((SLAB_MACROS, len(self._space.columns)), dtype=np.int64)
+        slab_numbers, weights = np.empty(SLAB_MACROS, dtype=np.int64), np.empty(SLAB_MACROS)
         bounds, numbers = np.empty(0), np.empty(0, dtype=np.int64)
         at = 0
         while at < total:
             if time.monotonic() > self._deadline:
                 return bounds, numbers, False
-            at, new_bounds, new_numbers, bounded = self._model.bound(
-                at, total, self._options, self._best.limit_s, SLAB_MACROS, counts
+            at, listed, skipped = list_macros(
+                at, total, len(self._spatial), self._options, max_threads, points, slab_numbers, weights
             )
-            self._bounded += bounded
-            if len(new_bounds):
-                self._refine(int(new_numbers[np.argmin(new_bounds)]))
-            bounds = np.concatenate([bounds, new_bounds])
-            numbers = np.concatenate([numbers, new_numbers])
-            inside = bounds <= self._best.limit_s
-            bounds, numbers = bounds[inside], numbers[inside]
+            slab_bounds, rules = self._model.macro_bounds(points[:listed])
+            counts += np.bincount(rules, weights=weights[:listed], minlength=len(counts))
+            counts[RULE_THREADS] += skipped
+            self._bounded += listed
+            inside = (rules == 0) & (slab_bounds <= self._best.limit_s)
+            if inside.any():
+                self._refine(int(slab_numbers[:listed][inside][np.argmin(slab_bounds[inside])]))
+            bounds = np.concatenate([bounds, slab_bounds[inside]])
+            numbers = np.concatenate([numbers, slab_numbers[:listed][inside]])
+            near = bounds <= self._best.limit_s
+            bounds, numbers = bounds[near], numbers[near]
         return bounds, numbers, True
 
     def _refine(self, number: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numba
 from numba.core import config as numba_config
 
-__all__ = ["cache_folder", "has_cached_code", "jit", "jit_helper", "jit_inline"]
+__all__ = ["cache_folder", "has_cached_code", "jit", "jit_helper", "jit_inline", "jit_sequence"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -64,6 +64,11 @@ def jit(function: _Function) -> _Function:
 def jit_helper(function: _Function) -> _Function:
     """Compile a helper that other compiled functions call (once a chunk); it is part of their cached code."""
     return numba.njit(**_STRICT)(function)  # type: ignore[no-any-return]
+
+
+def jit_sequence(function: _Function) -> _Function:
+    """Compile a helper that mainly calls other helpers as a part of its caller, not as a function of its own."""
+    return numba.njit(inline="always", **_STRICT)(function)  # type: ignore[no-any-return]
 
 
 def jit_inline(function: _Function) -> _Function:

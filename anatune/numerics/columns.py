@@ -191,4 +191,6 @@ class Col(IntEnum):
     WAVES = 36
     STEP_BYTES = 37
     L2_BYTES = 38
-    COUNT = 39
+    SCRATCH = 39
+    """This row and the next: work space of single functions."""
+    COUNT = 41

@@ -10,6 +10,7 @@ step : one iteration of the reduction inside the microkernel.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit, jit_inline
 from anatune.numerics.cpu_nest import CpuMachine, CpuNest
@@ -18,7 +19,18 @@ __all__ = ["call_cycles", "microkernel_step", "step_cycles"]
 
 
 @jit_inline
-def step_cycles(uses, vector_loads, core, tuning, simd, rows, vectors, packed, unroll, parts):  # noqa: ANN001, ANN201
+def step_cycles(
+    uses: NDArray[np.int64],
+    vector_loads: NDArray[np.float64],
+    core: NDArray[np.float64],
+    tuning: NDArray[np.float64],
+    simd: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    vectors: float,
+    packed: NDArray[np.bool_],
+    unroll: float,
+    parts: NDArray[np.float64],
+) -> tuple[float, float]:
     """Return cycles of one reduction step and the vector registers it needs.
 
     ``rows`` : (A,) int64, register factor of each axis (1 for the SIMD axis and reductions). ``parts`` receives FMA,
@@ -28,9 +40,9 @@ def step_cycles(uses, vector_loads, core, tuning, simd, rows, vectors, packed, u
     against rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
 
     Registers: accumulators, operands that several rows share, one broadcast; with multiplication by a lane (NEON) one
-    vector and the broadcast operand packed in lanes will do. One register too many and compilers keep all accumulators in
-    memory: a load and a store for each multiply-add. Source: Xeon 6230R table of TTile (5x6 52.7 %, 7x4 45.5 %, 8x4
-    42.7 % of peak: one store a cycle against two multiply-adds).
+    vector and the broadcast operand packed in lanes will do. One register too many and compilers keep all
+    accumulators in memory: a load and a store for each multiply-add. Source: Xeon 6230R table of TTile (5x6 52.7 %,
+    7x4 45.5 %, 8x4 42.7 % of peak: one store a cycle against two multiply-adds).
     """
     axis = simd[0]
     all_rows = 1.0
@@ -77,7 +89,16 @@ def step_cycles(uses, vector_loads, core, tuning, simd, rows, vectors, packed, u
 
 
 @jit_inline
-def call_cycles(uses, vector_loads, core, tuning, simd, accumulators, packed, is_partial):  # noqa: ANN001, ANN201
+def call_cycles(
+    uses: NDArray[np.int64],
+    vector_loads: NDArray[np.float64],
+    core: NDArray[np.float64],
+    tuning: NDArray[np.float64],
+    simd: NDArray[np.int64],
+    accumulators: float,
+    packed: NDArray[np.bool_],
+    is_partial: bool,
+) -> float:
     """Return the cycles a call adds to its steps: entry, pipeline drain, stores, and reloads of partial sums."""
     x = vector_loads.shape[0] - 1
     stores = accumulators
@@ -100,7 +121,7 @@ def call_cycles(uses, vector_loads, core, tuning, simd, accumulators, packed, is
 
 @jit
 def microkernel_step(
-    nest: CpuNest, machine: CpuMachine, rows: np.ndarray, vectors: float, packed: np.ndarray
+    nest: CpuNest, machine: CpuMachine, rows: NDArray[np.int64], vectors: float, packed: NDArray[np.bool_]
 ) -> tuple[float, float]:
     """Return (cycles of a step, registers) of one microkernel with no unrolling: for tables and tests."""
     parts = np.zeros(6)

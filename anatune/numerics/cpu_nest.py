@@ -1,4 +1,4 @@
-"""Arrays that describe a loop nest and a CPU to compiled code, and what both the model and the ranking compute from them.
+"""Arrays that describe a loop nest and a CPU to compiled code, and what the model and the ranking both compute.
 
 Notation
 --------
@@ -58,7 +58,8 @@ class CpuMachine(NamedTuple):
 
     core: NDArray[np.float64]
     """fma_per_cycle, fma_latency_cycles, vector registers, loads, stores, issue_width per cycle, clock_hz, cores,
-    reachable fraction, line_bytes, DRAM bytes/s of one core, of the socket, lanes a multiplication can pick one from (0: none)."""
+    reachable fraction, line_bytes, DRAM bytes/s of one core, of the socket, lanes a multiplication can pick one from
+    (0: none)."""
     size_bytes: NDArray[np.float64]
     """(C,) usable bytes of each data cache, one way left for streams. Source: [BLIS-model] Sec. 4.1."""
     shared_by: NDArray[np.float64]
@@ -71,13 +72,22 @@ class CpuMachine(NamedTuple):
 
 
 @jit_inline
-def ceil_div(count, unit):  # noqa: ANN001, ANN201
+def ceil_div(
+    count: int,
+    unit: int,
+) -> int:
     """Return ceil(count / unit) of integers below 2^50: a 64-bit integer division takes seven times as long."""
     return int(np.ceil(count / unit))
 
 
 @jit_inline
-def first_tile(inner, calls, kernel, lanes, is_simd):  # noqa: ANN001, ANN201
+def first_tile(
+    inner: int,
+    calls: int,
+    kernel: int,
+    lanes: int,
+    is_simd: bool,
+) -> int:
     """Return the elements of the larger microkernel along an axis: `kernel`, or what a pair's calls need."""
     if kernel > 0:
         return kernel
@@ -87,7 +97,14 @@ def first_tile(inner, calls, kernel, lanes, is_simd):  # noqa: ANN001, ANN201
 
 
 @jit_inline
-def footprint(boxes, tensors, tile, packed, line, capacity):  # noqa: ANN001, ANN201
+def footprint(
+    boxes: NDArray[np.int64],
+    tensors: NDArray[np.float64],
+    tile: NDArray[np.int64],
+    packed: NDArray[np.bool_],
+    line: float,
+    capacity: NDArray[np.float64],
+) -> float:
     """Return the bytes a tile transfers (times passes) and write its capacity bytes per cache level to `capacity`.
 
     Parameters
@@ -160,7 +177,11 @@ def footprint(boxes, tensors, tile, packed, line, capacity):  # noqa: ANN001, AN
 
 
 @jit_inline
-def busy_threads(core, parallel, chunks):  # noqa: ANN001, ANN201
+def busy_threads(
+    core: NDArray[np.float64],
+    parallel: int,
+    chunks: float,
+) -> tuple[float, float]:
     """Return the threads at work and the share of all work that the busiest one does."""
     if parallel == 0:
         return 1.0, 1.0
@@ -169,7 +190,15 @@ def busy_threads(core, parallel, chunks):  # noqa: ANN001, ANN201
 
 
 @jit_inline
-def fill_levels(core, size_bytes, shared_by, fill_bytes, threads, size, fill_s):  # noqa: ANN001, ANN201
+def fill_levels(
+    core: NDArray[np.float64],
+    size_bytes: NDArray[np.float64],
+    shared_by: NDArray[np.float64],
+    fill_bytes: NDArray[np.float64],
+    threads: float,
+    size: NDArray[np.float64],
+    fill_s: NDArray[np.float64],
+) -> None:
     """Write the bytes of each cache level that one of `threads` has, and the seconds to bring a byte into it."""
     last = size.shape[0] - 1
     for c in range(last + 1):
@@ -179,6 +208,10 @@ def fill_levels(core, size_bytes, shared_by, fill_bytes, threads, size, fill_s):
 
 
 @jit_inline
-def combine(core_s, memory_s, exposed):  # noqa: ANN001, ANN201
+def combine(
+    core_s: float,
+    memory_s: float,
+    exposed: float,
+) -> float:
     """Return the time of core work and transfers that overlap, but for a share of the shorter one."""
     return max(core_s, memory_s) + exposed * min(core_s, memory_s)

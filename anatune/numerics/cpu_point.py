@@ -43,7 +43,15 @@ NUM_OUT = 27
 
 
 @jit_inline
-def copy_seconds(copy_bytes, core, tuning, packed, threads, size, fill_s):  # noqa: ANN001, ANN201
+def copy_seconds(
+    copy_bytes: NDArray[np.float64],
+    core: NDArray[np.float64],
+    tuning: NDArray[np.float64],
+    packed: NDArray[np.bool_],
+    threads: float,
+    size: NDArray[np.float64],
+    fill_s: NDArray[np.float64],
+) -> float:
     """Return the seconds of packing and padding copies, made once around the nest by all threads."""
     total = 0.0
     for x in range(copy_bytes.shape[0]):
@@ -57,7 +65,10 @@ def copy_seconds(copy_bytes, core, tuning, packed, threads, size, fill_s):  # no
 
 
 @jit_inline
-def count_row_pairs(axis, kernel):  # noqa: ANN001, ANN201
+def count_row_pairs(
+    axis: int,
+    kernel: NDArray[np.int64],
+) -> int:
     """Return how many axes other than the SIMD axis are covered by a pair of microkernels."""
     pairs = 0
     for a in range(kernel.shape[0]):
@@ -67,7 +78,15 @@ def count_row_pairs(axis, kernel):  # noqa: ANN001, ANN201
 
 
 @jit_inline
-def rule_of(core, tuning, registers, pairs, multiply_adds, parallel, chunks):  # noqa: ANN001, ANN201
+def rule_of(
+    core: NDArray[np.float64],
+    tuning: NDArray[np.float64],
+    registers: float,
+    pairs: int,
+    multiply_adds: float,
+    parallel: int,
+    chunks: float,
+) -> int:
     """Return 0, or the number of the first broken rule of `model.cpu_model.RULES`."""
     if pairs > 1:
         return 1
@@ -82,8 +101,21 @@ def rule_of(core, tuning, registers, pairs, multiply_adds, parallel, chunks):  #
 
 @jit_inline
 def core_cycles(
-    extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed, rows, parts, step_parts
-):  # noqa: ANN001, ANN201
+    extents: NDArray[np.int64],
+    is_reduction: NDArray[np.int64],
+    uses: NDArray[np.int64],
+    vector_loads: NDArray[np.float64],
+    core: NDArray[np.float64],
+    tuning: NDArray[np.float64],
+    simd: NDArray[np.int64],
+    inner: NDArray[np.int64],
+    calls: NDArray[np.int64],
+    kernel: NDArray[np.int64],
+    packed: NDArray[np.bool_],
+    rows: NDArray[np.int64],
+    parts: NDArray[np.float64],
+    step_parts: NDArray[np.float64],
+) -> float:
     """Return the core cycles of all microkernel calls of the nest, on one core.
 
     ``inner`` : (A,) tile of the l1 loops; ``calls`` : (A,) l1 iterations; ``kernel`` : (A,) register factor in

@@ -3,7 +3,8 @@
 The time of a point is monotone in two sums: core cycles, a function of the L1 tile and its microkernel, and transfer
 seconds, a sum over the levels of the chain register tile < L1 tile < L2 tile < chunk < whole nest, where each pair of
 neighbours adds the traffic of those caches whose capacity lies between them (`segment_seconds`). So the cheapest
-completion of every tile is found exactly, outermost level first, and a microkernel on an L1 tile has an exact best time.
+completion of every tile is found exactly, outermost level first, and so is the best time of a microkernel on an L1
+tile.
 
 Notation
 --------
@@ -45,8 +46,20 @@ def capacities(
 
 @jit_inline
 def segment_seconds(
-    boxes, tensors, extents, order, small, large, packed, line, size, fill_s, small_capacity, tile, after
-):  # noqa: ANN001, ANN201
+    boxes: NDArray[np.int64],
+    tensors: NDArray[np.float64],
+    extents: NDArray[np.int64],
+    order: NDArray[np.int64],
+    small: NDArray[np.int64],
+    large: NDArray[np.int64],
+    packed: NDArray[np.bool_],
+    line: float,
+    size: NDArray[np.float64],
+    fill_s: NDArray[np.float64],
+    small_capacity: NDArray[np.float64],
+    tile: NDArray[np.int64],
+    after: NDArray[np.float64],
+) -> float:
     """Return the transfer seconds decided by the loops that grow tile `small` to `large` in `order` (inner first).
 
     Only caches that hold `small` but not `large` count; `tile` and `after` are scratch.
@@ -78,9 +91,13 @@ def segment_seconds(
 
 
 @jit_inline
-def crosses(small_capacity, large_capacity, size):  # noqa: ANN001, ANN201
+def crosses(
+    small_capacity: NDArray[np.float64],
+    large_capacity: NDArray[np.float64],
+    size: NDArray[np.float64],
+) -> bool:
     """Whether some cache holds the small tile but not the large one."""
-    for c in range(size.shape[0]):
+    for c in range(size.shape[0]):  # noqa: SIM110 - numba compiles no generators
         if small_capacity[c] <= size[c] < large_capacity[c]:
             return True
     return False
@@ -115,7 +132,7 @@ def outer_worth(
                     segment_seconds(
                         boxes, tensors, extents, orders[o], tiles[n], extents, packed, line, size, fill_s,
                         capacity[n], tile, after,
-                    ),  # fmt: skip
+                    ),
                 )
             worth[n] = best
     return worth
@@ -192,7 +209,14 @@ def cover(
 
 
 @jit_inline
-def floor_cycles(extents, is_reduction, core, tuning, simd, tile):  # noqa: ANN001, ANN201
+def floor_cycles(
+    extents: NDArray[np.int64],
+    is_reduction: NDArray[np.int64],
+    core: NDArray[np.float64],
+    tuning: NDArray[np.float64],
+    simd: NDArray[np.int64],
+    tile: NDArray[np.int64],
+) -> float:
     """Return core cycles that no microkernel on this L1 tile undercuts: multiply-adds, calls and stores."""
     tiles = 1.0
     points = 1.0
@@ -223,7 +247,10 @@ def l1_floor(nest: CpuNest, machine: CpuMachine, tiles: NDArray[np.int64]) -> ND
 
 
 @jit_inline
-def is_before(left, right):  # noqa: ANN001, ANN201
+def is_before(
+    left: NDArray[np.float64],
+    right: NDArray[np.float64],
+) -> bool:
     """Lexicographic order of two rows."""
     for i in range(left.shape[0]):
         if left[i] < right[i]:
@@ -234,7 +261,11 @@ def is_before(left, right):  # noqa: ANN001, ANN201
 
 
 @jit_inline
-def keep_best(heap, count, key):  # noqa: ANN001, ANN201
+def keep_best(
+    heap: NDArray[np.float64],
+    count: int,
+    key: NDArray[np.float64],
+) -> int:
     """Insert `key` into a max-heap of rows (lexicographic), dropping the largest when full; return the new count."""
     capacity = heap.shape[0]
     width = key.shape[0]

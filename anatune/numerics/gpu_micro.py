@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from anatune.numerics._jit import jit_helper, jit_inline
+from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
 from anatune.numerics.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.gpu_tile import LIVE_REGISTERS, SECTOR
 from anatune.numerics.shared_memory import conflict_degree_one
@@ -241,13 +241,16 @@ def _stores(n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
         sectors[i] = min(warp_sectors_one(float(gpu.warp_size), lanes, inner, inner * apart), float(gpu.warp_size))
 
 
-@jit_helper
+@jit_sequence
 def micro(n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) -> None:
     """Fill the micro quantities of the first `n` points from inner and width, after `macro`."""
     v = c.values
-    for row in (_LOADS, _WAVEFRONTS, _FETCHES, _FETCHES_BLOCK):
-        v[row, :n] = 0.0
-    v[_CONFLICT, :n] = 1.0
+    for i in range(n):
+        v[_LOADS, i] = 0.0
+        v[_WAVEFRONTS, i] = 0.0
+        v[_FETCHES, i] = 0.0
+        v[_FETCHES_BLOCK, i] = 0.0
+        v[_CONFLICT, i] = 1.0
     for t in range(nest.num_operands):
         if nest.staged == 1:
             _shared_loads(t, n, nest, gpu, c, table)
@@ -257,14 +260,16 @@ def micro(n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) -> None:
     _stores(n, nest, gpu, c, False)
 
 
-@jit_helper
+@jit_sequence
 def best_micro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """Fill the micro quantities with values that no completion of the macro choice can beat (admissible bounds)."""
     v = c.values
-    for row in (_LOADS, _WAVEFRONTS, _FETCHES, _FETCHES_BLOCK):
-        v[row, :n] = 0.0
-    v[_CONFLICT, :n] = 1.0
-    v[_DYNAMIC, :n] = 0.0
+    for i in range(n):
+        v[_LOADS, i] = 0.0
+        v[_WAVEFRONTS, i] = 0.0
+        v[_FETCHES, i] = 0.0
+        v[_FETCHES_BLOCK, i] = 0.0
+        v[_CONFLICT, i] = 1.0
     widest = float(16 // nest.element_bytes)
     steps, threads, warps = v[_STEPS], v[_THREADS], v[_WARPS]
     for t in range(nest.num_operands):
@@ -283,6 +288,4 @@ def best_micro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             wide, wide_block = fetch_one(float(footprint[i]), widest, threads[i], warps[i], float(gpu.warp_size))
             v[_FETCHES, i] += wide
             v[_FETCHES_BLOCK, i] += wide_block
-    for i in range(n):
-        v[_REUSE, i] = math.sqrt(steps[i]) if v[_SPILLED, i] > 0.0 else 1.0
     _stores(n, nest, gpu, c, True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anatune.numerics._jit import jit_helper, jit_inline
+from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
 from anatune.numerics.columns import CHUNK_SIZE, Chunk, Col, Gpu, Nest
 from anatune.numerics.occupancy import register_cap_one, resident_blocks_one
 
@@ -54,6 +54,7 @@ _TILE_BYTES = int(Col.TILE_BYTES)
 _SECTOR_BYTES = int(Col.SECTOR_BYTES)
 _FETCH_LINES = int(Col.FETCH_LINES)
 _DRAM_BYTES = int(Col.DRAM_BYTES)
+_SCRATCH = int(Col.SCRATCH)
 
 
 def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:
@@ -67,7 +68,8 @@ def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:
 def load_points(points: Any, start: int, n: int, nest: Nest, c: Chunk) -> None:
     """Read points[start : start + n] (rows in the order of GpuSpace.columns) into the chunk."""
     stages = c.values[_STAGES]
-    stages[:n] = 1.0
+    for i in range(n):
+        stages[i] = 1.0
     for a in range(nest.num_spatial):
         at = 5 * a
         grid, thread, inner, reg, tile = c.grid[a], c.thread[a], c.inner[a], c.reg[a], c.tile[a]
@@ -148,8 +150,11 @@ def _lanes(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 @jit_helper
 def _operands(n: int, nest: Nest, c: Chunk) -> None:
     v = c.values
-    for row in (_FRAGMENTS, _TILE_BYTES, _SECTOR_BYTES, _FETCH_LINES):
-        v[row, :n] = 0.0
+    for i in range(n):
+        v[_FRAGMENTS, i] = 0.0
+        v[_TILE_BYTES, i] = 0.0
+        v[_SECTOR_BYTES, i] = 0.0
+        v[_FETCH_LINES, i] = 0.0
     for t in range(nest.num_operands):
         fragment = c.fragment[t]
         for i in range(n):
@@ -178,10 +183,11 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     v = c.values
     threads, warps, blocks = v[_THREADS], v[_WARPS], v[_BLOCKS]
     accumulators, steps, shared = v[_ACCUMULATORS], v[_STEPS], v[_SHARED_BYTES]
-    threads[:n] = 1.0
-    blocks[:n] = 1.0
-    accumulators[:n] = 1.0
-    steps[:n] = 1.0
+    for i in range(n):
+        threads[i] = 1.0
+        blocks[i] = 1.0
+        accumulators[i] = 1.0
+        steps[i] = 1.0
     for a in range(nest.num_spatial):
         thread, reg, grid = c.thread[a], c.reg[a], c.grid[a]
         for i in range(n):
@@ -226,15 +232,17 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """
     v = c.values
     dram, blocks, resident, stages = v[_DRAM_BYTES], v[_BLOCKS], v[_RESIDENT], v[_STAGES]
-    dram[:n] = nest.tensor_bytes[nest.num_operands] + nest.epilogue_bytes
+    distinct, rest = v[_SCRATCH], v[_SCRATCH + 1]
+    for i in range(n):
+        dram[i] = nest.tensor_bytes[nest.num_operands] + nest.epilogue_bytes
     for t in range(nest.num_operands):
         whole = nest.tensor_bytes[t]
         if nest.staged == 0 or whole < 0.5 * gpu.l2_bytes:
-            dram[:n] += whole
+            for i in range(n):
+                dram[i] += whole
             continue
-        distinct = np.ones(n)
-        rest = np.empty(n)
         for i in range(n):
+            distinct[i] = 1.0
             rest[i] = min(blocks[i], gpu.num_sms * resident[i])
         for a in range(nest.num_spatial - 1, -1, -1):
             grid = c.grid[a]
@@ -250,7 +258,7 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             dram[i] += max(min(block_bytes * distinct[i] * windows, traffic), min(whole, traffic))
 
 
-@jit_helper
+@jit_sequence
 def macro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """Fill the macro quantities of the first `n` points from grid, thread, reg, tile and STAGES."""
     _footprints(n, nest, c)
