@@ -40,8 +40,6 @@ AUTOTVM_UNROLL = 0
 """Unroll depth where a table has none."""
 CLBLAST_UNROLL = 512
 """Unroll depth that stands for CLBlast's fully unrolled KWI loop."""
-OPENCL_REGISTERS = 256
-"""Vector registers a thread that an AMD GCN kernel can use when it is compiled for its own group size."""
 
 
 @dataclass(frozen=True)
@@ -159,14 +157,12 @@ def clblast_points(frame: pd.DataFrame) -> NDArray[np.int64]:
 def _opencl_hardware(hardware: GpuSpec) -> GpuSpec:
     """Return the hardware as CLBlast's OpenCL kernels see it.
 
-    The AMD specs model TVM's ROCm code generator: it compiles every kernel for up to 1024 work-items a group,
-    so LLVM leaves each thread 64 vector registers (``registers.per_thread``). CLBlast's kernels name the
-    group size they are launched with (reqd_work_group_size) and may use all 256 registers of the hardware.
+    ``compiler.registers_per_thread`` of a spec models TVM's code generator. Its ROCm kernels are compiled for up
+    to 1024 work-items a group, so that LLVM leaves each thread of an mi50 only 64 of its 256 vector registers.
+    CLBlast's kernels name the group size they are launched with (reqd_work_group_size) and may use all.
     """
-    if hardware.vendor != "amd":
-        return hardware
-    registers = msgspec.structs.replace(hardware.registers, per_thread=OPENCL_REGISTERS)
-    return msgspec.structs.replace(hardware, registers=registers)
+    own = msgspec.structs.replace(hardware.compiler, registers_per_thread=hardware.registers.per_thread)
+    return msgspec.structs.replace(hardware, compiler=own)
 
 
 def _divisible(points: NDArray[np.int64], workload: Workload) -> NDArray[np.bool_]:

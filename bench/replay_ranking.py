@@ -17,7 +17,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,14 +64,17 @@ PLAN_RANGE_TFLOP_PER_S = (10.0, 20.0)
 
 
 class RecordedGroup(Protocol):
-    """What the two loaders yield: the recorded points of one workload on one device in one table."""
+    """What the two loaders yield: the recorded points of one workload on one device in one table.
+
+    GPU groups have ``points``, CPU groups ``predicted_time_fn``.
+    """
 
     table: str
+    kind: str
     device: str
     workload_id: str
     workload: Workload
     hardware: GpuSpec | CpuSpec
-    points: NDArray[np.int64]
     time_s: NDArray[np.float64]
     unbiased: NDArray[np.bool_]
 
@@ -114,54 +117,46 @@ class Space:
 
     samples: int
     seed: int
-    drawn: dict[Hashable, NDArray[np.float64]] = field(default_factory=dict)
+    drawn: dict[tuple[Workload, GpuSpec], NDArray[np.float64]] = field(default_factory=dict)
 
-    def times(self, group: RecordedGroup) -> NDArray[np.float64]:
-        """Return the predicted seconds of the sample of the group's space, (num_samples,) float64."""
-        key = (group.workload, group.hardware, getattr(group, "simd", None))
+    def times(self, workload: Workload, hardware: GpuSpec) -> NDArray[np.float64]:
+        """Return the predicted seconds of the sample, (num_samples,) float64."""
+        key = (workload, hardware)
         if key not in self.drawn:
-            model = model_of(group)
+            model = api.model(workload, hardware)
             points = model.space.sample_points(self.samples, self.seed)
             self.drawn[key] = model.evaluate(points).time_s if len(points) else np.empty(0)
         return self.drawn[key]
 
 
-def model_of(group: RecordedGroup) -> Any:
-    """Return the model of a group; CPU groups say which axis their points vectorise."""
-    if isinstance(group.hardware, CpuSpec):
-        from anatune.model.cpu_model import CpuModel
-
-        return CpuModel(group.workload, group.hardware, simd=group.simd)  # type: ignore[attr-defined]
-    return api.model(group.workload, group.hardware)
-
-
-def predict_group(group: RecordedGroup) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the predicted seconds of the group's points and which of them the model calls legal."""
-    if isinstance(group.hardware, CpuSpec):  # its loader knows which rows keep their accumulators in memory
-        seconds = group.predicted_time_fn()  # type: ignore[attr-defined]
-        return seconds, model_of(group).check(group.points) == 0
-    evaluation = model_of(group).evaluate(group.points)
-    return evaluation.time_s, evaluation.rule == 0
-
-
 def score_group(group: RecordedGroup, space: Space | None) -> GroupScore:
-    """Score one group; without `space` the winners' place in the space is not computed (NaN)."""
-    kind = getattr(group, "kind", "")
-    predicted, legal = predict_group(group)
+    """Score one group; without `space` the winners' place in the space is not computed (NaN).
+
+    CPU tables come with predicted times only: their kernels are not all points of the template, so that their
+    legality and their place in the space are not judged.
+    """
+    hardware, kind, sample = group.hardware, group.kind, np.empty(0)
+    if isinstance(hardware, GpuSpec):
+        evaluation = api.model(group.workload, hardware).evaluate(group.points)  # type: ignore[attr-defined]
+        predicted, legal = evaluation.time_s, evaluation.rule == 0
+        if space:
+            sample = space.times(group.workload, hardware)
+    else:
+        predicted = group.predicted_time_fn()  # type: ignore[attr-defined]
+        legal, kind = np.ones(len(predicted), dtype=bool), "cpu"
     good = np.isfinite(group.time_s)
     rows: Iterable[int] = ()
     if good.any():
         rows = np.flatnonzero(good) if kind == "tophub" else [int(np.nanargmin(group.time_s))]
-    sample = space.times(group) if space else np.empty(0)
     winners = []
     for row in rows:
         faster = fraction_faster(sample, float(predicted[row])) if legal[row] or not len(sample) else 1.0
         winners.append(Winner(float(group.time_s[row]), float(predicted[row]), bool(legal[row]), faster))
-    legal_successful, illegal_failed = legality_shares(group.time_s, legal)
+    shares = (math.nan, math.nan) if kind == "cpu" else legality_shares(group.time_s, legal)
     one_each = kind == "tophub"  # several bests of one layer: nothing to rank
     return GroupScore(
         group.table,
-        "cpu" if isinstance(group.hardware, CpuSpec) else kind,
+        kind,
         group.device,
         group.workload_id,
         len(good),
@@ -169,8 +164,7 @@ def score_group(group: RecordedGroup, space: Space | None) -> GroupScore:
         int((group.unbiased & good).sum()),
         int((legal & good).sum()),
         int((~legal & ~good).sum()),
-        legal_successful,
-        illegal_failed,
+        *shares,
         math.nan if one_each else spearman_measured(predicted, group.time_s, group.unbiased),
         dict.fromkeys(TOPS, math.nan) if one_each else top_k_regret(predicted, group.time_s, legal, TOPS),
         winners,
@@ -235,6 +229,7 @@ def summarise(scores: Sequence[GroupScore]) -> list[Summary]:
 def _summary(table: str, device: str, part: Sequence[GroupScore]) -> Summary:
     winners = winners_of(part)
     rows, failed = sum(s.num_rows for s in part), sum(s.num_failed for s in part)
+    judged = any(score.kind != "cpu" for score in part)
     error, mean_error = winners_errors(winners)
     return Summary(
         table,
@@ -246,8 +241,8 @@ def _summary(table: str, device: str, part: Sequence[GroupScore]) -> Summary:
         {k: quantile((s.regret[k] for s in part), 0.9) for k in TOPS},
         {keep: survivors(winners, keep) for keep in KEEP_SHARES},
         len(winners),
-        sum(s.num_legal_successful for s in part) / (rows - failed) if rows > failed else math.nan,
-        sum(s.num_illegal_failed for s in part) / failed if failed else math.nan,
+        sum(s.num_legal_successful for s in part) / (rows - failed) if rows > failed and judged else math.nan,
+        sum(s.num_illegal_failed for s in part) / failed if failed and judged else math.nan,
         error,
         mean_error,
         layer_correlation(part),
@@ -315,8 +310,8 @@ def aims(scores: Sequence[GroupScore], plan_tflop_per_s: float) -> list[Aim]:
 
     Spearman and regret are medians over the workloads of all TVM tables (all CLBlast tables) together;
     their parts are each table and device apart. The winners' error is over the winners of all tables, its
-    parts over those of each device. The rank correlation over layers is one for each device; its median is
-    judged.
+    parts over those of each device. The rank correlation over layers is one for each device (or table and
+    device); their median is judged.
     """
     gpu = [score for score in scores if score.kind != "cpu"]
     out: list[Aim] = []
@@ -349,9 +344,10 @@ def aims(scores: Sequence[GroupScore], plan_tflop_per_s: float) -> list[Aim]:
         values = {device: winners_errors(winners_of(some))[index] for device, some in devices.items()}
         reached = winners_errors(winners_of(gpu))[index]
         out.append(Aim(over, f"error of winners, {name}", reached, high=30.0, unit=" %", parts=values))
-    values = {device: layer_correlation(some) for device, some in devices.items()}
-    name = "rank correlation of winners"
-    out.append(Aim("median over GPUs", name, quantile(values.values(), 0.5), 0.95, parts=values))
+    for over, some in (("median over GPUs", devices), ("median over GPU tables", _by(gpu, _table_and_device))):
+        values = {where: layer_correlation(part) for where, part in some.items()}
+        name = "rank correlation of winners"
+        out.append(Aim(over, name, quantile(values.values(), 0.5), 0.95, parts=values))
     low, high = PLAN_RANGE_TFLOP_PER_S
     out.append(
         Aim(

@@ -99,7 +99,7 @@ def test_clblast_rows(tmp_path):
     # i is CLBlast's N: consecutive rows of a thread; j its M: two virtual threads of two elements.
     assert group.points.tolist() == [[2, 1, 16, 1, 4, 2, 2, 8, 1, 2, 8, 16, 2, 512, 1, 2]]
     assert group.workload == anatune.matmul(128, 64, 256, transpose_a=True)
-    assert group.hardware.registers.per_thread == recorded_gpu.OPENCL_REGISTERS
+    assert group.hardware.compiler.registers_per_thread == group.hardware.registers.per_thread == 256
     assert notes == ["gemm_clblast_new__mit: 1 rows do not stage both operands (SA, SB), left out"]
 
 
