@@ -32,7 +32,7 @@ _PUBLIC = {
     "Plan": "anatune.api",
 }  # fmt: skip
 
-__all__ = sorted([*_PUBLIC, "__version__"])  # noqa: PLE0605
+__all__ = sorted([*_PUBLIC, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "hardware", "plan", "predict", "space"]
 
 
-def hardware(name: str | os.PathLike[str]) -> GpuSpec | CpuSpec:
+def hardware(name: str | Path) -> GpuSpec | CpuSpec:
     """Return the hardware spec called `name`, an alias of one, or the TOML file at a path.
 
     "host" is the present machine: the spec that ``anatune hw detect`` saved, else what detection finds now.

@@ -70,8 +70,9 @@ class GpuSpace:
     @cached_property
     def size(self) -> int:
         """Exact number of points, legal or not."""
-        tilings = math.prod(count_factorisations(self.extents[a], len(self.levels[a])) for a in self.axes)
-        return tilings * len(self.unroll_depths) * len(self.fetch_widths) ** len(self.staged)
+        tilings: int = math.prod(count_factorisations(self.extents[a], len(self.levels[a])) for a in self.axes)
+        widths: int = len(self.fetch_widths) ** len(self.staged)
+        return tilings * len(self.unroll_depths) * widths
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -178,11 +179,13 @@ class GpuSpace:
                 f"schedule of {schedule.workload.describe()!r} ({schedule.template}) used with {self!r}; "
                 "build it with this space's schedule()"
             )
-        return np.array([
-            *(factor for axis in self.axes for factor in schedule.tiles[axis]),
-            schedule.unroll,
-            *(schedule.vector.get(tensor, 1) for tensor in self.staged),
-        ])
+        return np.array(
+            [
+                *(factor for axis in self.axes for factor in schedule.tiles[axis]),
+                schedule.unroll,
+                *(schedule.vector.get(tensor, 1) for tensor in self.staged),
+            ]
+        )
 
     def schedule(
         self,
@@ -220,7 +223,9 @@ class GpuSpace:
         widths = dict.fromkeys(self.staged, 1)
         for tensor, width in (vector or {}).items():
             if tensor not in widths:
-                raise SpaceError(f"vector: unknown tensor {tensor!r}, expected some of {', '.join(self.staged) or 'none'}")
+                raise SpaceError(
+                    f"vector: unknown tensor {tensor!r}, expected some of {', '.join(self.staged) or 'none'}"
+                )
             _check_count(f"vector[{tensor!r}]", width, 1)
             widths[tensor] = int(width)
         return Schedule(self.workload, self.hardware, self.template, complete, int(unroll), widths)

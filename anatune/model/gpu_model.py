@@ -24,6 +24,28 @@ from anatune.numerics.shared_memory import conflict_table
 __all__ = ["GpuModel"]
 
 PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
+FEATURES = (
+    "OI_Global_Mem",
+    "OI_Shared_Mem",
+    "Reg_Reuse_Factor",
+    "ILP",
+    "WLP",
+    "Estimated_Occupancy",
+    "Wave_Efficiency",
+)
+"""The seven features of [ICS24] Sec. 4.1, under the paper's names."""
+RESOURCES = (
+    "registers_per_thread",
+    "spilled_registers",
+    "shared_bytes_per_block",
+    "threads_per_block",
+    "blocks",
+    "blocks_per_sm",
+    "accumulators_per_thread",
+    "bank_conflicts",
+    "dram_bytes",
+    "l2_bytes",
+)
 LIMITERS = {int(limiter): limiter.name.lower() for limiter in Limiter}
 REGISTER_BYTES = 4
 
@@ -144,10 +166,6 @@ class GpuModel:
 
     def _prediction(self, i: int, time_s: float, rule: int, columns: dict[str, list[float]]) -> Prediction:
         parts = {name: columns[name][i] for name in PARTS}
-        features = ("OI_Global_Mem", "OI_Shared_Mem", "Reg_Reuse_Factor", "ILP", "WLP")
-        features += ("Estimated_Occupancy", "Wave_Efficiency")
-        resources = ("registers_per_thread", "spilled_registers", "shared_bytes_per_block", "threads_per_block")
-        resources += ("blocks", "blocks_per_sm", "accumulators_per_thread", "bank_conflicts", "dram_bytes", "l2_bytes")
         levels = {"dram": "dram_bytes", "l2": "l2_bytes", "shared": "shared_traffic_bytes"}
         return Prediction(
             time_s=time_s,
@@ -157,11 +175,9 @@ class GpuModel:
             occupancy=columns["occupancy"][i],
             occupancy_limiter=LIMITERS[int(columns["limiter"][i])],
             waves=columns["waves"][i],
-            features={name: columns[name][i] for name in features},
-            traffic_over_bound={
-                level: columns[levels[level]][i] / bound for level, bound in self.io_bounds.items()
-            },
-            resources={name: columns[name][i] for name in resources},
+            features={name: columns[name][i] for name in FEATURES},
+            traffic_over_bound={level: columns[levels[level]][i] / bound for level, bound in self.io_bounds.items()},
+            resources={name: columns[name][i] for name in RESOURCES},
             legal=rule == 0,
             rule="" if rule == 0 else self.rules[rule - 1].id,
         )

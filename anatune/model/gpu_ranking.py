@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from anatune.core.factor import count_factorisations, divisors, factorisations
 from anatune.core.space_gpu import GpuSpace
 from anatune.model.evaluation import Guarantee, Ranking
-from anatune.numerics.gpu_tile import RULE_THREADS
 from anatune.numerics.gpu_search import Options, list_macros
+from anatune.numerics.gpu_tile import RULE_THREADS
 
 if TYPE_CHECKING:
     from anatune.model.gpu_model import GpuModel
@@ -170,7 +170,7 @@ class _BranchAndBound:
 
     def _bound_all(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], Points, bool]:
         """Bound every macro choice; return the bounds and numbers of those that may beat the incumbents."""
-        total = int(self._options.below[0] * self._options.count[0])
+        total = int(self._options.below[0] * self._options.num_options[0])
         max_threads = self._model.hardware.compute.max_threads_per_block
         points = np.ones((SLAB_MACROS, len(self._space.columns)), dtype=np.int64)
         slab_numbers, weights = np.empty(SLAB_MACROS, dtype=np.int64), np.empty(SLAB_MACROS)
@@ -204,7 +204,9 @@ class _BranchAndBound:
             choice[axis] = option
         at = {axis: index for index, axis in enumerate((*self._spatial, *self._reduction))}
         spatial = {a: tuple(int(t[at[a], choice[a]]) for t in self._options[1:4]) for a in self._spatial}
-        reduction = {a: tuple(int(t[at[a], choice[a]]) for t in (self._options[1], self._options[3])) for a in self._reduction}
+        reduction = {
+            a: tuple(int(t[at[a], choice[a]]) for t in (self._options[1], self._options[3])) for a in self._reduction
+        }
         inner = list(itertools.product(*(divisors(spatial[a][2]) for a in self._spatial)))
         widths = list(itertools.product(*(space.fetch_widths for _ in space.staged)))
         classes = np.empty((len(inner) * len(widths), len(space.columns)), dtype=np.int64)
@@ -223,7 +225,9 @@ class _BranchAndBound:
             classes[:, first : first + 3] = (reduction[axis][0], 1, reduction[axis][1])
         classes[:, column["unroll"]] = space.unroll_depths[-1]
         if widths:
-            classes[:, column["unroll"] + 1 :] = np.tile(np.array(widths, dtype=np.int64).reshape(len(widths), -1), (len(inner), 1))
+            classes[:, column["unroll"] + 1 :] = np.tile(
+                np.array(widths, dtype=np.int64).reshape(len(widths), -1), (len(inner), 1)
+            )
         bounds = model.class_bounds(classes)
         self._bounded += len(classes)
         for row in np.argsort(bounds, kind="stable"):

@@ -9,7 +9,7 @@ from anatune.core.workload import DTYPE_BYTES, Access, Workload
 from anatune.numerics.columns import Chunk, Gpu, Nest
 from anatune.numerics.gpu_tile import new_chunk
 
-__all__ = ["pack_gpu", "pack_nest", "pack_chunk"]
+__all__ = ["pack_chunk", "pack_gpu", "pack_nest"]
 
 SECTOR_BYTES = 32
 

@@ -6,6 +6,7 @@ does not notice an edit in a file that a cached function merely calls into, and 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 from collections.abc import Callable
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
-from numba.core import config as numba_config
+from numba.core import config
 
 __all__ = ["cache_folder", "has_cached_code", "jit", "jit_helper", "jit_inline", "jit_sequence"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_STRICT = {"error_model": "numpy", "fastmath": False, "nogil": True}
+_settings: Any = config  # its attributes are made at run time
+_njit: Any = functools.partial(numba.njit, error_model="numpy", nogil=True)
 # error_model="numpy": 1/0 is inf, not an exception, and loops vectorise. fastmath stays off so that scalar, batch and
 # no-JIT runs agree to the last bit; nogil lets callers use threads.
 
@@ -36,7 +38,7 @@ def cache_folder() -> Path:
 
     NUMBA_CACHE_DIR, which numba reads into its configuration, is respected as the base.
     """
-    base = Path(numba_config.CACHE_DIR) if numba_config.CACHE_DIR else Path.home() / ".cache" / "anatune"
+    base = Path(_settings.CACHE_DIR) if _settings.CACHE_DIR else Path.home() / ".cache" / "anatune"
     return base / f"numerics-{_digest()}"
 
 
@@ -50,27 +52,27 @@ def has_cached_code(function: str) -> bool:
 
 def jit(function: _Function) -> _Function:
     """Compile `function` lazily, cached on disk: for the batch functions that Python calls."""
-    before = numba_config.CACHE_DIR
+    before = _settings.CACHE_DIR
     try:
-        numba_config.CACHE_DIR = str(_FOLDER)
+        _settings.CACHE_DIR = str(_FOLDER)
         try:
-            return numba.njit(cache=True, **_STRICT)(function)  # type: ignore[no-any-return]
+            return _njit(cache=True)(function)  # type: ignore[no-any-return]
         except RuntimeError:  # no place to write to: compile in every process rather than fail
-            return numba.njit(**_STRICT)(function)  # type: ignore[no-any-return]
+            return _njit()(function)  # type: ignore[no-any-return]
     finally:
-        numba_config.CACHE_DIR = before
+        _settings.CACHE_DIR = before
 
 
 def jit_helper(function: _Function) -> _Function:
     """Compile a helper that other compiled functions call (once a chunk); it is part of their cached code."""
-    return numba.njit(**_STRICT)(function)  # type: ignore[no-any-return]
+    return _njit()(function)  # type: ignore[no-any-return]
 
 
 def jit_sequence(function: _Function) -> _Function:
     """Compile a helper that mainly calls other helpers as a part of its caller, not as a function of its own."""
-    return numba.njit(inline="always", **_STRICT)(function)  # type: ignore[no-any-return]
+    return _njit(inline="always")(function)  # type: ignore[no-any-return]
 
 
 def jit_inline(function: _Function) -> _Function:
     """Compile a scalar helper and inline it wherever it is called, so that the caller's loop can be vectorised."""
-    return numba.njit(forceinline=True, **_STRICT)(function)  # type: ignore[no-any-return]
+    return _njit(forceinline=True)(function)  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ __all__ = ["Options", "list_macros"]
 class Options(NamedTuple):
     """The options of every axis (spatial axes first), padded to the longest axis."""
 
-    count: NDArray[np.int64]
+    num_options: NDArray[np.int64]
     """(axes,)"""
     first: NDArray[np.int64]
     """(axes, options): grid of a spatial axis, stages of a reduction axis."""
@@ -58,7 +58,7 @@ def list_macros(
     -------
     (next number, choices written, points of the space that were skipped)
     """
-    num_axes = o.count.shape[0]
+    num_axes = o.num_options.shape[0]
     digits = np.empty(num_axes, np.int64)
     threads = np.ones(num_axes + 1, np.int64)
     skipped = 0.0
@@ -105,7 +105,7 @@ def list_macros(
         number += o.below[at]
         for a in range(at + 1, num_axes):
             digits[a] = 0
-        while at > 0 and digits[at] + 1 == o.count[at]:
+        while at > 0 and digits[at] + 1 == o.num_options[at]:
             digits[at] = 0
             at -= 1
         digits[at] += 1

@@ -13,6 +13,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
 from anatune.numerics.columns import CHUNK_SIZE, Chunk, Col, Gpu, Nest
@@ -59,9 +60,24 @@ _SCRATCH = int(Col.SCRATCH)
 
 def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:
     """Allocate the columns of one chunk."""
-    rows = (num_spatial, num_spatial, num_spatial, num_spatial, num_axes, num_spatial, *(num_operands,) * 4, 10)
-    ints = [np.ones((count, CHUNK_SIZE), np.int64) for count in rows]
-    return Chunk(*ints, np.zeros((int(Col.COUNT), CHUNK_SIZE)))
+
+    def ones(rows: int) -> NDArray[np.int64]:
+        return np.ones((rows, CHUNK_SIZE), dtype=np.int64)
+
+    return Chunk(
+        grid=ones(num_spatial),
+        thread=ones(num_spatial),
+        reg=ones(num_spatial),
+        inner=ones(num_spatial),
+        tile=ones(num_axes),
+        lanes=ones(num_spatial),
+        width=ones(num_operands),
+        footprint=ones(num_operands),
+        run=ones(num_operands),
+        fragment=ones(num_operands),
+        temporary=ones(10),
+        values=np.zeros((int(Col.COUNT), CHUNK_SIZE)),
+    )
 
 
 @jit_helper
@@ -143,7 +159,7 @@ def _lanes(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         lanes, thread = c.lanes[a], c.thread[a]
         for i in range(n):
             lanes[i] = min(thread[i], rest[i])
-            left = int(math.ceil(rest[i] / thread[i]))
+            left = math.ceil(rest[i] / thread[i])
             rest[i] = left if thread[i] < rest[i] else 1
 
 
@@ -226,7 +242,9 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 @jit_helper
 def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
-    """An operand that fits half the L2 is read once; else each window of concurrent blocks reads its distinct tiles.
+    """Fill DRAM_BYTES.
+
+    An operand that fits half the L2 is read once; else each window of concurrent blocks reads its distinct tiles.
 
     Source: [Origami] window of concurrently running tiles.
     """

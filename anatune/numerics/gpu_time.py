@@ -128,7 +128,8 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         instructions = warps * (accumulators * steps + loads + STAGE_INSTRUCTIONS + local)
         instructions += v[_FETCHES_BLOCK, i] * FETCH_INSTRUCTIONS
         issue = instructions / gpu.issue_per_cycle
-        shared = warps * v[_WAVEFRONTS, i] + (v[_FETCH_LINES, i] + v[_TILE_BYTES, i] / 128.0 + warps * local) * warp / 32.0
+        staging = v[_FETCH_LINES, i] + v[_TILE_BYTES, i] / 128.0
+        shared = warps * v[_WAVEFRONTS, i] + (staging + warps * local) * warp / 32.0
         compute = norm2(norm2(fma, issue, shared), spill, 0.0)
         chain = max(accumulators * steps * SINGLE_WARP_CYCLES + loads, steps * gpu.fma_latency)
         chain += gpu.shared_latency * max(1.0, steps / STEPS_IN_FLIGHT) * staged + local_wait
