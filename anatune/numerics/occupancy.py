@@ -20,6 +20,10 @@ _REGISTERS = int(Limiter.REGISTERS)
 _SHARED = int(Limiter.SHARED)
 _BLOCKS = int(Limiter.BLOCKS)
 
+LAUNCH_PARTITIONS = 4
+"""Least sub-partitions that a block's warps are rounded up to when a launch is checked: sm_60, which has 2, refuses
+what its successors with 4 could not run. Source: [CUDA-occupancy] cudaOccMaxActiveBlocksPerMultiprocessor."""
+
 
 @jit_inline
 def ceil_div(a: int, b: int) -> int:
@@ -32,8 +36,7 @@ def resident_blocks_one(threads: int, registers: int, shared_bytes: int, gpu: Gp
     """Return (resident blocks of an SM, Limiter code); 0 blocks where a block cannot run at all.
 
     Registers are divided among the SM's sub-partitions: each holds a whole number of warps. The rounding up of a
-    block's warps to sub-partitions applies to the legality of the block only. A block whose warps the register file
-    cannot hold in whole sub-partitions cannot run either (that is what the calculator says on sm_60).
+    block's warps to sub-partitions (at least LAUNCH_PARTITIONS) applies to the legality of the block only.
 
     Parameters
     ----------
@@ -45,7 +48,8 @@ def resident_blocks_one(threads: int, registers: int, shared_bytes: int, gpu: Gp
     by_warps = gpu.max_warps_sm // warps
     if threads > gpu.max_threads_block or by_warps == 0:
         return 0, _THREADS
-    rounded = ceil_div(warps, gpu.sub_partitions) * gpu.sub_partitions
+    partitions = max(gpu.sub_partitions, LAUNCH_PARTITIONS)
+    rounded = ceil_div(warps, partitions) * partitions
     if registers > gpu.registers_thread or registers_warp * rounded > gpu.registers_block:
         return 0, _REGISTERS
     if shared_bytes > gpu.shared_block_bytes:
@@ -69,7 +73,8 @@ def resident_blocks_one(threads: int, registers: int, shared_bytes: int, gpu: Gp
 def register_cap_one(threads: int, gpu: Gpu) -> int:
     """Return the most registers a thread can have so that a block of `threads` still runs."""
     warps = ceil_div(threads, gpu.warp_size)
-    rounded = ceil_div(warps, gpu.sub_partitions) * gpu.sub_partitions
+    partitions = max(gpu.sub_partitions, LAUNCH_PARTITIONS)
+    rounded = ceil_div(warps, partitions) * partitions
     per_warp = gpu.registers_block // rounded // gpu.register_unit * gpu.register_unit
     cap = per_warp // gpu.warp_size
     return cap if cap < gpu.registers_thread else gpu.registers_thread
