@@ -8,9 +8,9 @@ reduction around tile_oh * ow_bn rows of oc_bn channels. Data, weight and output
 begins (AutoTVM tunes with packed placeholders), so all three are packed; ic_bn only orders the input channels.
 
 Ansor (SSRSRS): levels 0 and 1 of each spatial axis outside the outer reduction loops, levels 2 inside them, then the
-inner reduction loops around level 3; the last spatial axis is vectorised in the tensors' own layout. Level 1 belongs to the
-parallel loop when four or more loops are fused. Without cache_write or unrolling the accumulators live in memory, which is
-scored as a spill.
+inner reduction loops around level 3; the last spatial axis is vectorised in the tensors' own layout. Level 1 belongs to
+the parallel loop when more loops are fused than there are spatial axes. Without cache_write or unrolling the
+accumulators live in memory, which is scored as a spill.
 
 Neither source names an instruction set: with a bare "llvm" target on x86 that is SSE2, four lanes and no fused
 multiply-add (its latency is the addition's).
@@ -68,9 +68,10 @@ class CpuGroup:
 def as_compiled(hardware: CpuSpec) -> CpuSpec:
     """Return `hardware` as a bare "llvm" target uses it.
 
-    x86: SSE2, 16 registers, a multiply-add is movaps, mulps, addps: 4/3 of them a cycle from 4 decoded instructions; sums
-    are reassociated into two chains of additions (latency 3). Cortex-A72: accumulating multiply-adds issue every 3
-    cycles (late forwarding; Cortex-A72 software optimisation guide).
+    x86: SSE2, 16 registers, a multiply-add is movaps, mulps, addps: 4/3 of them a cycle from 4 decoded instructions.
+    The latency, 1.5 cycles instead of an addition's 3, is fitted to the table's kernels of one accumulator.
+    Cortex-A72: dependent multiply-adds issue every 3 cycles (late forwarding of the accumulator, by its optimisation
+    guide, unverified; the table's kernels of one accumulator agree).
     """
     compute = hardware.compute
     if hardware.arch == "cortex-a72":
@@ -119,7 +120,9 @@ def _keep(model: CpuModel, level: str, tensor: str) -> int:
 
 
 def nchwc_nest(workload: Workload, ic: int, oc: int, more_y: int, more_x: int) -> Workload:
-    """Return `workload` (conv2d) on blocked tensors [n, c / ic, h, w, ic], [f / oc, c / ic, r, s, ic, oc], padded already.
+    """Return `workload` (conv2d) on blocked tensors that are padded already.
+
+    Data [n, c / ic, h, w, ic], weight [f / oc, c / ic, r, s, ic, oc], output [n, f / oc, y, x, oc].
 
     ``more_y`` and ``more_x`` extra outputs are computed; `oc` is widened to a power of two.
     """

@@ -26,8 +26,8 @@ from anatune.core.workload import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Worklo
 
 __all__ = [
     "constant_tensors",
-    "pair_calls",
     "packable_tensors",
+    "pair_calls",
     "segment_shape",
     "simd_axis",
     "simd_lanes",

@@ -15,19 +15,20 @@ reduction axis, and (l2, l1, unroll) of a window axis (rx, ry: they only slide a
 
 ``Schedule.options``:
 
-========================  ==============================================================================================
-"simd_axis", "simd_lanes"  Axis that vectors run along (a rule of `core.microkernels`) and elements of a vector. Its register
-                           (or unroll) factor is in elements: 32 with 16 lanes are 2 vectors; 9 is one vector with 7 idle
-                           (masked) lanes; the last vector of a segment is masked likewise.
-"pair.<axis>"              Only where two microkernels share an axis: (calls, units, calls, units), the smaller kernel first.
-                           The register factor is then the whole segment they cover and l1 is 1; units are rows, or
-                           vectors on the SIMD axis: (1, 8, 1, 9) covers 17.
-"order.<level>"            Axes from the outermost to the innermost loop (loops of one iteration may be left out of code).
-"packed"                   Tensors copied into tile order: operands as contiguous slivers along the microkernel's loops, a
-                           result as a temporary in microkernel order that is transposed when it is complete.
-"packed_ahead"             Those of them that are packed before the run (constant operands: no cost).
-"parallel"                 Whether the fused "outer" loops are distributed over the cores.
-========================  ==============================================================================================
+========================= ============================================================================================
+"simd_axis"               Axis that vectors run along (a rule of `core.microkernels`). Its register (or unroll) factor
+                          is in elements: 32 with 16 lanes are 2 vectors, 9 one vector with 7 idle (masked) lanes; the
+                          last vector of a segment is masked likewise.
+"simd_lanes"              Elements of a vector.
+"pair.<axis>"             Only where two microkernels share an axis: (calls, units, calls, units), the smaller kernel
+                          first. The register factor is then the whole segment they cover and l1 is 1; units are
+                          rows, or vectors on the SIMD axis: (1, 8, 1, 9) covers 17.
+"order.<level>"           Axes from the outermost to the innermost loop (loops of one iteration need no code).
+"packed"                  Tensors copied into tile order: operands as contiguous slivers along the microkernel's
+                          loops, a result as a temporary in microkernel order that is transposed when complete.
+"packed_ahead"            Those of them that are packed before the run (constant operands: no cost).
+"parallel"                Whether the fused "outer" loops are distributed over the cores.
+========================= ============================================================================================
 
 A point is an integer vector: the factors axis by axis, one "pair" column for each axis that may have a pair (number of
 calls, 0 for a single microkernel), the index of each level's order, one 0/1 for each packable tensor, one 0/1 for
@@ -387,7 +388,8 @@ class CpuSpace:
             if wanted and (int(tiles[axis][-2]) != 1 or wanted not in pair_calls(segment, unit, self.max_kernel)):
                 raise SpaceError(
                     f"calls[{axis!r}] is {wanted} for a segment of {segment}, expected one of "
-                    f"{pair_calls(segment, unit, self.max_kernel) or 'none: one microkernel fits'} and an l1 factor of 1"
+                    f"{pair_calls(segment, unit, self.max_kernel) or 'none: one microkernel fits'} "
+                    "and an l1 factor of 1"
                 )
             values.append(int(wanted))
         accesses = {access.tensor: access for access in (*self.workload.reads, self.workload.write)}

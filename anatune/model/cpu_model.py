@@ -204,8 +204,13 @@ class CpuModel:
                     resources={
                         name: float(columns[name][at])
                         for name in (
-                            "registers", "accumulators", "unrolled_fma", "threads",
-                            "l1_tile_bytes", "l2_tile_bytes", "l3_tile_bytes",
+                            "registers",
+                            "accumulators",
+                            "unrolled_fma",
+                            "threads",
+                            "l1_tile_bytes",
+                            "l2_tile_bytes",
+                            "l3_tile_bytes",
                         )
                     },
                     legal=code == 0,

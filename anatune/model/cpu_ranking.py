@@ -291,9 +291,7 @@ class _Search:
         exposed = self.model.machine.tuning[3]
         return np.asarray(np.maximum(core_s, memory_s) + exposed * np.minimum(core_s, memory_s) + fixed_s)
 
-    def _conditions(
-        self, packed: NDArray[np.bool_], parallel: int, threads: float
-    ) -> tuple[Floats, Floats, float]:
+    def _conditions(self, packed: NDArray[np.bool_], parallel: int, threads: float) -> tuple[Floats, Floats, float]:
         """Return cache sizes, seconds per byte and constant seconds: the same formulas as in `evaluate_points`."""
         nest, machine = self.model.nest, self.model.machine
         size = machine.size_bytes / np.minimum(threads, machine.shared_by)
@@ -333,9 +331,7 @@ class _Search:
                 core = floor / threads
                 yield float(self._time(core, moved * fill_s.sum() / threads, fixed)), packed, parallel, threads
 
-    def _run_group(
-        self, packed: NDArray[np.bool_], parallel: int, threads: float, deadline: float
-    ) -> float:
+    def _run_group(self, packed: NDArray[np.bool_], parallel: int, threads: float, deadline: float) -> float:
         """Search all classes of a group; return the lowest bound of what the deadline left out."""
         model, lattice = self.model, self.lattice
         nest, machine = model.nest, model.machine
@@ -376,9 +372,7 @@ class _Search:
             )
             worth_of_class = np.full(len(around), np.inf)
             worth_of_class[small] = found
-            scalars = np.array(
-                [share, base, fixed, packed.sum(), parallel, len(self.classes), _STEP], dtype=np.float64
-            )
+            scalars = np.array([share, base, fixed, packed.sum(), parallel, len(self.classes), _STEP], dtype=np.float64)
             self.classes.append(
                 _Class(
                     packed, parallel, lattice.chunks[chosen], scalars, size, fill_s, capacity, lattice.middle,
@@ -442,17 +436,16 @@ def _points(search: _Search, top_k: int) -> tuple[Integers, bool]:
         ready = ready[np.lexsort(ready[:, 1:].T[::-1])]
         if is_full and step >= last[0]:
             ready = ready[[tuple(row[1:]) <= tuple(last[1:]) for row in ready.tolist()]]
-        found, was_cut, has_more = [], False, False
+        found, was_cut, later_s = [], False, math.inf
         for at, node in enumerate(ready):
             rows, cut, more = _completions(search, node, step, limit)
-            has_more = has_more or more
+            later_s = min(later_s, more)
             was_cut = was_cut or cut
             if len(rows):
                 found.append(rows)
             if at + 1 < len(ready) and (ready[at + 1, 1:-1] == node[1:-1]).all():
                 continue
             if sum(map(len, found)) >= limit:  # duplicates are few: check whether these suffice
-                has_more = True
                 break
         if found:
             new = np.concatenate(found)
@@ -471,20 +464,22 @@ def _points(search: _Search, top_k: int) -> tuple[Integers, bool]:
         later = nodes[nodes[:, 0] > step]
         if is_full and step >= last[0]:
             return chosen, False
-        if not has_more and not len(later):
+        following = min(
+            float(later[0, 0]) if len(later) else math.inf,
+            math.floor(math.log(later_s) / _STEP - 1e-9) if later_s < math.inf else math.inf,
+        )
+        if following == math.inf:
             return chosen, True
-        step = step + 1.0 if has_more else float(later[0, 0])
+        step = max(step + 1.0, following)
 
 
-def _completions(
-    search: _Search, node: Floats, step: float, limit: int
-) -> tuple[Integers, bool, bool]:
-    """Return the points of one node in a tie step, whether they were cut at `limit`, whether later ones exist."""
+def _completions(search: _Search, node: Floats, step: float, limit: int) -> tuple[Integers, bool, float]:
+    """Return the points of one node in a tie step, whether they were cut at `limit`, seconds of later ones."""
     model, lattice = search.model, search.lattice
     space, nest = model.space, model.nest
     own = search.classes[int(node[-1])]
     found = np.empty((limit, 5), dtype=np.int64)
-    count, has_more = complete(
+    count, later_s = complete(
         nest, model.machine, lattice.tiles, own.capacity, node, own.middle, own.middle_worth, own.chunks,
         own.chunk_worth, own.packed, own.size, own.fill_s, own.scalars, step, found,
     )  # fmt: skip
@@ -515,7 +510,7 @@ def _completions(
         if column >= 0:
             points[:, column] = int(own.packed[x])
     points[:, nest.simd[2]] = own.parallel
-    return points, count == limit, has_more
+    return points, count == limit, later_s
 
 
 class _Kernel(NamedTuple):
@@ -566,10 +561,7 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
                     product = min(unroll * factor, code_limit + 1)
                     state = _Kernel(all_rows, own, vectors, product, pairs, chunks)
                 else:
-                    grown = tuple(
-                        o * factor if nest.uses[x, a] else o
-                        for x, o in enumerate(own)
-                    )
+                    grown = tuple(o * factor if nest.uses[x, a] else o for x, o in enumerate(own))
                     paired = min(pairs + is_pair, 2)
                     state = _Kernel(all_rows * factor, grown, vectors, unroll, paired, chunks | is_chunked)
                 if state.rows * state.vectors > registers:

@@ -109,7 +109,7 @@ def call_cycles(
     else:  # the SIMD axis is summed over: a horizontal sum of log2(lanes) shuffles and adds for each call
         stores = accumulators + 2.0 * np.log2(simd[1])
         reloads = 1.0
-    cycles = stores / core[4]
+    cycles: float = stores / core[4]
     if simd[3]:
         cycles += tuning[0] + core[1]
     else:

@@ -232,7 +232,8 @@ def floor_cycles(
     if is_reduction[simd[0]]:
         steps *= tile[simd[0]]
     call = (tuning[0] + core[1]) / (tuning[6] * core[2]) if simd[3] else 0.0
-    return tiles * points * (1.0 / (core[0] * core[8]) + call / steps)
+    floor: float = tiles * points * (1.0 / (core[0] * core[8]) + call / steps)
+    return floor
 
 
 @jit
@@ -517,7 +518,7 @@ def complete(
     scalars: NDArray[np.float64],
     wanted_step: float,
     found: NDArray[np.int64],
-) -> tuple[int, bool]:
+) -> tuple[int, float]:
     """Enumerate the completions of `node` whose time falls into tie step `wanted_step`, in the order of ties.
 
     Parameters
@@ -532,8 +533,8 @@ def complete(
 
     Returns
     -------
-    tuple of (int, bool)
-        Rows found; whether there are completions in a later step.
+    tuple of (int, float)
+        Rows found; seconds below which no completion of a later step lies (inf: there is none).
     """
     extents, is_reduction, simd = nest.extents, nest.is_reduction, nest.simd
     boxes, tensors = nest.boxes, nest.tensors
@@ -592,7 +593,7 @@ def complete(
     )
     limit = np.exp((wanted_step + 1.0) * step) * (1.0 + 1e-9)
     count = 0
-    has_more = False
+    later = np.inf
     for m in range(middle.shape[0]):
         l2_tile = tiles[middle[m]]
         fits = True
@@ -602,8 +603,9 @@ def complete(
                 break
         if not fits:
             continue
-        if combine(core_s, share * (inside + middle_worth[m]), tuning[3]) + fixed_s > limit:
-            has_more = True
+        lowest_s = combine(core_s, share * (inside + middle_worth[m]), tuning[3]) + fixed_s
+        if lowest_s > limit:
+            later = min(later, lowest_s)
             continue
         lowest = np.inf
         for o in range(l2_orders.shape[0]):
@@ -615,8 +617,9 @@ def complete(
                 tile, after,
             )  # fmt: skip
             lowest = min(lowest, l2_s[o])
-        if combine(core_s, share * (inside + lowest + middle_worth[m]), tuning[3]) + fixed_s > limit:
-            has_more = True
+        lowest_s = combine(core_s, share * (inside + lowest + middle_worth[m]), tuning[3]) + fixed_s
+        if lowest_s > limit:
+            later = min(later, lowest_s)
             continue
         for n in range(chunks.shape[0]):
             chunk = tiles[chunks[n]]
@@ -627,8 +630,9 @@ def complete(
                     break
             if not fits:
                 continue
-            if combine(core_s, share * (inside + lowest + chunk_worth[n]), tuning[3]) + fixed_s > limit:
-                has_more = True
+            lowest_s = combine(core_s, share * (inside + lowest + chunk_worth[n]), tuning[3]) + fixed_s
+            if lowest_s > limit:
+                later = min(later, lowest_s)
                 continue
             for o in range(l3_orders.shape[0]):
                 l3_s[o] = np.inf
@@ -652,7 +656,7 @@ def complete(
                         time_s = combine(core_s, share * memory, tuning[3]) + fixed_s
                         place = np.log(time_s) / step  # 1e-9: rounding; the caller judges by evaluate_points
                         if np.floor(place + 1e-9) > wanted_step:
-                            has_more = True
+                            later = min(later, time_s)
                         if np.floor(place - 1e-9) > wanted_step or np.floor(place + 1e-9) < wanted_step:
                             continue
                         found[count, 0] = middle[m]
@@ -662,5 +666,5 @@ def complete(
                         found[count, 4] = q
                         count += 1
                         if count == found.shape[0]:
-                            return count, True
-    return count, has_more
+                            return count, later
+    return count, later

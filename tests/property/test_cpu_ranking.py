@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anatune.core.hardware import CacheLevel, CpuCompute, CpuDram, CpuSpec
-from anatune.core.operators import batch_matmul, conv2d, depthwise_conv2d, max_pool2d, matmul, reduction
+from anatune.core.operators import batch_matmul, conv2d, depthwise_conv2d, matmul, max_pool2d, reduction
 from anatune.core.workload import Workload
 from anatune.model import cpu_ranking
 from anatune.model.cpu_model import CpuModel
@@ -22,21 +22,27 @@ def machines(draw: st.DrawFn) -> CpuSpec:
     bits = draw(st.sampled_from([32, 64, 128]))
     clock, fma = 1e9, draw(st.sampled_from([1.0, 2.0]))
     l1 = draw(st.sampled_from([1024, 2048]))
-    cache = lambda size, shared, bandwidth: CacheLevel(
-        source="test", size_bytes=size, ways=draw(st.sampled_from([2, 4, 8])), shared_by_cores=shared,
-        bandwidth_bytes_per_cycle=bandwidth, latency_cycles=5.0,
-    )  # fmt: skip
+    l2, shared, rate = (draw(st.sampled_from(c)) for c in ([l1, 2 * l1], [1, cores], [1.0, 8.0]))
+    isa = draw(st.sampled_from(["neon", "avx2"]))
+
+    def cache(size: int, shared: int, bandwidth: float) -> CacheLevel:
+        return CacheLevel(
+            source="test", size_bytes=size, ways=draw(st.sampled_from([2, 4, 8])), shared_by_cores=shared,
+            bandwidth_bytes_per_cycle=bandwidth, latency_cycles=5.0,
+        )  # fmt: skip
+
     has_l3 = draw(st.booleans())
     return CpuSpec(
         schema_version=1, name="test", vendor="test", model="test", arch="test",
         compute=CpuCompute(
-            source="test", num_cores=cores, clock_hz=clock, isa=draw(st.sampled_from(["neon", "avx2"])), simd_bits=bits, fma_per_cycle=fma,
+            source="test", num_cores=cores, clock_hz=clock, isa=isa, simd_bits=bits,
+            fma_per_cycle=fma,
             fma_latency_cycles=draw(st.sampled_from([1.0, 4.0])), num_vector_registers=draw(st.sampled_from([4, 8])),
             loads_per_cycle=draw(st.sampled_from([1.0, 2.0])), stores_per_cycle=1.0, issue_width=2,
             fp32_peak_flop_per_s=2.0 * cores * clock * fma * bits / 32,
         ),
         l1=cache(l1, 1, 16.0),
-        l2=cache(l1 * draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, cores])), draw(st.sampled_from([1.0, 8.0]))),
+        l2=cache(l2, shared, rate),
         l3=cache(8192, cores, 2.0) if has_l3 else None,
         dram=CpuDram(
             source="test", bandwidth_bytes_per_s=4e9, core_bandwidth_bytes_per_s=draw(st.sampled_from([1e9, 4e9])),
@@ -59,7 +65,8 @@ def workloads(draw: st.DrawFn) -> Workload:
     if kind == "conv":
         return conv2d(
             1, draw(st.integers(1, 4)), side, draw(st.integers(3, 5)), draw(st.integers(1, 6)), 1,
-            draw(st.integers(1, 3)), stride=draw(st.integers(1, 3)), padding=(0, draw(st.integers(0, 1))), layout=layout,
+            draw(st.integers(1, 3)), stride=draw(st.integers(1, 3)), padding=(0, draw(st.integers(0, 1))),
+            layout=layout,
         )  # fmt: skip
     if kind == "depthwise":
         return depthwise_conv2d(1, draw(small), side, 4, 1, 3, layout=layout)
