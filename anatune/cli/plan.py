@@ -137,6 +137,6 @@ def _note_first_compilation(hardware: GpuSpec | CpuSpec) -> None:
     folder = _jit.cache_folder()
     existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
     if os.access(existing, os.W_OK):
-        note(f"note: compiling the model once (about 10 s), kept in {folder}; later runs start in about a second")
+        note(f"note: compiling the model once (half a minute), kept in {folder}; later runs start in about a second")
     else:
-        note(f"note: compiling the model (about 10 s) in every run, {folder} cannot be written; set NUMBA_CACHE_DIR")
+        note(f"note: compiling the model (half a minute) in every run: {folder} is read-only; set NUMBA_CACHE_DIR")
