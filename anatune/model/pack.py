@@ -8,6 +8,7 @@ from anatune.core.hardware import GpuSpec
 from anatune.core.workload import DTYPE_BYTES, Access, Workload
 from anatune.numerics.columns import Chunk, Gpu, Nest
 from anatune.numerics.gpu_tile import new_chunk
+from anatune.numerics.occupancy import fill_register_tables
 
 __all__ = ["pack_chunk", "pack_gpu", "pack_nest"]
 
@@ -19,7 +20,8 @@ def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
     compute, registers, shared = spec.compute, spec.registers, spec.shared_memory
     rate = {"float16": compute.fp16_rate, "int8": compute.int8_rate}.get(dtype, 1.0)
     clock = float(compute.clock_hz)
-    return Gpu(
+    most_warps = -(-compute.max_threads_per_block // compute.warp_size)
+    gpu = Gpu(
         num_sms=compute.num_sms,
         warp_size=compute.warp_size,
         max_threads_block=compute.max_threads_per_block,
@@ -49,7 +51,11 @@ def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
         dram_bytes_cycle=float(spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction) / clock,
         dram_latency=float(spec.dram.latency_cycles),
         launch_s=float(spec.launch.overhead_s),
+        register_cap=np.zeros(most_warps + 1, dtype=np.int64),
+        resident_by_registers=np.zeros((most_warps + 1, registers.per_thread + 1), dtype=np.int64),
     )
+    fill_register_tables(gpu)
+    return gpu
 
 
 def pack_nest(workload: Workload, *, staged: bool) -> Nest:

@@ -56,6 +56,10 @@ class Gpu(NamedTuple):
     """Reachable DRAM bandwidth, bytes a core cycle."""
     dram_latency: float
     launch_s: float
+    register_cap: Ints
+    """(warps + 1,): most registers a thread can have in a block of so many warps."""
+    resident_by_registers: Ints
+    """(warps + 1, registers + 1): blocks of an SM as far as warps and registers limit them."""
 
 
 class Nest(NamedTuple):
@@ -119,7 +123,7 @@ class Chunk(NamedTuple):
     fragment: Ints
     """(operands, points): elements a thread needs for one step of the reduction."""
     temporary: Ints
-    """(10, points): work space of single functions."""
+    """(14, points): work space of single functions."""
     values: NDArray[np.float64]
     """(Col.COUNT, points): every other quantity, see Col."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from anatune.numerics._jit import jit
 from anatune.numerics.columns import CHUNK_SIZE, Chunk, Col, Gpu, Nest
 from anatune.numerics.gpu_micro import best_micro, loop_effects, micro
-from anatune.numerics.gpu_tile import load_points, macro
+from anatune.numerics.gpu_tile import limiters, load_points, macro
 from anatune.numerics.gpu_time import time
 
 __all__ = ["BOUND", "CHECK", "MACRO_BOUND", "PREDICT", "run_points"]
@@ -67,6 +67,8 @@ def run_points(
         time(n, nest, gpu, c)
         for i in range(n):
             times[start + i] = c.values[_TIME_S, i]
+        if columns.shape[0] > 0:
+            limiters(n, gpu, c)
         for row in range(columns.shape[0]):
             for i in range(n):
                 columns[row, start + i] = c.values[row, i]

@@ -76,7 +76,12 @@ def loop_effects(points: Any, start: int, n: int, nest: Nest, gpu: Gpu, c: Chunk
     num_spatial, num_reduction = nest.num_spatial, nest.num_reduction
     for i in range(n):
         point = points[start + i]
-        dynamic = is_dynamic_one(point, num_spatial, num_reduction, gpu.unroll_statements)
+        body = v[_ACCUMULATORS, i]
+        for r in range(num_reduction):
+            body *= point[5 * num_spatial + 3 * r + 2]
+        dynamic = False
+        if body > gpu.unroll_statements:  # most tiles are small enough whatever the unroll depth
+            dynamic = is_dynamic_one(point, num_spatial, num_reduction, gpu.unroll_statements)
         v[_DYNAMIC, i] = 1.0 if dynamic else 0.0
         if dynamic:
             v[_SPILLED, i] = v[_ACCUMULATORS, i]
@@ -97,13 +102,16 @@ def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) ->
     """Add the shared-memory loads of operand `t`.
 
     A thread reads vectors of up to 16 bytes where its elements are contiguous and aligned in the staged tile: along
-    reg_inner and reg_outer, and along the reduction where registers suffice to hold several steps.
+    reg_inner and reg_outer, and along the reduction where registers suffice to hold several steps. The addresses of a
+    warp are the lattice of the first two axes along which it has several threads; further axes multiply the degree.
     """
     v = c.values
     tmp = c.temporary
     thread_run, k_run, align, state, distinct = tmp[0], tmp[1], tmp[2], tmp[3], tmp[4]
     # state: 0 the run goes on over reduction axes only, 1 it goes on, 2 it has ended
     stride, span, thread_span, broken = tmp[5], tmp[6], tmp[7], tmp[8]
+    stride_1, count_1, stride_2, count_2, others = tmp[9], tmp[10], tmp[11], tmp[12], tmp[13]
+    element = nest.element_bytes
     for i in range(n):
         thread_run[i] = 1
         k_run[i] = 1
@@ -111,6 +119,11 @@ def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) ->
         state[i] = 0
         distinct[i] = 1
         stride[i] = 1
+        stride_1[i] = 0
+        count_1[i] = 1
+        stride_2[i] = 0
+        count_2[i] = 1
+        others[i] = 1
     for d in range(nest.dim_start[t + 1] - 1, nest.dim_start[t] - 1, -1):
         for i in range(n):
             span[i] = 1
@@ -121,18 +134,32 @@ def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) ->
             axis = nest.term_axis[q]
             coefficient = nest.term_coefficient[q]
             tile = c.tile[axis]
-            if axis < nest.num_spatial:
-                k_only = False
-                inner, lanes = c.inner[axis], c.lanes[axis]
-                for i in range(n):
-                    span[i] += coefficient * (tile[i] - 1)
-                    thread_span[i] += coefficient * (inner[i] - 1)
-                    distinct[i] *= lanes[i]
-                    broken[i] = 1 if (coefficient != 1 and inner[i] > 1) else broken[i]
-            else:
+            if axis >= nest.num_spatial:
                 for i in range(n):
                     span[i] += coefficient * (tile[i] - 1)
                     thread_span[i] += coefficient * (tile[i] - 1)
+                continue
+            k_only = False
+            inner, lanes = c.inner[axis], c.lanes[axis]
+            for i in range(n):
+                count = lanes[i]
+                apart = stride[i] * coefficient * inner[i] * element
+                words = apart >> 2
+                count = (count * apart + 3) >> 2 if words == 0 else count  # neighbours share a word
+                words = max(words, 1)
+                several = count > 1
+                is_first = several and count_1[i] == 1
+                is_second = several and not is_first and count_2[i] == 1
+                is_other = several and not is_first and not is_second
+                others[i] *= (count * min(words & -words, 32) + 31) >> 5 if is_other else 1
+                stride_2[i] = words if is_second else stride_2[i]
+                count_2[i] = count if is_second else count_2[i]
+                stride_1[i] = words if is_first else stride_1[i]
+                count_1[i] = count if is_first else count_1[i]
+                span[i] += coefficient * (tile[i] - 1)
+                thread_span[i] += coefficient * (inner[i] - 1)
+                distinct[i] *= lanes[i]
+                broken[i] = 1 if (coefficient != 1 and inner[i] > 1) else broken[i]
         for i in range(n):
             stride[i] *= span[i]
             open_run = state[i] < 2
@@ -142,11 +169,11 @@ def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) ->
             ends = open_run and (thread_span[i] < span[i] or not whole)
             align[i] = stride[i] if ends else align[i]
             state[i] = 2 if ends else (state[i] if k_only or thread_span[i] == 1 else max(state[i], 1))
-    element = nest.element_bytes
     widest = 16 // element
     accumulators, caps, steps = v[_ACCUMULATORS], v[_REGISTER_CAP], v[_STEPS]
+    loads, wavefronts, conflict = v[_LOADS], v[_WAVEFRONTS], v[_CONFLICT]
     fragment = c.fragment[t]
-    vectors = tmp[9]
+    vectors = stride
     for i in range(n):
         both = thread_run[i] | align[i]
         power = both & -both
@@ -154,42 +181,13 @@ def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) ->
         crowded = accumulators[i] + fragment[i] * vector + LIVE_REGISTERS > caps[i]
         vectors[i] = 1 if (k_run[i] > 1 and crowded) else vector
     for i in range(n):
-        degree = _conflicts_one(t, i, vectors[i], nest, c, table)
+        phase = 32 // max(1, vectors[i] * element >> 2)
+        degree = conflict_degree_one(table, stride_1[i], count_1[i], stride_2[i], count_2[i], others[i], phase)
         cycles = math.ceil(distinct[i] * vectors[i] * element / gpu.shared_bytes_cycle)
-        loads = fragment[i] / vectors[i] * steps[i]
-        v[_LOADS, i] += loads
-        v[_WAVEFRONTS, i] += loads * max(cycles, degree)
-        v[_CONFLICT, i] = max(v[_CONFLICT, i], degree)
-
-
-@jit_inline
-def _conflicts_one(t: int, i: int, vector: int, nest: Nest, c: Chunk, table: Any) -> float:
-    """Return the bank-conflict degree of the loads of operand `t` at point `i` of the chunk."""
-    element = nest.element_bytes
-    stride = 1
-    stride_1, count_1, stride_2, count_2, others = 0, 1, 0, 1, 1
-    for d in range(nest.dim_start[t + 1] - 1, nest.dim_start[t] - 1, -1):
-        span = 1
-        for q in range(nest.term_start[d], nest.term_start[d + 1]):
-            axis = nest.term_axis[q]
-            coefficient = nest.term_coefficient[q]
-            span += coefficient * (c.tile[axis, i] - 1)
-            if axis < nest.num_spatial and c.lanes[axis, i] > 1:
-                count = c.lanes[axis, i]
-                apart = stride * coefficient * c.inner[axis, i] * element
-                words = apart >> 2
-                if words == 0:
-                    count = (count * apart + 3) >> 2
-                    words = 1
-                if count_1 == 1:
-                    stride_1, count_1 = words, count
-                elif count_2 == 1:
-                    stride_2, count_2 = words, count
-                else:
-                    others *= (count * min(words & -words, 32) + 31) >> 5
-        stride *= span
-    words = max(1, vector * element >> 2)
-    return conflict_degree_one(table, stride_1, count_1, stride_2, count_2, others, 32 // words)
+        each = fragment[i] / vectors[i] * steps[i]
+        loads[i] += each
+        wavefronts[i] += each * max(cycles, degree)
+        conflict[i] = max(conflict[i], degree)
 
 
 @jit_inline

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
 from anatune.numerics.columns import CHUNK_SIZE, Chunk, Col, Gpu, Nest
-from anatune.numerics.occupancy import register_cap_one, resident_blocks_one
+from anatune.numerics.occupancy import resident_blocks_one
 
-__all__ = ["RULE_GRID", "RULE_LOCAL", "RULE_SHARED", "RULE_THREADS", "load_points", "macro", "new_chunk"]
+__all__ = ["RULE_GRID", "RULE_LOCAL", "RULE_SHARED", "RULE_THREADS", "limiters", "load_points", "macro", "new_chunk"]
 
 RULE_THREADS, RULE_SHARED, RULE_GRID, RULE_LOCAL = 1, 2, 3, 4
 MAX_GRID = 2147483647.0
@@ -75,7 +75,7 @@ def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:
         footprint=ones(num_operands),
         run=ones(num_operands),
         fragment=ones(num_operands),
-        temporary=ones(10),
+        temporary=ones(14),
         values=np.zeros((int(Col.COUNT), CHUNK_SIZE)),
     )
 
@@ -224,20 +224,29 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         code = float(RULE_SHARED) if shared[i] > gpu.shared_block_bytes else code
         rule[i] = float(RULE_THREADS) if threads[i] > gpu.max_threads_block else code
     fragments = v[_FRAGMENTS]
+    most_warps = gpu.register_cap.shape[0] - 1
     for i in range(n):
-        held = int(min(threads[i], float(gpu.max_threads_block)))
-        cap = register_cap_one(held, gpu)
-        wanted = max(32.0, accumulators[i] + fragments[i] + BASE_REGISTERS)
-        registers = min(wanted, float(cap))
+        block_warps = int(min(warps[i], float(most_warps)))
+        cap = gpu.register_cap[block_warps]
+        registers = int(min(max(32.0, accumulators[i] + fragments[i] + BASE_REGISTERS), float(cap)))
         excess = accumulators[i] + LIVE_REGISTERS + math.floor(0.5 * fragments[i]) - cap
+        need = math.ceil((shared[i] + gpu.shared_reserved_bytes) / gpu.shared_unit_bytes) * gpu.shared_unit_bytes
+        by_registers = gpu.resident_by_registers[block_warps, registers]
+        by_shared = math.floor(gpu.shared_sm_bytes / max(1.0, float(need)))
         v[_REGISTERS, i] = registers
         v[_REGISTER_CAP, i] = cap
         v[_SPILLED, i] = min(accumulators[i], max(0.0, excess) * SPILL_SLOPE)
-        # int() of huge products of illegal points must not overflow: limits are checked on the clipped value
-        used = int(min(shared[i], 1e9))
-        resident, limiter = resident_blocks_one(held, int(registers), used, gpu)
-        v[_RESIDENT, i] = max(1, resident)
-        v[_LIMITER, i] = limiter
+        v[_RESIDENT, i] = max(1, min(by_registers, by_shared))
+
+
+@jit_helper
+def limiters(n: int, gpu: Gpu, c: Chunk) -> None:
+    """Fill LIMITER, the resource that limits RESIDENT."""
+    v = c.values
+    for i in range(n):
+        threads = int(min(v[_THREADS, i], float(gpu.max_threads_block)))
+        shared_bytes = int(min(v[_SHARED_BYTES, i], 1e9))  # no overflow for huge illegal tiles
+        v[_LIMITER, i] = resident_blocks_one(threads, int(v[_REGISTERS, i]), shared_bytes, gpu)[1]
 
 
 @jit_helper

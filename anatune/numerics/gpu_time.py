@@ -2,8 +2,9 @@
 
 Per block and staging step the model counts issue slots, multiply-adds, shared-memory cycles (with vector widths and
 bank conflicts), bytes from L2, and local-memory traffic of accumulators that do not fit the registers. Parts that
-overlap are combined with a p-norm, a smooth maximum; what one block cannot overlap (the first load of a step, barrier,
-dependent instructions) is hidden by the other resident blocks ([Volkov16] latency hiding, Little's law).
+overlap are combined with a p-norm, a smooth maximum (p = 2 for the pipes of an SM, 4 for memories beside them); what
+one block cannot overlap (the first load of a step, barrier, dependent instructions) is hidden by the other resident
+blocks ([Volkov16] latency hiding, Little's law).
 
 Constants marked *calibrated* were set once on the recorded Ansor, AutoTVM and CLBlast tables; the rank correlations
 move by a few hundredths when one of them is halved or doubled.
@@ -17,7 +18,7 @@ from anatune.numerics._jit import jit_helper, jit_inline
 from anatune.numerics.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.gpu_tile import SECTOR
 
-__all__ = ["norm2", "norm4", "time"]
+__all__ = ["norm4", "time"]
 
 FETCH_INSTRUCTIONS = 10.0
 """Instructions a fetched element costs: load, store, and about 8 for the address of a fused tile index. Calibrated."""
@@ -78,12 +79,6 @@ _L2_BYTES = int(Col.L2_BYTES)
 
 
 @jit_inline
-def norm2(a: float, b: float, c: float) -> float:
-    """Return the Euclidean norm: a smooth maximum of parts that overlap imperfectly."""
-    return math.sqrt(a * a + b * b + c * c)
-
-
-@jit_inline
 def norm4(a: float, b: float, c: float) -> float:
     """Return the 4-norm: a sharper smooth maximum, for resources that overlap well."""
     a, b, c = a * a, b * b, c * c
@@ -106,31 +101,43 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         for t in range(nest.num_operands):
             direct_bytes += nest.tensor_bytes[t]
     result_bytes = nest.tensor_bytes[nest.num_operands]
+    # divisions are the dearest operations here: what does not depend on the point is inverted once
+    cycle_s = 1.0 / gpu.clock_hz
+    fma_warp = warp / gpu.fma_per_cycle
+    issue_slot = 1.0 / gpu.issue_per_cycle
+    l2_byte = 1.0 / gpu.l2_bytes_cycle
+    dram_byte = 1.0 / gpu.dram_bytes_cycle
     for i in range(n):
         warps, steps, accumulators = v[_WARPS, i], v[_STEPS, i], v[_ACCUMULATORS, i]
         blocks, stages, resident = v[_BLOCKS, i], v[_STAGES, i], v[_RESIDENT, i]
         spilled, loads = v[_SPILLED, i], v[_LOADS, i]
         active_sms = min(num_sms, blocks)
-        l2_cycle = min(SM_FILL_BYTES, gpu.l2_bytes_cycle / active_sms)
+        sm_byte = max(1.0 / SM_FILL_BYTES, l2_byte * active_sms)  # cycles a byte from L2 takes an SM
 
         # accumulators in local memory: L1, then L2, then DRAM hold what is spilled on all SMs
-        local = 2.0 * spilled * steps / v[_REUSE, i]
-        kept = max(1.0, spilled * 4.0 * v[_THREADS, i] * resident)
-        in_l1 = min(1.0, gpu.l1_bytes / kept)
-        in_l2 = min(1.0, gpu.l2_bytes / (kept * num_sms))
-        missed = local * warps * warp * 4.0 * (1.0 - in_l1)
-        spill = norm2(missed / l2_cycle, missed * (1.0 - in_l2) / (gpu.dram_bytes_cycle / active_sms), 0.0)
-        beyond_l1 = in_l2 * gpu.l2_latency + (1.0 - in_l2) * gpu.dram_latency
-        local_wait = 0.5 * local * (in_l1 * gpu.l1_latency + (1.0 - in_l1) * beyond_l1) / LOCAL_IN_FLIGHT
+        local = 0.0
+        spill_squared = 0.0
+        local_wait = 0.0
+        if spilled > 0.0:
+            local = 2.0 * spilled * steps / v[_REUSE, i]
+            kept = spilled * 4.0 * v[_THREADS, i] * resident
+            in_l1 = min(1.0, gpu.l1_bytes / kept)
+            in_l2 = min(1.0, gpu.l2_bytes / (kept * num_sms))
+            missed = local * warps * warp * 4.0 * (1.0 - in_l1)
+            from_l2 = missed * sm_byte
+            from_dram = missed * (1.0 - in_l2) * dram_byte * active_sms
+            spill_squared = from_l2 * from_l2 + from_dram * from_dram
+            beyond_l1 = in_l2 * gpu.l2_latency + (1.0 - in_l2) * gpu.dram_latency
+            wait_each = in_l1 * gpu.l1_latency + (1.0 - in_l1) * beyond_l1
+            local_wait = 0.5 * local * wait_each / LOCAL_IN_FLIGHT
 
         # one block, one staging step, alone on its SM: cycles
-        fma = warps * accumulators * steps * warp / gpu.fma_per_cycle
+        fma = warps * accumulators * steps * fma_warp
         instructions = warps * (accumulators * steps + loads + STAGE_INSTRUCTIONS + local)
-        instructions += v[_FETCHES_BLOCK, i] * FETCH_INSTRUCTIONS
-        issue = instructions / gpu.issue_per_cycle
+        issue = (instructions + v[_FETCHES_BLOCK, i] * FETCH_INSTRUCTIONS) * issue_slot
         staging = v[_FETCH_LINES, i] + v[_TILE_BYTES, i] / 128.0
         shared = warps * v[_WAVEFRONTS, i] + (staging + warps * local) * warp / 32.0
-        compute = norm2(norm2(fma, issue, shared), spill, 0.0)
+        compute = math.sqrt(fma * fma + issue * issue + shared * shared + spill_squared)
         chain = max(accumulators * steps * SINGLE_WARP_CYCLES + loads, steps * gpu.fma_latency)
         chain += gpu.shared_latency * max(1.0, steps / STEPS_IN_FLIGHT) * staged + local_wait
 
@@ -138,44 +145,48 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         sector_bytes = v[_SECTOR_BYTES, i]
         free_l1 = max(0.125 * gpu.l1_bytes, gpu.l1_bytes - resident * v[_SHARED_BYTES, i])
         kept_fraction = min(1.0, free_l1 / (sector_bytes * resident + 1.0))
-        step_bytes = sector_bytes - max(0.0, sector_bytes - v[_TILE_BYTES, i]) * kept_fraction + direct_bytes / blocks
-        memory = step_bytes / l2_cycle
+        step_bytes = sector_bytes - max(0.0, sector_bytes - v[_TILE_BYTES, i]) * kept_fraction
+        step_bytes += direct_bytes / blocks
+        memory = step_bytes * sm_byte
         missing = min(1.0, step_bytes / SECTOR / max(1.0, v[_FETCHES_BLOCK, i]))
         each_wait = gpu.l2_latency * missing + gpu.l1_latency * (1.0 - missing)
         more_waits = max(0.0, v[_FETCHES, i] / FETCHES_IN_FLIGHT - 1.0)
         alone = max(compute, chain) + memory + gpu.l2_latency + each_wait * more_waits + STAGE_CYCLES
 
         # stores of a block, then waves of blocks
-        store_bytes = accumulators * warps * v[_STORE_SECTORS, i] * SECTOR * STORE_FRACTION
-        store = accumulators * warps * STORE_CYCLES + store_bytes / l2_cycle
+        store_bytes = v[_STORE_SECTORS, i] * SECTOR * STORE_FRACTION
+        store = accumulators * warps * (STORE_CYCLES + store_bytes * sm_byte)
         per_wave = num_sms * resident
         waves = blocks / per_wave
         whole_waves = math.floor(waves)
         left = blocks - whole_waves * per_wave
-        busy = norm4(resident * compute, resident * memory, 0.0)
-        step_cycles = max(busy, alone)
+        busy_one = norm4(compute, memory, 0.0)
+        step_cycles = max(resident * busy_one, alone)
         wave_cycles = stages * step_cycles + resident * store + gpu.l2_latency
-        last = math.ceil(left / num_sms)
-        last_busy = norm4(last * compute, last * memory, 0.0)
-        last_cycles = stages * max(last_busy, alone) + last * store + gpu.l2_latency
-        overlapped = max(last_cycles * TAIL_OVERLAP, wave_cycles * left / per_wave)
-        tail = (overlapped if whole_waves > 0.0 else last_cycles) if left > 0.0 else 0.0
+        tail = 0.0
+        if left > 0.0:
+            last = math.ceil(left / num_sms)
+            tail = stages * max(last * busy_one, alone) + last * store + gpu.l2_latency
+            if whole_waves > 0.0:
+                tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
         cycles = whole_waves * wave_cycles + tail
         l2_bytes = step_bytes * stages * blocks + result_bytes
-        l2_s = l2_bytes / gpu.l2_bytes_cycle / gpu.clock_hz
-        dram_s = v[_DRAM_BYTES, i] / gpu.dram_bytes_cycle / gpu.clock_hz
-        v[_TIME_S, i] = norm4(cycles / gpu.clock_hz, l2_s, dram_s) + gpu.launch_s
+        l2_s = l2_bytes * l2_byte * cycle_s
+        dram_s = v[_DRAM_BYTES, i] * dram_byte * cycle_s
+        v[_TIME_S, i] = norm4(cycles * cycle_s, l2_s, dram_s) + gpu.launch_s
 
-        each_sm = blocks * stages / num_sms / gpu.clock_hz
-        v[_FMA_S, i] = fma * each_sm
-        v[_ISSUE_S, i] = issue * each_sm
-        v[_SHARED_S, i] = shared * each_sm
-        v[_SPILL_S, i] = spill * each_sm
+        total_s = blocks * stages / num_sms * cycle_s
+        v[_FMA_S, i] = fma * total_s
+        v[_ISSUE_S, i] = issue * total_s
+        v[_SHARED_S, i] = shared * total_s
+        v[_SPILL_S, i] = spill_squared * total_s * total_s
         v[_L2_S, i] = l2_s
         v[_DRAM_S, i] = dram_s
-        v[_LATENCY_S, i] = waves * stages * (step_cycles - busy) / gpu.clock_hz
-        v[_TAIL_S, i] = max(0.0, (cycles - waves * wave_cycles) / gpu.clock_hz)
+        v[_LATENCY_S, i] = waves * stages * (step_cycles - resident * busy_one) * cycle_s
+        v[_TAIL_S, i] = max(0.0, (cycles - waves * wave_cycles) * cycle_s)
         v[_HELD, i] = min(resident, math.ceil(blocks / num_sms))
         v[_WAVES, i] = waves
         v[_STEP_BYTES, i] = step_bytes
         v[_L2_BYTES, i] = l2_bytes
+    for i in range(n):
+        v[_SPILL_S, i] = math.sqrt(v[_SPILL_S, i])

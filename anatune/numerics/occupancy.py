@@ -13,7 +13,7 @@ from typing import Any
 from anatune.numerics._jit import jit, jit_inline
 from anatune.numerics.columns import Gpu, Limiter
 
-__all__ = ["ceil_div", "register_cap_one", "resident_blocks", "resident_blocks_one"]
+__all__ = ["ceil_div", "fill_register_tables", "resident_blocks", "resident_blocks_one"]
 
 _THREADS = int(Limiter.THREADS)
 _REGISTERS = int(Limiter.REGISTERS)
@@ -69,15 +69,17 @@ def resident_blocks_one(threads: int, registers: int, shared_bytes: int, gpu: Gp
     return resident, limiter
 
 
-@jit_inline
-def register_cap_one(threads: int, gpu: Gpu) -> int:
-    """Return the most registers a thread can have so that a block of `threads` still runs."""
-    warps = ceil_div(threads, gpu.warp_size)
-    partitions = max(gpu.sub_partitions, LAUNCH_PARTITIONS)
-    rounded = ceil_div(warps, partitions) * partitions
-    per_warp = gpu.registers_block // rounded // gpu.register_unit * gpu.register_unit
-    cap = per_warp // gpu.warp_size
-    return cap if cap < gpu.registers_thread else gpu.registers_thread
+@jit
+def fill_register_tables(gpu: Gpu) -> None:
+    """Fill gpu.register_cap and gpu.resident_by_registers from the other fields (see Gpu)."""
+    for warps in range(1, gpu.register_cap.shape[0]):
+        rounded = ceil_div(warps, gpu.sub_partitions) * gpu.sub_partitions
+        per_warp = gpu.registers_block // rounded // gpu.register_unit * gpu.register_unit
+        cap = min(per_warp // gpu.warp_size, gpu.registers_thread)
+        gpu.register_cap[warps] = cap
+        threads = min(warps * gpu.warp_size, gpu.max_threads_block)
+        for registers in range(cap + 1):
+            gpu.resident_by_registers[warps, registers] = resident_blocks_one(threads, registers, 0, gpu)[0]
 
 
 @jit
