@@ -13,7 +13,7 @@ from anatune.errors import SpaceError
 
 __all__ = ["OptionValue", "Schedule"]
 
-OptionValue = int | str | bool | tuple[int, ...] | tuple[str, ...]
+OptionValue = int | str | bool | tuple[int | str, ...]
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
