@@ -16,6 +16,8 @@ from anatune.errors import SpaceError
 
 if TYPE_CHECKING:
     from anatune.core.hardware import CpuSpec, GpuSpec
+    from anatune.model.plan import Plan
+    from anatune.report.alternatives import Alternative
 
 __all__ = ["plan"]
 
@@ -111,7 +113,7 @@ def plan(
         if explain:
             from anatune.report.explain import explanation
 
-            tree["explanation"] = explanation(answer)
+            tree["explanation"] = explanation(answer, _steps(answer))
         print_json(tree)
     elif answer.schedules:
         from anatune.report.tables import plan_lines
@@ -120,11 +122,22 @@ def plan(
         if explain:
             from anatune.report.explain import explanation_lines
 
-            print_lines(explanation_lines(answer, width=line_width()))
+            print_lines(explanation_lines(answer, _steps(answer), width=line_width()))
     if not answer.schedules:
         from anatune.report.explain import nothing_legal_text
 
         raise SpaceError(nothing_legal_text(answer))
+
+
+def _steps(answer: Plan) -> list[Alternative]:
+    """Return what the model says of the schedules one step away from the best."""
+    from anatune import api
+    from anatune.report.alternatives import alternatives
+    from anatune.report.explain import MATERIAL_SHARE
+
+    if not answer.schedules:
+        return []
+    return alternatives(api.model(answer.workload, answer.hardware), answer.schedules[0], MATERIAL_SHARE)
 
 
 def _note_first_compilation(hardware: GpuSpec | CpuSpec) -> None:

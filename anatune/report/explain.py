@@ -5,11 +5,13 @@ Everything is read from the plan: parts, resources and traffic by their names, w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from anatune.core.prediction import Prediction
 from anatune.model.plan import Plan
 from anatune.report import units
+from anatune.report.alternatives import Alternative
 from anatune.report.roofline import peak_flop_per_s, roofline
 from anatune.report.tables import rejected_lines, schedule_items, unverified_keys
 from anatune.report.text import Line, wrapped
@@ -18,6 +20,12 @@ __all__ = ["explanation", "explanation_lines", "material_runner_up", "nothing_le
 
 MATERIAL_SHARE = 0.02
 """A runner-up differs materially if its time, or one of its parts, differs by this share of the best's time."""
+
+MAX_STEPS = 4
+"""Single other choices that are told."""
+
+MAX_PARTS = 3
+"""Parts that a comparison names, those that differ most."""
 
 
 class _Part(NamedTuple):
@@ -68,7 +76,7 @@ def material_runner_up(plan: Plan) -> int | None:
     return None
 
 
-def explanation(plan: Plan) -> list[str]:
+def explanation(plan: Plan, steps: Sequence[Alternative] = ()) -> list[str]:
     """Return the explanation of a plan as sentences.
 
     In this order: how sure the answer is, what binds the best schedule, why it beats the first schedule that differs
@@ -79,6 +87,8 @@ def explanation(plan: Plan) -> list[str]:
     ----------
     plan : Plan
         Should hold more schedules than are shown, so that one that differs materially is among them.
+    steps : sequence of Alternative
+        Schedules one step away from the best (`anatune.report.alternatives`), the dearest first.
     """
     if not plan.schedules:
         return [nothing_legal_text(plan)]
@@ -86,6 +96,7 @@ def explanation(plan: Plan) -> list[str]:
         *_guarantee(plan),
         *_binding(plan),
         *_comparison(plan),
+        *_steps(plan, steps),
         *_roofline(plan),
         *_traffic(plan),
         *_rules(plan),
@@ -93,10 +104,10 @@ def explanation(plan: Plan) -> list[str]:
     ]
 
 
-def explanation_lines(plan: Plan, *, width: int = 80) -> list[Line]:
+def explanation_lines(plan: Plan, steps: Sequence[Alternative] = (), *, width: int = 80) -> list[Line]:
     """Return the explanation as lines for people."""
     lines = [Line(""), Line("why", "bold")]
-    for sentence in explanation(plan):
+    for sentence in explanation(plan, steps):
         lines += [Line(text) for text in wrapped(sentence, width, indent="- ", hanging="  ")]
     return lines
 
@@ -166,7 +177,7 @@ def _comparison(plan: Plan) -> list[str]:
         return [
             f"The {len(plan.predictions) - 1} schedules behind it are alike: within "
             f"{units.percent(slowest.time_s / best.time_s - 1)} of its time, no part further away than "
-            f"{units.percent(MATERIAL_SHARE)}. Take any of them, or measure a few."
+            f"{units.percent(MATERIAL_SHARE)} of it. The model does not tell them apart: measure a few."
         ]
     other = plan.predictions[index]
     slower = other.time_s / best.time_s - 1
@@ -176,25 +187,44 @@ def _comparison(plan: Plan) -> list[str]:
         f"Runner-up that differs: number {index + 1} ({tiles}), {units.duration(other.time_s)}, {by}, "
         f"bound by {other.bound_by}."
     ]
-    changed = [
-        (name, best.parts.get(name, 0.0), other.parts.get(name, 0.0))
-        for name in dict.fromkeys([*best.parts, *other.parts])
-    ]
-    changed = [row for row in changed if abs(row[2] - row[1]) > 0.001 * best.time_s]
-    changed.sort(key=lambda row: row[1] - row[2])
-    for verb, rows in (
-        ("needs more", [row for row in changed if row[2] > row[1]]),
-        ("needs less", [row for row in reversed(changed) if row[2] < row[1]]),
-    ):
-        if rows:
-            listed = ", ".join(
-                f"{name.removesuffix('_s')} {units.duration(there)} against {units.duration(here)}"
-                for name, here, there in rows
-            )
+    for verb, listed in zip(("needs more", "needs less"), _changed_parts(best, other), strict=True):
+        if listed:
             sentences.append(f"The runner-up {verb}: {listed}.")
     circumstances = _circumstances(best, other)
     if circumstances:
         sentences.append(f"Runner-up against best: {'; '.join(circumstances)}.")
+    return sentences
+
+
+def _changed_parts(best: Prediction, other: Prediction) -> tuple[str, str]:
+    """Return the parts of which another schedule needs more than the best, and those of which it needs less."""
+    changed = [
+        (other.parts.get(name, 0.0) - best.parts.get(name, 0.0), name)
+        for name in dict.fromkeys([*best.parts, *other.parts])
+    ]
+    changed = sorted((row for row in changed if abs(row[0]) > 0.001 * best.time_s), key=lambda row: -abs(row[0]))
+    texts = [
+        ", ".join(
+            f"{name.removesuffix('_s')} {units.duration(other.parts.get(name, 0.0))} against "
+            f"{units.duration(best.parts.get(name, 0.0))}"
+            for difference, name in [row for row in changed if (row[0] > 0) is more][:MAX_PARTS]
+        )
+        for more in (True, False)
+    ]
+    return texts[0], texts[1]
+
+
+def _steps(plan: Plan, steps: Sequence[Alternative]) -> list[str]:
+    """Return what the dearest single other choices would cost, and where."""
+    best = plan.predictions[0]
+    sentences = []
+    for step in steps[:MAX_STEPS]:
+        more, _ = _changed_parts(best, step.prediction)
+        circumstances = _circumstances(best, step.prediction)[:3]
+        reasons = "; ".join(([f"more {more}"] if more else []) + circumstances)
+        times = step.prediction.time_s / best.time_s
+        slower = f"{units.ratio(times)} times as long" if times >= 2 else f"slower by {units.percent(times - 1)}"
+        sentences.append(f"One step away, {step.change}: {slower}{f' ({reasons})' if reasons else ''}.")
     return sentences
 
 

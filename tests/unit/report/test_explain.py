@@ -2,6 +2,7 @@ import msgspec
 
 from anatune.model.evaluation import Guarantee
 from anatune.report import explain
+from anatune.report.alternatives import Alternative
 from anatune.report.text import plain
 from tests.unit.report.plans import empty_plan, gpu_plan, prediction
 
@@ -57,6 +58,16 @@ def test_circumstances_of_the_runner_up():
     assert "waves 3.12 against 1.56" in text
     assert "L2 traffic over bound 2.84 against 1.42" in text
     assert "registers per thread 168 against 96" in text
+
+
+def test_steps_are_told_with_their_reasons():
+    steps = [
+        Alternative("k", "a factor 2 of k in k0 instead of k1", prediction(400e-6, shared_s=380e-6)),
+        Alternative("i", "a factor 2 of i in block instead of thread", prediction(200e-6, dram_s=80e-6)),
+    ]
+    text = " ".join(explain.explanation(gpu_plan(), steps))
+    assert "a factor 2 of k in k0 instead of k1: 2.13 times as long (more shared 380.0 us against 120.0 us)" in text
+    assert "in block instead of thread: slower by 6.3 % (more dram 80.00 us against 40.00 us)" in text
 
 
 def test_each_guarantee_has_its_words():

@@ -1,0 +1,111 @@
+"""Schedules one step away from the best: what a single other choice would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from anatune.core.factor import divisors
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule
+
+if TYPE_CHECKING:
+    from anatune.model.cpu_model import CpuModel
+    from anatune.model.gpu_model import GpuModel
+
+__all__ = ["Alternative", "alternatives"]
+
+
+class Alternative(NamedTuple):
+    """One changed choice, in words, and what the model says of it."""
+
+    axis: str
+    """What was changed: an axis, "unroll", a tensor's fetch or packing, "parallel"."""
+    change: str
+    prediction: Prediction
+
+
+def alternatives(model: GpuModel | CpuModel, schedule: Schedule, slower_by: float) -> list[Alternative]:
+    """Return, for each thing that can be chosen, the cheapest single other choice that is noticeably slower.
+
+    A step moves the smallest prime factor of a tile from one level to another, or changes one of the other choices.
+
+    Parameters
+    ----------
+    model : GpuModel or CpuModel
+        Model of the schedule's workload and hardware.
+    schedule : Schedule
+        Where the steps start.
+    slower_by : float
+        Least share of the schedule's time that a choice must add to be returned.
+
+    Returns
+    -------
+    list of Alternative
+        One for each axis or choice at most, the dearest first; legal schedules only.
+    """
+    steps = list(_steps(model, schedule))
+    start = model.space.point_of(schedule)
+    if not steps:
+        return []
+    points = np.array([point for _, _, point in steps], dtype=np.int64)
+    predictions = model.predictions(points)
+    limit = model.predictions(np.atleast_2d(start))[0].time_s * (1.0 + slower_by)
+    cheapest: dict[str, Alternative] = {}
+    for (axis, change, _), prediction in zip(steps, predictions, strict=True):
+        if not prediction.legal or prediction.time_s < limit:
+            continue
+        if axis not in cheapest or prediction.time_s < cheapest[axis].prediction.time_s:
+            cheapest[axis] = Alternative(axis, change, prediction)
+    return sorted(cheapest.values(), key=lambda choice: -choice.prediction.time_s)
+
+
+def _steps(model: GpuModel | CpuModel, schedule: Schedule) -> Iterator[tuple[str, str, list[int]]]:
+    """Yield (what, change in words, point) for every step away from a schedule."""
+    space = model.space
+    start = [int(value) for value in space.point_of(schedule)]
+    column = {name: index for index, name in enumerate(space.columns)}
+    for axis in space.axes:
+        is_pair = start[column[f"pair.{axis}"]] > 0 if f"pair.{axis}" in column else False
+        # A pair of microkernels fixes the innermost two levels of its axis.
+        levels = [level for level in space.levels[axis] if not (is_pair and level in ("l1", "register"))]
+        for source in levels:
+            factor = start[column[f"{axis}.{source}"]]
+            if factor == 1:
+                continue
+            prime = int(divisors(factor)[1])
+            for target in levels:
+                if target != source:
+                    point = list(start)
+                    point[column[f"{axis}.{source}"]] //= prime
+                    point[column[f"{axis}.{target}"]] *= prime
+                    yield axis, f"a factor {prime} of {axis} in {target} instead of {source}", point
+    for name, choices in _choices(model):
+        for value in choices:
+            if name in column and start[column[name]] != value:
+                point = list(start)
+                point[column[name]] = value
+                yield name, _choice_text(name, value), point
+
+
+def _choices(model: GpuModel | CpuModel) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the columns that are no tiles, and the values they may have."""
+    space = model.space
+    yield "unroll", getattr(space, "unroll_depths", ())
+    for tensor in getattr(space, "staged", ()):
+        yield f"vector.{tensor}", getattr(space, "fetch_widths", ())
+    for tensor in getattr(space, "packable", ()):
+        yield f"pack.{tensor}", (0, 1)
+    yield "parallel", (0, 1)
+
+
+def _choice_text(name: str, value: int) -> str:
+    kind, _, tensor = name.partition(".")
+    return {
+        "unroll": f"unrolling up to {value}",
+        "vector": f"fetching {tensor} by {value}",
+        "pack": f"{tensor} packed" if value else f"{tensor} not packed",
+        "parallel": "all cores" if value else "one core",
+    }[kind]
