@@ -73,7 +73,8 @@ def resident_blocks_one(threads: int, registers: int, shared_bytes: int, gpu: Gp
 def fill_register_tables(gpu: Gpu) -> None:
     """Fill gpu.register_cap and gpu.resident_by_registers from the other fields (see Gpu)."""
     for warps in range(1, gpu.register_cap.shape[0]):
-        rounded = ceil_div(warps, gpu.sub_partitions) * gpu.sub_partitions
+        partitions = max(gpu.sub_partitions, LAUNCH_PARTITIONS)
+        rounded = ceil_div(warps, partitions) * partitions
         per_warp = gpu.registers_block // rounded // gpu.register_unit * gpu.register_unit
         cap = min(per_warp // gpu.warp_size, gpu.registers_thread)
         gpu.register_cap[warps] = cap
