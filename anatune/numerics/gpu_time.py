@@ -170,7 +170,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             if whole_waves > 0.0:
                 tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
         cycles = whole_waves * wave_cycles + tail
-        l2_bytes = step_bytes * stages * blocks + result_bytes
+        l2_bytes = step_bytes * stages * blocks + result_bytes + nest.epilogue_bytes
         l2_s = l2_bytes * l2_byte * cycle_s
         dram_s = v[_DRAM_BYTES, i] * dram_byte * cycle_s
         v[_TIME_S, i] = norm4(cycles * cycle_s, l2_s, dram_s) + gpu.launch_s
