@@ -32,8 +32,8 @@ matmul kernels on sm_86, on average."""
 LIVE_REGISTERS = 18
 """Registers besides accumulators and half the fragments below which nothing spills (the rest can be reloaded).
 Calibrated: MI50 and K80 AutoTVM logs put the cliff at 46 of 64 and at about 230 of 255 registers."""
-SPILL_SLOPE = 8
-"""Accumulators that move to local memory for each register too many. Calibrated on the same logs."""
+SPILL_SLOPE = 2
+"""Accumulators that move to local memory for each register too many: reloading one takes a register itself."""
 SECTOR = 32.0
 """Bytes of the smallest transfer between L2 and an SM."""
 

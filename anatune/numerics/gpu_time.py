@@ -20,8 +20,9 @@ from anatune.numerics.gpu_tile import SECTOR
 
 __all__ = ["norm4", "time"]
 
-FETCH_INSTRUCTIONS = 10.0
-"""Instructions a fetched element costs: load, store, and about 8 for the address of a fused tile index. Calibrated."""
+FETCH_INSTRUCTIONS = 16.0
+"""Instructions a fetched element costs: load, store, and about 14 for the address of a fused tile index (divisions by
+constants) and its bounds check. Calibrated."""
 STAGE_INSTRUCTIONS = 12.0
 """Loop and barrier instructions of a warp and staging step."""
 STAGE_CYCLES = 30.0
@@ -34,8 +35,6 @@ STEPS_IN_FLIGHT = 2.0
 """Reduction steps whose shared loads overlap in one warp."""
 LOCAL_IN_FLIGHT = 2.0
 """Local-memory accesses of a thread that overlap. Calibrated on spilling Ansor points (K80, MI50)."""
-STORE_FRACTION = 0.5
-"""Share of the sectors of scattered stores that reach L2 separately (the rest merges). Calibrated."""
 STORE_CYCLES = 2.0
 """Issue and address cycles of a store instruction."""
 TAIL_OVERLAP = 0.7
@@ -154,7 +153,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         alone = max(compute, chain) + memory + gpu.l2_latency + each_wait * more_waits + STAGE_CYCLES
 
         # stores of a block, then waves of blocks
-        store_bytes = v[_STORE_SECTORS, i] * SECTOR * STORE_FRACTION
+        store_bytes = v[_STORE_SECTORS, i] * SECTOR
         store = accumulators * warps * (STORE_CYCLES + store_bytes * sm_byte)
         per_wave = num_sms * resident
         waves = blocks / per_wave
