@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -28,6 +29,8 @@ def plain(lines: Sequence[Line]) -> str:
 def wrapped(text: str, width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
     """Break `text` at blanks into lines of at most `width` characters; longer words keep their own line.
 
+    A number and the unit or noun behind it stay together.
+
     Parameters
     ----------
     text : str
@@ -37,20 +40,21 @@ def wrapped(text: str, width: int, *, indent: str = "", hanging: str | None = No
     indent, hanging : str
         What the first line and the following ones start with; `hanging` is `indent` by default.
     """
-    return textwrap.wrap(
-        text,
+    lines = textwrap.wrap(
+        re.sub(r"(?<=\d) (?=[%A-Za-z])", _NO_BREAK, text),
         width,
         initial_indent=indent,
         subsequent_indent=indent if hanging is None else hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def wrapped_items(items: Sequence[str], width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
     """Join items with commas and break lines between them only, never inside one that fits on a line."""
     text = ", ".join(item.replace(" ", _NO_BREAK) for item in items)
-    return [line.replace(_NO_BREAK, " ") for line in wrapped(text, width, indent=indent, hanging=hanging)]
+    return wrapped(text, width, indent=indent, hanging=hanging)
 
 
 def columns(rows: Sequence[Sequence[str]], left: Sequence[int] = (), *, width: int = 80) -> list[str]:

@@ -15,6 +15,10 @@ def test_wrapped_keeps_long_words():
     assert wrapped("a " + "b" * 30 + " c", 10) == ["a", "b" * 30, "c"]
 
 
+def test_numbers_keep_their_units():
+    assert wrapped("takes about 305.5 ms or 3 % more", 16) == ["takes about", "305.5 ms or 3 %", "more"]
+
+
 def test_columns_align_and_close_up():
     rows = [["#", "name"], ["1", "x"], ["10", "longer"]]
     assert columns(rows, left=(1,)) == [" #  name", " 1  x", "10  longer"]
