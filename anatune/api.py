@@ -118,7 +118,7 @@ def predict(workload: Workload, hardware: GpuSpec | CpuSpec, schedules: Iterable
     import pandas as pd
 
     chosen = model(workload, hardware)
-    listed = list(schedules)
-    points = [chosen.space.point_of(schedule) for schedule in listed]
-    table = np.array(points, dtype=np.int64).reshape(len(points), len(chosen.space.columns))
-    return pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(table)])
+    points = [chosen.space.point_of(schedule) for schedule in schedules]
+    table = np.array(points or [chosen.space.point_of(chosen.space.schedule({}))], dtype=np.int64)
+    frame = pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(table)])
+    return frame.iloc[: len(points)]  # no schedules: no rows, but the columns
