@@ -71,6 +71,8 @@ _RANGES: dict[str, _Range] = {
     "granularity_bytes": _Range(1, 8192, "bytes"),
     "per_sm": _REGISTERS,
     "per_block": _REGISTERS,
+    "registers_per_thread": _Range(16, 1024, "registers of 32 bits"),
+    "unroll_statements": _Range(1, 1e6, "statements"),
     "per_thread": _Range(16, 1024, "registers of 32 bits"),
     "allocation_unit": _Range(1, 8192, "registers of 32 bits"),
     "num_sub_partitions": _Range(1, 16, "parts"),

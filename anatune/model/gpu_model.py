@@ -90,7 +90,7 @@ class GpuModel:
             "l2": lower_bound_bytes(self.workload, sm_bytes),
         }
         if self._nest.staged:
-            bounds["shared"] = lower_bound_bytes(self.workload, thread_bytes)
+            bounds["shared"] = lower_bound_bytes(self.workload, thread_bytes, with_result=False)
         return bounds
 
     def _run(

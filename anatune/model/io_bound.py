@@ -23,14 +23,22 @@ def window_reuse(workload: Workload) -> float:
     return reuse
 
 
-def lower_bound_bytes(workload: Workload, capacity_bytes: float) -> float:
+def lower_bound_bytes(workload: Workload, capacity_bytes: float, *, with_result: bool = True) -> float:
     """Return a lower bound on the bytes that cross into fast memories of `capacity_bytes` each.
 
     The larger of the compulsory traffic (every touched element once) and, for contractions of two operands, the
     capacity bound of `contraction_traffic`.
+
+    Parameters
+    ----------
+    with_result : bool
+        Whether the result and the epilogue's operands cross this level too (they bypass shared memory).
     """
     element = DTYPE_BYTES[workload.dtype]
     bound = float(workload.compulsory_bytes)
+    if not with_result:
+        operands = {access.tensor: access for access in workload.reads}
+        bound = float(sum(access.touched_elements(workload.extents) * element for access in operands.values()))
     if workload.body == "multiply_add" and len(workload.reads) == 2 and workload.reduction_axes:
         capacity = max(1.0, capacity_bytes / element)
         bound = max(bound, element * contraction_traffic(workload.num_points, capacity, window_reuse(workload)))

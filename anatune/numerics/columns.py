@@ -147,6 +147,12 @@ class Col(IntEnum):
     """1 where accumulators are indexed at run time."""
     REUSE = 2
     """Multiply-adds between a load and a store of a spilled accumulator, >= 1."""
+    VTHREADS = 41
+    """Products over the spatial axes: virtual threads, reg_inner, reg_outer; over the reduction axes: k2."""
+    REG_INNER = 42
+    REG_OUTER = 43
+    K2 = 44
+    UNROLL = 45
     # macro quantities: they follow from block, thread and stage sizes
     RULE = 3
     THREADS = 4
@@ -197,4 +203,4 @@ class Col(IntEnum):
     L2_BYTES = 38
     SCRATCH = 39
     """This row and the next: work space of single functions."""
-    COUNT = 41
+    COUNT = 46

@@ -55,7 +55,7 @@ def run_points(
         if task == CHECK:
             continue
         if task == PREDICT:
-            loop_effects(points, start, n, nest, gpu, c)
+            loop_effects(n, gpu, c)
         else:
             for i in range(n):
                 c.values[_DYNAMIC, i] = 0.0

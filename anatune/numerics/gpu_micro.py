@@ -12,7 +12,6 @@ from anatune.numerics.shared_memory import conflict_degree_one
 
 __all__ = ["best_micro", "is_dynamic_one", "loop_effects", "micro"]
 
-_STAGES = int(Col.STAGES)
 _DYNAMIC = int(Col.DYNAMIC)
 _REUSE = int(Col.REUSE)
 _THREADS = int(Col.THREADS)
@@ -27,6 +26,11 @@ _CONFLICT = int(Col.CONFLICT)
 _FETCHES = int(Col.FETCHES)
 _FETCHES_BLOCK = int(Col.FETCHES_BLOCK)
 _STORE_SECTORS = int(Col.STORE_SECTORS)
+_VTHREADS = int(Col.VTHREADS)
+_REG_INNER = int(Col.REG_INNER)
+_REG_OUTER = int(Col.REG_OUTER)
+_K2 = int(Col.K2)
+_UNROLL = int(Col.UNROLL)
 
 
 @jit_inline
@@ -41,60 +45,34 @@ def warp_sectors_one(warp: float, lanes: float, inner: float, apart_bytes: float
 
 
 @jit_inline
-def is_dynamic_one(point: Any, num_spatial: int, num_reduction: int, unroll_statements: int) -> bool:
+def is_dynamic_one(vthreads: float, reg_inner: float, k2: float, reg_outer: float, limit: float) -> bool:
     """Whether a loop over the register tile stays a loop, so that accumulators are indexed at run time.
 
-    TVM unrolls the innermost loops (reg_inner, k2, reg_outer, in this order from the inside) as long as their product
-    times the virtual threads is at most the unroll depth; the device's compiler goes on up to a limit of its own.
-    Accumulators that are indexed by a loop variable live in local memory.
+    The innermost loops are unrolled (reg_inner, k2, reg_outer, in this order from the inside) as long as their product
+    times the virtual threads is at most `limit` statements: TVM's unroll depth, or what the device's compiler does by
+    itself. Accumulators that are indexed by a loop variable live in local memory. The arguments are products over
+    all axes: a loop of an inner axis cannot be the first that is too large.
     """
-    limit = max(point[5 * num_spatial + 3 * num_reduction], unroll_statements)
-    body = 1
-    for a in range(num_spatial):
-        body *= point[5 * a + 1]
-    for a in range(num_spatial):
-        body *= point[5 * a + 4]
-        if point[5 * a + 4] > 1 and body > limit:
-            return True
-    for r in range(num_reduction):
-        body *= point[5 * num_spatial + 3 * r + 2]
-    for a in range(num_spatial):
-        body *= point[5 * a + 3]
-        if point[5 * a + 3] > 1 and body > limit:
-            return True
-    return False
+    body = vthreads * reg_inner
+    return (reg_inner > 1.0 and body > limit) or (reg_outer > 1.0 and body * k2 * reg_outer > limit)
 
 
 @jit_helper
-def loop_effects(points: Any, start: int, n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
     """Fill DYNAMIC and REUSE, and move dynamically indexed accumulators to SPILLED.
 
     The loop k2 runs inside reg_outer: while the inner tile fits the registers, a compiler can keep it there over k2.
     That it does so only in part is the square root (spilling K80 and MI50 points lie between 1 and k2).
     """
     v = c.values
-    num_spatial, num_reduction = nest.num_spatial, nest.num_reduction
     for i in range(n):
-        point = points[start + i]
-        body = v[_ACCUMULATORS, i]
-        for r in range(num_reduction):
-            body *= point[5 * num_spatial + 3 * r + 2]
-        dynamic = False
-        if body > gpu.unroll_statements:  # most tiles are small enough whatever the unroll depth
-            dynamic = is_dynamic_one(point, num_spatial, num_reduction, gpu.unroll_statements)
+        vthreads, reg_inner, k2 = v[_VTHREADS, i], v[_REG_INNER, i], v[_K2, i]
+        limit = max(v[_UNROLL, i], float(gpu.unroll_statements))
+        dynamic = is_dynamic_one(vthreads, reg_inner, k2, v[_REG_OUTER, i], limit)
         v[_DYNAMIC, i] = 1.0 if dynamic else 0.0
-        if dynamic:
-            v[_SPILLED, i] = v[_ACCUMULATORS, i]
-        v[_REUSE, i] = 1.0
-        if v[_SPILLED, i] > 0.0:
-            held = 1
-            for a in range(num_spatial):
-                held *= point[5 * a + 1] * point[5 * a + 4]
-            if held + LIVE_REGISTERS <= v[_REGISTER_CAP, i]:
-                k2 = 1.0
-                for r in range(num_reduction):
-                    k2 *= point[5 * num_spatial + 3 * r + 2]
-                v[_REUSE, i] = math.sqrt(k2)
+        v[_SPILLED, i] = v[_ACCUMULATORS, i] if dynamic else v[_SPILLED, i]
+        fits = vthreads * reg_inner + LIVE_REGISTERS <= v[_REGISTER_CAP, i]
+        v[_REUSE, i] = math.sqrt(k2) if fits else 1.0
 
 
 @jit_helper

@@ -38,6 +38,11 @@ SECTOR = 32.0
 """Bytes of the smallest transfer between L2 and an SM."""
 
 _STAGES = int(Col.STAGES)
+_VTHREADS = int(Col.VTHREADS)
+_REG_INNER = int(Col.REG_INNER)
+_REG_OUTER = int(Col.REG_OUTER)
+_K2 = int(Col.K2)
+_UNROLL = int(Col.UNROLL)
 _RULE = int(Col.RULE)
 _THREADS = int(Col.THREADS)
 _WARPS = int(Col.WARPS)
@@ -83,9 +88,14 @@ def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:
 @jit_helper
 def load_points(points: Any, start: int, n: int, nest: Nest, c: Chunk) -> None:
     """Read points[start : start + n] (rows in the order of GpuSpace.columns) into the chunk."""
-    stages = c.values[_STAGES]
+    v = c.values
+    stages, vthreads, reg_inner, reg_outer, k2 = v[_STAGES], v[_VTHREADS], v[_REG_INNER], v[_REG_OUTER], v[_K2]
     for i in range(n):
         stages[i] = 1.0
+        vthreads[i] = 1.0
+        reg_inner[i] = 1.0
+        reg_outer[i] = 1.0
+        k2[i] = 1.0
     for a in range(nest.num_spatial):
         at = 5 * a
         grid, thread, inner, reg, tile = c.grid[a], c.thread[a], c.inner[a], c.reg[a], c.tile[a]
@@ -97,18 +107,26 @@ def load_points(points: Any, start: int, n: int, nest: Nest, c: Chunk) -> None:
             inner[i] = consecutive
             reg[i] = point[at + 1] * consecutive
             tile[i] = point[at + 1] * point[at + 2] * consecutive
+            vthreads[i] *= point[at + 1]
+            reg_outer[i] *= point[at + 3]
+            reg_inner[i] *= point[at + 4]
     for r in range(nest.num_reduction):
         at = 5 * nest.num_spatial + 3 * r
         tile = c.tile[nest.num_spatial + r]
         for i in range(n):
-            stages[i] *= points[start + i, at]
-            tile[i] = points[start + i, at + 1] * points[start + i, at + 2]
-    at = 5 * nest.num_spatial + 3 * nest.num_reduction + 1
+            point = points[start + i]
+            stages[i] *= point[at]
+            tile[i] = point[at + 1] * point[at + 2]
+            k2[i] *= point[at + 2]
+    at = 5 * nest.num_spatial + 3 * nest.num_reduction
+    unroll = v[_UNROLL]
+    for i in range(n):
+        unroll[i] = points[start + i, at]
     if nest.staged == 1:
         for t in range(nest.num_operands):
             width = c.width[t]
             for i in range(n):
-                width[i] = points[start + i, at + t]
+                width[i] = points[start + i, at + 1 + t]
 
 
 @jit_inline
