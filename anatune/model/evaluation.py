@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -11,7 +12,10 @@ from numpy.typing import NDArray
 
 from anatune.core.prediction import Prediction
 
-__all__ = ["Evaluation", "Guarantee", "Model", "Ranking", "Rule"]
+__all__ = ["Evaluation", "Guarantee", "Model", "Progress", "Ranking", "Rule"]
+
+Progress = Callable[[float], None]
+"""Called with the share of a search that is done, in [0, 1]."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -90,5 +94,12 @@ class Model(Protocol):
     def predictions(self, points: NDArray[np.int64]) -> list[Prediction]:
         """Score points and return one readable Prediction each."""
 
-    def rank(self, top_k: int, time_limit_s: float | None) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time."""
+    def rank(
+        self,
+        top_k: int,
+        time_limit_s: float | None = None,
+        *,
+        distinct: bool = False,
+        progress: Progress | None = None,
+    ) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time; with `distinct`, one of each time."""

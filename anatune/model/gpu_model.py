@@ -12,7 +12,7 @@ from anatune.core.hardware import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.space_gpu import GpuSpace, staged_tensors
 from anatune.core.workload import DTYPE_BYTES, Workload
-from anatune.model.evaluation import Evaluation, Ranking, Rule
+from anatune.model.evaluation import Evaluation, Progress, Ranking, Rule
 from anatune.model.gpu_ranking import rank_gpu
 from anatune.model.io_bound import lower_bound_bytes
 from anatune.model.pack import pack_chunk, pack_gpu, pack_nest
@@ -199,6 +199,13 @@ class GpuModel:
         """Return seconds that no point beats that differs from `points` only in loop splits and unrolling."""
         return self._run(points, BOUND)[1]
 
-    def rank(self, top_k: int, time_limit_s: float | None = None) -> Ranking:
+    def rank(
+        self,
+        top_k: int,
+        time_limit_s: float | None = None,
+        *,
+        distinct: bool = False,
+        progress: Progress | None = None,
+    ) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time; see gpu_ranking."""
-        return rank_gpu(self, top_k, time_limit_s)
+        return rank_gpu(self, top_k, time_limit_s, distinct=distinct, progress=progress)

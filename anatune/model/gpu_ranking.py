@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from anatune.core.factor import count_factorisations, divisors, factorisations
 from anatune.core.space_gpu import GpuSpace
-from anatune.model.evaluation import Guarantee, Ranking
+from anatune.model.evaluation import Guarantee, Progress, Ranking
 from anatune.numerics.gpu_search import Options, list_macros
 from anatune.numerics.gpu_tile import RULE_THREADS
 
@@ -34,17 +34,20 @@ EXHAUSTIVE_POINTS = 1_000_000
 SLAB_POINTS = 100_000
 SLAB_MACROS = 50_000
 SEED_POINTS = 2_000
+EQUAL_SHARE = 1e-12
+"""Times closer than this share are one time to a distinct ranking."""
 UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
 
 Points = NDArray[np.int64]
 
 
 class _Best:
-    """The `top_k` best points seen so far, in ranking order."""
+    """The `top_k` best points seen so far, in ranking order; with `distinct`, one of each predicted time."""
 
-    def __init__(self, space: GpuSpace, top_k: int) -> None:
+    def __init__(self, space: GpuSpace, top_k: int, distinct: bool) -> None:
         self._space = space
         self._top_k = top_k
+        self._distinct = distinct
         self.points: Points = np.empty((0, len(space.columns)), dtype=np.int64)
         self.times = np.empty(0)
 
@@ -59,12 +62,16 @@ class _Best:
             return
         points = np.concatenate([self.points, points[inside]])
         times = np.concatenate([self.times, times[inside]])
-        if len(times) > 50 * self._top_k:  # sort few: everything slower than the k-th time is out
+        if len(times) > 50 * self._top_k and not self._distinct:  # sort few: slower than the k-th time is out
             near = times <= np.partition(times, self._top_k - 1)[self._top_k - 1]
             points, times = points[near], times[near]
         points, first = np.unique(points, axis=0, return_index=True)  # also lexicographic order
-        order = np.lexsort((*_tie_keys(points, self._space), times[first]))[: self._top_k]
-        self.points, self.times = points[order], times[first][order]
+        times = times[first]
+        order = np.lexsort((*_tie_keys(points, self._space), times))
+        if self._distinct:
+            apart = np.diff(times[order]) > EQUAL_SHARE * times[order][1:]
+            order = order[np.concatenate([[True], apart])]
+        self.points, self.times = points[order[: self._top_k]], times[order[: self._top_k]]
 
 
 def _tie_keys(points: Points, space: GpuSpace) -> tuple[NDArray[np.int64], ...]:
@@ -84,19 +91,26 @@ def _tie_keys(points: Points, space: GpuSpace) -> tuple[NDArray[np.int64], ...]:
     return k2, outer, preference
 
 
-def rank_gpu(model: GpuModel, top_k: int, time_limit_s: float | None) -> Ranking:
+def rank_gpu(
+    model: GpuModel, top_k: int, time_limit_s: float | None, *, distinct: bool, progress: Progress | None
+) -> Ranking:
     """Return the `top_k` legal points of smallest predicted time, with the guarantee and exact counts.
 
     Parameters
     ----------
     time_limit_s : float or None
         Stop after this many seconds of search; the guarantee is then "best_found" with its proven gap.
+    distinct : bool
+        Return one point (the first of the tie order) of each predicted time.
+    progress : callable, optional
+        Called with the share of the search that is done, in [0, 1].
     """
-    best = _Best(model.space, top_k)
+    best = _Best(model.space, top_k, distinct)
     deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
+    report = progress or (lambda share: None)
     if model.space.size <= EXHAUSTIVE_POINTS:
         return _rank_all(model, best, deadline)
-    return _BranchAndBound(model, best, deadline).run()
+    return _BranchAndBound(model, best, deadline, report).run()
 
 
 def _rank_all(model: GpuModel, best: _Best, deadline: float) -> Ranking:
@@ -130,8 +144,9 @@ def _gap(time_s: float, bound_s: float) -> float:
 class _BranchAndBound:
     """One exact ranking of a large space."""
 
-    def __init__(self, model: GpuModel, best: _Best, deadline: float) -> None:
+    def __init__(self, model: GpuModel, best: _Best, deadline: float, progress: Progress) -> None:
         self._model = model
+        self._progress = progress
         self._space = model.space
         self._best = best
         self._deadline = deadline
@@ -193,6 +208,7 @@ class _BranchAndBound:
             numbers = np.concatenate([numbers, slab_numbers[:listed][inside]])
             near = bounds <= self._best.limit_s
             bounds, numbers = bounds[near], numbers[near]
+            self._progress(at / total)
         return bounds, numbers, True
 
     def _refine(self, number: int) -> None:
