@@ -15,6 +15,7 @@ from anatune.core.space_cpu import CpuSpace
 from anatune.core.space_gpu import GpuSpace
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError, UnknownNameError
+from anatune.model.evaluation import Progress
 from anatune.model.plan import Plan, prediction_row
 
 if TYPE_CHECKING:
@@ -65,7 +66,13 @@ def space(workload: Workload, hardware: GpuSpec | CpuSpec) -> GpuSpace | CpuSpac
 
 
 def plan(
-    workload: Workload, hardware: GpuSpec | CpuSpec, top_k: int = 10, *, time_limit_s: float | None = None
+    workload: Workload,
+    hardware: GpuSpec | CpuSpec,
+    top_k: int = 10,
+    *,
+    time_limit_s: float | None = None,
+    distinct: bool = False,
+    progress: Progress | None = None,
 ) -> Plan:
     """Rank every schedule of `workload` on `hardware` with the analytical model; no device is needed.
 
@@ -77,6 +84,10 @@ def plan(
         How many schedules to return, >= 1.
     time_limit_s : float, optional
         Stop the search after this many seconds; the guarantee then says how far from the optimum the answer can be.
+    distinct : bool
+        Return one schedule of each predicted time: schedules that the model cannot tell apart count as one.
+    progress : callable, optional
+        Called now and then with the share of a long search that is done, in [0, 1].
 
     Raises
     ------
@@ -88,7 +99,7 @@ def plan(
     if time_limit_s is not None and not time_limit_s > 0:
         raise SpaceError(f"plan: time_limit_s is {time_limit_s!r}, expected a number > 0 or None")
     chosen = model(workload, hardware)
-    ranking = chosen.rank(top_k, time_limit_s)
+    ranking = chosen.rank(top_k, time_limit_s, distinct=distinct, progress=progress)
     return Plan(
         workload,
         hardware,

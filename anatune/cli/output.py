@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from anatune.report.text import Line
 
-__all__ = ["UsageError", "line_width", "note", "print_json", "print_lines", "print_text"]
+__all__ = ["UsageError", "line_width", "note", "print_json", "print_lines", "print_text", "search_progress"]
 
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 """Typer's class of usage errors: newer versions of typer bring click inside, older ones import it."""
@@ -57,3 +58,33 @@ def print_lines(lines: Sequence[Line]) -> None:
 def note(text: str) -> None:
     """Write one line to stderr: progress, or what else is worth knowing."""
     typer.echo(text, err=True)
+
+
+def search_progress(quiet_s: float = 3.0, every_s: float = 10.0) -> Callable[[float], None]:
+    """Return a callback for a long search: it says on stderr how much is done.
+
+    Parameters
+    ----------
+    quiet_s : float
+        Say nothing before this many seconds.
+    every_s : float
+        Seconds between lines where stderr is no terminal; a terminal has one line that is rewritten.
+    """
+    start = time.monotonic()
+    following = start + quiet_s
+    terminal = sys.stderr.isatty()
+
+    def report(share: float) -> None:
+        nonlocal following
+        now = time.monotonic()
+        if now < following and not (terminal and share >= 1.0 and following > start + quiet_s):
+            return
+        following = now + (0.2 if terminal else every_s)
+        text = f"searching: {100 * share:.1f} % of the tile choices, {now - start:.0f} s"
+        if terminal:
+            end = "\n" if share >= 1.0 else ""
+            typer.echo(f"\r{text}{end}", err=True, nl=False)
+        else:
+            typer.echo(f"{text}; --time-limit SECONDS ends it with a proven gap", err=True)
+
+    return report

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.output import UsageError, line_width, note, print_json, print_lines
+from anatune.cli.output import UsageError, line_width, note, print_json, print_lines, search_progress
 from anatune.errors import SpaceError
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ def plan(
             help="Stop then; the answer says how far off.",
         ),
     ] = None,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="One schedule of each predicted time: ties count as one.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False,
 ) -> None:
@@ -105,7 +108,14 @@ def plan(
     hardware = api.hardware(hw)
     _note_first_compilation(hardware)
     start = time.perf_counter()
-    answer = api.plan(workload, hardware, max(top_k, _NUM_EXPLAINED) if explain else top_k, time_limit_s=time_limit)
+    answer = api.plan(
+        workload,
+        hardware,
+        max(top_k, _NUM_EXPLAINED) if explain else top_k,
+        time_limit_s=time_limit,
+        distinct=distinct,
+        progress=search_progress(),
+    )
     seconds = time.perf_counter() - start
     shown = dataclasses.replace(answer, schedules=answer.schedules[:top_k], predictions=answer.predictions[:top_k])
     if as_json:
@@ -150,6 +160,6 @@ def _note_first_compilation(hardware: GpuSpec | CpuSpec) -> None:
     folder = _jit.cache_folder()
     existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
     if os.access(existing, os.W_OK):
-        note(f"note: compiling the model once (half a minute), kept in {folder}; later runs start in about a second")
+        note(f"note: compiling the model once (10 to 30 s), kept in {folder}; later runs start in about a second")
     else:
-        note(f"note: compiling the model (half a minute) in every run: {folder} is read-only; set NUMBA_CACHE_DIR")
+        note(f"note: compiling the model (10 to 30 s) in every run: {folder} is read-only; set NUMBA_CACHE_DIR")

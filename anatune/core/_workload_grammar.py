@@ -84,9 +84,7 @@ def _grammars() -> dict[str, Grammar]:
     """Return the grammar of every operator but einsum."""
     table = {
         "matmul": Grammar(("MxNxK",), _PRODUCT, "512x4096x1024", _named("matmul", ("m", "n", "k"))),
-        "batch_matmul": Grammar(
-            ("BxMxNxK",), _PRODUCT, "16x512x64x512", _named("batch_matmul", ("b", "m", "n", "k"))
-        ),
+        "batch_matmul": Grammar(("BxMxNxK",), _PRODUCT, "16x512x64x512", _named("batch_matmul", ("b", "m", "n", "k"))),
     }
     data = {1: "NxCxW", 2: "NxCxHxW", 3: "NxCxDxHxW"}
     taps = {1: "S", 2: "RxS", 3: "TxRxS"}

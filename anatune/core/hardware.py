@@ -247,9 +247,7 @@ class Compiler(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Largest loop body, in statements, that the compiler unrolls fully without being told."""
 
 
-class GpuSpec(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="gpu", tag_field="kind"
-):
+class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="gpu", tag_field="kind"):
     """A GPU. Immutable and hashable; cross-field rules are checked on construction.
 
     Raises
@@ -278,15 +276,11 @@ class GpuSpec(
     def __post_init__(self) -> None:
         compute = self.compute
         peak = 2.0 * compute.num_sms * compute.fp32_lanes_per_sm * compute.clock_hz
-        _check_peak(
-            self.name, compute.fp32_peak_flop_per_s, peak, "2 x num_sms x fp32_lanes_per_sm x clock_hz"
-        )
+        _check_peak(self.name, compute.fp32_peak_flop_per_s, peak, "2 x num_sms x fp32_lanes_per_sm x clock_hz")
         _check_name(self.name, self.aliases)
         if not re.fullmatch(r"sm_\d{2,3}" if self.vendor == "nvidia" else r"gfx[0-9a-f]{3,4}", self.arch):
             expected = "sm_<digits>, as sm_86" if self.vendor == "nvidia" else "gfx<digits>, as gfx906"
-            raise SpecError(
-                f"{self.name}: arch is {self.arch!r}, expected {expected} (vendor is {self.vendor})"
-            )
+            raise SpecError(f"{self.name}: arch is {self.arch!r}, expected {expected} (vendor is {self.vendor})")
         shared, file = self.shared_memory, self.registers
         if shared.per_block_bytes > shared.per_sm_bytes:
             raise SpecError(
@@ -295,8 +289,7 @@ class GpuSpec(
             )
         if file.per_block > file.per_sm:
             raise SpecError(
-                f"{self.name}: registers.per_block is {file.per_block}, "
-                f"expected at most per_sm ({file.per_sm})"
+                f"{self.name}: registers.per_block is {file.per_block}, expected at most per_sm ({file.per_sm})"
             )
 
     @property
@@ -349,9 +342,7 @@ class CpuDram(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     latency_s: float
 
 
-class CpuSpec(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="cpu", tag_field="kind"
-):
+class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="cpu", tag_field="kind"):
     """A CPU (one socket). Immutable and hashable; cross-field rules are checked on construction.
 
     Raises
@@ -386,9 +377,7 @@ class CpuSpec(
         )
         _check_name(self.name, self.aliases)
         if compute.simd_bits % 32:
-            raise SpecError(
-                f"{self.name}: compute.simd_bits is {compute.simd_bits}, expected a multiple of 32"
-            )
+            raise SpecError(f"{self.name}: compute.simd_bits is {compute.simd_bits}, expected a multiple of 32")
         if self.dram.core_bandwidth_bytes_per_s > self.dram.bandwidth_bytes_per_s:
             core, socket = self.dram.core_bandwidth_bytes_per_s, self.dram.bandwidth_bytes_per_s
             raise SpecError(

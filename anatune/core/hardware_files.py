@@ -36,9 +36,7 @@ __all__ = [
 ]
 
 _KINDS: dict[str, type[GpuSpec] | type[CpuSpec]] = {"gpu": GpuSpec, "cpu": CpuSpec}
-_UNIT_ENDING = re.compile(
-    r"_(g|m|k)?(hz|bytes|b|kb|mb|gb|kib|mib|gbs|gb_per_s|tflops|gflops|flops|s|us|ns|ms)$"
-)
+_UNIT_ENDING = re.compile(r"_(g|m|k)?(hz|bytes|b|kb|mb|gb|kib|mib|gbs|gb_per_s|tflops|gflops|flops|s|us|ns|ms)$")
 
 
 class Finding(NamedTuple):
@@ -206,9 +204,7 @@ def _how_to_add() -> str:
 
 def _unknown_text(name: str, known: list[str], unreadable: list[str]) -> str:
     by_normal = {_normal(word): word for word in reversed(known)}
-    close = [
-        by_normal[word] for word in difflib.get_close_matches(_normal(name), by_normal, n=5, cutoff=0.55)
-    ]
+    close = [by_normal[word] for word in difflib.get_close_matches(_normal(name), by_normal, n=5, cutoff=0.55)]
     near = f"close names: {', '.join(close)}" if close else "no name is close"
     text = f"unknown hardware {name!r}: {near}; `anatune hw list` shows all; {_how_to_add()}"
     return f"{text}; could not be read: {'; '.join(unreadable)}" if unreadable else text
@@ -319,9 +315,7 @@ def _unknown_key_text(key: str, known: list[str]) -> str:
     if same:
         return f"unknown key; write {same[0]} (numbers are in plain SI units, named at the end of the key)"
     close = difflib.get_close_matches(key, known, n=3)
-    return (
-        f"unknown key; expected {'perhaps ' + ' or '.join(close) if close else 'one of ' + ', '.join(known)}"
-    )
+    return f"unknown key; expected {'perhaps ' + ' or '.join(close) if close else 'one of ' + ', '.join(known)}"
 
 
 def _table_type(hint: Any) -> type[msgspec.Struct] | None:
@@ -463,9 +457,7 @@ def spec_to_toml(spec: HardwareSpec) -> str:
             last = ("source", "unverified")
             items = [(name, table[name]) for name in table if name not in last]
             items += [(name, table[name]) for name in last if name != "unverified" or table[name]]
-            blocks.append(
-                "\n".join([f"[{key}]", *(f"{name} = {_toml_value(value)}" for name, value in items)])
-            )
+            blocks.append("\n".join([f"[{key}]", *(f"{name} = {_toml_value(value)}" for name, value in items)]))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -41,9 +41,7 @@ _BERT: dict[str, tuple[int, int, int]] = {  # M, N, K
     "M4": (512, 1024, 4096),
     "M5": (512, 768, 3072),
 }
-_Convolutions = dict[
-    str, tuple[int, int, int, int, int]
-]  # output channels, input channels, H = W, R = S, stride
+_Convolutions = dict[str, tuple[int, int, int, int, int]]  # output channels, input channels, H = W, R = S, stride
 _RESNET50: _Convolutions = {
     "R0": (64, 3, 224, 7, 2),
     "R1": (64, 64, 56, 1, 1),
@@ -136,9 +134,7 @@ def _members(network: str, asked: str) -> dict[str, Callable[[], Workload]]:
         return _NETWORKS[network.lower()]
     close = difflib.get_close_matches(network.lower(), _NETWORKS, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]}?" if close else "; write for example resnet18:C2"
-    raise UnknownNameError(
-        f"layer {asked!r}: network {network!r} is unknown, expected {', '.join(_NETWORKS)}{hint}"
-    )
+    raise UnknownNameError(f"layer {asked!r}: network {network!r} is unknown, expected {', '.join(_NETWORKS)}{hint}")
 
 
 def layers(network: str) -> dict[str, Workload]:

@@ -108,8 +108,7 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Axis -> consecutive iterations (>= 1); axes that are missing count as 1.
         """
         return math.prod(
-            1 + sum(term.coefficient * (tile.get(term.axis, 1) - 1) for term in terms)
-            for terms in self.indices
+            1 + sum(term.coefficient * (tile.get(term.axis, 1) - 1) for term in terms) for terms in self.indices
         )
 
     def touched_elements(self, extents: Mapping[str, int]) -> int:
@@ -203,18 +202,14 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         if len(set(names)) != len(names):
             raise WorkloadError(f"{self.operator}: axis names {names} repeat; give every loop its own name")
         if self.body not in BODIES:
-            raise WorkloadError(
-                f"{self.operator}: body is {self.body!r}, expected one of {', '.join(BODIES)}"
-            )
+            raise WorkloadError(f"{self.operator}: body is {self.body!r}, expected one of {', '.join(BODIES)}")
         if not self.reads:
             raise WorkloadError(f"{self.operator}: reads is empty, expected at least one operand")
         for access in (*self.reads, self.write, *self.epilogue_reads):
             self._check_access(access, set(names))
         kinds = [axis.kind for axis in self.axes]
         if kinds != sorted(kinds, reverse=True):
-            raise WorkloadError(
-                f"{self.operator}: axes {names} mix kinds, expected spatial before reduction axes"
-            )
+            raise WorkloadError(f"{self.operator}: axes {names} mix kinds, expected spatial before reduction axes")
         written = {term.axis for terms in self.write.indices for term in terms}
         spatial = {axis.name for axis in self.axes if axis.kind == "spatial"}
         if written != spatial:
@@ -227,22 +222,14 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         """Raise WorkloadError unless `access` fits the axes."""
         label = f"{self.operator}: tensor {access.tensor!r}"
         if access.dtype not in DTYPE_BYTES:
-            raise WorkloadError(
-                f"{label} has dtype {access.dtype!r}, expected one of {', '.join(DTYPE_BYTES)}"
-            )
+            raise WorkloadError(f"{label} has dtype {access.dtype!r}, expected one of {', '.join(DTYPE_BYTES)}")
         if not len(access.shape) == len(access.indices) == len(access.offsets):
-            raise WorkloadError(
-                f"{label} has shape {access.shape}, expected one index and one offset per dimension"
-            )
+            raise WorkloadError(f"{label} has shape {access.shape}, expected one index and one offset per dimension")
         if any(extent < 1 for extent in access.shape):
-            raise WorkloadError(
-                f"{label} has shape {access.shape}, expected extents >= 1; give the real sizes"
-            )
+            raise WorkloadError(f"{label} has shape {access.shape}, expected extents >= 1; give the real sizes")
         unknown = {term.axis for terms in access.indices for term in terms} - names
         if unknown:
-            raise WorkloadError(
-                f"{label} uses unknown axes {sorted(unknown)}, expected some of {sorted(names)}"
-            )
+            raise WorkloadError(f"{label} uses unknown axes {sorted(unknown)}, expected some of {sorted(names)}")
 
     @cached_property
     def extents(self) -> dict[str, int]:
@@ -303,9 +290,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         """
         accesses = {access.tensor: access for access in (*self.reads, self.write, *self.epilogue_reads)}
         if name not in accesses:
-            raise UnknownNameError(
-                f"{self.operator} has no tensor {name!r}, expected one of {', '.join(accesses)}"
-            )
+            raise UnknownNameError(f"{self.operator} has no tensor {name!r}, expected one of {', '.join(accesses)}")
         return accesses[name]
 
     def to_json(self) -> str:
@@ -326,9 +311,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         except WorkloadError:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise WorkloadError(
-                f"workload JSON: {error}; expected the text that Workload.to_json writes"
-            ) from error
+            raise WorkloadError(f"workload JSON: {error}; expected the text that Workload.to_json writes") from error
 
     @cached_property
     def key(self) -> str:

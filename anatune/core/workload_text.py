@@ -42,8 +42,7 @@ def _extents(operator: str, word: str, meaning: str, example: str) -> Extents:
     for part in word.split("x"):
         if not re.fullmatch(f"[0-9]{{1,{_MAX_DIGITS}}}", part):
             raise WorkloadError(
-                f"{operator} {word}: {part!r} is no extent, {wanted} in decimal digits; "
-                f"write for example {example}"
+                f"{operator} {word}: {part!r} is no extent, {wanted} in decimal digits; write for example {example}"
             )
     extents = tuple(int(part) for part in word.split("x"))
     if meaning and len(extents) != meaning.count("x") + 1:
@@ -76,9 +75,7 @@ def _split(words: Sequence[str] | str) -> tuple[list[str], dict[str, OptionValue
         try:
             words = shlex.split(words)
         except ValueError as error:
-            raise WorkloadError(
-                f"workload {words!r}: {error}, expected words; close the quotation marks"
-            ) from error
+            raise WorkloadError(f"workload {words!r}: {error}, expected words; close the quotation marks") from error
     heads: list[str] = []
     options: dict[str, OptionValue] = {}
     tokens = iter(words)
@@ -91,9 +88,7 @@ def _split(words: Sequence[str] | str) -> tuple[list[str], dict[str, OptionValue
         if name not in _OPTIONS or name in options:
             known = ", ".join(_dashed(option) for option in _OPTIONS)
             problem = "is given twice" if name in options else "is unknown"
-            raise WorkloadError(
-                f"workload option {token} {problem}, expected each of {known} at most once; correct it"
-            )
+            raise WorkloadError(f"workload option {token} {problem}, expected each of {known} at most once; correct it")
         if name in _FLAGS and not equals:
             options[name] = True
             continue
@@ -186,9 +181,7 @@ def parse_workload(
     """
     heads, typed = _split(words)
     if not heads:
-        raise WorkloadError(
-            "workload is empty, expected an operator and extents; write for example matmul 512x512x512"
-        )
+        raise WorkloadError("workload is empty, expected an operator and extents; write for example matmul 512x512x512")
     keywords: dict[str, OptionValue] = {
         "stride": stride,
         "padding": padding,

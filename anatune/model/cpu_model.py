@@ -5,6 +5,7 @@ Physics: `numerics.cpu_microkernel` (registers, ports, latency) and `numerics.cp
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -15,7 +16,7 @@ from anatune.core.microkernels import constant_tensors, vector_stride
 from anatune.core.prediction import Prediction
 from anatune.core.space_cpu import ORDER_LEVELS, SPATIAL_LEVELS, CpuSpace
 from anatune.core.workload import DTYPE_BYTES, Access, Workload
-from anatune.model.evaluation import Evaluation, Ranking, Rule
+from anatune.model.evaluation import Evaluation, Progress, Ranking, Rule
 from anatune.numerics.cpu_nest import CpuMachine, CpuNest
 from anatune.numerics.cpu_point import NUM_OUT, check_points, evaluate_points
 
@@ -41,6 +42,9 @@ MULTIPLY_ADD_LIMIT = 1024.0
 """Rule microkernel_code: multiply-adds of the straight-line body; 8 KiB of code stays in L1I and decodes once."""
 TIE_SHARE = 1e-3
 """Predicted times within the same step of 0.1 % (of their logarithm) are ties."""
+
+MOST_TIED = 4096
+"""Points a distinct ranking looks at to find schedules of different times."""
 
 _PAGE_BYTES = 4096
 
@@ -219,11 +223,30 @@ class CpuModel:
             )
         return result
 
-    def rank(self, top_k: int, time_limit_s: float | None = None) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time (see `model.cpu_ranking` for ties)."""
+    def rank(
+        self,
+        top_k: int,
+        time_limit_s: float | None = None,
+        *,
+        distinct: bool = False,
+        progress: Progress | None = None,
+    ) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time (see `model.cpu_ranking` for ties).
+
+        A distinct ranking looks at up to MOST_TIED points in all, so it may return fewer than `top_k` of them.
+        """
         from anatune.model.cpu_ranking import rank  # the ranking needs the model
 
-        return rank(self, top_k, time_limit_s)
+        if not distinct:
+            return rank(self, top_k, time_limit_s)
+        wanted = top_k
+        while True:
+            wanted = min(4 * wanted, MOST_TIED)
+            ranking = rank(self, wanted, time_limit_s)
+            times = self.evaluate(ranking.points).time_s
+            first = np.sort(np.unique(times, return_index=True)[1])[:top_k]
+            if len(first) == top_k or len(times) < wanted or wanted == MOST_TIED:
+                return dataclasses.replace(ranking, points=ranking.points[first])
 
 
 def pack_machine(hardware: CpuSpec) -> CpuMachine:

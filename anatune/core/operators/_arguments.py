@@ -64,14 +64,10 @@ def checked_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
         If `value` is not a sequence of integers >= 1, or is empty.
     """
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise WorkloadError(
-            f"{operator}: {name} is {value!r}, expected integers; write for example (1024, 4096)"
-        )
+        raise WorkloadError(f"{operator}: {name} is {value!r}, expected integers; write for example (1024, 4096)")
     shape = tuple(checked_extent(operator, f"{name}[{place}]", extent) for place, extent in enumerate(value))
     if not shape:
-        raise WorkloadError(
-            f"{operator}: {name} is empty, expected at least one dimension; write for example (1024,)"
-        )
+        raise WorkloadError(f"{operator}: {name} is empty, expected at least one dimension; write for example (1024,)")
     return shape
 
 
@@ -110,9 +106,7 @@ def checked_flag(operator: str, name: str, value: object) -> bool:
         If `value` is not a bool.
     """
     if type(value).__name__ not in ("bool", "bool_"):
-        raise WorkloadError(
-            f"{operator}: {name} is {value!r}, expected True or False; leave it out for False"
-        )
+        raise WorkloadError(f"{operator}: {name} is {value!r}, expected True or False; leave it out for False")
     return bool(value)
 
 

@@ -79,9 +79,7 @@ def _per_dimension(operator: str, name: str, value: object, count: int, minimum:
     step = f"give one integer or {count}"
     if isinstance(value, (tuple, list)):
         if len(value) != count:
-            raise WorkloadError(
-                f"{operator}: {name} is {value!r}, expected {count} integers >= {minimum}; {step}"
-            )
+            raise WorkloadError(f"{operator}: {name} is {value!r}, expected {count} integers >= {minimum}; {step}")
         return tuple(checked_integer(operator, name, item, minimum, step) for item in value)
     return (checked_integer(operator, name, value, minimum, step),) * count
 

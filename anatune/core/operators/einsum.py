@@ -21,19 +21,13 @@ def _split(subscripts: object) -> tuple[tuple[str, ...], str]:
         raise WorkloadError(f"einsum: subscripts is {subscripts!r}, expected text; {example}")
     text = subscripts.replace(" ", "")
     if "." in text:
-        raise WorkloadError(
-            f"einsum: {subscripts!r} holds an ellipsis, expected one letter a dimension; {example}"
-        )
+        raise WorkloadError(f"einsum: {subscripts!r} holds an ellipsis, expected one letter a dimension; {example}")
     if not re.fullmatch(r"[A-Za-z]+(,[A-Za-z]+)*(->[A-Za-z]*)?", text):
-        raise WorkloadError(
-            f"einsum: {subscripts!r} does not parse, expected letters, commas and one '->'; {example}"
-        )
+        raise WorkloadError(f"einsum: {subscripts!r} does not parse, expected letters, commas and one '->'; {example}")
     left, arrow, result = text.partition("->")
     operands = tuple(left.split(","))
     if len(operands) >= len(_NAMES):
-        raise WorkloadError(
-            f"einsum: {len(operands)} operands, expected at most {len(_NAMES) - 1}; split the product"
-        )
+        raise WorkloadError(f"einsum: {len(operands)} operands, expected at most {len(_NAMES) - 1}; split the product")
     for letters in (*operands, result):
         if len(set(letters)) != len(letters):
             raise WorkloadError(
@@ -118,14 +112,10 @@ def einsum(
 
     def access(tensor: str, letters: str, element: str) -> Access:
         shape = tuple(extents[letter] for letter in letters)
-        return Access(
-            tensor, element, shape, tuple((Term(letter),) for letter in letters), (0,) * len(letters)
-        )
+        return Access(tensor, element, shape, tuple((Term(letter),) for letter in letters), (0,) * len(letters))
 
-    if summed:
-        body = "add" if len(operands) == 1 else "multiply_add"
-    else:
-        body = "copy" if len(operands) == 1 else "multiply"
+    alone = len(operands) == 1
+    body = ("add" if alone else "multiply_add") if summed else ("copy" if alone else "multiply")
     made = element if body == "copy" else accumulated_dtype(element)
     return Workload(
         operator="einsum",

@@ -46,8 +46,7 @@ def _matrix_product(
     return Workload(
         operator=operator,
         axes=tuple(
-            Axis(name, extent, "reduction" if name == "k" else "spatial")
-            for name, extent in axis_extents.items()
+            Axis(name, extent, "reduction" if name == "k" else "spatial") for name, extent in axis_extents.items()
         ),
         reads=(
             access("A", ("k", "i") if flip_a else ("i", "k"), element),

@@ -70,9 +70,7 @@ def reduction(
     places = [_integer("reduction", "axes", place, -rank, step) for place in asked]
     reduced = sorted(place % rank for place in places)
     if not reduced or max(places) >= rank or len(set(reduced)) != len(reduced):
-        raise WorkloadError(
-            f"reduction: axes is {axes!r}, expected dimensions of a shape of rank {rank}; {step}"
-        )
+        raise WorkloadError(f"reduction: axes is {axes!r}, expected dimensions of a shape of rank {rank}; {step}")
     body = REDUCTION_KINDS[checked_choice("reduction", "kind", kind, tuple(REDUCTION_KINDS))]
     element = checked_dtype("reduction", dtype)
     kept = [place for place in range(rank) if place not in reduced]
@@ -108,9 +106,7 @@ def elementwise(shape: Sequence[int], op: str = "relu", dtype: str = "float32") 
         If an argument is outside its range.
     """
     extents = checked_shape("elementwise", "shape", shape)
-    body, operands, flop = ELEMENTWISE_OPERATORS[
-        checked_choice("elementwise", "op", op, tuple(ELEMENTWISE_OPERATORS))
-    ]
+    body, operands, flop = ELEMENTWISE_OPERATORS[checked_choice("elementwise", "op", op, tuple(ELEMENTWISE_OPERATORS))]
     element = checked_dtype("elementwise", dtype)
     names = ("data", "output") if operands == 1 else ("A", "B", "C")
     accesses = [_access(name, element, extents, range(len(extents))) for name in names]

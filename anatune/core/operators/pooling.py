@@ -148,9 +148,7 @@ def max_pool2d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    return _pooling(
-        "max_pool2d", n, c, {"h": h, "w": w}, {"r": r, "s": s}, stride, padding, dilation, layout, dtype
-    )
+    return _pooling("max_pool2d", n, c, {"h": h, "w": w}, {"r": r, "s": s}, stride, padding, dilation, layout, dtype)
 
 
 def avg_pool2d(
@@ -173,9 +171,7 @@ def avg_pool2d(
     WorkloadError
         If an argument is outside its range, or the output would be empty.
     """
-    return _pooling(
-        "avg_pool2d", n, c, {"h": h, "w": w}, {"r": r, "s": s}, stride, padding, dilation, layout, dtype
-    )
+    return _pooling("avg_pool2d", n, c, {"h": h, "w": w}, {"r": r, "s": s}, stride, padding, dilation, layout, dtype)
 
 
 def max_pool1d(
@@ -243,9 +239,7 @@ def max_pool3d(
         If an argument is outside its range, or the output would be empty.
     """
     sizes: dict[str, object] = {"d": d, "h": h, "w": w}
-    return _pooling(
-        "max_pool3d", n, c, sizes, {"t": t, "r": r, "s": s}, stride, padding, dilation, layout, dtype
-    )
+    return _pooling("max_pool3d", n, c, sizes, {"t": t, "r": r, "s": s}, stride, padding, dilation, layout, dtype)
 
 
 def avg_pool3d(
@@ -271,6 +265,4 @@ def avg_pool3d(
         If an argument is outside its range, or the output would be empty.
     """
     sizes: dict[str, object] = {"d": d, "h": h, "w": w}
-    return _pooling(
-        "avg_pool3d", n, c, sizes, {"t": t, "r": r, "s": s}, stride, padding, dilation, layout, dtype
-    )
+    return _pooling("avg_pool3d", n, c, sizes, {"t": t, "r": r, "s": s}, stride, padding, dilation, layout, dtype)
