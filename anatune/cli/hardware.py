@@ -88,14 +88,22 @@ def detect(
     print_only: Annotated[bool, typer.Option("--print", help="Print the spec, write nothing.")] = False,
     as_json: _Json = False,
 ) -> None:
-    """Write the spec of the present machine's CPU, for ``--hw host``, and say which GPUs there are."""
+    """Write the specs of the present machine: its CPU for ``--hw host``, its GPUs for ``--hw host_gpu``."""
+    import msgspec
+
     from anatune.core.hardware_files import spec_to_toml
-    from anatune.measure.detect import detect_cpu, gpu_detection, write_host_spec
+    from anatune.measure.detect import detect_cpu
+    from anatune.measure.detect_gpu import gpu_detection
+    from anatune.measure.host_files import write_host_spec
     from anatune.report import tables, units
 
     spec = detect_cpu()
     gpus, gpu_note = gpu_detection()
+    gpus = [msgspec.structs.replace(gpu, name=f"host_gpu{index or ''}", aliases=()) for index, gpu in enumerate(gpus)]
     path = None if print_only else write_host_spec(spec=spec)
+    if not print_only:
+        for gpu in gpus:
+            write_host_spec(spec=gpu)
     if as_json:
         print_json({"path": str(path) if path else None, "cpu": spec, "gpus": gpus, "gpu_note": gpu_note})
         return

@@ -1,32 +1,24 @@
-"""What the present machine is: specs of its CPU and its NVIDIA GPUs, with every doubt listed.
+"""What CPU the present machine has, with every doubt listed.
 
 The CPU is read from ``/proc/cpuinfo`` and ``/sys`` (macOS: ``sysctl``) and looked up in a table of
 microarchitectures, since no file tells ports and latencies. What is not known is filled in conservatively and
-named in `unverified`; ``anatune hw calibrate`` replaces such numbers by measured ones. GPUs are read through
-NVIDIA's cuda-bindings where that package is installed.
+named in `unverified`; ``anatune hw calibrate`` replaces such numbers by measured ones.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import os
 import platform
 import re
 import subprocess
-import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import msgspec
-
-from anatune.core.hardware import CacheLevel, CpuCompute, CpuDram, CpuSpec, GpuSpec, HardwareSpec
-from anatune.core.hardware_files import load_spec_file, spec_to_toml, user_spec_folder
+from anatune.core.hardware import CacheLevel, CpuCompute, CpuDram, CpuSpec
 from anatune.errors import DeviceError
-from anatune.resources import data_folder
 
-__all__ = ["detect_cpu", "detect_gpus", "gpu_detection", "write_host_spec"]
+__all__ = ["detect_cpu"]
 
 _Isa = Literal["avx512", "avx2", "avx", "sse", "neon", "sve"]
 
@@ -55,9 +47,7 @@ class _Micro(NamedTuple):
 
 # The same numbers as the packaged specs of these microarchitectures, and with the same doubts: ports from the
 # sources named there, Agner Fog's tables and LLVM's scheduling models; the fills of Skylake-SP are measured.
-_SKX = _Micro(
-    "Skylake-SP", "skylake-avx512", "avx512", 512, 2, 4, 32, 2, 1, 4, (111, 41, 9.4), (5, 14, 70), 12, 128
-)
+_SKX = _Micro("Skylake-SP", "skylake-avx512", "avx512", 512, 2, 4, 32, 2, 1, 4, (111, 41, 9.4), (5, 14, 70), 12, 128)
 _CLX = _SKX._replace(title="Cascade Lake", llvm="cascadelake", socket_gb_per_s=140.8)
 _HASWELL = _Micro("Haswell", "haswell", "avx2", 256, 2, 5, 16, 2, 1, 4, (64, 32, 16), (5, 12, 45), 12, 50)
 _SKYLAKE = _HASWELL._replace(title="Skylake client", llvm="skylake", fma_latency=4, socket_gb_per_s=38)
@@ -83,12 +73,8 @@ _ZEN5 = _Micro("Zen 5", "znver5", "avx512", 512, 2, 4, 32, 2, 1, 8, (128, 64, 24
 _ZEN5_MOBILE = _ZEN5._replace(title="Zen 5 mobile", fma=1, loads=1, stores=0.5, fill=(64, 32, 20))
 _A72 = _Micro("Cortex-A72", "cortex-a72", "neon", 128, 1, 7, 32, 1, 1, 3, (16, 8, 6), (4, 21, 50), 4, 12.8)
 _N1 = _Micro("Neoverse N1", "neoverse-n1", "neon", 128, 2, 4, 32, 2, 1, 4, (32, 24, 10), (4, 11, 80), 15, 200)
-_V1 = _Micro(
-    "Neoverse V1", "neoverse-v1", "neon", 128, 4, 4, 32, 3, 2, 8, (48, 32, 12), (4, 13, 90), 20, 307.2
-)
-_TX2 = _Micro(
-    "ThunderX2", "thunderx2t99", "neon", 128, 2, 6, 32, 2, 1, 4, (32, 20, 10), (4, 12, 70), 12, 170.6
-)
+_V1 = _Micro("Neoverse V1", "neoverse-v1", "neon", 128, 4, 4, 32, 3, 2, 8, (48, 32, 12), (4, 13, 90), 20, 307.2)
+_TX2 = _Micro("ThunderX2", "thunderx2t99", "neon", 128, 2, 6, 32, 2, 1, 4, (32, 20, 10), (4, 12, 70), 12, 170.6)
 _APPLE = _Micro("Apple M1", "apple-m1", "neon", 128, 4, 4, 32, 3, 2, 8, (48, 32, 16), (3, 18, 60), 60, 68)
 
 # x86: (vendor, family) -> (models, microarchitecture); the first range that holds the model counts.
@@ -132,9 +118,7 @@ _ARM: dict[tuple[int, int], _Micro] = {
     (0x41, 0xD0C): _N1,
     (0x41, 0xD40): _V1,
     (0x41, 0xD49): _N1._replace(title="Neoverse N2", llvm="neoverse-n2", loads=3, stores=2, issue=5),
-    (0x41, 0xD4F): _V1._replace(
-        title="Neoverse V2", llvm="neoverse-v2", core_gb_per_s=30, socket_gb_per_s=500
-    ),
+    (0x41, 0xD4F): _V1._replace(title="Neoverse V2", llvm="neoverse-v2", core_gb_per_s=30, socket_gb_per_s=500),
     (0x43, 0x0AF): _TX2,
     (0x42, 0x516): _TX2,
 }
@@ -408,8 +392,7 @@ def _microarchitecture(lines: dict[str, str]) -> _Found:
     flags = set(lines.get("flags", lines.get("features", "")).split())
     if not flags:
         raise DeviceError(
-            f"/proc/cpuinfo tells neither x86 flags nor an Arm part (vendor {vendor_id or 'unnamed'!r}); "
-            f"{_BY_HAND}"
+            f"/proc/cpuinfo tells neither x86 flags nor an Arm part (vendor {vendor_id or 'unnamed'!r}); {_BY_HAND}"
         )
     where = f"family {family}, model {model}"
     for models, micro in _X86.get((vendor_id, family), ()):
@@ -426,9 +409,7 @@ def _variant(micro: _Micro, lines: dict[str, str]) -> _Found:
     if stepping >= 5:
         micro = _CLX if stepping < 10 else _CLX._replace(title="Cooper Lake", llvm="cooperlake")
     if re.search(r"Gold 5\d\d\d|Silver|Bronze", name) and "5122" not in name:
-        return _Found(
-            micro._replace(fma=1), "", f"{micro.title}, one AVX-512 FMA unit by its name", ("fma_per_cycle",)
-        )
+        return _Found(micro._replace(fma=1), "", f"{micro.title}, one AVX-512 FMA unit by its name", ("fma_per_cycle",))
     return _Found(micro, "", micro.title, ("fma_per_cycle",))
 
 
@@ -497,174 +478,3 @@ def _macos_cpu(sysctl: Callable[[str], str]) -> CpuSpec:
     llvm = f"apple-{apple.group(1).lower()}" if apple.group(1) in ("M1", "M2", "M3", "M4") else "apple-m1"
     found = _Found(_APPLE._replace(title=brand, llvm=llvm), "apple", f"{brand}, pipes as in M1", _MICRO_KEYS)
     return _cpu_spec(found, brand, num_cores, clock_hz, "a table by generation", caches)
-
-
-# ---- GPUs --------------------------------------------------------------------------------------------------
-
-
-def detect_gpus() -> list[GpuSpec]:
-    """Return the specs of this machine's NVIDIA GPUs; empty where none can be asked (`gpu_detection`)."""
-    return gpu_detection()[0]
-
-
-def gpu_detection(driver: Any = None) -> tuple[list[GpuSpec], str]:
-    """Return the specs of the NVIDIA GPUs of this machine and how they were found, or why there are none.
-
-    Parameters
-    ----------
-    driver
-        The module ``cuda.bindings.driver``, or something that behaves alike; imported by default.
-    """
-    if driver is None:
-        try:
-            driver = importlib.import_module("cuda.bindings.driver")
-        except ImportError:
-            return [], "NVIDIA's Python package is not installed: pip install cuda-bindings"
-    try:
-        _call(driver, "cuInit", 0)
-        count = int(_call(driver, "cuDeviceGetCount"))
-        specs = [_gpu_spec(driver, _call(driver, "cuDeviceGet", index)) for index in range(count)]
-    except (DeviceError, RuntimeError, OSError) as error:
-        return [], f"no NVIDIA GPU can be asked: {error}"
-    return specs, f"{count} found through cuda-bindings" if count else "the NVIDIA driver reports no device"
-
-
-def _call(driver: Any, function: str, *arguments: Any) -> Any:
-    """Call the driver and return its one result (None for a bare status)."""
-    status, *results = getattr(driver, function)(*arguments)
-    if int(status) != 0:
-        raise DeviceError(f"{function} answered {getattr(status, 'name', status)}")
-    return results[0] if results else None
-
-
-def _gpu_spec(driver: Any, device: Any) -> GpuSpec:
-    """Return the packaged spec nearest to a device, with the device's own attributes in it."""
-
-    def ask(name: str) -> int:
-        attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(_call(driver, "cuDeviceGetAttribute", attribute, device))
-
-    raw = _call(driver, "cuDeviceGetName", 256, device)
-    product = (raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)).strip("\0 ")
-    major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
-    num_sms, clock_hz = ask("MULTIPROCESSOR_COUNT"), ask("CLOCK_RATE") * 1e3
-    near = _nearest_gpu(product, 10 * major + minor, num_sms)
-    same_arch = near.arch == f"sm_{major}{minor}"
-    same = same_arch and near.compute.num_sms == num_sms
-    warp_size = ask("WARP_SIZE")
-    said = f"read from the device; the rest as {near.model}"
-    compute = msgspec.structs.replace(
-        near.compute,
-        num_sms=num_sms,
-        clock_hz=clock_hz,
-        fp32_peak_flop_per_s=2.0 * num_sms * near.compute.fp32_lanes_per_sm * clock_hz,
-        warp_size=warp_size,
-        max_threads_per_block=ask("MAX_THREADS_PER_BLOCK"),
-        max_warps_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR") // warp_size,
-        max_blocks_per_sm=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
-        source=f"counts, clock and limits {said}",
-        unverified=tuple(key for key in near.compute.unverified if key != "clock_hz")
-        if same_arch
-        else ("fp32_lanes_per_sm", "fma_latency_cycles", "fp16_rate", "int8_rate", "reachable_fraction"),
-    )
-    registers = msgspec.structs.replace(
-        near.registers,
-        per_sm=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
-        per_block=ask("MAX_REGISTERS_PER_BLOCK"),
-        source=f"sizes {said}",
-    )
-    shared_memory = msgspec.structs.replace(
-        near.shared_memory,
-        per_sm_bytes=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
-        per_block_bytes=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        reserved_per_block_bytes=ask("RESERVED_SHARED_MEMORY_PER_BLOCK"),
-        source=f"sizes {said}",
-    )
-    scale = num_sms * clock_hz / (near.compute.num_sms * near.compute.clock_hz)
-    l2 = msgspec.structs.replace(
-        near.l2,
-        size_bytes=ask("L2_CACHE_SIZE") or near.l2.size_bytes,
-        bandwidth_bytes_per_s=near.l2.bandwidth_bytes_per_s * (1.0 if same else scale),
-        source=f"size {said}" + ("" if same else ", bandwidth scaled by SMs x clock"),
-        unverified=near.l2.unverified if same else ("bandwidth_bytes_per_s", "latency_cycles"),
-    )
-    # Double data rate: two transfers a memory clock.
-    bandwidth = 2.0 * ask("MEMORY_CLOCK_RATE") * 1e3 * ask("GLOBAL_MEMORY_BUS_WIDTH") / 8
-    dram = near.dram
-    if bandwidth >= 1e9:
-        dram = msgspec.structs.replace(
-            dram,
-            bandwidth_bytes_per_s=bandwidth,
-            source=f"bandwidth = 2 x memory clock x bus width, {said}",
-            unverified=tuple(key for key in dram.unverified if key != "bandwidth_bytes_per_s"),
-        )
-    return msgspec.structs.replace(
-        near,
-        name=near.name if same else re.sub(r"[^a-z0-9]+", "_", product.lower()).strip("_"),
-        model=product,
-        arch=f"sm_{major}{minor}",
-        aliases=near.aliases if same else (),
-        compute=compute,
-        registers=registers,
-        shared_memory=shared_memory,
-        l2=l2,
-        dram=dram,
-    )
-
-
-def _nearest_gpu(product: str, capability: int, num_sms: int) -> GpuSpec:
-    """Return the packaged NVIDIA spec of the nearest compute capability, then of the most alike device."""
-
-    def distance(spec: GpuSpec) -> tuple[int, bool, float]:
-        words = difflib.SequenceMatcher(None, product.lower(), spec.model.lower()).ratio()
-        return abs(int(spec.arch[3:]) - capability), spec.compute.num_sms != num_sms, -words
-
-    return min(_packaged_gpus(), key=distance)
-
-
-def _packaged_gpus() -> Iterator[GpuSpec]:
-    for path in sorted(data_folder("hwspecs").glob("nvidia_*.toml")):
-        spec = load_spec_file(path)
-        if isinstance(spec, GpuSpec):
-            yield spec
-
-
-# ---- writing -----------------------------------------------------------------------------------------------
-
-
-def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None = None) -> Path:
-    """Write the spec of the present machine as ``host.toml`` and return the file's path.
-
-    The file appears whole or not at all, also when several processes write at once; an older one is replaced.
-
-    Parameters
-    ----------
-    folder
-        Where to; `user_spec_folder()` by default. Created if missing.
-    spec
-        What to write; by default `detect_cpu()`.
-
-    Raises
-    ------
-    DeviceError
-        The CPU cannot be detected, or the file cannot be written.
-    """
-    folder = Path(folder) if folder is not None else user_spec_folder()
-    text = spec_to_toml(spec or detect_cpu())
-    path = folder / "host.toml"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".host-", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise DeviceError(f"cannot write {path}: {(error.strerror or 'unknown reason').lower()}") from None
-    return path

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.hardware_files import check_spec_file, hardware, load_spec_file
 from anatune.errors import DeviceError
-from anatune.measure import detect
-from anatune.measure.detect import detect_cpu, detect_gpus, gpu_detection, write_host_spec
+from anatune.measure import detect, detect_gpu, host_files
+from anatune.measure.detect import detect_cpu
+from anatune.measure.detect_gpu import detect_gpus, gpu_detection
+from anatune.measure.host_files import write_host_spec
 
 LINUX = pytest.mark.skipif(platform.system() != "Linux", reason="reads this machine's /proc and /sys")
 AVX512 = "fpu sse sse2 avx avx2 fma avx512f avx512vl"
@@ -145,7 +147,7 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(detect.os, "replace", refuse)
+    monkeypatch.setattr(host_files.os, "replace", refuse)
     with pytest.raises(DeviceError, match="no space left"):
         write_host_spec(tmp_path, hardware("ryzen_3700x"))
     assert load_spec_file(tmp_path / "host.toml").name == "i7_3770"
@@ -255,9 +257,7 @@ def test_zen(tmp_path, family, model, arch, packaged):
 
 
 def test_unknown_x86_is_conservative_and_doubts_everything(tmp_path):
-    spec = detect_cpu(
-        x86(tmp_path, vendor="SomeoneElse", family=99, model=1, name="New CPU @ 2.75GHz", flags=AVX512)
-    )
+    spec = detect_cpu(x86(tmp_path, vendor="SomeoneElse", family=99, model=1, name="New CPU @ 2.75GHz", flags=AVX512))
     compute = spec.compute
     assert (spec.arch, spec.vendor, compute.isa) == ("x86-64-v4", "unknown", "avx512")
     assert compute.fma_per_cycle == 1
@@ -276,9 +276,7 @@ def test_instruction_sets_of_unknown_x86(tmp_path, flags, isa, bits):
 
 
 def test_intel_hybrid_counts_performance_cores(tmp_path):
-    root = x86(
-        tmp_path, vendor="GenuineIntel", family=6, model=183, name="i7-13700", flags="avx avx2 fma", cores=8
-    )
+    root = x86(tmp_path, vendor="GenuineIntel", family=6, model=183, name="i7-13700", flags="avx avx2 fma", cores=8)
     write(root / "sys/devices/cpu_core/cpus", "0-3")
     assert detect_cpu(root).compute.num_cores == 4
     assert detect_cpu(root, allowed={5, 6}).compute.num_cores == 2
@@ -342,11 +340,7 @@ def test_missing_cpuinfo(tmp_path):
         detect_cpu(tmp_path)
 
 
-@given(
-    text=st.text(
-        st.sampled_from("processor: 0123\nflags avx2 fma model name cpu MHz family -@\t"), max_size=400
-    )
-)
+@given(text=st.text(st.sampled_from("processor: 0123\nflags avx2 fma model name cpu MHz family -@\t"), max_size=400))
 def test_any_cpuinfo_gives_a_spec_or_a_clear_error(tmp_path_factory, text):
     root = tmp_path_factory.mktemp("machine")
     write(root / "proc/cpuinfo", "processor : 0\nflags : avx2 fma\n" + text)
@@ -465,6 +459,6 @@ def test_no_gpu_is_no_error(monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(detect.importlib, "import_module", missing)
+    monkeypatch.setattr(detect_gpu.importlib, "import_module", missing)
     assert detect_gpus() == []
     assert "pip install cuda-bindings" in gpu_detection()[1]

@@ -1,0 +1,145 @@
+"""The present machine's NVIDIA GPUs, read through NVIDIA's cuda-bindings where that package is installed."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from anatune.core.hardware import GpuSpec
+from anatune.core.hardware_files import load_spec_file
+from anatune.errors import DeviceError
+from anatune.resources import data_folder
+
+__all__ = ["detect_gpus", "gpu_detection"]
+
+
+def detect_gpus() -> list[GpuSpec]:
+    """Return the specs of this machine's NVIDIA GPUs; empty where none can be asked (`gpu_detection`)."""
+    return gpu_detection()[0]
+
+
+def gpu_detection(driver: Any = None) -> tuple[list[GpuSpec], str]:
+    """Return the specs of the NVIDIA GPUs of this machine and how they were found, or why there are none.
+
+    Parameters
+    ----------
+    driver
+        The module ``cuda.bindings.driver``, or something that behaves alike; imported by default.
+    """
+    if driver is None:
+        try:
+            driver = importlib.import_module("cuda.bindings.driver")
+        except ImportError:
+            return [], "NVIDIA's Python package is not installed: pip install cuda-bindings"
+    try:
+        _call(driver, "cuInit", 0)
+        count = int(_call(driver, "cuDeviceGetCount"))
+        specs = [_gpu_spec(driver, _call(driver, "cuDeviceGet", index)) for index in range(count)]
+    except (DeviceError, RuntimeError, OSError) as error:
+        return [], f"no NVIDIA GPU can be asked: {error}"
+    return specs, f"{count} found through cuda-bindings" if count else "the NVIDIA driver reports no device"
+
+
+def _call(driver: Any, function: str, *arguments: Any) -> Any:
+    """Call the driver and return its one result (None for a bare status)."""
+    status, *results = getattr(driver, function)(*arguments)
+    if int(status) != 0:
+        raise DeviceError(f"{function} answered {getattr(status, 'name', status)}")
+    return results[0] if results else None
+
+
+def _gpu_spec(driver: Any, device: Any) -> GpuSpec:
+    """Return the packaged spec nearest to a device, with the device's own attributes in it."""
+
+    def ask(name: str) -> int:
+        attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(_call(driver, "cuDeviceGetAttribute", attribute, device))
+
+    raw = _call(driver, "cuDeviceGetName", 256, device)
+    product = (raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)).strip("\0 ")
+    major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
+    num_sms, clock_hz = ask("MULTIPROCESSOR_COUNT"), ask("CLOCK_RATE") * 1e3
+    near = _nearest_gpu(product, 10 * major + minor, num_sms)
+    same_arch = near.arch == f"sm_{major}{minor}"
+    same = same_arch and near.compute.num_sms == num_sms
+    warp_size = ask("WARP_SIZE")
+    said = f"read from the device; the rest as {near.model}"
+    compute = msgspec.structs.replace(
+        near.compute,
+        num_sms=num_sms,
+        clock_hz=clock_hz,
+        fp32_peak_flop_per_s=2.0 * num_sms * near.compute.fp32_lanes_per_sm * clock_hz,
+        warp_size=warp_size,
+        max_threads_per_block=ask("MAX_THREADS_PER_BLOCK"),
+        max_warps_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR") // warp_size,
+        max_blocks_per_sm=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+        source=f"counts, clock and limits {said}",
+        unverified=tuple(key for key in near.compute.unverified if key != "clock_hz")
+        if same_arch
+        else ("fp32_lanes_per_sm", "fma_latency_cycles", "fp16_rate", "int8_rate", "reachable_fraction"),
+    )
+    registers = msgspec.structs.replace(
+        near.registers,
+        per_sm=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        per_block=ask("MAX_REGISTERS_PER_BLOCK"),
+        source=f"sizes {said}",
+    )
+    shared_memory = msgspec.structs.replace(
+        near.shared_memory,
+        per_sm_bytes=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        per_block_bytes=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        reserved_per_block_bytes=ask("RESERVED_SHARED_MEMORY_PER_BLOCK"),
+        source=f"sizes {said}",
+    )
+    scale = num_sms * clock_hz / (near.compute.num_sms * near.compute.clock_hz)
+    l2 = msgspec.structs.replace(
+        near.l2,
+        size_bytes=ask("L2_CACHE_SIZE") or near.l2.size_bytes,
+        bandwidth_bytes_per_s=near.l2.bandwidth_bytes_per_s * (1.0 if same else scale),
+        source=f"size {said}" + ("" if same else ", bandwidth scaled by SMs x clock"),
+        unverified=near.l2.unverified if same else ("bandwidth_bytes_per_s", "latency_cycles"),
+    )
+    # Double data rate: two transfers a memory clock.
+    bandwidth = 2.0 * ask("MEMORY_CLOCK_RATE") * 1e3 * ask("GLOBAL_MEMORY_BUS_WIDTH") / 8
+    dram = near.dram
+    if bandwidth >= 1e9:
+        dram = msgspec.structs.replace(
+            dram,
+            bandwidth_bytes_per_s=bandwidth,
+            source=f"bandwidth = 2 x memory clock x bus width, {said}",
+            unverified=tuple(key for key in dram.unverified if key != "bandwidth_bytes_per_s"),
+        )
+    return msgspec.structs.replace(
+        near,
+        name=near.name if same else re.sub(r"[^a-z0-9]+", "_", product.lower()).strip("_"),
+        model=product,
+        arch=f"sm_{major}{minor}",
+        aliases=near.aliases if same else (),
+        compute=compute,
+        registers=registers,
+        shared_memory=shared_memory,
+        l2=l2,
+        dram=dram,
+    )
+
+
+def _nearest_gpu(product: str, capability: int, num_sms: int) -> GpuSpec:
+    """Return the packaged NVIDIA spec of the nearest compute capability, then of the most alike device."""
+
+    def distance(spec: GpuSpec) -> tuple[int, bool, float]:
+        words = difflib.SequenceMatcher(None, product.lower(), spec.model.lower()).ratio()
+        return abs(int(spec.arch[3:]) - capability), spec.compute.num_sms != num_sms, -words
+
+    return min(_packaged_gpus(), key=distance)
+
+
+def _packaged_gpus() -> Iterator[GpuSpec]:
+    for path in sorted(data_folder("hwspecs").glob("nvidia_*.toml")):
+        spec = load_spec_file(path)
+        if isinstance(spec, GpuSpec):
+            yield spec

@@ -1,0 +1,53 @@
+"""Detected specs are written to the user's spec folder, where their names are found."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from anatune.core.hardware import CpuSpec, HardwareSpec
+from anatune.core.hardware_files import spec_to_toml, user_spec_folder
+from anatune.errors import DeviceError
+from anatune.measure.detect import detect_cpu
+
+__all__ = ["write_host_spec"]
+
+
+def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None = None) -> Path:
+    """Write a spec of the present machine and return the file's path: ``host.toml``, for a GPU ``<its name>.toml``.
+
+    The file appears whole or not at all, also when several processes write at once; an older one is replaced.
+
+    Parameters
+    ----------
+    folder
+        Where to; `user_spec_folder()` by default. Created if missing.
+    spec
+        What to write; by default `detect_cpu()`.
+
+    Raises
+    ------
+    DeviceError
+        The CPU cannot be detected, or the file cannot be written.
+    """
+    folder = Path(folder) if folder is not None else user_spec_folder()
+    spec = spec or detect_cpu()
+    text = spec_to_toml(spec)
+    path = folder / ("host.toml" if isinstance(spec, CpuSpec) else f"{spec.name}.toml")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".host-", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise DeviceError(f"cannot write {path}: {(error.strerror or 'unknown reason').lower()}") from None
+    return path
