@@ -292,12 +292,12 @@ class Point:
             total += max(min(block * distinct * windows, everything), min(whole, everything))
         return total
 
-    def micro(self, spilled: float, cap: int) -> dict[str, float]:
+    def micro(self, cap: int) -> dict[str, float]:
         """Quantities that depend on the order of the register tile, k1/k2, unrolling and fetch widths."""
         tiles = self.schedule.tiles
         in_inner_tile = math.prod(tiles[a][1] * tiles[a][4] for a in self.spatial)
         k2 = math.prod(tiles[a][2] for a in self.reduction)
-        reuse = math.sqrt(k2) if spilled and in_inner_tile + LIVE_REGISTERS <= cap else 1.0
+        reuse = math.sqrt(k2) if in_inner_tile + LIVE_REGISTERS <= cap else 1.0
         loads = wavefronts = fetches = fetches_block = 0.0
         conflict = 1
         for access in self.workload.reads:

@@ -1,0 +1,95 @@
+"""The library calls on GPUs: argument errors, tables, order."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import anatune
+from anatune.core.space_cpu import CpuSpace
+from anatune.core.space_gpu import GpuSpace
+from anatune.errors import SpaceError, UnknownNameError
+from anatune.model.gpu_model import FEATURES, PARTS, RESOURCES
+from tests.naive_gpu import gpu
+
+MATMUL = anatune.matmul(64, 48, 32)
+
+
+def test_space_by_hardware() -> None:
+    assert isinstance(anatune.space(MATMUL, gpu("rtx3090")), GpuSpace)
+    assert isinstance(anatune.space(MATMUL, anatune.hardware("ryzen_7950x")), CpuSpace)
+
+
+def test_unknown_hardware_is_an_error() -> None:
+    with pytest.raises(UnknownNameError, match="rtx3090"):
+        anatune.hardware("rtx3091")
+
+
+@pytest.mark.parametrize("top_k", [0, -3, 1.0, True, "3", None])
+def test_bad_top_k(top_k: object) -> None:
+    with pytest.raises(SpaceError, match=r"top_k is .* expected an integer >= 1"):
+        anatune.plan(MATMUL, gpu("rtx3090"), top_k)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, math.nan])
+def test_bad_time_limit(limit: float) -> None:
+    with pytest.raises(SpaceError, match=r"time_limit_s is .* expected a number > 0 or None"):
+        anatune.plan(MATMUL, gpu("rtx3090"), time_limit_s=limit)
+
+
+def test_predict_keeps_the_order() -> None:
+    hardware = gpu("a100_sxm")
+    schedules = anatune.space(MATMUL, hardware).sample(20, seed=3)
+    table = anatune.predict(MATMUL, hardware, iter(schedules))
+    assert len(table) == 20
+    assert table.index.tolist() == list(range(20))
+    one_by_one = [float(anatune.predict(MATMUL, hardware, [schedule])["time_s"].iloc[0]) for schedule in schedules]
+    assert table["time_s"].tolist() == one_by_one
+    assert table["legal"].all()
+    assert (table["rule"] == "").all()
+
+
+def test_predict_columns() -> None:
+    hardware = gpu("a100_sxm")
+    expected = {"time_s", "gflop_per_s", "bound_by", "occupancy", "occupancy_limiter", "waves", "legal", "rule"}
+    expected |= {*PARTS, *FEATURES, *RESOURCES}
+    expected |= {f"traffic_over_bound_{level}" for level in ("dram", "l2", "shared")}
+    table = anatune.predict(MATMUL, hardware, anatune.space(MATMUL, hardware).sample(2))
+    assert set(table.columns) == expected
+    assert {"OI_Global_Mem", "OI_Shared_Mem", "Reg_Reuse_Factor", "ILP", "WLP"} <= set(table.columns)
+    empty = anatune.predict(MATMUL, hardware, [])
+    assert len(empty) == 0
+    assert list(empty.columns) == list(table.columns)
+
+
+def test_predict_illegal_points() -> None:
+    hardware = gpu("tx2")
+    schedule = anatune.space(MATMUL, hardware).schedule({"i": (1, 1, 64, 1, 1), "j": (1, 1, 48, 1, 1)})
+    row = anatune.predict(MATMUL, hardware, [schedule]).iloc[0]
+    assert not row["legal"]
+    assert row["rule"] == "threads_per_block"
+    assert math.isfinite(row["time_s"])
+
+
+def test_predict_refuses_foreign_schedules() -> None:
+    hardware = gpu("tx2")
+    foreign = anatune.space(anatune.matmul(64, 48, 16), hardware).sample(1)
+    with pytest.raises(SpaceError, match="used with"):
+        anatune.predict(MATMUL, hardware, foreign)
+
+
+def test_schedules_of_other_gpus_are_scored() -> None:
+    """A schedule is a way to compute; what it was chosen for does not matter."""
+    schedules = anatune.space(MATMUL, gpu("k80")).sample(5)
+    assert len(anatune.predict(MATMUL, gpu("rtx3090"), schedules)) == 5
+
+
+def test_plan_agrees_with_predict() -> None:
+    hardware = gpu("rtx4090")
+    plan = anatune.plan(anatune.matmul(8, 12, 5), hardware, top_k=7)
+    table = anatune.predict(plan.workload, hardware, plan.schedules)
+    assert table["time_s"].tolist() == [prediction.time_s for prediction in plan.predictions]
+    assert plan.guarantee.kind == "exhaustive"
+    again = anatune.plan(anatune.matmul(8, 12, 5), hardware, top_k=7)
+    assert again.schedules == plan.schedules
