@@ -77,12 +77,14 @@ def search_progress(quiet_s: float = 3.0, every_s: float = 10.0) -> Callable[[fl
     def report(share: float) -> None:
         nonlocal following
         now = time.monotonic()
-        if now < following and not (terminal and share >= 1.0 and following > start + quiet_s):
+        finished = share >= 1.0
+        said_before = following > start + quiet_s
+        if (finished and not (terminal and said_before)) or (not finished and now < following):
             return
         following = now + (0.2 if terminal else every_s)
         text = f"searching: {100 * share:.1f} % of the tile choices, {now - start:.0f} s"
         if terminal:
-            end = "\n" if share >= 1.0 else ""
+            end = "\n" if finished else ""
             typer.echo(f"\r{text}{end}", err=True, nl=False)
         else:
             typer.echo(f"{text}; --time-limit SECONDS ends it with a proven gap", err=True)
