@@ -15,7 +15,7 @@ from anatune.model import gpu_ranking
 from anatune.model.gpu_model import GpuModel
 from tests.naive_gpu import DEVICES, all_points, gpu, ranking_key, small_workloads, with_limits
 
-LARGEST_SPACE = 60_000
+LARGEST_SPACE = 250_000
 EXACT = settings(
     derandomize=True, deadline=None, database=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -43,7 +43,7 @@ def tighten(model: GpuModel, share: float) -> None:
     model._gpu = model._gpu._replace(shared_block_bytes=max(4, int(share * most)))
 
 
-@settings(EXACT, max_examples=260)
+@settings(EXACT, max_examples=300)
 @given(
     workload=small_workloads(),
     device=devices(),
