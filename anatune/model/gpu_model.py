@@ -134,7 +134,7 @@ class GpuModel:
         flop = float(self.workload.flop_per_point or 1)
         shared_bytes = out[Col.FRAGMENTS] * threads * steps * out[Col.STAGES] * out[Col.BLOCKS] * element
         return columns | {
-            "occupancy": out[Col.HELD] * out[Col.WARPS] / max_warps,
+            "occupancy": np.minimum(1.0, out[Col.HELD] * out[Col.WARPS] / max_warps),  # illegal blocks may be larger
             "limiter": np.where(out[Col.HELD] < out[Col.RESIDENT], float(Limiter.GRID), out[Col.LIMITER]),
             "waves": waves,
             "OI_Global_Mem": flop * accumulators * threads * steps / np.maximum(moved, 1.0),
@@ -142,7 +142,7 @@ class GpuModel:
             "Reg_Reuse_Factor": flop * steps * out[Col.STAGES] / element,
             "ILP": accumulators,
             "WLP": out[Col.HELD] * out[Col.WARPS],
-            "Estimated_Occupancy": out[Col.RESIDENT] * out[Col.WARPS] / max_warps,
+            "Estimated_Occupancy": np.minimum(1.0, out[Col.RESIDENT] * out[Col.WARPS] / max_warps),
             "Wave_Efficiency": waves / np.ceil(waves),
             "dram_bytes": out[Col.DRAM_BYTES],
             "l2_bytes": out[Col.L2_BYTES],

@@ -56,6 +56,11 @@ class _Best:
         """Seconds that a point must not exceed to enter."""
         return float(self.times[-1]) if len(self.times) == self._top_k else math.inf
 
+    @property
+    def fastest_s(self) -> float:
+        """Seconds of the best point, inf while there is none."""
+        return float(self.times[0]) if len(self.times) else math.inf
+
     def add(self, points: Points, times: NDArray[np.float64]) -> None:
         inside = times <= self.limit_s
         if not inside.any():
@@ -129,7 +134,7 @@ def _rank_all(model: GpuModel, best: _Best, deadline: float) -> Ranking:
     if done == space.size:
         guarantee = Guarantee("exhaustive", 0.0, done, 0)
         return Ranking(best.points, guarantee, int(counts[0]), _rejected(model, counts))
-    gap = _gap(best.limit_s, model.floor_s)
+    gap = _gap(best.fastest_s, model.floor_s)
     return Ranking(best.points, Guarantee("best_found", gap, done, 0), None, None)
 
 
@@ -172,7 +177,7 @@ class _BranchAndBound:
             self._refine(int(numbers[position]))
         known = (int(counts[0]), _rejected(self._model, counts)) if complete else (None, None)
         if open_bound <= self._best.limit_s and not (complete and math.isinf(open_bound)):
-            gap = _gap(float(self._best.times[0]) if len(self._best.times) else math.inf, open_bound)
+            gap = _gap(self._best.fastest_s, open_bound)
             guarantee = Guarantee("best_found", gap, self._evaluated, self._bounded)
         else:
             guarantee = Guarantee("certified", 0.0, self._evaluated, self._bounded)
