@@ -9,15 +9,12 @@ import argparse
 import json
 import time
 
-import numpy as np
-
 import anatune
 from anatune.model.cpu_model import CpuModel
-from anatune.numerics.cpu_point import NUM_OUT, evaluate_points
 
 
 def main() -> None:
-    """Time `evaluate_points` on uniform legal samples."""
+    """Time `CpuModel.times` on uniform legal samples."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hw", default="xeon_gold_6230r")
     parser.add_argument("--points", type=int, default=200_000)
@@ -31,13 +28,12 @@ def main() -> None:
     for workload in workloads:
         model = CpuModel(workload, hardware)
         points = model.space.sample_points(arguments.points, seed=0)
-        out = np.empty((len(points), NUM_OUT))
-        evaluate_points(model.nest, model.machine, points[:10], False, out[:10])
+        model.times(points)
         seconds = []
         for _ in range(5):
-            start = time.perf_counter()
-            evaluate_points(model.nest, model.machine, points, False, out)
-            seconds.append(time.perf_counter() - start)
+            start = time.process_time()
+            model.times(points)
+            seconds.append(time.process_time() - start)
         each = min(seconds) / len(points)
         print(json.dumps({"workload": workload.describe(), "points": len(points), "ns_per_point": round(each * 1e9, 1),
                           "million_points_per_s": round(1e-6 / each, 2)}))  # fmt: skip

@@ -201,10 +201,10 @@ def nchwc_times(workload: Workload, hardware: CpuSpec, rows: pd.DataFrame) -> ND
         nest = nchwc_nest(workload, *(int(v) for v in kind))
         narrow = nest.extents["fi"] <= 2 and hardware.arch == "cortex-a72"
         model = CpuModel(nest, _half_width(hardware) if narrow else hardware, simd="fi")
-        result[use] = model.raw(nchwc_points(model, rows[use]))[:, 0]
+        result[use] = model.times(nchwc_points(model, rows[use]))[0]
         if nest.extents["fi"] == 1:  # LLVM's SLP vectoriser packs the unrolled positions where that pays
             model = CpuModel(nest, hardware, simd="x")
-            result[use] = np.minimum(result[use], model.raw(nchwc_points(model, rows[use]))[:, 0])
+            result[use] = np.minimum(result[use], model.times(nchwc_points(model, rows[use]))[0])
     return result
 
 
@@ -297,7 +297,7 @@ def _ansor_groups(frame: pd.DataFrame, table: str, notes: list[str]) -> Iterator
         points, in_memory = points[fine], in_memory[fine]
 
         def predicted(model=model, slow=slow, points=points, in_memory=in_memory) -> NDArray[np.float64]:
-            return np.where(in_memory, slow.raw(points)[:, 0], model.raw(points)[:, 0])
+            return np.where(in_memory, slow.times(points)[0], model.times(points)[0])
 
         failed = rows["err"].fillna(0).to_numpy() != 0
         yield CpuGroup(

@@ -326,7 +326,7 @@ class CpuSpace:
             order = options.get(f"order.{level}", self.orders[level][0])
             if order not in self.orders[level]:
                 raise SpaceError(f"order.{level} is {order!r}, expected one of {self.orders[level]}")
-            values.append(self.orders[level].index(order))  # type: ignore[arg-type]
+            values.append(self.orders[level].index(order))
         packed = options.get("packed", ())
         values += [int(isinstance(packed, tuple) and tensor in packed) for tensor in self.packable]
         values.append(int(bool(options.get("parallel", False))))

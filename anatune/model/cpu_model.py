@@ -1,6 +1,7 @@
 """The analytical CPU model: packs a workload and a CPU into arrays, scores points, explains them.
 
-Physics: `numerics.cpu_microkernel` (registers, ports, latency) and `numerics.cpu_point` (cache traffic, time).
+Physics: `numerics.cpu_microkernel` (registers, ports, latency), `numerics.cpu_traffic` (caches), `numerics.cpu_point`
+(time).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from anatune.core.prediction import Prediction
 from anatune.core.space_cpu import ORDER_LEVELS, SPATIAL_LEVELS, CpuSpace
 from anatune.core.workload import DTYPE_BYTES, Access, Workload
 from anatune.model.evaluation import Evaluation, Progress, Ranking, Rule
-from anatune.numerics.cpu_nest import CpuMachine, CpuNest
-from anatune.numerics.cpu_point import NUM_OUT, check_points, evaluate_points
+from anatune.numerics.cpu_columns import CpuCol, new_chunk
+from anatune.numerics.cpu_nest import CpuCore, CpuMachine, CpuNest
+from anatune.numerics.cpu_point import CHECK, PREDICT, run_points
 
 __all__ = ["COLUMNS", "PARTS", "TIE_SHARE", "CpuModel", "pack_machine", "pack_nest"]
 
@@ -48,18 +50,13 @@ MOST_TIED = 4096
 
 _PAGE_BYTES = 4096
 
-_OUT = (
-    "time_s", "fma_s", "load_s", "latency_s", "issue_s", "overhead_s", "core_s", "memory_s", "packing_s", "start_s",
-    "l2_s", "l3_s", "dram_s", "l1_bytes", "l2_bytes", "l3_bytes", "threads", "share", "chunks", "accumulators",
-    "registers", "steps", "unrolled_fma", "l1_tile_bytes", "l2_tile_bytes", "l3_tile_bytes", "rule",
-)  # fmt: skip
 PARTS = (
     "fma_s", "load_s", "latency_s", "issue_s", "overhead_s", "l2_s", "l3_s", "dram_s", "packing_s", "start_s",
 )  # fmt: skip
 """Parts of a prediction, seconds. fma .. issue bind the microkernel's steps (the largest counts), overhead_s is added
 to them; l2_s, l3_s, dram_s are the transfers that come from there."""
-COLUMNS = _OUT[1:-1]
-"""Names of `Evaluation.columns` that come straight from `numerics.cpu_point.evaluate_points`."""
+COLUMNS = tuple(col.name.lower() for col in CpuCol if col < CpuCol.RULE and col != CpuCol.TIME_S)
+"""Names of `Evaluation.columns` that come straight from `numerics.cpu_point.run_points`."""
 
 
 class CpuModel:
@@ -106,17 +103,30 @@ class CpuModel:
 
     def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rule codes of points, (num_points,) int64: 0 or 1 + index of the first broken rule."""
-        points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
-        codes = np.empty(len(points), dtype=np.int64)
-        check_points(self.nest, self.machine, points, codes)
-        return codes
+        return self._run(points, CHECK)[0]
 
-    def raw(self, points: NDArray[np.int64], *, detail: bool = False) -> NDArray[np.float64]:
-        """Score points: (num_points, NUM_OUT) float64, see `COLUMNS`; bytes of the cache tiles only with `detail`."""
+    def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return (seconds, rule codes) of points: the fast path of `evaluate`."""
+        rules, times, _ = self._run(points, PREDICT)
+        return times, rules
+
+    def raw(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Score points: (num_points, CpuCol.NUM_RESULTS) float64, a column for each of the first `CpuCol`."""
+        return self._run(points, PREDICT, full=True)[2].T
+
+    def _run(
+        self, points: NDArray[np.int64], task: int, *, full: bool = False
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return rules, times and columns (NUM_RESULTS, num_points; no rows unless `full`)."""
         points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
-        out = np.zeros((len(points), NUM_OUT))
-        evaluate_points(self.nest, self.machine, points, detail, out)
-        return out
+        size = len(points)
+        chunk = new_chunk(
+            points.shape[1], self.nest.uses.shape[1], self.nest.uses.shape[0], len(self.machine.size_bytes)
+        )
+        rules, times = np.empty(size, dtype=np.int64), np.empty(size)
+        columns = np.empty((int(CpuCol.NUM_RESULTS), size) if full else (0, 0))
+        run_points(points, task, self.nest, self.machine, chunk, rules, times, columns)
+        return rules, times, columns
 
     def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
         """Score points, (num_points, len(space.columns)) int64.
@@ -127,10 +137,9 @@ class CpuModel:
             columns: `COLUMNS` (seconds, bytes, counts), "gflop_per_s", "occupancy", "waves", "bytes_over_bound_<level>"
             (traffic over the I/O lower bound) and the features "fma_share", "intensity_l1" .. (FLOP/byte).
         """
-        out = self.raw(points, detail=True)
-        columns = {name: out[:, index] for index, name in enumerate(_OUT) if name in COLUMNS}
+        rules, time_s, out = self._run(points, PREDICT, full=True)
+        columns = {name: out[CpuCol[name.upper()]] for name in COLUMNS}
         work = self.workload.flop or self.workload.num_points
-        time_s = out[:, 0].copy()
         cores = self.hardware.compute.num_cores
         columns["gflop_per_s"] = self.workload.flop / time_s / 1e9
         columns["occupancy"] = columns["threads"] / cores
@@ -141,8 +150,7 @@ class CpuModel:
         for level, name in enumerate(self._level_names):
             columns[f"intensity_{name}"] = work / columns[f"{name}_bytes"]
             columns[f"{name}_over_bound"] = columns[f"{name}_bytes"] / self._bounds[level]
-        rule = out[:, -1].astype(np.int64)
-        return Evaluation(time_s, rule, columns)
+        return Evaluation(time_s, rules, columns)
 
     @property
     def _level_names(self) -> tuple[str, ...]:
@@ -253,38 +261,34 @@ def pack_machine(hardware: CpuSpec) -> CpuMachine:
     """Return `hardware` as arrays; a CPU without L3 has two levels."""
     compute = hardware.compute
     caches = [cache for cache in (hardware.l1, hardware.l2, hardware.l3) if cache is not None]
-    core = [
-        compute.fma_per_cycle,
-        compute.fma_latency_cycles,
-        compute.num_vector_registers,
-        compute.loads_per_cycle,
-        compute.stores_per_cycle,
-        compute.issue_width,
-        compute.clock_hz,
-        compute.num_cores,
-        compute.reachable_fraction,
-        hardware.l1.line_bytes,
-        hardware.dram.core_bandwidth_bytes_per_s,
-        hardware.dram.bandwidth_bytes_per_s,
-        compute.simd_bits / 32 if compute.isa in ("neon", "sve") else 0.0,  # multiplies by a lane of a register
-    ]
+    core = CpuCore(
+        fma_per_cycle=float(compute.fma_per_cycle),
+        fma_latency=float(compute.fma_latency_cycles),
+        registers=float(compute.num_vector_registers),
+        loads=float(compute.loads_per_cycle),
+        stores=float(compute.stores_per_cycle),
+        issue_width=float(compute.issue_width),
+        clock_hz=float(compute.clock_hz),
+        num_cores=float(compute.num_cores),
+        reachable=float(compute.reachable_fraction),
+        line_bytes=float(hardware.l1.line_bytes),
+        dram_core_bytes_s=float(hardware.dram.core_bandwidth_bytes_per_s),
+        dram_socket_bytes_s=float(hardware.dram.bandwidth_bytes_per_s),
+        pick_lanes=compute.simd_bits / 32 if compute.isa in ("neon", "sve") else 0.0,
+        call_cycles=CALL_CYCLES,
+        loop_instructions=LOOP_INSTRUCTIONS,
+        held_share=HELD_SHARE,
+        exposed_share=EXPOSED_SHARE,
+        start_s=PARALLEL_START_S,
+        copy_bytes_cycle=COPY_BYTES_PER_CYCLE,
+        register_limit=REGISTER_LIMIT,
+        multiply_add_limit=MULTIPLY_ADD_LIMIT,
+    )
     return CpuMachine(
-        core=np.array(core, dtype=np.float64),
+        core=core,
         size_bytes=np.array([c.size_bytes * (1.0 - 1.0 / max(c.ways, 2)) for c in caches], dtype=np.float64),
         shared_by=np.array([c.shared_by_cores for c in caches], dtype=np.float64),
         fill_bytes_per_cycle=np.array([*(c.bandwidth_bytes_per_cycle for c in caches[1:]), 1.0], dtype=np.float64),
-        tuning=np.array(
-            [
-                CALL_CYCLES,
-                LOOP_INSTRUCTIONS,
-                HELD_SHARE,
-                EXPOSED_SHARE,
-                PARALLEL_START_S,
-                COPY_BYTES_PER_CYCLE,
-                REGISTER_LIMIT,
-                MULTIPLY_ADD_LIMIT,
-            ]
-        ),
     )
 
 

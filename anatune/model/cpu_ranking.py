@@ -29,6 +29,7 @@ from anatune.core.space_cpu import CpuSpace
 from anatune.errors import SpaceError
 from anatune.model.cpu_model import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, TIE_SHARE, CpuModel
 from anatune.model.evaluation import Guarantee, Ranking
+from anatune.numerics.cpu_columns import CpuCol
 from anatune.numerics.cpu_search import best_kernels, capacities, complete, cover, l1_floor, outer_worth
 
 __all__ = ["EXHAUSTIVE_LIMIT", "count_rules", "rank", "rank_exhaustively", "tie_keys"]
@@ -88,38 +89,26 @@ def rank_exhaustively(model: CpuModel, top_k: int) -> Ranking:
     for start in range(0, space.size, _CHUNK):
         number = np.arange(start, min(start + _CHUNK, space.size))
         points = space.decode(np.column_stack(np.unravel_index(number, space.radices)))
-        raw = model.raw(points)
-        rule = raw[:, -1].astype(np.int64)
+        times, rule = model.times(points)
         counts += np.bincount(rule, minlength=len(counts))
-        points, raw = points[rule == 0], raw[rule == 0]
+        steps = np.floor(np.log(times) / _STEP)
+        last = keys[-1, 0] if len(kept) >= top_k else math.inf
+        points = points[(rule == 0) & (steps <= last)]  # a point behind the last kept one cannot come in
         if not len(points):
             continue
-        steps = _steps(raw)
-        if len(kept) >= top_k:  # a point behind the last kept one cannot come in
-            near = steps <= keys[-1, 0]
-            points, raw = points[near], raw[near]
         kept = np.concatenate([kept, points])
-        new_keys = tie_keys(model, points, raw)
+        new_keys = tie_keys(model, points)
         keys = np.concatenate([keys, new_keys]) if keys.size else new_keys
         kept, keys = _first_nests(space, kept, keys, top_k)
     rejected = {rule.id: int(counts[1 + index]) for index, rule in enumerate(model.rules)}
     return Ranking(kept, Guarantee("exhaustive", 0.0, space.size, 0), int(counts[0]), rejected)
 
 
-def _steps(raw: Floats) -> Floats:
-    return np.asarray(np.floor(np.log(raw[:, 0]) / _STEP))
-
-
-def tie_keys(model: CpuModel, points: Integers, raw: Floats) -> Floats:
-    """Return the sort keys of points: rows compare lexicographically, smaller first.
-
-    Parameters
-    ----------
-    points : (num_points, num_columns) int64
-    raw : (num_points, NUM_OUT) float64
-        What `CpuModel.raw` says about them.
-    """
+def tie_keys(model: CpuModel, points: Integers) -> Floats:
+    """Return the sort keys of `points`, (num_points, num_columns) int64: rows compare lexicographically."""
     space, nest = model.space, model.nest
+    raw = model.raw(points)
+    steps = np.floor(np.log(raw[:, CpuCol.TIME_S]) / _STEP)
     size = len(points)
     ones = np.ones(size, dtype=np.int64)
 
@@ -143,7 +132,7 @@ def tie_keys(model: CpuModel, points: Integers, raw: Floats) -> Floats:
     packs = sum((points[:, c] for c in nest.pack_columns.tolist() if c >= 0), np.zeros(size, dtype=np.int64))
     order = nest.order_columns.tolist()
     parts = [
-        _steps(raw), packs, points[:, nest.simd[2]], -raw[:, 19], unroll, -inner.astype(float).prod(axis=1),
+        steps, packs, points[:, nest.simd[2]], -raw[:, CpuCol.ACCUMULATORS], unroll, -inner.astype(float).prod(axis=1),
         inner, calls, kernel, points[:, order[3]],
         -middle.astype(float).prod(axis=1), middle, -chunk.astype(float).prod(axis=1), chunk,
         points[:, order[2]], points[:, order[1]], points[:, order[0]],
@@ -288,23 +277,23 @@ class _Search:
         return math.exp((float(self.heap[0, 0]) + 1.0) * _STEP) * (1.0 + 1e-9)
 
     def _time(self, core_s: Floats | float, memory_s: Floats | float, fixed_s: float) -> Floats:
-        exposed = self.model.machine.tuning[3]
+        exposed = self.model.machine.core.exposed_share
         return np.asarray(np.maximum(core_s, memory_s) + exposed * np.minimum(core_s, memory_s) + fixed_s)
 
     def _conditions(self, packed: NDArray[np.bool_], parallel: int, threads: float) -> tuple[Floats, Floats, float]:
-        """Return cache sizes, seconds per byte and constant seconds: the same formulas as in `evaluate_points`."""
+        """Return cache sizes, seconds per byte and constant seconds: the same formulas as in `cpu_point`."""
         nest, machine = self.model.nest, self.model.machine
         size = machine.size_bytes / np.minimum(threads, machine.shared_by)
-        fill_s = 1.0 / (machine.fill_bytes_per_cycle * machine.core[6])
-        fill_s[-1] = 1.0 / min(machine.core[10], machine.core[11] / threads)
+        fill_s = 1.0 / (machine.fill_bytes_per_cycle * machine.core.clock_hz)
+        fill_s[-1] = 1.0 / min(machine.core.dram_core_bytes_s, machine.core.dram_socket_bytes_s / threads)
         copies = 0.0
         for x, is_packed in enumerate(packed.tolist()):
             moved = nest.copy_bytes[x, int(is_packed)]
             level = 0
             while level < len(size) - 1 and moved > size[level + 1] * threads:
                 level += 1
-            copies += moved * max(fill_s[level], 1.0 / (machine.tuning[5] * machine.core[6]))
-        return size, fill_s, copies / threads + (machine.tuning[4] if parallel else 0.0)
+            copies += moved * max(fill_s[level], 1.0 / (machine.core.copy_bytes_cycle * machine.core.clock_hz))
+        return size, fill_s, copies / threads + (machine.core.start_s if parallel else 0.0)
 
     def _whole_bytes(self, packed: NDArray[np.bool_]) -> tuple[float, Floats]:
         """Return the transferred bytes and capacity bytes of the whole nest."""
@@ -316,12 +305,12 @@ class _Search:
         """Yield (lower bound, packed tensors, parallel, threads)."""
         nest, machine = self.model.nest, self.model.machine
         free = np.flatnonzero(nest.pack_columns >= 0)
-        cores = machine.core[7]
+        cores = machine.core.num_cores
         options = [(0, 1.0)]
         if cores > 1:
             counts = np.unique(np.minimum(self.lattice.num_chunks, cores))
             options += [(1, float(n)) for n in counts if n > 1]
-        floor = float(self.floor.min()) / machine.core[6]
+        floor = float(self.floor.min()) / machine.core.clock_hz
         for flags in itertools.product((False, True), repeat=len(free)):
             packed = np.zeros(len(nest.pack_columns), dtype=bool)
             packed[free] = flags
@@ -348,7 +337,7 @@ class _Search:
         shares = np.ones(len(lattice.chunks))
         possible = np.ones(len(lattice.chunks), dtype=bool)
         if parallel:
-            possible = np.minimum(lattice.num_chunks, machine.core[7]) == threads
+            possible = np.minimum(lattice.num_chunks, machine.core.num_cores) == threads
             shares = np.ceil(lattice.num_chunks / threads) / lattice.num_chunks
         distinct = np.unique(shares[possible])
         lowest_open = math.inf
@@ -356,7 +345,7 @@ class _Search:
         for share in distinct.tolist():
 
             def bounds(worth: Floats, share: float = share) -> Floats:
-                core_s = share * floor / machine.core[6]
+                core_s = share * floor / machine.core.clock_hz
                 return self._time(core_s, share * (worth + base + inside), fixed) * (1.0 - 1e-12)
 
             lowest = float(bounds(worth).min())
@@ -449,8 +438,7 @@ def _points(search: _Search, top_k: int) -> tuple[Integers, bool]:
                 break
         if found:
             new = np.concatenate(found)
-            raw = model.raw(new)
-            new_keys = tie_keys(model, new, raw)
+            new_keys = tie_keys(model, new)
             inside = new_keys[:, 0] == step
             points = np.concatenate([points, new[inside]])
             keys = np.concatenate([keys, new_keys[inside]]) if keys.size else new_keys[inside]
@@ -532,7 +520,7 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
     histograms are multiplied axis by axis.
     """
     space, nest, machine = model.space, model.nest, model.machine
-    registers, code_limit = REGISTER_LIMIT * machine.core[2], int(MULTIPLY_ADD_LIMIT)
+    registers, code_limit = REGISTER_LIMIT * machine.core.registers, int(MULTIPLY_ADD_LIMIT)
     num_reads = len(model.workload.reads)
     simd = int(nest.simd[0])
     states: dict[_Kernel, int] = {_Kernel(1, (1,) * num_reads, 1, 1, 0, 0): 1}
@@ -575,7 +563,7 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
     counts["microkernel_pairs"] = too_large[2] * rest
     counts["microkernel_registers"] = (too_large[0] + too_large[1]) * rest
     legal = 0
-    cores = machine.core[7]
+    cores = machine.core.num_cores
     for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():
         held = 0
         broadcast = 0
@@ -585,8 +573,8 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
             else:
                 broadcast += o
         needed = all_rows * vectors + held + min(broadcast, 1)
-        if machine.core[12] > 0 and broadcast:
-            needed = min(needed, all_rows * vectors + 1 + math.ceil(broadcast / machine.core[12]))
+        if machine.core.pick_lanes > 0 and broadcast:
+            needed = min(needed, all_rows * vectors + 1 + math.ceil(broadcast / machine.core.pick_lanes))
         if pairs > 1:
             counts["microkernel_pairs"] += count * rest
         elif needed > registers:

@@ -1,4 +1,4 @@
-"""Cycles of one microkernel call: registers, ports, latency, spills, loop and store overhead.
+"""Cycles of microkernel calls: registers, ports, latency, spills, loop and store overhead.
 
 Notation
 --------
@@ -9,32 +9,31 @@ step : one iteration of the reduction inside the microkernel.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.numerics._jit import jit, jit_inline
-from anatune.numerics.cpu_nest import CpuMachine, CpuNest
+from anatune.numerics._jit import jit, jit_helper, jit_inline
+from anatune.numerics.cpu_nest import CpuCore, CpuMachine, CpuNest, ceil_div
 
-__all__ = ["call_cycles", "microkernel_step", "step_cycles"]
+__all__ = ["NUM_PARTS", "call_one", "core_cycles", "microkernel_step", "rule_one", "step_one"]
+
+NUM_PARTS = 3
+"""Entries of the scratch array of `core_cycles`."""
 
 
 @jit_inline
-def step_cycles(
-    uses: NDArray[np.int64],
-    vector_loads: NDArray[np.float64],
-    core: NDArray[np.float64],
-    tuning: NDArray[np.float64],
-    simd: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    vectors: float,
-    packed: NDArray[np.bool_],
+def step_one(
+    cpu: CpuCore,
+    accumulators: float,
+    loads: float,
+    held: float,
+    broadcast: float,
     unroll: float,
-    parts: NDArray[np.float64],
-) -> tuple[float, float]:
-    """Return cycles of one reduction step and the vector registers it needs.
-
-    ``rows`` : (A,) int64, register factor of each axis (1 for the SIMD axis and reductions). ``parts`` receives FMA,
-    load, latency and issue cycles, the cycles that spills add, and the accumulators.
+    reduces: float,
+) -> tuple[float, float, float, float, float, float]:
+    """Return the cycles of one reduction step and its parts.
 
     ``step = max(acc / fma, loads / load_ports, fma_latency, instructions / issue_width)``; rows + vectors loads stand
     against rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
@@ -43,80 +42,188 @@ def step_cycles(
     vector and the broadcast operand packed in lanes will do. One register too many and compilers keep all
     accumulators in memory: a load and a store for each multiply-add. Source: Xeon 6230R table of TTile (5x6 52.7 %,
     7x4 45.5 %, 8x4 42.7 % of peak: one store a cycle against two multiply-adds).
+
+    Parameters
+    ----------
+    accumulators, loads, held, broadcast
+        Vectors: of results; loaded in a step; of operands that several rows share; broadcast elements.
+    unroll
+        Steps of the straight-line body.
+    reduces
+        1 where there is a reduction, else 0.
+
+    Returns
+    -------
+    tuple of float
+        Cycles, vector registers needed, and cycles of multiply-adds, loads, latency and issue without spills.
     """
-    axis = simd[0]
+    registers = accumulators + held + min(broadcast, 1.0)
+    packs_lanes = cpu.pick_lanes > 0.0 and broadcast > 0.0
+    with_lanes = min(registers, accumulators + 1.0 + math.ceil(broadcast / max(cpu.pick_lanes, 1.0)))
+    registers = with_lanes if packs_lanes else registers
+    fma = accumulators * (1.0 / (cpu.fma_per_cycle * cpu.reachable))
+    load = loads * (1.0 / cpu.loads)
+    latency = cpu.fma_latency * reduces
+    issue = (max(accumulators, loads) + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
+    step = max(max(fma, load), max(latency, issue))
+    # spilled: every accumulator is loaded and stored in each step
+    reloaded = loads + accumulators if held > cpu.held_share * cpu.registers else loads
+    spilled = max(accumulators * (1.0 / cpu.stores), (reloaded + accumulators) * (1.0 / cpu.loads))
+    spilled = max(spilled, (2.0 * accumulators + reloaded) * (1.0 / cpu.issue_width))
+    does_spill = registers > cpu.registers and reduces > 0.0
+    return (max(step, spilled) if does_spill else step), registers, fma, load, latency, issue
+
+
+@jit_inline
+def call_one(
+    cpu: CpuCore,
+    stores: float,
+    reloads: float,
+    reduces: float,
+    partial: float,
+) -> float:
+    """Return the cycles a call adds to its steps: entry, pipeline drain, stores, and reloads of partial sums."""
+    entry = cpu.call_cycles + cpu.fma_latency if reduces > 0.0 else cpu.loop_instructions / cpu.issue_width
+    return stores * (1.0 / cpu.stores) + entry + partial * reloads * (1.0 / cpu.loads)
+
+
+@jit_inline
+def rule_one(
+    cpu: CpuCore,
+    registers: float,
+    pairs: float,
+    multiply_adds: float,
+    parallel: float,
+    chunks: float,
+) -> float:
+    """Return 0, or the number of the first broken rule of `CpuModel.rules`."""
+    rule = 4.0 if parallel > 0.0 and (chunks < 2.0 or cpu.num_cores < 2.0) else 0.0
+    rule = 3.0 if multiply_adds > cpu.multiply_add_limit else rule
+    rule = 2.0 if registers > cpu.register_limit * cpu.registers else rule
+    return 1.0 if pairs > 1.0 else rule
+
+
+@jit_inline
+def _operands(
+    nest: CpuNest,
+    rows: NDArray[np.int64],
+    packed: NDArray[np.bool_],
+    vectors: float,
+) -> tuple[float, float, float, float]:
+    """Return accumulators, loads, held and broadcast vectors of a microkernel."""
+    axis = nest.simd[0]
     all_rows = 1.0
     for a in range(rows.shape[0]):
         all_rows *= rows[a]
-    accumulators = all_rows * vectors
     loads = 0.0
     held = 0.0
     broadcast = 0.0
-    for x in range(vector_loads.shape[0] - 1):
+    for x in range(nest.vector_loads.shape[0] - 1):
         own = 1.0
         for a in range(rows.shape[0]):
-            if uses[x, a]:
+            if nest.uses[x, a]:
                 own *= rows[a]
-        if uses[x, axis]:
-            cost = 1.0 if packed[x] else vector_loads[x]
-            loads += own * vectors * cost
+        if nest.uses[x, axis]:
+            loads += own * vectors * (1.0 if packed[x] else nest.vector_loads[x])
             held += own * vectors if own < all_rows else 1.0
         else:
             loads += own
             broadcast += own
-    registers = accumulators + held + min(broadcast, 1.0)
-    if core[12] > 0.0 and broadcast > 0.0:
-        registers = min(registers, accumulators + 1.0 + np.ceil(broadcast / core[12]))
-    fma = accumulators / (core[0] * core[8])
-    load = loads / core[3]
-    latency = core[1] if simd[3] else 0.0
-    issue = (max(accumulators, loads) + tuning[1] / unroll) / core[5]
-    step = max(max(fma, load), max(latency, issue))
-    spilled = step
-    if registers > core[2] and simd[3]:  # every accumulator is loaded and stored in each step
-        if held > tuning[2] * core[2]:
-            loads += accumulators
-        spilled = max(spilled, (loads + accumulators) / core[3])
-        spilled = max(spilled, accumulators / core[4])
-        spilled = max(spilled, (2.0 * accumulators + loads) / core[5])
-    parts[0] = fma
-    parts[1] = load
-    parts[2] = latency
-    parts[3] = issue
-    parts[4] = spilled - step
-    parts[5] = accumulators
-    return spilled, registers
+    return all_rows * vectors, loads, held, broadcast
 
 
-@jit_inline
-def call_cycles(
-    uses: NDArray[np.int64],
-    vector_loads: NDArray[np.float64],
-    core: NDArray[np.float64],
-    tuning: NDArray[np.float64],
-    simd: NDArray[np.int64],
-    accumulators: float,
+@jit_helper
+def core_cycles(
+    nest: CpuNest,
+    cpu: CpuCore,
+    inner: NDArray[np.int64],
+    calls: NDArray[np.int64],
+    kernel: NDArray[np.int64],
     packed: NDArray[np.bool_],
-    is_partial: bool,
+    rows: NDArray[np.int64],
+    parts: NDArray[np.float64],
 ) -> float:
-    """Return the cycles a call adds to its steps: entry, pipeline drain, stores, and reloads of partial sums."""
-    x = vector_loads.shape[0] - 1
-    stores = accumulators
-    if uses[x, simd[0]]:
-        if not packed[x]:
-            stores *= vector_loads[x]
-        reloads = stores
-    else:  # the SIMD axis is summed over: a horizontal sum of log2(lanes) shuffles and adds for each call
-        stores = accumulators + 2.0 * np.log2(simd[1])
-        reloads = 1.0
-    cycles: float = stores / core[4]
-    if simd[3]:
-        cycles += tuning[0] + core[1]
+    """Return the core cycles of all microkernel calls of one nest, on one core.
+
+    The same as `numerics.cpu_point` computes for columns of points, for the search's single tiles.
+
+    Parameters
+    ----------
+    inner, calls, kernel : (A,) int64
+        Tile of the l1 loops; l1 iterations; register factor in elements (0 where calls split the tile unevenly).
+    packed : (X,) bool
+    rows : (A,) int64
+        Scratch.
+    parts : (NUM_PARTS,) float64
+        Receives the largest accumulators, registers, and multiply-adds of the unrolled body.
+    """
+    axis = nest.simd[0]
+    lanes = nest.simd[1]
+    reduces = float(nest.simd[3])
+    result = nest.vector_loads.shape[0] - 1
+    steps = 1.0
+    unroll = 1.0
+    tiles = 1.0
+    partial = 0.0
+    pair_axis = -1
+    for a in range(inner.shape[0]):
+        tiles *= nest.extents[a] / inner[a]
+        rows[a] = 1
+        if nest.is_reduction[a]:
+            if inner[a] < nest.extents[a]:
+                partial = 1.0
+            if a == axis:
+                steps *= calls[a]
+            else:
+                steps *= inner[a]
+                unroll *= kernel[a]
+        elif a != axis:
+            if kernel[a] == 0:
+                pair_axis = a
+            else:
+                rows[a] = kernel[a]
+                tiles *= calls[a]
+    units = ceil_div(inner[axis], lanes)
+    if kernel[axis] > 0:
+        small_vectors = ceil_div(kernel[axis], lanes)
+        num_large = 0
     else:
-        cycles += tuning[1] / core[5]
-    if is_partial:
-        cycles += reloads / core[3]
-    return cycles
+        small_vectors = int(units / calls[axis])
+        num_large = units - small_vectors * calls[axis]
+    num_small = calls[axis] - num_large
+    if nest.is_reduction[axis]:  # calls along a summed SIMD axis are steps of one kernel
+        small_vectors += 1 if num_large > 0 else 0
+        num_large = 0
+        num_small = 1
+    total = 0.0
+    for i in range(NUM_PARTS):
+        parts[i] = 0.0
+    for row_kind in range(2):
+        row_count = 1.0
+        if pair_axis >= 0:
+            small = int(inner[pair_axis] / calls[pair_axis])
+            larger = inner[pair_axis] - small * calls[pair_axis]
+            rows[pair_axis] = small + row_kind
+            row_count = float(larger) if row_kind else float(calls[pair_axis] - larger)
+        elif row_kind:
+            break
+        for vector_kind in range(2):
+            count = tiles * row_count * (num_large if vector_kind else num_small)
+            if count == 0.0:
+                continue
+            accumulators, loads, held, broadcast = _operands(nest, rows, packed, float(small_vectors + vector_kind))
+            step, registers, _, _, _, _ = step_one(cpu, accumulators, loads, held, broadcast, unroll, reduces)
+            if nest.uses[result, axis]:
+                stores = accumulators if packed[result] else accumulators * nest.vector_loads[result]
+                reloads = stores
+            else:  # the SIMD axis is summed over: a horizontal sum of log2(lanes) shuffles and adds for each call
+                stores = accumulators + 2.0 * math.log2(lanes)
+                reloads = 1.0
+            total += count * (steps * step + call_one(cpu, stores, reloads, reduces, partial))
+            parts[0] = max(parts[0], accumulators)
+            parts[1] = max(parts[1], registers)
+            parts[2] = max(parts[2], accumulators * unroll)
+    return total
 
 
 @jit
@@ -124,7 +231,6 @@ def microkernel_step(
     nest: CpuNest, machine: CpuMachine, rows: NDArray[np.int64], vectors: float, packed: NDArray[np.bool_]
 ) -> tuple[float, float]:
     """Return (cycles of a step, registers) of one microkernel with no unrolling: for tables and tests."""
-    parts = np.zeros(6)
-    return step_cycles(
-        nest.uses, nest.vector_loads, machine.core, machine.tuning, nest.simd, rows, vectors, packed, 1.0, parts
-    )
+    accumulators, loads, held, broadcast = _operands(nest, rows, packed, vectors)
+    step = step_one(machine.core, accumulators, loads, held, broadcast, 1.0, float(nest.simd[3]))
+    return step[0], step[1]

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.numerics._jit import jit_inline
+from anatune.numerics._jit import jit_helper, jit_inline
 
-__all__ = ["CpuMachine", "CpuNest", "busy_threads", "ceil_div", "combine", "fill_levels", "first_tile", "footprint"]
+__all__ = ["CpuCore", "CpuMachine", "CpuNest", "ceil_div", "combine", "first_tile", "footprint"]
 
 
 class CpuNest(NamedTuple):
@@ -53,22 +53,48 @@ class CpuNest(NamedTuple):
     """SIMD axis, lanes, parallel column, whether there is a reduction."""
 
 
-class CpuMachine(NamedTuple):
-    """A CPU as a tuple of arrays."""
+class CpuCore(NamedTuple):
+    """Numbers of a CPU and the named constants of `model.cpu_model`."""
 
-    core: NDArray[np.float64]
-    """fma_per_cycle, fma_latency_cycles, vector registers, loads, stores, issue_width per cycle, clock_hz, cores,
-    reachable fraction, line_bytes, DRAM bytes/s of one core, of the socket, lanes a multiplication can pick one from
-    (0: none)."""
+    fma_per_cycle: float
+    fma_latency: float
+    """Cycles between dependent multiply-adds."""
+    registers: float
+    """Vector registers."""
+    loads: float
+    """Vectors loaded in a cycle."""
+    stores: float
+    issue_width: float
+    clock_hz: float
+    num_cores: float
+    reachable: float
+    """Share of the peak that is reachable."""
+    line_bytes: float
+    dram_core_bytes_s: float
+    dram_socket_bytes_s: float
+    pick_lanes: float
+    """Lanes a multiplication can pick one from, 0: none."""
+    call_cycles: float
+    loop_instructions: float
+    held_share: float
+    exposed_share: float
+    start_s: float
+    copy_bytes_cycle: float
+    register_limit: float
+    """Times the registers."""
+    multiply_add_limit: float
+
+
+class CpuMachine(NamedTuple):
+    """A CPU as a tuple of numbers and arrays."""
+
+    core: CpuCore
     size_bytes: NDArray[np.float64]
     """(C,) usable bytes of each data cache, one way left for streams. Source: [BLIS-model] Sec. 4.1."""
     shared_by: NDArray[np.float64]
     """(C,) cores that share one such cache."""
     fill_bytes_per_cycle: NDArray[np.float64]
     """(C,) bandwidth from the next level into this one; unused for the last (DRAM)."""
-    tuning: NDArray[np.float64]
-    """Named constants of `model.cpu_model`: call cycles, loop instructions, held share, exposed share, parallel start
-    seconds, copy bytes per cycle, register limit (times the registers), multiply-add limit."""
 
 
 @jit_inline
@@ -96,7 +122,7 @@ def first_tile(
     return ceil_div(inner, calls)
 
 
-@jit_inline
+@jit_helper
 def footprint(
     boxes: NDArray[np.int64],
     tensors: NDArray[np.float64],
@@ -174,37 +200,6 @@ def footprint(
             dims = 0
             is_open = True
     return total
-
-
-@jit_inline
-def busy_threads(
-    core: NDArray[np.float64],
-    parallel: int,
-    chunks: float,
-) -> tuple[float, float]:
-    """Return the threads at work and the share of all work that the busiest one does."""
-    if parallel == 0:
-        return 1.0, 1.0
-    threads = min(core[7], chunks)
-    return threads, np.ceil(chunks / threads) / chunks
-
-
-@jit_inline
-def fill_levels(
-    core: NDArray[np.float64],
-    size_bytes: NDArray[np.float64],
-    shared_by: NDArray[np.float64],
-    fill_bytes: NDArray[np.float64],
-    threads: float,
-    size: NDArray[np.float64],
-    fill_s: NDArray[np.float64],
-) -> None:
-    """Write the bytes of each cache level that one of `threads` has, and the seconds to bring a byte into it."""
-    last = size.shape[0] - 1
-    for c in range(last + 1):
-        size[c] = size_bytes[c] / min(threads, shared_by[c])
-        fill_s[c] = 1.0 / (fill_bytes[c] * core[6])
-    fill_s[last] = 1.0 / min(core[10], core[11] / threads)
 
 
 @jit_inline

@@ -1,10 +1,4 @@
-"""Predicted time of points of the CPU space: one pass over the loops of each point.
-
-Cache traffic: loops are visited from the innermost outwards with the tile they complete. For a cache of size S let p be
-the first loop whose tile no longer fits while its body does. Everything inside p is brought in once (consecutive
-iterations of p share what they have in common), and again in each iteration of the loops outside p:
-``traffic = footprint(tile of p) * iterations outside p`` (an LRU reuse-distance argument; Source: [IOOpt] Sec. 4,
-[TACO22] Sec. 5). A nest that fits whole costs its footprint.
+"""Predicted time of CPU points, chunk by chunk. One compiled entry, so that it compiles once.
 
 Time: ``max(core, memory) + exposed * min(core, memory) + copies + parallel start`` on the busiest core, where memory is
 the sum over the levels (transfers through the hierarchy are serialised: [ECM] Sec. 2.2).
@@ -12,386 +6,155 @@ the sum over the levels (transfers through the hierarchy are serialised: [ECM] S
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+import math
+from typing import Any
 
-from anatune.numerics._jit import jit, jit_inline
-from anatune.numerics.cpu_microkernel import call_cycles, step_cycles
-from anatune.numerics.cpu_nest import (
-    CpuMachine,
-    CpuNest,
-    busy_threads,
-    ceil_div,
-    combine,
-    fill_levels,
-    first_tile,
-    footprint,
-)
+from anatune.numerics._jit import jit, jit_helper
+from anatune.numerics.cpu_columns import CHUNK_SIZE, CpuChunk, CpuCol
+from anatune.numerics.cpu_kernels import core_columns, load_points
+from anatune.numerics.cpu_nest import CpuMachine, CpuNest, combine
+from anatune.numerics.cpu_traffic import traffic
 
-__all__ = [
-    "NUM_OUT",
-    "check_points",
-    "copy_seconds",
-    "core_cycles",
-    "count_row_pairs",
-    "evaluate_points",
-    "rule_of",
-]
+__all__ = ["CHECK", "PREDICT", "run_points"]
 
-NUM_OUT = 27
-"""Entries of a row of `evaluate_points`: see `model.cpu_model.COLUMNS` for their names."""
+CHECK, PREDICT = 0, 1
+"""What `run_points` does: rules only; predict."""
 
-
-@jit_inline
-def copy_seconds(
-    copy_bytes: NDArray[np.float64],
-    core: NDArray[np.float64],
-    tuning: NDArray[np.float64],
-    packed: NDArray[np.bool_],
-    threads: float,
-    size: NDArray[np.float64],
-    fill_s: NDArray[np.float64],
-) -> float:
-    """Return the seconds of packing and padding copies, made once around the nest by all threads."""
-    total = 0.0
-    for x in range(copy_bytes.shape[0]):
-        moved = copy_bytes[x, 1 if packed[x] else 0]
-        if moved > 0.0:
-            level = 0
-            while level < size.shape[0] - 1 and moved > size[level + 1] * threads:
-                level += 1
-            total += moved * max(fill_s[level], 1.0 / (tuning[5] * core[6]))
-    return total / threads
+_N = CHUNK_SIZE
+_TIME = int(CpuCol.TIME_S) * _N
+_FMA = int(CpuCol.FMA_S) * _N
+_CORE = int(CpuCol.CORE_S) * _N
+_MEMORY = int(CpuCol.MEMORY_S) * _N
+_PACKING = int(CpuCol.PACKING_S) * _N
+_START = int(CpuCol.START_S) * _N
+_L2 = int(CpuCol.L2_S) * _N
+_L1_BYTES = int(CpuCol.L1_BYTES) * _N
+_THREADS = int(CpuCol.THREADS) * _N
+_SHARE = int(CpuCol.SHARE) * _N
+_CHUNKS = int(CpuCol.CHUNKS) * _N
+_RULE = int(CpuCol.RULE) * _N
+_PARALLEL = int(CpuCol.PARALLEL) * _N
+_CYCLES = int(CpuCol.CYCLES) * _N
 
 
-@jit_inline
-def count_row_pairs(
-    axis: int,
-    kernel: NDArray[np.int64],
-) -> int:
-    """Return how many axes other than the SIMD axis are covered by a pair of microkernels."""
-    pairs = 0
-    for a in range(kernel.shape[0]):
-        if kernel[a] == 0 and a != axis:
-            pairs += 1
-    return pairs
+@jit_helper
+def _threads(machine: CpuMachine, c: CpuChunk) -> None:
+    """Fill THREADS, SHARE, and what one of the threads has of each cache."""
+    v = c.values
+    cpu = machine.core
+    for i in range(_N):
+        threads = min(cpu.num_cores, v[_CHUNKS + i]) if v[_PARALLEL + i] > 0.0 else 1.0
+        share = math.ceil(v[_CHUNKS + i] / threads) / v[_CHUNKS + i]
+        v[_THREADS + i] = threads
+        v[_SHARE + i] = share if v[_PARALLEL + i] > 0.0 else 1.0
+    last = c.size.shape[0] - 1
+    for level in range(last + 1):
+        size, fill_s = c.size[level], c.fill_s[level]
+        size_bytes, shared_by = machine.size_bytes[level], machine.shared_by[level]
+        seconds = 1.0 / (machine.fill_bytes_per_cycle[level] * cpu.clock_hz)
+        for i in range(_N):
+            size[i] = size_bytes / min(v[_THREADS + i], shared_by)
+            fill_s[i] = seconds
+    fill_s = c.fill_s[last]
+    for i in range(_N):
+        fill_s[i] = 1.0 / min(cpu.dram_core_bytes_s, cpu.dram_socket_bytes_s / v[_THREADS + i])
 
 
-@jit_inline
-def rule_of(
-    core: NDArray[np.float64],
-    tuning: NDArray[np.float64],
-    registers: float,
-    pairs: int,
-    multiply_adds: float,
-    parallel: int,
-    chunks: float,
-) -> int:
-    """Return 0, or the number of the first broken rule of `model.cpu_model.RULES`."""
-    if pairs > 1:
-        return 1
-    if registers > tuning[6] * core[2]:
-        return 2
-    if multiply_adds > tuning[7]:
-        return 3
-    if parallel and (chunks < 2.0 or core[7] < 2.0):
-        return 4
-    return 0
+@jit_helper
+def _copies(nest: CpuNest, machine: CpuMachine, c: CpuChunk) -> None:
+    """Fill PACKING_S: packing and padding copies, made once around the nest by all threads."""
+    v = c.values
+    last = c.size.shape[0] - 1
+    least_s = 1.0 / (machine.core.copy_bytes_cycle * machine.core.clock_hz)
+    for i in range(_N):
+        v[_PACKING + i] = 0.0
+    for x in range(nest.copy_bytes.shape[0]):
+        plain, repacked = nest.copy_bytes[x, 0], nest.copy_bytes[x, 1]
+        if max(plain, repacked) == 0.0:
+            continue
+        packed = c.packed[x]
+        for i in range(_N):
+            moved = repacked if packed[i] > 0.0 else plain
+            seconds = c.fill_s[0, i]
+            for level in range(1, last + 1):  # of the first cache that holds it
+                if moved <= c.size[level, i] * v[_THREADS + i]:
+                    break
+                seconds = c.fill_s[level, i]
+            v[_PACKING + i] += moved * max(seconds, least_s)
+    for i in range(_N):
+        v[_PACKING + i] /= v[_THREADS + i]
 
 
-@jit_inline
-def core_cycles(
-    extents: NDArray[np.int64],
-    is_reduction: NDArray[np.int64],
-    uses: NDArray[np.int64],
-    vector_loads: NDArray[np.float64],
-    core: NDArray[np.float64],
-    tuning: NDArray[np.float64],
-    simd: NDArray[np.int64],
-    inner: NDArray[np.int64],
-    calls: NDArray[np.int64],
-    kernel: NDArray[np.int64],
-    packed: NDArray[np.bool_],
-    rows: NDArray[np.int64],
-    parts: NDArray[np.float64],
-    step_parts: NDArray[np.float64],
-) -> float:
-    """Return the core cycles of all microkernel calls of the nest, on one core.
-
-    ``inner`` : (A,) tile of the l1 loops; ``calls`` : (A,) l1 iterations; ``kernel`` : (A,) register factor in
-    elements (0 where calls split the tile unevenly). ``parts`` (9,) receives the calls' total FMA, load, latency,
-    issue and overhead cycles, the largest accumulators and registers, the steps of a call and the multiply-adds
-    of the unrolled body. ``rows`` and ``step_parts`` (6,) are scratch.
-    """
-    axis = simd[0]
-    lanes = simd[1]
-    num_axes = inner.shape[0]
-    steps = 1.0
-    unroll = 1.0
-    tiles = 1.0
-    is_partial = False
-    pair_axis = -1
-    for a in range(num_axes):
-        tiles *= extents[a] / inner[a]
-        rows[a] = 1
-        if is_reduction[a]:
-            if inner[a] < extents[a]:
-                is_partial = True
-            if a == axis:
-                steps *= calls[a]
-            else:
-                steps *= inner[a]
-                unroll *= kernel[a]
-        elif a != axis:
-            if kernel[a] == 0:
-                pair_axis = a
-            else:
-                rows[a] = kernel[a]
-                tiles *= calls[a]
-    units = ceil_div(inner[axis], lanes)
-    if kernel[axis] > 0:
-        small_vectors = ceil_div(kernel[axis], lanes)
-        large_vectors = small_vectors
-        num_large = 0
-        num_small = calls[axis]
-    else:
-        small_vectors = int(units / calls[axis])
-        num_large = units - small_vectors * calls[axis]
-        num_small = calls[axis] - num_large
-        large_vectors = small_vectors + 1
-    if is_reduction[axis]:  # calls along a summed SIMD axis are steps of one kernel
-        small_vectors = large_vectors if num_large > 0 else small_vectors
-        num_large = 0
-        num_small = 1
-    total = 0.0
-    for i in range(9):
-        parts[i] = 0.0
-    for row_kind in range(2):
-        row_count = 1.0
-        if pair_axis >= 0:
-            small = int(inner[pair_axis] / calls[pair_axis])
-            larger = inner[pair_axis] - small * calls[pair_axis]
-            rows[pair_axis] = small + row_kind
-            row_count = float(larger) if row_kind else float(calls[pair_axis] - larger)
-        elif row_kind:
-            break
-        for vector_kind in range(2):
-            count = row_count * (num_large if vector_kind else num_small)
-            if count == 0.0:
-                continue
-            vectors = float(large_vectors if vector_kind else small_vectors)
-            step, registers = step_cycles(
-                uses, vector_loads, core, tuning, simd, rows, vectors, packed, unroll, step_parts
-            )
-            accumulators = step_parts[5]
-            extra = call_cycles(uses, vector_loads, core, tuning, simd, accumulators, packed, is_partial)
-            count *= tiles
-            total += count * (steps * step + extra)
-            parts[0] += count * steps * step_parts[0]
-            parts[1] += count * steps * step_parts[1]
-            parts[2] += count * steps * step_parts[2]
-            parts[3] += count * steps * step_parts[3]
-            parts[4] += count * extra
-            parts[5] = max(parts[5], accumulators)
-            parts[6] = max(parts[6], registers)
-            parts[8] = max(parts[8], accumulators * unroll)
-    parts[7] = steps
-    return total
+@jit_helper
+def _times(machine: CpuMachine, c: CpuChunk) -> None:
+    """Fill TIME_S and its parts, after all others; cycles of the microkernel's parts become seconds."""
+    v = c.values
+    cpu = machine.core
+    for i in range(_N):
+        v[_MEMORY + i] = 0.0
+    for level in range(3):
+        seconds = v[_L2 + level * _N : _L2 + (level + 1) * _N]
+        moved = v[_L1_BYTES + level * _N : _L1_BYTES + (level + 1) * _N]
+        if level < c.traffic.shape[0]:
+            traffic, fill_s = c.traffic[level], c.fill_s[level]
+            for i in range(_N):
+                each = traffic[i] * fill_s[i]
+                v[_MEMORY + i] += each
+                seconds[i] = each * v[_SHARE + i]
+                moved[i] = traffic[i]
+        else:
+            for i in range(_N):
+                seconds[i] = 0.0
+                moved[i] = 0.0
+    for i in range(_N):
+        core_s = v[_SHARE + i] * v[_CYCLES + i] / cpu.clock_hz
+        memory_s = v[_SHARE + i] * v[_MEMORY + i]
+        start_s = cpu.start_s if v[_PARALLEL + i] > 0.0 else 0.0
+        v[_CORE + i] = core_s
+        v[_MEMORY + i] = memory_s
+        v[_START + i] = start_s
+        v[_TIME + i] = combine(core_s, memory_s, cpu.exposed_share) + v[_PACKING + i] + start_s
+    for part in range(5):
+        column = v[_FMA + part * _N : _FMA + (part + 1) * _N]
+        for i in range(_N):
+            column[i] *= v[_SHARE + i] / cpu.clock_hz
 
 
 @jit
-def evaluate_points(
-    nest: CpuNest, machine: CpuMachine, points: NDArray[np.int64], detail: bool, out: NDArray[np.float64]
+def run_points(
+    points: Any, task: int, nest: CpuNest, machine: CpuMachine, c: CpuChunk, rules: Any, times: Any, columns: Any
 ) -> None:
-    """Score points.
+    """Check or predict `points` (num_points, columns of the space) int64.
+
+    Points that break a rule are timed as if the limit were not there.
 
     Parameters
     ----------
-    nest, machine
-        Packed workload and hardware.
-    points : (num_points, num_columns) int64
-        Points of the CPU space.
-    detail : bool
-        Whether to fill the bytes of the cache tiles too.
-    out : (num_points, NUM_OUT) float64
-        Overwritten; seconds, bytes and counts as named in `model.cpu_model.COLUMNS`.
+    task : int
+        CHECK or PREDICT.
+    rules : (num_points,) int64
+        Filled with the code of the first broken rule, 0 where legal.
+    times : (num_points,) float64
+        Filled with seconds, unless `task` is CHECK.
+    columns : (CpuCol.NUM_RESULTS, num_points) float64, or (0, 0)
+        Filled with every quantity if it has rows.
     """
-    extents, is_reduction, simd = nest.extents, nest.is_reduction, nest.simd
-    boxes, tensors = nest.boxes, nest.tensors
-    uses, vector_loads, copy_bytes = nest.uses, nest.vector_loads, nest.copy_bytes
-    factor_columns, pair_columns, pack_columns = nest.factor_columns, nest.pair_columns, nest.pack_columns
-    order_columns, orders = nest.order_columns, nest.orders
-    core, tuning, shared_by = machine.core, machine.tuning, machine.shared_by
-    size_bytes, fill_bytes = machine.size_bytes, machine.fill_bytes_per_cycle
-    num_axes = extents.shape[0]
-    num_tensors = tensors.shape[0]
-    num_levels = size_bytes.shape[0]
-    clock = core[6]
-    line = core[9]
-    lanes = simd[1]
-    tile = np.empty(num_axes, np.int64)
-    inner = np.empty(num_axes, np.int64)
-    calls = np.empty(num_axes, np.int64)
-    kernel = np.empty(num_axes, np.int64)
-    rows = np.empty(num_axes, np.int64)
-    packed = np.zeros(num_tensors, np.bool_)
-    parts = np.zeros(9)
-    size = np.empty(num_levels)
-    fill_s = np.empty(num_levels)
-    body = np.empty(num_levels)
-    after = np.empty(num_levels)
-    traffic = np.empty(num_levels)
-    step_parts = np.zeros(6)
-    whole_moved = np.empty(1 << num_tensors)  # by the set of packed tensors
-    for mask in range(1 << num_tensors):
-        for x in range(num_tensors):
-            packed[x] = (mask >> x) & 1 == 1
-        whole_moved[mask] = footprint(boxes, tensors, extents, packed, line, after)
-    for n in range(points.shape[0]):
-        chunks = 1.0
-        outside = 1.0
-        for a in range(num_axes):
-            calls[a] = points[n, factor_columns[a, 3]]
-            kernel[a] = points[n, factor_columns[a, 4]]
-            inner[a] = calls[a] * kernel[a]
-            column = pair_columns[a]
-            if column >= 0 and points[n, column] > 0:
-                calls[a] = points[n, column]
-                kernel[a] = 0
-            tile[a] = first_tile(inner[a], calls[a], kernel[a], lanes, a == simd[0])
-            outside *= calls[a]
-            for level in range(3):
-                column = factor_columns[a, level]
-                if column >= 0:
-                    outside *= points[n, column]
-            if factor_columns[a, 0] >= 0:
-                chunks *= points[n, factor_columns[a, 0]]
-        mask = 0
-        for x in range(num_tensors):
-            column = pack_columns[x]
-            packed[x] = column >= 0 and points[n, column] > 0
-            if packed[x]:
-                mask |= 1 << x
-        parallel = points[n, simd[2]]
-        threads, share = busy_threads(core, parallel, chunks)
-        fill_levels(core, size_bytes, shared_by, fill_bytes, threads, size, fill_s)
-
-        cycles = core_cycles(
-            extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed, rows,
-            parts, step_parts,
-        )
-        moved = footprint(boxes, tensors, tile, packed, line, body)
-        open_levels = num_levels
-        for c in range(num_levels):
-            traffic[c] = -1.0
-            if body[c] > size[c]:
-                traffic[c] = moved * outside
-                open_levels -= 1
-        for level in range(3, -1, -1):
-            if open_levels == 0:
-                break
-            choice = points[n, order_columns[level]]
-            for i in range(num_axes):
-                a = orders[level, choice, i]
-                if a < 0:
-                    break
-                if level == 3:
-                    trips = calls[a]
-                    grown = inner[a]
-                else:
-                    trips = points[n, factor_columns[a, level]]
-                    grown = tile[a] * trips
-                if trips == 1:
-                    continue
-                tile[a] = grown
-                outside /= trips
-                moved = footprint(boxes, tensors, tile, packed, line, after)
-                for c in range(num_levels):
-                    if traffic[c] < 0.0 and after[c] > size[c]:
-                        traffic[c] = moved * outside
-                        open_levels -= 1
-        memory = 0.0
-        for c in range(num_levels):
-            if traffic[c] < 0.0:
-                traffic[c] = whole_moved[mask]
-            memory += traffic[c] * fill_s[c]
-        copies = copy_seconds(copy_bytes, core, tuning, packed, threads, size, fill_s)
-        start = tuning[4] if parallel else 0.0
-        core_s = share * cycles / clock
-        memory_s = share * memory
-        out[n, 0] = combine(core_s, memory_s, tuning[3]) + copies + start
-        for i in range(5):
-            out[n, 1 + i] = share * parts[i] / clock
-        out[n, 6] = core_s
-        out[n, 7] = memory_s
-        out[n, 8] = copies
-        out[n, 9] = start
-        for c in range(3):
-            out[n, 10 + c] = share * traffic[c] * fill_s[c] if c < num_levels else 0.0
-            out[n, 13 + c] = traffic[c] if c < num_levels else 0.0
-        out[n, 16] = threads
-        out[n, 17] = share
-        out[n, 18] = chunks
-        out[n, 19] = parts[5]
-        out[n, 20] = parts[6]
-        out[n, 21] = parts[7]
-        out[n, 22] = parts[8]
-        if detail:
-            for a in range(num_axes):
-                tile[a] = inner[a]
-            footprint(boxes, tensors, tile, packed, line, body)
-            out[n, 23] = body[0]
-            for level in range(2, 0, -1):
-                for a in range(num_axes):
-                    column = factor_columns[a, level]
-                    if column >= 0:
-                        tile[a] *= points[n, column]
-                footprint(boxes, tensors, tile, packed, line, body)
-                out[n, 26 - level] = body[min(3 - level, num_levels - 1)]
-        out[n, 26] = rule_of(
-            core, tuning, parts[6], count_row_pairs(simd[0], kernel), parts[8], parallel, chunks
-        )
-
-
-@jit
-def check_points(
-    nest: CpuNest, machine: CpuMachine, points: NDArray[np.int64], codes: NDArray[np.int64]
-) -> None:
-    """Write the rule codes of points, (num_points,) int64: 0 where legal."""
-    num_axes = nest.extents.shape[0]
-    core, tuning = machine.core, machine.tuning
-    simd = nest.simd[0]
-    lanes = nest.simd[1]
-    kernel = np.empty(num_axes, np.int64)
-    rows = np.empty(num_axes, np.int64)
-    packed = np.ones(nest.tensors.shape[0], np.bool_)
-    parts = np.zeros(6)
-    for n in range(points.shape[0]):
-        point = points[n]
-        chunks = 1.0
-        unroll = 1.0
-        vectors = 1
-        for a in range(num_axes):
-            kernel[a] = point[nest.factor_columns[a, 4]]
-            largest = kernel[a]
-            if a == simd:
-                largest = ceil_div(kernel[a], lanes)
-            column = nest.pair_columns[a]
-            if column >= 0 and point[column] > 0:
-                largest = ceil_div(largest, point[column])
-                kernel[a] = 0
-            rows[a] = 1
-            if a == simd:
-                vectors = largest
-            elif nest.is_reduction[a]:
-                unroll *= kernel[a]
-            else:
-                rows[a] = largest
-            if nest.factor_columns[a, 0] >= 0:
-                chunks *= point[nest.factor_columns[a, 0]]
-        _, registers = step_cycles(
-            nest.uses, nest.vector_loads, core, tuning, nest.simd, rows, float(vectors), packed, unroll, parts
-        )
-        codes[n] = rule_of(
-            core, tuning, registers, count_row_pairs(simd, kernel), parts[5] * unroll, point[nest.simd[2]], chunks
-        )
+    line = machine.core.line_bytes
+    v = c.values
+    for start in range(0, points.shape[0], _N):
+        n = min(_N, points.shape[0] - start)
+        load_points(points, start, n, nest, c)
+        core_columns(nest, machine.core, c)
+        for i in range(n):
+            rules[start + i] = int(v[_RULE + i])
+        if task == CHECK:
+            continue
+        _threads(machine, c)
+        traffic(nest, line, c)
+        _copies(nest, machine, c)
+        _times(machine, c)
+        for i in range(n):
+            times[start + i] = v[_TIME + i]
+        for row in range(columns.shape[0]):
+            for i in range(n):
+                columns[row, start + i] = v[row * _N + i]

@@ -17,9 +17,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.numerics._jit import jit, jit_inline
-from anatune.numerics.cpu_nest import CpuMachine, CpuNest, ceil_div, combine, first_tile, footprint
-from anatune.numerics.cpu_point import core_cycles
+from anatune.numerics._jit import jit, jit_helper, jit_inline
+from anatune.numerics.cpu_microkernel import NUM_PARTS, core_cycles
+from anatune.numerics.cpu_nest import CpuCore, CpuMachine, CpuNest, ceil_div, combine, first_tile, footprint
 
 __all__ = ["best_kernels", "capacities", "complete", "cover", "l1_floor", "outer_worth"]
 
@@ -35,7 +35,7 @@ def capacities(
     """
     result = np.empty((tiles.shape[0], machine.size_bytes.shape[0]))
     moved = np.empty(tiles.shape[0])
-    boxes, tensors, line, extents = nest.boxes, nest.tensors, machine.core[9], nest.extents
+    boxes, tensors, line, extents = nest.boxes, nest.tensors, machine.core.line_bytes, nest.extents
     for n in range(tiles.shape[0]):
         total = footprint(boxes, tensors, tiles[n], packed, line, result[n])
         for a in range(extents.shape[0]):
@@ -44,7 +44,7 @@ def capacities(
     return result, moved
 
 
-@jit_inline
+@jit_helper
 def segment_seconds(
     boxes: NDArray[np.int64],
     tensors: NDArray[np.float64],
@@ -115,7 +115,7 @@ def outer_worth(
     fill_s: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return `worth` of the chunks: transfers decided by the loops of `level` that grow them to the whole nest."""
-    boxes, tensors, extents, line = nest.boxes, nest.tensors, nest.extents, machine.core[9]
+    boxes, tensors, extents, line = nest.boxes, nest.tensors, nest.extents, machine.core.line_bytes
     orders = nest.orders[level]
     tile, after = np.empty_like(extents), np.empty(size.shape[0])
     whole = np.empty(size.shape[0])
@@ -130,8 +130,19 @@ def outer_worth(
                 best = min(
                     best,
                     segment_seconds(
-                        boxes, tensors, extents, orders[o], tiles[n], extents, packed, line, size, fill_s,
-                        capacity[n], tile, after,
+                        boxes,
+                        tensors,
+                        extents,
+                        orders[o],
+                        tiles[n],
+                        extents,
+                        packed,
+                        line,
+                        size,
+                        fill_s,
+                        capacity[n],
+                        tile,
+                        after,
                     ),
                 )
             worth[n] = best
@@ -166,7 +177,7 @@ def cover(
     moved : (N,) float64
         Second result of `capacities`.
     """
-    boxes, tensors, extents, line = nest.boxes, nest.tensors, nest.extents, machine.core[9]
+    boxes, tensors, extents, line = nest.boxes, nest.tensors, nest.extents, machine.core.line_bytes
     orders = nest.orders[level]
     num_axes = extents.shape[0]
     tile, after = np.empty_like(extents), np.empty(size.shape[0])
@@ -212,8 +223,7 @@ def cover(
 def floor_cycles(
     extents: NDArray[np.int64],
     is_reduction: NDArray[np.int64],
-    core: NDArray[np.float64],
-    tuning: NDArray[np.float64],
+    core: CpuCore,
     simd: NDArray[np.int64],
     tile: NDArray[np.int64],
 ) -> float:
@@ -231,8 +241,8 @@ def floor_cycles(
                 steps *= tile[a]
     if is_reduction[simd[0]]:
         steps *= tile[simd[0]]
-    call = (tuning[0] + core[1]) / (tuning[6] * core[2]) if simd[3] else 0.0
-    floor: float = tiles * points * (1.0 / (core[0] * core[8]) + call / steps)
+    call = (core.call_cycles + core.fma_latency) / (core.register_limit * core.registers) if simd[3] else 0.0
+    floor: float = tiles * points * (1.0 / (core.fma_per_cycle * core.reachable) + call / steps)
     return floor
 
 
@@ -241,9 +251,7 @@ def l1_floor(nest: CpuNest, machine: CpuMachine, tiles: NDArray[np.int64]) -> ND
     """Return a lower bound of the core cycles of each L1 tile, (n,) float64."""
     result = np.empty(tiles.shape[0])
     for n in range(tiles.shape[0]):
-        result[n] = floor_cycles(
-            nest.extents, nest.is_reduction, machine.core, machine.tuning, nest.simd, tiles[n]
-        )
+        result[n] = floor_cycles(nest.extents, nest.is_reduction, machine.core, nest.simd, tiles[n])
     return result
 
 
@@ -349,8 +357,7 @@ def best_kernels(
     """
     extents, is_reduction, simd = nest.extents, nest.is_reduction, nest.simd
     boxes, tensors = nest.boxes, nest.tensors
-    uses, vector_loads = nest.uses, nest.vector_loads
-    core, tuning, line = machine.core, machine.tuning, machine.core[9]
+    core, line = machine.core, machine.core.line_bytes
     orders = nest.orders[3]
     num_axes = extents.shape[0]
     num_levels = size.shape[0]
@@ -365,10 +372,10 @@ def best_kernels(
     grown = np.empty(num_axes + 1)
     unrolls = np.empty(num_axes + 1)
     pairs = np.empty(num_axes + 1, np.int64)
-    parts, step_parts = np.zeros(9), np.zeros(6)
+    parts = np.zeros(NUM_PARTS)
     key = np.empty(heap.shape[1])
     share, base_s, fixed_s, step = scalars[0], scalars[1], scalars[2], scalars[6]
-    most = tuning[6] * core[2]
+    most = core.register_limit * core.registers
     evaluated = 0
     for n in range(choices.shape[0]):
         inner = tiles[choices[n]]
@@ -407,7 +414,7 @@ def best_kernels(
                 grown[depth + 1] *= option_values[option, 2]
                 if kernel[a] == 0 and a != simd[0]:
                     pairs[depth + 1] += 1
-            if grown[depth + 1] > most or grown[depth + 1] * unrolls[depth + 1] > tuning[7]:
+            if grown[depth + 1] > most or grown[depth + 1] * unrolls[depth + 1] > core.multiply_add_limit:
                 at[depth] = end  # options ascend
                 continue
             if pairs[depth + 1] > 1:
@@ -417,17 +424,14 @@ def best_kernels(
                 for i in range(num_blocked, num_axes):
                     kernel[sequence[i]] = inner[sequence[i]]
                     calls[sequence[i]] = 1
-                cycles = core_cycles(
-                    extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed,
-                    rows, parts, step_parts,
-                )  # fmt: skip
+                cycles = core_cycles(nest, core, inner, calls, kernel, packed, rows, parts)
                 evaluated += 1
-                if parts[6] > most:
+                if parts[1] > most:
                     at[depth] += 1
                     continue
                 lowest = min(lowest, cycles)
-                core_s = share * cycles / core[6]
-                if combine(core_s, share * outside_s, tuning[3]) + fixed_s > limit:
+                core_s = share * cycles / core.clock_hz
+                if combine(core_s, share * outside_s, core.exposed_share) + fixed_s > limit:
                     at[depth] += 1
                     continue
             if depth + 1 < num_axes:
@@ -437,15 +441,12 @@ def best_kernels(
                 continue
             at[depth] += 1
             if num_blocked < num_axes:
-                cycles = core_cycles(
-                    extents, is_reduction, uses, vector_loads, core, tuning, simd, inner, calls, kernel, packed,
-                    rows, parts, step_parts,
-                )  # fmt: skip
+                cycles = core_cycles(nest, core, inner, calls, kernel, packed, rows, parts)
                 evaluated += 1
-            if parts[6] > most or parts[8] > tuning[7]:
+            if parts[1] > most or parts[2] > core.multiply_add_limit:
                 continue
-            core_s = share * cycles / core[6]
-            if combine(core_s, share * outside_s, tuning[3]) + fixed_s > limit:
+            core_s = share * cycles / core.clock_hz
+            if combine(core_s, share * outside_s, core.exposed_share) + fixed_s > limit:
                 continue
             outside = 1.0
             for a in range(num_axes):
@@ -478,13 +479,13 @@ def best_kernels(
                         if not done & (1 << c) and after[c] > size[c]:
                             seconds += through * rest * fill_s[c]
                             done |= 1 << c
-                time_s = combine(core_s, share * (outside_s + seconds), tuning[3]) + fixed_s
+                time_s = combine(core_s, share * (outside_s + seconds), core.exposed_share) + fixed_s
                 if time_s > limit:
                     continue
                 key[0] = np.floor(np.log(time_s) / step - 1e-9)
                 key[1] = scalars[3]
                 key[2] = scalars[4]
-                key[3] = -parts[5]
+                key[3] = -parts[0]
                 key[4] = unrolls[num_axes]
                 key[5] = -volume
                 for a in range(num_axes):
@@ -536,15 +537,15 @@ def complete(
     tuple of (int, float)
         Rows found; seconds below which no completion of a later step lies (inf: there is none).
     """
-    extents, is_reduction, simd = nest.extents, nest.is_reduction, nest.simd
+    extents, simd = nest.extents, nest.simd
     boxes, tensors = nest.boxes, nest.tensors
-    core, tuning, line = machine.core, machine.tuning, machine.core[9]
+    core, line = machine.core, machine.core.line_bytes
     num_axes = extents.shape[0]
     num_levels = size.shape[0]
     tile, after, body = np.empty_like(extents), np.empty(num_levels), np.empty(num_levels)
     inner, calls, kernel = np.empty_like(extents), np.empty_like(extents), np.empty_like(extents)
     rows, first = np.empty_like(extents), np.empty_like(extents)
-    parts, step_parts = np.zeros(9), np.zeros(6)
+    parts = np.zeros(NUM_PARTS)
     share, base_s, fixed_s, step = scalars[0], scalars[1], scalars[2], scalars[6]
     outside = 1.0
     for a in range(num_axes):
@@ -553,11 +554,8 @@ def complete(
         kernel[a] = int(node[6 + 2 * num_axes + a])
         first[a] = first_tile(inner[a], calls[a], kernel[a], simd[1], a == simd[0])
         outside *= extents[a] / inner[a] * calls[a]
-    cycles = core_cycles(
-        extents, is_reduction, nest.uses, nest.vector_loads, core, tuning, simd, inner, calls, kernel, packed, rows,
-        parts, step_parts,
-    )  # fmt: skip
-    core_s = share * cycles / core[6]
+    cycles = core_cycles(nest, core, inner, calls, kernel, packed, rows, parts)
+    core_s = share * cycles / core.clock_hz
     moved = footprint(boxes, tensors, first, packed, line, body)
     inside = base_s
     done = 0
@@ -603,7 +601,7 @@ def complete(
                 break
         if not fits:
             continue
-        lowest_s = combine(core_s, share * (inside + middle_worth[m]), tuning[3]) + fixed_s
+        lowest_s = combine(core_s, share * (inside + middle_worth[m]), core.exposed_share) + fixed_s
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
@@ -617,7 +615,7 @@ def complete(
                 tile, after,
             )  # fmt: skip
             lowest = min(lowest, l2_s[o])
-        lowest_s = combine(core_s, share * (inside + lowest + middle_worth[m]), tuning[3]) + fixed_s
+        lowest_s = combine(core_s, share * (inside + lowest + middle_worth[m]), core.exposed_share) + fixed_s
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
@@ -630,7 +628,7 @@ def complete(
                     break
             if not fits:
                 continue
-            lowest_s = combine(core_s, share * (inside + lowest + chunk_worth[n]), tuning[3]) + fixed_s
+            lowest_s = combine(core_s, share * (inside + lowest + chunk_worth[n]), core.exposed_share) + fixed_s
             if lowest_s > limit:
                 later = min(later, lowest_s)
                 continue
@@ -653,8 +651,8 @@ def complete(
                         memory = inside + l2_s[o] + l3_s[p] + outer_s[q]
                         if memory == np.inf:
                             continue
-                        time_s = combine(core_s, share * memory, tuning[3]) + fixed_s
-                        place = np.log(time_s) / step  # 1e-9: rounding; the caller judges by evaluate_points
+                        time_s = combine(core_s, share * memory, core.exposed_share) + fixed_s
+                        place = np.log(time_s) / step  # 1e-9: rounding; the caller judges by run_points
                         if np.floor(place + 1e-9) > wanted_step:
                             later = min(later, time_s)
                         if np.floor(place - 1e-9) > wanted_step or np.floor(place + 1e-9) < wanted_step:

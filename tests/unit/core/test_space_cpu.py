@@ -72,7 +72,6 @@ def test_round_trips_and_products(name: str, hardware: CpuSpec) -> None:
                 assert covered == -(-schedule.tiles[axis][-1] // unit)
 
 
-@pytest.mark.xfail(reason="core.schedule.OptionValue: msgspec refuses a union of two tuple types", strict=False)
 def test_schedule_survives_json(hardware: CpuSpec) -> None:
     space = space_of(WORKLOADS["conv2d"](), hardware)
     for schedule in space.sample(5, seed=2):

@@ -32,7 +32,7 @@ def kernel_share(model: CpuModel, rows: int, vectors: int) -> float:
     """Share of the peak that a microkernel's step reaches with its operands in L1."""
     factors = np.array([rows, 1, 1], dtype=np.int64)
     step, _ = microkernel_step(model.nest, model.machine, factors, float(vectors), np.ones(3, dtype=bool))
-    return rows * vectors / model.machine.core[0] / step
+    return rows * vectors / model.machine.core.fma_per_cycle / step
 
 
 def test_microkernel_cliff(matmul: CpuModel) -> None:

@@ -55,7 +55,5 @@ def test_traffic_equals_a_plain_walk() -> None:
             assert evaluated.columns[f"{level}_bytes"][at] >= value * (1 - 1e-9)
     whole = (points[:, columns["j.register"]] % 16 == 0).nonzero()[0]
     assert len(whole) > 10
-    close = [
-        np.isclose(evaluated.columns["l1_bytes"][at], naive_traffic(model, points[at])[0]) for at in whole
-    ]
+    close = [np.isclose(evaluated.columns["l1_bytes"][at], naive_traffic(model, points[at])[0]) for at in whole]
     assert np.mean(close) > 0.9

@@ -1,0 +1,205 @@
+"""Cache traffic of chunks of points: one pass over the loops.
+
+Loops are visited from the innermost outwards with the tile they complete. For a cache of size S let p be the first loop
+whose tile no longer fits while its body does. Everything inside p is brought in once (consecutive iterations of p share
+what they have in common), and again in each iteration of the loops outside p:
+``traffic = footprint(tile of p) * iterations outside p`` (an LRU reuse-distance argument; Source: [IOOpt] Sec. 4,
+[TACO22] Sec. 5). A nest that fits whole costs its footprint.
+"""
+
+from __future__ import annotations
+
+import math
+
+from anatune.numerics._jit import jit_helper, jit_sequence
+from anatune.numerics.cpu_columns import CHUNK_SIZE, CpuChunk, CpuCol
+from anatune.numerics.cpu_nest import CpuNest
+
+__all__ = ["footprints", "traffic"]
+
+_N = CHUNK_SIZE
+_L1_TILE = int(CpuCol.L1_TILE_BYTES) * _N
+_RUN = int(CpuCol.RUN) * _N
+_ROWS = int(CpuCol.ROW_COUNT) * _N
+_OPEN = int(CpuCol.IS_OPEN) * _N
+_SHORT = int(CpuCol.IS_SHORT) * _N
+_SPAN = int(CpuCol.SPAN) * _N
+_TOUCHED = int(CpuCol.TOUCHED) * _N
+_BYTES = int(CpuCol.BYTES) * _N
+_SPREAD = int(CpuCol.SPREAD) * _N
+_MOVED = int(CpuCol.MOVED) * _N
+_OUTSIDE = int(CpuCol.OUTSIDE) * _N
+
+
+@jit_helper
+def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
+    """Fill MOVED, the bytes that `c.tile` transfers (times passes), and `c.capacity`: see `cpu_nest.footprint`."""
+    v = c.values
+    boxes = nest.boxes
+    num_levels = c.capacity.shape[0]
+    per_line = 1.0 / line
+    for i in range(_N):
+        v[_MOVED + i] = 0.0
+    for level in range(num_levels):
+        capacity = c.capacity[level]
+        for i in range(_N):
+            capacity[i] = 0.0
+    is_first_term = True
+    is_first_dim = True
+    stride = 1.0
+    strided_axis = 0
+    for t in range(boxes.shape[0]):
+        scale = float(boxes[t, 2])
+        tile = c.tile[boxes[t, 1]]
+        if is_first_term:
+            for i in range(_N):
+                v[_SPAN + i] = 1.0
+                v[_TOUCHED + i] = 1.0
+        if scale > 0.0:
+            for i in range(_N):
+                v[_SPAN + i] += scale * (tile[i] - 1.0)
+                v[_TOUCHED + i] *= tile[i]
+        if scale > stride:
+            stride = scale
+            strided_axis = boxes[t, 1]
+        end = boxes[t, 3]
+        is_first_term = end > 0
+        if end == 0:
+            continue
+        size = float(boxes[t, 4])
+        if is_first_dim:  # with the gap behind a strided element, so that tiles add up to no less than their union
+            strided = c.tile[strided_axis]
+            for i in range(_N):
+                span = v[_SPAN + i]
+                gap = max(0.0, stride - (span - stride * (strided[i] - 1.0))) if stride > 1.0 else 0.0
+                whole = 1.0 if span >= size else 0.0
+                v[_RUN + i] = span + gap
+                v[_ROWS + i] = 1.0
+                v[_OPEN + i] = whole
+                v[_SHORT + i] = 1.0 - whole
+        else:
+            for i in range(_N):
+                used = min(v[_SPAN + i], v[_TOUCHED + i])
+                is_open = v[_OPEN + i] > 0.0
+                v[_RUN + i] *= used if is_open else 1.0
+                v[_ROWS + i] *= 1.0 if is_open else used
+                v[_OPEN + i] = 1.0 if is_open and v[_SPAN + i] >= size else 0.0
+        is_first_dim = end == 2
+        stride = 1.0
+        if end == 2:
+            x = boxes[t, 0]
+            element, passes = nest.tensors[x, 0], nest.tensors[x, 1]
+            packed = c.packed[x]
+            for i in range(_N):
+                segment = v[_RUN + i] * element
+                rows = v[_ROWS + i]
+                is_dense = packed[i] > 0.0 or rows == 1.0
+                held = rows * (segment if is_dense else math.ceil(segment * per_line) * line)
+                v[_BYTES + i] = held
+                v[_MOVED + i] += held * passes
+                v[_SPREAD + i] = 0.0 if is_dense else rows * v[_SHORT + i]
+            for level in range(num_levels):
+                capacity = c.capacity[level]
+                gap = nest.tensors[x, 2 + level]
+                for i in range(_N):
+                    capacity[i] += max(v[_BYTES + i], v[_SPREAD + i] * gap)
+
+
+@jit_helper
+def _close(c: CpuChunk) -> None:
+    """Set the traffic of open caches that no longer hold the tile."""
+    v = c.values
+    for level in range(c.traffic.shape[0]):
+        traffic, capacity, size = c.traffic[level], c.capacity[level], c.size[level]
+        for i in range(_N):
+            outgrown = traffic[i] < 0.0 and capacity[i] > size[i]
+            traffic[i] = v[_MOVED + i] * v[_OUTSIDE + i] if outgrown else traffic[i]
+
+
+@jit_helper
+def _first_tiles(nest: CpuNest, c: CpuChunk) -> None:
+    """Fill the tile of one microkernel call and the number of calls."""
+    v = c.values
+    lanes = float(nest.simd[1])
+    for i in range(_N):
+        v[_OUTSIDE + i] = 1.0
+    for a in range(nest.extents.shape[0]):
+        tile, calls, inner, is_pair = c.tile[a], c.calls[a], c.inner[a], c.is_pair[a]
+        kernel = c.raw[nest.factor_columns[a, 4]]
+        if a == nest.simd[0]:
+            for i in range(_N):
+                vectors = math.ceil(math.ceil(inner[i] / lanes) / calls[i])
+                tile[i] = min(vectors * lanes, inner[i]) if is_pair[i] > 0.0 else kernel[i]
+        else:
+            for i in range(_N):
+                tile[i] = math.ceil(inner[i] / calls[i])
+        for i in range(_N):
+            v[_OUTSIDE + i] *= calls[i]
+        for level in range(3):
+            if nest.factor_columns[a, level] >= 0:
+                trips = c.raw[nest.factor_columns[a, level]]
+                for i in range(_N):
+                    v[_OUTSIDE + i] *= trips[i]
+
+
+@jit_helper
+def _grow(level: int, nest: CpuNest, c: CpuChunk) -> None:
+    """Fill `c.grown` and `c.choice` of the loops of `level` (0 outer, 1 l3, 2 l2, 3 l1)."""
+    for a in range(nest.extents.shape[0]):
+        grown, tile = c.grown[a], c.tile[a]
+        if level == 3:
+            inner = c.inner[a]
+            for i in range(_N):
+                grown[i] = inner[i]
+        elif nest.factor_columns[a, level] >= 0:
+            trips = c.raw[nest.factor_columns[a, level]]
+            for i in range(_N):
+                grown[i] = tile[i] * trips[i]
+    chosen = c.raw[nest.order_columns[level]]
+    for i in range(_N):
+        c.choice[i] = int(chosen[i])
+
+
+@jit_helper
+def _step(level: int, place: int, nest: CpuNest, c: CpuChunk) -> None:
+    """Complete the loop at `place` of each point's order."""
+    v = c.values
+    axes = nest.orders[level, :, place]
+    for i in range(_N):
+        a = axes[c.choice[i]]
+        trips = c.calls[a, i] if level == 3 else c.raw[nest.factor_columns[a, level], i]
+        c.tile[a, i] = c.grown[a, i]
+        v[_OUTSIDE + i] /= trips
+
+
+@jit_sequence
+def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
+    """Fill `c.traffic`, bytes that enter each cache, and L1_TILE_BYTES and its followers, after `load_points`.
+
+    L1_TILE_BYTES ..: what the tiles of l1, l2 and l3 occupy of L1, L2 and L3.
+    """
+    v = c.values
+    num_levels = c.traffic.shape[0]
+    for cache in range(num_levels):
+        for i in range(_N):
+            c.traffic[cache, i] = -1.0
+    _first_tiles(nest, c)
+    for level in range(4, -1, -1):  # 4: a call of the microkernel
+        places = 1
+        if level < 4:
+            _grow(level, nest, c)
+            places = 0
+            while nest.orders[level, 0, places] >= 0:
+                places += 1
+        for place in range(places):
+            if level < 4:
+                _step(level, place, nest, c)
+            footprints(nest, line, c)
+            _close(c)
+        if 1 <= level <= 3:
+            cache = min(3 - level, num_levels - 1)
+            for i in range(_N):
+                v[_L1_TILE + (3 - level) * _N + i] = c.capacity[cache, i]
+    for cache in range(num_levels):
+        for i in range(_N):
+            c.traffic[cache, i] = v[_MOVED + i] if c.traffic[cache, i] < 0.0 else c.traffic[cache, i]
