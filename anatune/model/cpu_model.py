@@ -329,12 +329,13 @@ def pack_nest(space: CpuSpace) -> CpuNest:
                 boxes.append((x, number[term.axis], term.coefficient, end if t == len(terms) - 1 else 0, size))
             if not terms:
                 boxes.append((x, 0, 0, end, size))
-    factor_columns = np.full((len(axes), 5), -1, dtype=np.int64)
+    columns = np.full((len(axes), 6), -1, dtype=np.int64)
     reductions = {axis.name for axis in workload.reduction_axes}
     for axis in axes:
         for level in space.levels[axis]:
             place = 4 if level == "unroll" else SPATIAL_LEVELS.index(level)
-            factor_columns[number[axis], place] = column[f"{axis}.{level}"]
+            columns[number[axis], place] = column[f"{axis}.{level}"]
+        columns[number[axis], 5] = column.get(f"pair.{axis}", -1)
     widest = max(len(space.orders[level]) for level in ORDER_LEVELS)
     # -2 marks orders that the level does not have
     orders = np.full((4, widest, len(axes) + 1), -1, dtype=np.int64)
@@ -360,8 +361,7 @@ def pack_nest(space: CpuSpace) -> CpuNest:
     return CpuNest(
         extents=np.array([space.extents[a] for a in axes], dtype=np.int64),
         is_reduction=np.array([a in reductions for a in axes], dtype=np.int64),
-        factor_columns=factor_columns,
-        pair_columns=np.array([column.get(f"pair.{a}", -1) for a in axes], dtype=np.int64),
+        columns=columns,
         order_columns=np.array([column[f"order.{level}"] for level in ORDER_LEVELS], dtype=np.int64),
         orders=orders,
         pack_columns=np.array([column.get(f"pack.{x.tensor}", -1) for x in accesses], dtype=np.int64),

@@ -30,7 +30,7 @@ from anatune.errors import SpaceError
 from anatune.model.cpu_model import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, TIE_SHARE, CpuModel
 from anatune.model.evaluation import Guarantee, Ranking
 from anatune.numerics.cpu_columns import CpuCol
-from anatune.numerics.cpu_search import best_kernels, capacities, complete, cover, l1_floor, outer_worth
+from anatune.numerics.cpu_search import best_kernels, capacities, complete, cover
 
 __all__ = ["EXHAUSTIVE_LIMIT", "count_rules", "rank", "rank_exhaustively", "tie_keys"]
 
@@ -115,16 +115,16 @@ def tie_keys(model: CpuModel, points: Integers) -> Floats:
     def column(index: int) -> Integers:
         return points[:, index] if index >= 0 else ones
 
-    kernel = np.column_stack([points[:, c] for c in nest.factor_columns[:, 4]])
-    calls = np.column_stack([points[:, c] for c in nest.factor_columns[:, 3]])
+    kernel = np.column_stack([points[:, c] for c in nest.columns[:, 4]])
+    calls = np.column_stack([points[:, c] for c in nest.columns[:, 3]])
     inner = calls * kernel
-    for a, pair in enumerate(nest.pair_columns.tolist()):
+    for a, pair in enumerate(nest.columns[:, 5].tolist()):
         if pair >= 0:
             is_pair = points[:, pair] > 0
             calls[:, a] = np.where(is_pair, points[:, pair], calls[:, a])
             kernel[:, a] = np.where(is_pair, 0, kernel[:, a])
-    middle = inner * np.column_stack([column(c) for c in nest.factor_columns[:, 2].tolist()])
-    chunk = middle * np.column_stack([column(c) for c in nest.factor_columns[:, 1].tolist()])
+    middle = inner * np.column_stack([column(c) for c in nest.columns[:, 2].tolist()])
+    chunk = middle * np.column_stack([column(c) for c in nest.columns[:, 1].tolist()])
     unroll = np.ones(size, dtype=np.int64)
     for a, axis in enumerate(space.axes):
         if nest.is_reduction[a] and axis != space.simd_axis:
@@ -211,6 +211,7 @@ class _Lattice:
         window = np.array([axis in space.windows for axis in space.axes])
         reduction = nest.is_reduction.astype(bool)
         volume = self.tiles.astype(float).prod(axis=1)
+        self.whole: Integers = np.flatnonzero(full.all(axis=1))
         by_size = np.lexsort([*self.tiles.T[::-1], -volume])
         self.middle: Integers = by_size[full[by_size][:, window].all(axis=1)]
         self.chunks: Integers = by_size[full[by_size][:, reduction].all(axis=1)]
@@ -245,13 +246,26 @@ def _kernel_options(model: CpuModel, lists: list[tuple[int, ...]]) -> tuple[Inte
     return starts, np.array(values, dtype=np.int64).reshape(-1, 3)
 
 
+def _floor_cycles(model: CpuModel, tiles: Integers) -> Floats:
+    """Return core cycles that no microkernel on these L1 tiles undercuts: multiply-adds, calls and stores."""
+    nest, cpu = model.nest, model.machine.core
+    simd, lanes, _, has_reduction = nest.simd.tolist()
+    sizes = tiles.astype(float)
+    steps = sizes[:, nest.is_reduction == 1].prod(axis=1)
+    number = (nest.extents / sizes).prod(axis=1)
+    sizes[:, simd] = np.ceil(sizes[:, simd] / lanes)
+    call = (cpu.call_cycles + cpu.fma_latency) / (cpu.register_limit * cpu.registers) if has_reduction else 0.0
+    each = 1.0 / (cpu.fma_per_cycle * cpu.reachable) + call / steps
+    return np.asarray(number * sizes.prod(axis=1) * each)
+
+
 class _Search:
     """Finds the best `kept` nodes (L1 tile, microkernel, l1 order, packing, distribution) of the space."""
 
     def __init__(self, model: CpuModel, kept: int, deadline: float) -> None:
         self.model = model
         self.lattice = _Lattice(model)
-        self.floor: Floats = l1_floor(model.nest, model.machine, self.lattice.tiles)
+        self.floor: Floats = _floor_cycles(model, self.lattice.tiles)
         self._floors: dict[bytes, Floats] = {}
         self.heap: Floats = np.full((kept, 8 + 3 * len(model.space.axes)), np.inf)
         self.count = 0
@@ -331,9 +345,10 @@ class _Search:
         inside = ((capacity > size) * moved[:, None]) @ fill_s  # decided by the loops inside an L1 tile
         around = ((capacity <= size) & (whole > size)) @ fill_s * whole_moved * (1.0 - 1e-12)
         floor = self._floors.setdefault(packed.tobytes(), self.floor.copy())
-        chunk_worth = outer_worth(
-            nest, machine, 0, lattice.tiles[lattice.chunks], capacity[lattice.chunks], packed, size, fill_s
-        )
+        chunk_worth = cover(
+            nest, machine, 0, lattice.tiles, capacity, lattice.chunks, lattice.whole, np.zeros(1), moved, packed, size,
+            fill_s,
+        )  # fmt: skip
         shares = np.ones(len(lattice.chunks))
         possible = np.ones(len(lattice.chunks), dtype=bool)
         if parallel:
@@ -479,7 +494,7 @@ def _completions(search: _Search, node: Floats, step: float, limit: int) -> tupl
     points = np.zeros((count, len(space.columns)), dtype=np.int64)
     middle, chunk = lattice.tiles[found[:, 0]], lattice.tiles[found[:, 1]]
     for a in range(num_axes):
-        columns = nest.factor_columns[a].tolist()
+        columns = nest.columns[a].tolist()
         is_pair = kernel[a] == 0
         if columns[0] >= 0:
             points[:, columns[0]] = nest.extents[a] // chunk[:, a]
@@ -489,7 +504,7 @@ def _completions(search: _Search, node: Floats, step: float, limit: int) -> tupl
         points[:, columns[3]] = 1 if is_pair else calls[a]
         points[:, columns[4]] = inner[a] if is_pair else kernel[a]
         if is_pair:
-            points[:, nest.pair_columns[a]] = calls[a]
+            points[:, nest.columns[a, 5]] = calls[a]
     orders = nest.order_columns.tolist()
     points[:, orders[3]] = int(node[6 + 3 * num_axes])
     for level, place in ((2, 2), (1, 3), (0, 4)):
@@ -532,7 +547,7 @@ def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
         if a == simd:
             kernel = -(-kernel // space.lanes)
         kernel = np.where(pair > 0, -(-kernel // np.maximum(pair, 1)), kernel)
-        chunked = table[:, 0] > 1 if nest.factor_columns[a, 0] >= 0 else np.zeros(len(table), dtype=bool)
+        chunked = table[:, 0] > 1 if nest.columns[a, 0] >= 0 else np.zeros(len(table), dtype=bool)
         rows, numbers = np.unique(
             np.column_stack([kernel, (pair > 0) & (a != simd), chunked]), axis=0, return_counts=True
         )

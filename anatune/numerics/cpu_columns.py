@@ -113,6 +113,8 @@ class CpuChunk(NamedTuple):
     """(A, points): the tile whose footprint is wanted."""
     grown: NDArray[np.float64]
     """(A, points): the tile after the loops of a level."""
+    trips: NDArray[np.float64]
+    """(A, points): iterations of these loops."""
     packed: NDArray[np.float64]
     """(X, points): 0 or 1."""
     choice: NDArray[np.int64]
@@ -125,6 +127,8 @@ class CpuChunk(NamedTuple):
     """(C, points): seconds to bring a byte into it."""
     traffic: NDArray[np.float64]
     """(C, points): bytes brought in; -1 while open."""
+    held: NDArray[np.float64]
+    """(3, points): bytes that the tiles of l1, l2, l3 occupy of L1, L2, L3."""
     values: NDArray[np.float64]
     """(CpuCol.COUNT * points,): block `c` begins at ``c * CHUNK_SIZE``."""
 
@@ -143,11 +147,13 @@ def new_chunk(num_columns: int, num_axes: int, num_tensors: int, num_levels: int
         small=ones(num_axes),
         tile=ones(num_axes),
         grown=ones(num_axes),
+        trips=ones(num_axes),
         packed=ones(num_tensors),
         choice=np.zeros(CHUNK_SIZE, dtype=np.int64),
         capacity=ones(num_levels),
         size=ones(num_levels),
         fill_s=ones(num_levels),
         traffic=ones(num_levels),
+        held=ones(3),
         values=np.zeros(int(CpuCol.COUNT) * CHUNK_SIZE),
     )

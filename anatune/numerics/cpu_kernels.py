@@ -50,61 +50,41 @@ def load_points(points: Any, start: int, n: int, nest: CpuNest, c: CpuChunk) -> 
     """Read points[start : start + n] (rows in the order of CpuSpace.columns) into the chunk; the last one fills it."""
     v = c.values
     for column in range(points.shape[1]):
-        raw = c.raw[column]
         for i in range(_N):
-            raw[i] = points[start + min(i, n - 1), column]
-    parallel = c.raw[nest.simd[2]]
+            c.raw[column, i] = points[start + min(i, n - 1), column]
+    parallel = nest.simd[2]
     for i in range(_N):
         v[_CHUNKS + i] = 1.0
-        v[_PARALLEL + i] = parallel[i]
+        v[_PARALLEL + i] = c.raw[parallel, i]
         v[_PAIRS + i] = 0.0
         v[_PAIR_AXIS + i] = -1.0
     lanes = float(nest.simd[1])
     for a in range(nest.extents.shape[0]):
-        calls, inner, is_pair, small = c.calls[a], c.inner[a], c.is_pair[a], c.small[a]
-        l1, kernel = c.raw[nest.factor_columns[a, 3]], c.raw[nest.factor_columns[a, 4]]
+        outer, l1, kernel, pair = nest.columns[a, 0], nest.columns[a, 3], nest.columns[a, 4], nest.columns[a, 5]
+        other = 0.0 if a == nest.simd[0] else 1.0
+        unit = lanes if a == nest.simd[0] else 1.0
         for i in range(_N):
-            calls[i] = l1[i]
-            inner[i] = l1[i] * kernel[i]
-        if nest.pair_columns[a] >= 0:
-            pair = c.raw[nest.pair_columns[a]]
-            for i in range(_N):
-                is_pair[i] = 1.0 if pair[i] > 0.0 else 0.0
-                calls[i] = pair[i] if pair[i] > 0.0 else calls[i]
-            if a != nest.simd[0]:
-                for i in range(_N):
-                    v[_PAIRS + i] += is_pair[i]
-                    v[_PAIR_AXIS + i] = float(a) if is_pair[i] > 0.0 else v[_PAIR_AXIS + i]
-        else:
-            for i in range(_N):
-                is_pair[i] = 0.0
-        if a == nest.simd[0]:
-            for i in range(_N):
-                vectors = math.ceil(inner[i] / lanes)
-                small[i] = math.floor(vectors / calls[i]) if is_pair[i] > 0.0 else math.ceil(kernel[i] / lanes)
-        else:
-            for i in range(_N):
-                small[i] = math.floor(inner[i] / calls[i])
-        if nest.factor_columns[a, 0] >= 0:
-            outer = c.raw[nest.factor_columns[a, 0]]
-            for i in range(_N):
-                v[_CHUNKS + i] *= outer[i]
+            pair_calls = c.raw[pair, i] if pair >= 0 else 0.0
+            is_pair = 1.0 if pair_calls > 0.0 else 0.0
+            inner = c.raw[l1, i] * c.raw[kernel, i]
+            c.is_pair[a, i] = is_pair
+            c.calls[a, i] = max(pair_calls, c.raw[l1, i])
+            c.inner[a, i] = inner
+            units = math.floor(math.ceil(inner / unit) / c.calls[a, i])
+            c.small[a, i] = units if is_pair > 0.0 else math.ceil(c.raw[kernel, i] / unit)
+            v[_PAIRS + i] += is_pair * other
+            v[_PAIR_AXIS + i] = float(a) if is_pair * other > 0.0 else v[_PAIR_AXIS + i]
+            v[_CHUNKS + i] *= c.raw[outer, i] if outer >= 0 else 1.0
     for x in range(nest.uses.shape[0]):
-        packed = c.packed[x]
-        if nest.pack_columns[x] >= 0:
-            flag = c.raw[nest.pack_columns[x]]
-            for i in range(_N):
-                packed[i] = flag[i]
-        else:
-            for i in range(_N):
-                packed[i] = 0.0
+        flag = nest.pack_columns[x]
+        for i in range(_N):
+            c.packed[x, i] = c.raw[flag, i] if flag >= 0 else 0.0
 
 
 @jit_helper
 def _calls(nest: CpuNest, c: CpuChunk) -> None:
-    """Fill the number of steps, tiles and calls of each kind of microkernel."""
+    """Fill the number of steps, tiles and calls of each kind of microkernel, and clear the sums over them."""
     v = c.values
-    axis = nest.simd[0]
     for i in range(_N):
         v[_STEPS + i] = 1.0
         v[_UNROLL + i] = 1.0
@@ -113,36 +93,44 @@ def _calls(nest: CpuNest, c: CpuChunk) -> None:
         v[_SMALL_ROWS_CALLS + i] = 1.0
         v[_LARGE_ROWS_CALLS + i] = 0.0
     for a in range(nest.extents.shape[0]):
-        inner, calls, is_pair, small = c.inner[a], c.calls[a], c.is_pair[a], c.small[a]
         extent = float(nest.extents[a])
-        for i in range(_N):
-            v[_TILES + i] *= extent / inner[i]
         if nest.is_reduction[a]:
+            is_simd = a == nest.simd[0]
             for i in range(_N):
-                v[_PARTIAL + i] = 1.0 if inner[i] < extent else v[_PARTIAL + i]
-            if a == axis:
-                for i in range(_N):
-                    v[_STEPS + i] *= calls[i]
-            else:
-                for i in range(_N):
-                    v[_STEPS + i] *= inner[i]
-                    v[_UNROLL + i] *= small[i]
-        elif a != axis:
+                inner = c.inner[a, i]
+                v[_TILES + i] *= extent / inner
+                v[_PARTIAL + i] = 1.0 if inner < extent else v[_PARTIAL + i]
+                v[_STEPS + i] *= c.calls[a, i] if is_simd else inner
+                v[_UNROLL + i] *= 1.0 if is_simd else c.small[a, i]
+        else:
+            is_rows = a != nest.simd[0]
             for i in range(_N):
-                larger = inner[i] - small[i] * calls[i]
-                is_last = is_pair[i] > 0.0 and v[_PAIR_AXIS + i] == a
-                v[_SMALL_ROWS_CALLS + i] = calls[i] - larger if is_last else v[_SMALL_ROWS_CALLS + i]
+                calls = c.calls[a, i]
+                larger = c.inner[a, i] - c.small[a, i] * calls
+                is_last = v[_PAIR_AXIS + i] == float(a)
+                v[_SMALL_ROWS_CALLS + i] = calls - larger if is_last else v[_SMALL_ROWS_CALLS + i]
                 v[_LARGE_ROWS_CALLS + i] = larger if is_last else v[_LARGE_ROWS_CALLS + i]
-                v[_TILES + i] *= 1.0 if is_last else calls[i]
-    inner, calls, is_pair, small = c.inner[axis], c.calls[axis], c.is_pair[axis], c.small[axis]
+                v[_TILES + i] *= extent / c.inner[a, i] * (calls if is_rows and not is_last else 1.0)
+    axis = nest.simd[0]
     lanes = float(nest.simd[1])
     is_reduction = nest.is_reduction[axis] == 1
     for i in range(_N):
-        larger = (math.ceil(inner[i] / lanes) - small[i] * calls[i]) * is_pair[i]
+        calls, small = c.calls[axis, i], c.small[axis, i]
+        larger = (math.ceil(c.inner[axis, i] / lanes) - small * calls) * c.is_pair[axis, i]
         # calls along a summed SIMD axis are steps of one kernel
-        v[_SMALL_VECTORS + i] = small[i] + (1.0 if larger > 0.0 and is_reduction else 0.0)
-        v[_SMALL_VECTORS_CALLS + i] = 1.0 if is_reduction else calls[i] - larger
+        v[_SMALL_VECTORS + i] = small + (1.0 if larger > 0.0 and is_reduction else 0.0)
+        v[_SMALL_VECTORS_CALLS + i] = 1.0 if is_reduction else calls - larger
         v[_LARGE_VECTORS_CALLS + i] = 0.0 if is_reduction else larger
+    for i in range(_N):
+        v[_CYCLES + i] = 0.0
+        v[_FMA + i] = 0.0
+        v[_LOAD + i] = 0.0
+        v[_LATENCY + i] = 0.0
+        v[_ISSUE + i] = 0.0
+        v[_OVERHEAD + i] = 0.0
+        v[_ACCUMULATORS + i] = 0.0
+        v[_REGISTERS + i] = 0.0
+        v[_UNROLLED + i] = 0.0
 
 
 @jit_helper
@@ -151,42 +139,35 @@ def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
     v = c.values
     axis = nest.simd[0]
     for i in range(_N):
-        v[_ROWS + i] = 1.0
         v[_VECTOR_LOADS + i] = 0.0
         v[_VECTORS_HELD + i] = 0.0
         v[_HELD + i] = 0.0
         v[_BROADCAST + i] = 0.0
-    for a in range(nest.extents.shape[0]):
-        if nest.is_reduction[a] or a == axis:
-            continue
-        small = c.small[a]
-        for i in range(_N):
-            v[_ROWS + i] *= small[i] + (large if v[_PAIR_AXIS + i] == a else 0.0)
     result = nest.vector_loads.shape[0] - 1
-    for x in range(result):
+    for x in range(-1, result):  # first the product of all rows
         for i in range(_N):
             v[_OWN + i] = 1.0
         for a in range(nest.extents.shape[0]):
-            if nest.is_reduction[a] or a == axis or not nest.uses[x, a]:
+            if nest.is_reduction[a] or a == axis or (x >= 0 and not nest.uses[x, a]):
                 continue
-            small = c.small[a]
             for i in range(_N):
-                v[_OWN + i] *= small[i] + (large if v[_PAIR_AXIS + i] == a else 0.0)
-        if nest.uses[x, axis]:
-            packed = c.packed[x]
+                v[_OWN + i] *= c.small[a, i] + (large if v[_PAIR_AXIS + i] == float(a) else 0.0)
+        if x < 0:
+            for i in range(_N):
+                v[_ROWS + i] = v[_OWN + i]
+        elif nest.uses[x, axis]:
             each = nest.vector_loads[x]
             for i in range(_N):
                 own = v[_OWN + i]
-                v[_VECTOR_LOADS + i] += own if packed[i] > 0.0 else own * each
+                v[_VECTOR_LOADS + i] += own if c.packed[x, i] > 0.0 else own * each
                 v[_VECTORS_HELD + i] += own if own < v[_ROWS + i] else 0.0
                 v[_HELD + i] += 0.0 if own < v[_ROWS + i] else 1.0
         else:
             for i in range(_N):
                 v[_BROADCAST + i] += v[_OWN + i]
     each = nest.vector_loads[result]
-    packed = c.packed[result]
     for i in range(_N):
-        v[_RELOADED + i] = 1.0 if packed[i] > 0.0 else each
+        v[_RELOADED + i] = 1.0 if c.packed[result, i] > 0.0 else each
 
 
 @jit_helper
@@ -227,16 +208,6 @@ def core_columns(nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
     """Fill CYCLES, the cycles of its parts, registers and the rule, after `load_points`."""
     v = c.values
     _calls(nest, c)
-    for i in range(_N):
-        v[_CYCLES + i] = 0.0
-        v[_FMA + i] = 0.0
-        v[_LOAD + i] = 0.0
-        v[_LATENCY + i] = 0.0
-        v[_ISSUE + i] = 0.0
-        v[_OVERHEAD + i] = 0.0
-        v[_ACCUMULATORS + i] = 0.0
-        v[_REGISTERS + i] = 0.0
-        v[_UNROLLED + i] = 0.0
     for row_kind in range(2):
         if row_kind == 1:
             for i in range(_N):

@@ -27,10 +27,8 @@ class CpuNest(NamedTuple):
     """(A,) iterations."""
     is_reduction: NDArray[np.int64]
     """(A,) 0 or 1."""
-    factor_columns: NDArray[np.int64]
-    """(A, 5) columns of a point: outer, l3, l2, l1, register; -1 where the axis lacks the level."""
-    pair_columns: NDArray[np.int64]
-    """(A,) column of the pair's calls, or -1."""
+    columns: NDArray[np.int64]
+    """(A, 6) columns of a point: outer, l3, l2, l1, register, the pair's calls; -1 where the axis lacks them."""
     order_columns: NDArray[np.int64]
     """(4,) columns of the orders: outer, l3, l2, l1."""
     orders: NDArray[np.int64]

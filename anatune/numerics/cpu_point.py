@@ -27,13 +27,17 @@ _CORE = int(CpuCol.CORE_S) * _N
 _MEMORY = int(CpuCol.MEMORY_S) * _N
 _PACKING = int(CpuCol.PACKING_S) * _N
 _START = int(CpuCol.START_S) * _N
-_L2 = int(CpuCol.L2_S) * _N
-_L1_BYTES = int(CpuCol.L1_BYTES) * _N
+_LOAD = int(CpuCol.LOAD_S) * _N
+_LATENCY = int(CpuCol.LATENCY_S) * _N
+_ISSUE = int(CpuCol.ISSUE_S) * _N
+_OVERHEAD = int(CpuCol.OVERHEAD_S) * _N
+_L2_ROW, _L1_BYTES_ROW, _L1_TILE_ROW = int(CpuCol.L2_S), int(CpuCol.L1_BYTES), int(CpuCol.L1_TILE_BYTES)
 _THREADS = int(CpuCol.THREADS) * _N
 _SHARE = int(CpuCol.SHARE) * _N
 _CHUNKS = int(CpuCol.CHUNKS) * _N
 _RULE = int(CpuCol.RULE) * _N
 _PARALLEL = int(CpuCol.PARALLEL) * _N
+_SECONDS, _COPIED, _IS_BEYOND = int(CpuCol.OWN) * _N, int(CpuCol.BYTES) * _N, int(CpuCol.SPREAD) * _N  # work space
 _CYCLES = int(CpuCol.CYCLES) * _N
 
 
@@ -72,15 +76,17 @@ def _copies(nest: CpuNest, machine: CpuMachine, c: CpuChunk) -> None:
         plain, repacked = nest.copy_bytes[x, 0], nest.copy_bytes[x, 1]
         if max(plain, repacked) == 0.0:
             continue
-        packed = c.packed[x]
         for i in range(_N):
-            moved = repacked if packed[i] > 0.0 else plain
-            seconds = c.fill_s[0, i]
-            for level in range(1, last + 1):  # of the first cache that holds it
-                if moved <= c.size[level, i] * v[_THREADS + i]:
-                    break
-                seconds = c.fill_s[level, i]
-            v[_PACKING + i] += moved * max(seconds, least_s)
+            v[_SECONDS + i] = c.fill_s[0, i]
+            v[_COPIED + i] = repacked if c.packed[x, i] > 0.0 else plain
+            v[_IS_BEYOND + i] = 1.0
+        for level in range(1, last + 1):  # from the first cache that holds it
+            for i in range(_N):
+                is_beyond = v[_IS_BEYOND + i] > 0.0 and v[_COPIED + i] > c.size[level, i] * v[_THREADS + i]
+                v[_SECONDS + i] = c.fill_s[level, i] if is_beyond else v[_SECONDS + i]
+                v[_IS_BEYOND + i] = 1.0 if is_beyond else 0.0
+        for i in range(_N):
+            v[_PACKING + i] += v[_COPIED + i] * max(v[_SECONDS + i], least_s)
     for i in range(_N):
         v[_PACKING + i] /= v[_THREADS + i]
 
@@ -92,32 +98,42 @@ def _times(machine: CpuMachine, c: CpuChunk) -> None:
     cpu = machine.core
     for i in range(_N):
         v[_MEMORY + i] = 0.0
-    for level in range(3):
-        seconds = v[_L2 + level * _N : _L2 + (level + 1) * _N]
-        moved = v[_L1_BYTES + level * _N : _L1_BYTES + (level + 1) * _N]
-        if level < c.traffic.shape[0]:
-            traffic, fill_s = c.traffic[level], c.fill_s[level]
-            for i in range(_N):
-                each = traffic[i] * fill_s[i]
-                v[_MEMORY + i] += each
-                seconds[i] = each * v[_SHARE + i]
-                moved[i] = traffic[i]
-        else:
-            for i in range(_N):
-                seconds[i] = 0.0
-                moved[i] = 0.0
+    for level in range(c.traffic.shape[0]):
+        for i in range(_N):
+            v[_MEMORY + i] += c.traffic[level, i] * c.fill_s[level, i]
     for i in range(_N):
-        core_s = v[_SHARE + i] * v[_CYCLES + i] / cpu.clock_hz
-        memory_s = v[_SHARE + i] * v[_MEMORY + i]
+        share = v[_SHARE + i]
+        core_s = share * v[_CYCLES + i] / cpu.clock_hz
+        memory_s = share * v[_MEMORY + i]
         start_s = cpu.start_s if v[_PARALLEL + i] > 0.0 else 0.0
         v[_CORE + i] = core_s
         v[_MEMORY + i] = memory_s
         v[_START + i] = start_s
         v[_TIME + i] = combine(core_s, memory_s, cpu.exposed_share) + v[_PACKING + i] + start_s
-    for part in range(5):
-        column = v[_FMA + part * _N : _FMA + (part + 1) * _N]
-        for i in range(_N):
-            column[i] *= v[_SHARE + i] / cpu.clock_hz
+    cycle_s = 1.0 / cpu.clock_hz
+    for i in range(_N):
+        each_s = v[_SHARE + i] * cycle_s
+        v[_FMA + i] *= each_s
+        v[_LOAD + i] *= each_s
+        v[_LATENCY + i] *= each_s
+        v[_ISSUE + i] *= each_s
+        v[_OVERHEAD + i] *= each_s
+
+
+@jit_helper
+def _results(start: int, n: int, c: CpuChunk, columns: Any) -> None:
+    """Write the columns of the first `n` points of the chunk from column `start` on."""
+    v = c.values
+    for row in range(columns.shape[0]):
+        for i in range(n):
+            columns[row, start + i] = v[row * _N + i]
+    for level in range(c.traffic.shape[0]):
+        for i in range(n):
+            columns[_L2_ROW + level, start + i] = v[_SHARE + i] * c.traffic[level, i] * c.fill_s[level, i]
+            columns[_L1_BYTES_ROW + level, start + i] = c.traffic[level, i]
+    for level in range(3):
+        for i in range(n):
+            columns[_L1_TILE_ROW + level, start + i] = c.held[level, i]
 
 
 @jit
@@ -155,6 +171,5 @@ def run_points(
         _times(machine, c)
         for i in range(n):
             times[start + i] = v[_TIME + i]
-        for row in range(columns.shape[0]):
-            for i in range(n):
-                columns[row, start + i] = v[row * _N + i]
+        if columns.shape[0] > 0:
+            _results(start, n, c, columns)

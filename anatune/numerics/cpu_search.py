@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit, jit_helper, jit_inline
 from anatune.numerics.cpu_microkernel import NUM_PARTS, core_cycles
-from anatune.numerics.cpu_nest import CpuCore, CpuMachine, CpuNest, ceil_div, combine, first_tile, footprint
+from anatune.numerics.cpu_nest import CpuMachine, CpuNest, combine, first_tile, footprint
 
-__all__ = ["best_kernels", "capacities", "complete", "cover", "l1_floor", "outer_worth"]
+__all__ = ["best_kernels", "capacities", "complete", "cover"]
 
 
 @jit
@@ -90,65 +90,6 @@ def segment_seconds(
     return seconds
 
 
-@jit_inline
-def crosses(
-    small_capacity: NDArray[np.float64],
-    large_capacity: NDArray[np.float64],
-    size: NDArray[np.float64],
-) -> bool:
-    """Whether some cache holds the small tile but not the large one."""
-    for c in range(size.shape[0]):  # noqa: SIM110 - numba compiles no generators
-        if small_capacity[c] <= size[c] < large_capacity[c]:
-            return True
-    return False
-
-
-@jit
-def outer_worth(
-    nest: CpuNest,
-    machine: CpuMachine,
-    level: int,
-    tiles: NDArray[np.int64],
-    capacity: NDArray[np.float64],
-    packed: NDArray[np.bool_],
-    size: NDArray[np.float64],
-    fill_s: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Return `worth` of the chunks: transfers decided by the loops of `level` that grow them to the whole nest."""
-    boxes, tensors, extents, line = nest.boxes, nest.tensors, nest.extents, machine.core.line_bytes
-    orders = nest.orders[level]
-    tile, after = np.empty_like(extents), np.empty(size.shape[0])
-    whole = np.empty(size.shape[0])
-    footprint(boxes, tensors, extents, packed, line, whole)
-    worth = np.zeros(tiles.shape[0])
-    for n in range(tiles.shape[0]):
-        if crosses(capacity[n], whole, size):
-            best = np.inf
-            for o in range(orders.shape[0]):
-                if orders[o, 0] == -2:
-                    break
-                best = min(
-                    best,
-                    segment_seconds(
-                        boxes,
-                        tensors,
-                        extents,
-                        orders[o],
-                        tiles[n],
-                        extents,
-                        packed,
-                        line,
-                        size,
-                        fill_s,
-                        capacity[n],
-                        tile,
-                        after,
-                    ),
-                )
-            worth[n] = best
-    return worth
-
-
 @jit
 def cover(
     nest: CpuNest,
@@ -169,7 +110,7 @@ def cover(
     Parameters
     ----------
     level : int
-        Index of the loops between both (0 outer, 1 l3, 2 l2).
+        Index of the loops between both (0 outer, 1 l3, 2 l2); the only tile outside of outer is the whole nest.
     tiles, capacity : (N, A) int64, (N, C) float64
         The lattice.
     small, large : (n,) and (m,) int64
@@ -180,8 +121,8 @@ def cover(
     boxes, tensors, extents, line = nest.boxes, nest.tensors, nest.extents, machine.core.line_bytes
     orders = nest.orders[level]
     num_axes = extents.shape[0]
-    tile, after = np.empty_like(extents), np.empty(size.shape[0])
-    worth = np.full(small.shape[0], np.inf)
+    tile, after = np.empty(num_axes, np.int64), np.empty(size.shape[0])
+    worth = np.empty(small.shape[0])
     for n in range(small.shape[0]):
         inner = tiles[small[n]]
         inner_capacity = capacity[small[n]]
@@ -217,42 +158,6 @@ def cover(
                 best = min(best, large_worth[m] + seconds)
         worth[n] = best
     return worth
-
-
-@jit_inline
-def floor_cycles(
-    extents: NDArray[np.int64],
-    is_reduction: NDArray[np.int64],
-    core: CpuCore,
-    simd: NDArray[np.int64],
-    tile: NDArray[np.int64],
-) -> float:
-    """Return core cycles that no microkernel on this L1 tile undercuts: multiply-adds, calls and stores."""
-    tiles = 1.0
-    points = 1.0
-    steps = 1.0
-    for a in range(extents.shape[0]):
-        tiles *= extents[a] / tile[a]
-        if a == simd[0]:
-            points *= ceil_div(tile[a], simd[1])
-        else:
-            points *= tile[a]
-            if is_reduction[a]:
-                steps *= tile[a]
-    if is_reduction[simd[0]]:
-        steps *= tile[simd[0]]
-    call = (core.call_cycles + core.fma_latency) / (core.register_limit * core.registers) if simd[3] else 0.0
-    floor: float = tiles * points * (1.0 / (core.fma_per_cycle * core.reachable) + call / steps)
-    return floor
-
-
-@jit
-def l1_floor(nest: CpuNest, machine: CpuMachine, tiles: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return a lower bound of the core cycles of each L1 tile, (n,) float64."""
-    result = np.empty(tiles.shape[0])
-    for n in range(tiles.shape[0]):
-        result[n] = floor_cycles(nest.extents, nest.is_reduction, machine.core, nest.simd, tiles[n])
-    return result
 
 
 @jit_inline
@@ -365,9 +270,9 @@ def best_kernels(
     for i in range(num_axes):
         if not is_reduction[sequence[i]] or sequence[i] == simd[0]:
             num_blocked += 1
-    tile, after, body = np.empty_like(extents), np.empty(num_levels), np.empty(num_levels)
-    calls, kernel, first = np.empty_like(extents), np.empty_like(extents), np.empty_like(extents)
-    rows = np.empty_like(extents)
+    tile, after, body = np.empty(num_axes, np.int64), np.empty(num_levels), np.empty(num_levels)
+    calls, kernel, first = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
+    rows = np.empty(num_axes, np.int64)
     at = np.empty(num_axes, np.int64)
     grown = np.empty(num_axes + 1)
     unrolls = np.empty(num_axes + 1)
@@ -542,9 +447,9 @@ def complete(
     core, line = machine.core, machine.core.line_bytes
     num_axes = extents.shape[0]
     num_levels = size.shape[0]
-    tile, after, body = np.empty_like(extents), np.empty(num_levels), np.empty(num_levels)
-    inner, calls, kernel = np.empty_like(extents), np.empty_like(extents), np.empty_like(extents)
-    rows, first = np.empty_like(extents), np.empty_like(extents)
+    tile, after, body = np.empty(num_axes, np.int64), np.empty(num_levels), np.empty(num_levels)
+    inner, calls, kernel = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
+    rows, first = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
     parts = np.zeros(NUM_PARTS)
     share, base_s, fixed_s, step = scalars[0], scalars[1], scalars[2], scalars[6]
     outside = 1.0

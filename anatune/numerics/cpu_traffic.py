@@ -18,7 +18,6 @@ from anatune.numerics.cpu_nest import CpuNest
 __all__ = ["footprints", "traffic"]
 
 _N = CHUNK_SIZE
-_L1_TILE = int(CpuCol.L1_TILE_BYTES) * _N
 _RUN = int(CpuCol.RUN) * _N
 _ROWS = int(CpuCol.ROW_COUNT) * _N
 _OPEN = int(CpuCol.IS_OPEN) * _N
@@ -124,40 +123,32 @@ def _first_tiles(nest: CpuNest, c: CpuChunk) -> None:
     for i in range(_N):
         v[_OUTSIDE + i] = 1.0
     for a in range(nest.extents.shape[0]):
-        tile, calls, inner, is_pair = c.tile[a], c.calls[a], c.inner[a], c.is_pair[a]
-        kernel = c.raw[nest.factor_columns[a, 4]]
-        if a == nest.simd[0]:
-            for i in range(_N):
-                vectors = math.ceil(math.ceil(inner[i] / lanes) / calls[i])
-                tile[i] = min(vectors * lanes, inner[i]) if is_pair[i] > 0.0 else kernel[i]
-        else:
-            for i in range(_N):
-                tile[i] = math.ceil(inner[i] / calls[i])
+        unit = lanes if a == nest.simd[0] else 1.0
+        kernel = nest.columns[a, 4]
         for i in range(_N):
-            v[_OUTSIDE + i] *= calls[i]
+            inner, calls = c.inner[a, i], c.calls[a, i]
+            most = min(math.ceil(math.ceil(inner / unit) / calls) * unit, inner)
+            c.tile[a, i] = most if c.is_pair[a, i] > 0.0 else c.raw[kernel, i]
+            v[_OUTSIDE + i] *= calls
         for level in range(3):
-            if nest.factor_columns[a, level] >= 0:
-                trips = c.raw[nest.factor_columns[a, level]]
+            column = nest.columns[a, level]
+            if column >= 0:
                 for i in range(_N):
-                    v[_OUTSIDE + i] *= trips[i]
+                    v[_OUTSIDE + i] *= c.raw[column, i]
 
 
 @jit_helper
 def _grow(level: int, nest: CpuNest, c: CpuChunk) -> None:
-    """Fill `c.grown` and `c.choice` of the loops of `level` (0 outer, 1 l3, 2 l2, 3 l1)."""
+    """Fill `c.grown`, `c.trips` and `c.choice` of the loops of `level` (0 outer, 1 l3, 2 l2, 3 l1)."""
     for a in range(nest.extents.shape[0]):
-        grown, tile = c.grown[a], c.tile[a]
-        if level == 3:
-            inner = c.inner[a]
-            for i in range(_N):
-                grown[i] = inner[i]
-        elif nest.factor_columns[a, level] >= 0:
-            trips = c.raw[nest.factor_columns[a, level]]
-            for i in range(_N):
-                grown[i] = tile[i] * trips[i]
-    chosen = c.raw[nest.order_columns[level]]
+        column = nest.columns[a, level]
+        for i in range(_N):
+            trips = c.raw[column, i] if column >= 0 else 1.0
+            c.trips[a, i] = c.calls[a, i] if level == 3 else trips
+            c.grown[a, i] = c.inner[a, i] if level == 3 else c.tile[a, i] * trips
+    order = nest.order_columns[level]
     for i in range(_N):
-        c.choice[i] = int(chosen[i])
+        c.choice[i] = int(c.raw[order, i])
 
 
 @jit_helper
@@ -167,17 +158,13 @@ def _step(level: int, place: int, nest: CpuNest, c: CpuChunk) -> None:
     axes = nest.orders[level, :, place]
     for i in range(_N):
         a = axes[c.choice[i]]
-        trips = c.calls[a, i] if level == 3 else c.raw[nest.factor_columns[a, level], i]
         c.tile[a, i] = c.grown[a, i]
-        v[_OUTSIDE + i] /= trips
+        v[_OUTSIDE + i] /= c.trips[a, i]
 
 
 @jit_sequence
 def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
-    """Fill `c.traffic`, bytes that enter each cache, and L1_TILE_BYTES and its followers, after `load_points`.
-
-    L1_TILE_BYTES ..: what the tiles of l1, l2 and l3 occupy of L1, L2 and L3.
-    """
+    """Fill `c.traffic`, bytes that enter each cache, and `c.held`, after `load_points`."""
     v = c.values
     num_levels = c.traffic.shape[0]
     for cache in range(num_levels):
@@ -199,7 +186,7 @@ def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
         if 1 <= level <= 3:
             cache = min(3 - level, num_levels - 1)
             for i in range(_N):
-                v[_L1_TILE + (3 - level) * _N + i] = c.capacity[cache, i]
+                c.held[3 - level, i] = c.capacity[cache, i]
     for cache in range(num_levels):
         for i in range(_N):
             c.traffic[cache, i] = v[_MOVED + i] if c.traffic[cache, i] < 0.0 else c.traffic[cache, i]
