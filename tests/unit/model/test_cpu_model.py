@@ -8,7 +8,7 @@ import pytest
 import anatune
 from anatune.core.hardware import CpuSpec
 from anatune.model.cpu_model import PARTS, CpuModel
-from anatune.model.cpu_ranking import count_rules
+from anatune.model.cpu_rules import count_rules
 from anatune.numerics.cpu_microkernel import microkernel_step
 
 # (rows, vectors) -> per cent of peak, Xeon Gold 6230R, float32. Source: TTile's table (facts of the microkernel work).
