@@ -27,8 +27,8 @@ STAGE_INSTRUCTIONS = 12.0
 """Loop and barrier instructions of a warp and staging step."""
 STAGE_CYCLES = 30.0
 """Barrier and loop latency of a staging step, cycles (one shared-memory latency)."""
-FETCHES_IN_FLIGHT = 4.0
-"""Global loads of a thread that overlap: nvcc unrolls the fetch loop by 4. Calibrated."""
+FETCHES_IN_FLIGHT = 8.0
+"""Global loads of a thread that overlap: the fetch loop is unrolled, registers limit how far. Calibrated."""
 SINGLE_WARP_CYCLES = 2.0
 """Cycles between two instructions of one warp. Source: [Jia18] Sec. 2: a 16-lane unit takes a warp in 2 cycles."""
 STEPS_IN_FLIGHT = 2.0
