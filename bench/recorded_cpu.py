@@ -70,12 +70,8 @@ def as_compiled(hardware: CpuSpec) -> CpuSpec:
 
     x86: SSE2, 16 registers, a multiply-add is movaps, mulps, addps: 4/3 of them a cycle from 4 decoded instructions.
     The latency, 1.5 cycles instead of an addition's 3, is fitted to the table's kernels of one accumulator.
-    Cortex-A72: dependent multiply-adds issue every 3 cycles (late forwarding of the accumulator, by its optimisation
-    guide, unverified; the table's kernels of one accumulator agree).
     """
     compute = hardware.compute
-    if hardware.arch == "cortex-a72":
-        return msgspec.structs.replace(hardware, compute=msgspec.structs.replace(compute, fma_latency_cycles=3.0))
     if compute.isa not in ("avx512", "avx2", "avx"):
         return hardware
     rate = 4 / 3

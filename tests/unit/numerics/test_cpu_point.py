@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import anatune
 from anatune.model.cpu_model import CpuModel
+from anatune.numerics.cpu_columns import CHUNK_SIZE, CpuCol
 
 
 def naive_traffic(model: CpuModel, point: np.ndarray) -> list[float]:
@@ -57,3 +59,23 @@ def test_traffic_equals_a_plain_walk() -> None:
     assert len(whole) > 10
     close = [np.isclose(evaluated.columns["l1_bytes"][at], naive_traffic(model, points[at])[0]) for at in whole]
     assert np.mean(close) > 0.9
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1])
+def test_a_point_does_not_depend_on_its_batch(size: int) -> None:
+    model = CpuModel(anatune.conv2d(1, 8, 12, 12, 24, 3, 3, padding=1), anatune.hardware("cortex_a72"))
+    points = model.space.sample_points(3 * CHUNK_SIZE, seed=1, legal=False)
+    times, rules = model.times(points)
+    some, some_rules = model.times(points[-size:] if size else points[:0])
+    np.testing.assert_array_equal(some, times[len(times) - size :])
+    np.testing.assert_array_equal(some_rules, rules[len(rules) - size :])
+    raw = model.raw(points)
+    np.testing.assert_array_equal(raw[:, CpuCol.TIME_S], times)
+    np.testing.assert_array_equal(raw[:, CpuCol.RULE], rules)
+
+
+def test_nest_without_loops() -> None:
+    """All extents are 1: no order has a loop."""
+    model = CpuModel(anatune.matmul(1, 1, 1), anatune.hardware("xeon_gold_6230r"))
+    times, _ = model.times(model.space.decode(np.zeros((2, len(model.space.radices)), dtype=np.int64)))
+    assert np.isfinite(times).all()
