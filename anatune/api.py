@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "hardware", "plan", "predict", "space"]
 
+MOST_SCHEDULES = 10_000
+"""Most schedules that one plan returns."""
+
 
 def hardware(name: str | Path) -> GpuSpec | CpuSpec:
     """Return the hardware spec called `name`, an alias of one, or the TOML file at a path.
@@ -50,7 +53,21 @@ def hardware(name: str | Path) -> GpuSpec | CpuSpec:
 
 
 def model(workload: Workload, hardware: GpuSpec | CpuSpec) -> GpuModel | CpuModel:
-    """Return the analytical model of `workload` on `hardware` (with its tile space as ``.space``)."""
+    """Return the analytical model of `workload` on `hardware` (with its tile space as ``.space``).
+
+    Raises
+    ------
+    SpaceError
+        An argument is of another type (a name instead of what `anatune.hardware` returns, swapped arguments).
+    """
+    if not isinstance(workload, Workload):
+        raise SpaceError(
+            f"workload is {workload!r:.60}, expected a Workload; make one with anatune.matmul(...), anatune.conv2d(...)"
+        )
+    if not isinstance(hardware, GpuSpec | CpuSpec):
+        raise SpaceError(
+            f"hardware is {hardware!r:.60}, expected a spec; get one with anatune.hardware('rtx3090') or a file's path"
+        )
     if isinstance(hardware, GpuSpec):
         from anatune.model.gpu_model import GpuModel
 
@@ -94,12 +111,14 @@ def plan(
     SpaceError
         `top_k` or `time_limit_s` is not positive.
     """
-    if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
-        raise SpaceError(f"plan: top_k is {top_k!r}, expected an integer >= 1")
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise SpaceError(f"plan: time_limit_s is {time_limit_s!r}, expected a number > 0 or None")
+    if isinstance(top_k, bool) or not isinstance(top_k, int | np.integer) or not 1 <= top_k <= MOST_SCHEDULES:
+        raise SpaceError(f"plan: top_k is {top_k!r}, expected an integer from 1 to {MOST_SCHEDULES}")
+    if time_limit_s is not None:
+        number = isinstance(time_limit_s, int | float) and not isinstance(time_limit_s, bool)
+        if not number or not time_limit_s > 0:
+            raise SpaceError(f"plan: time_limit_s is {time_limit_s!r}, expected a number > 0 or None")
     chosen = model(workload, hardware)
-    ranking = chosen.rank(top_k, time_limit_s, distinct=distinct, progress=progress)
+    ranking = chosen.rank(int(top_k), time_limit_s, distinct=distinct, progress=progress)
     return Plan(
         workload,
         hardware,
@@ -124,11 +143,18 @@ def predict(workload: Workload, hardware: GpuSpec | CpuSpec, schedules: Iterable
     Raises
     ------
     SpaceError
-        A schedule belongs to another workload or template.
+        A schedule belongs to another workload or template, or `schedules` holds something else. A schedule that was
+        made for another device is scored on `hardware`: that is how a choice is carried over.
     """
     import pandas as pd
 
     chosen = model(workload, hardware)
+    if isinstance(schedules, Schedule) or not isinstance(schedules, Iterable):
+        raise SpaceError(f"predict: schedules is {schedules!r:.60}, expected a list of Schedule objects")
+    schedules = list(schedules)
+    for schedule in schedules:
+        if not isinstance(schedule, Schedule):
+            raise SpaceError(f"predict: got {schedule!r:.60}, expected a Schedule; build one with space.schedule(...)")
     points = [chosen.space.point_of(schedule) for schedule in schedules]
     table = np.array(points or [chosen.space.point_of(chosen.space.schedule({}))], dtype=np.int64)
     frame = pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(table)])

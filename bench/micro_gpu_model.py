@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hw", default="rtx3090", help="a GPU")
-    parser.add_argument("--points", type=int, default=8_192, help="legal points a batch (small enough for a cache, as in a search)")
+    parser.add_argument(
+        "--points", type=int, default=8_192, help="legal points a batch (small enough for a cache, as in a search)"
+    )
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE")

@@ -275,6 +275,8 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def __post_init__(self) -> None:
         compute = self.compute
+        if compute.warp_size not in (32, 64):
+            raise SpecError(f"{self.name}: compute.warp_size is {compute.warp_size}, expected 32 (NVIDIA) or 64 (AMD)")
         peak = 2.0 * compute.num_sms * compute.fp32_lanes_per_sm * compute.clock_hz
         _check_peak(self.name, compute.fp32_peak_flop_per_s, peak, "2 x num_sms x fp32_lanes_per_sm x clock_hz")
         _check_name(self.name, self.aliases)
@@ -291,6 +293,13 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             raise SpecError(
                 f"{self.name}: registers.per_block is {file.per_block}, expected at most per_sm ({file.per_sm})"
             )
+
+    def arithmetic_rate(self, dtype: str) -> float:
+        """Return multiply-adds of `dtype` operands relative to float32, tensor cores left out.
+
+        Sums of 16-bit products are kept in float32, so packed 16-bit arithmetic does not apply: their rate is 1.
+        """
+        return self.compute.int8_rate if dtype == "int8" else 1.0
 
     @property
     def compute_capability(self) -> float | None:

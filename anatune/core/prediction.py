@@ -17,8 +17,8 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gflop_per_s : float
         Operations of the workload over `time_s`, in 10^9 a second.
     parts : dict of str to float
-        Seconds each resource would need on its own ("fma_s", "shared_s", "l2_s", "dram_s", ...); those that overlap
-        take the maximum, exposed ones add up.
+        Seconds each resource would need on its own ("fma_s", "shared_s", "l2_s", "dram_s", ...). The time combines
+        those that overlap by smooth maxima (p-norms) and adds exposed ones: parts do not sum to it.
     bound_by : str
         The part that binds ("fma", "shared", "l2", "dram", "issue", "latency", ...).
     occupancy : float

@@ -134,8 +134,8 @@ class GpuSpace:
         (count, len(columns)) int64
             Fewer rows only if next to nothing in the space is legal.
         """
-        if count < 0:
-            raise SpaceError(f"sample: count is {count}, expected >= 0")
+        for name, value in (("count", count), ("seed", seed)):
+            _check_count(f"sample: {name}", value, 0)
         rng = np.random.default_rng(seed)
         found: list[NDArray[np.int64]] = []
         have = 0
@@ -172,16 +172,17 @@ class GpuSpace:
         Raises
         ------
         SpaceError
-            The schedule belongs to another workload or template.
+            The schedule belongs to another workload or template, or its factors do not fit the space.
         """
         if schedule.template != self.template or schedule.workload != self.workload:
             raise SpaceError(
                 f"schedule of {schedule.workload.describe()!r} ({schedule.template}) used with {self!r}; "
                 "build it with this space's schedule()"
             )
+        checked = self.schedule(schedule.tiles, schedule.unroll, schedule.vector)  # it may come from anywhere (JSON)
         return np.array(
             [
-                *(factor for axis in self.axes for factor in schedule.tiles[axis]),
+                *(factor for axis in self.axes for factor in checked.tiles[axis]),
                 schedule.unroll,
                 *(schedule.vector.get(tensor, 1) for tensor in self.staged),
             ]
@@ -210,13 +211,20 @@ class GpuSpace:
         SpaceError
             Unknown axis or tensor, wrong number of factors, a product that is not the extent.
         """
+        if not isinstance(tiles, Mapping) or not (vector is None or isinstance(vector, Mapping)):
+            raise SpaceError(
+                "schedule: tiles and vector are mappings, such as tiles={'i': (8, 2, 16, 2, 1)}, vector={'A': 4}"
+            )
         unknown = [axis for axis in tiles if axis not in self.extents]
         if unknown:
             raise SpaceError(f"tiles: unknown axis {unknown[0]!r}, expected some of {', '.join(self.axes)}")
         complete: dict[str, tuple[int, ...]] = {}
         for axis in self.axes:
             levels = self.levels[axis]
-            factors = tuple(tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1)))
+            given = tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1))
+            if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
+                raise SpaceError(f"tiles[{axis!r}] is {given!r}, expected {len(levels)} factors: {', '.join(levels)}")
+            factors = tuple(given)
             _check_factors(axis, factors, levels, self.extents[axis])
             complete[axis] = tuple(int(f) for f in factors)
         _check_count("unroll", unroll, 0)

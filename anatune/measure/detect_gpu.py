@@ -12,7 +12,7 @@ import msgspec
 
 from anatune.core.hardware import GpuSpec
 from anatune.core.hardware_files import load_spec_file
-from anatune.errors import DeviceError
+from anatune.errors import DeviceError, SpecError
 from anatune.resources import data_folder
 
 __all__ = ["detect_gpus", "gpu_detection"]
@@ -40,7 +40,7 @@ def gpu_detection(driver: Any = None) -> tuple[list[GpuSpec], str]:
         _call(driver, "cuInit", 0)
         count = int(_call(driver, "cuDeviceGetCount"))
         specs = [_gpu_spec(driver, _call(driver, "cuDeviceGet", index)) for index in range(count)]
-    except (DeviceError, RuntimeError, OSError) as error:
+    except (DeviceError, SpecError, AttributeError, RuntimeError, OSError) as error:  # also too old a package
         return [], f"no NVIDIA GPU can be asked: {error}"
     return specs, f"{count} found through cuda-bindings" if count else "the NVIDIA driver reports no device"
 

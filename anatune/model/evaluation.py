@@ -48,8 +48,8 @@ class Guarantee(msgspec.Struct, frozen=True):
     """How sure the ranking is.
 
     ``kind`` is "exhaustive" (every point evaluated), "certified" (what was not evaluated is proven slower by an
-    admissible bound) or "best_found" (a time limit ended the search; nothing can be faster than the answer by more
-    than ``gap``, a fraction of its time).
+    admissible bound) or "best_found" (a time limit ended the search; the answer's time is at most
+    (1 + ``gap``) times the best possible).
     """
 
     kind: Literal["exhaustive", "certified", "best_found"]

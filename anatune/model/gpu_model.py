@@ -80,13 +80,16 @@ class GpuModel:
     def io_bounds(self) -> dict[str, float]:
         """Memory level -> lower bound on the bytes that cross it, whatever the schedule.
 
-        "dram": into the L2; "l2": into the shared memory and registers of an SM; "shared": into a thread's registers.
+        "dram": into the chip (L2 and all SMs); "l2": into an SM (shared memory, L1, registers); "shared": into the
+        registers of a thread.
         """
         hardware = self.hardware
         sm_bytes = hardware.shared_memory.per_sm_bytes + REGISTER_BYTES * hardware.registers.per_sm
+        sm_bytes += hardware.l1.size_bytes
+        chip_bytes = hardware.l2.size_bytes + hardware.compute.num_sms * sm_bytes
         thread_bytes = REGISTER_BYTES * hardware.registers.per_thread
         bounds = {
-            "dram": lower_bound_bytes(self.workload, hardware.l2.size_bytes),
+            "dram": lower_bound_bytes(self.workload, chip_bytes),
             "l2": lower_bound_bytes(self.workload, sm_bytes),
         }
         if self._nest.staged:
@@ -132,7 +135,8 @@ class GpuModel:
         steps, accumulators, threads = out[Col.STEPS], out[Col.ACCUMULATORS], out[Col.THREADS]
         moved = out[Col.TILE_BYTES] if self._nest.staged else out[Col.STEP_BYTES]
         flop = float(self.workload.flop_per_point or 1)
-        shared_bytes = out[Col.FRAGMENTS] * threads * steps * out[Col.STAGES] * out[Col.BLOCKS] * element
+        loaded = out[Col.FRAGMENTS] * steps * element + out[Col.LOCAL] * REGISTER_BYTES
+        shared_bytes = loaded * threads * out[Col.STAGES] * out[Col.BLOCKS]
         return columns | {
             "occupancy": np.minimum(1.0, out[Col.HELD] * out[Col.WARPS] / max_warps),  # illegal blocks may be larger
             "limiter": np.where(out[Col.HELD] < out[Col.RESIDENT], float(Limiter.GRID), out[Col.LIMITER]),

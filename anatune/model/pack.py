@@ -18,7 +18,7 @@ SECTOR_BYTES = 32
 def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
     """Return the numbers of `spec` for arithmetic in `dtype`, bandwidths in bytes per core cycle."""
     compute, registers, shared = spec.compute, spec.registers, spec.shared_memory
-    rate = {"float16": compute.fp16_rate, "int8": compute.int8_rate}.get(dtype, 1.0)
+    rate = spec.arithmetic_rate(dtype)
     clock = float(compute.clock_hz)
     most_warps = -(-compute.max_threads_per_block // compute.warp_size)
     gpu = Gpu(
@@ -40,6 +40,7 @@ def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
         clock_hz=clock,
         fma_per_cycle=float(compute.fp32_lanes_per_sm * compute.reachable_fraction * rate),
         issue_per_cycle=float(compute.issue_per_cycle_per_sm),
+        packing=max(1.0, float(rate)),
         fma_latency=float(compute.fma_latency_cycles),
         shared_bytes_cycle=float(shared.bytes_per_cycle_per_sm),
         shared_latency=float(shared.latency_cycles),

@@ -43,6 +43,8 @@ class Gpu(NamedTuple):
     fma_per_cycle: float
     """Lanes of an SM times the reachable fraction times the dtype's rate: multiply-adds a cycle."""
     issue_per_cycle: float
+    packing: float
+    """Multiply-adds of one instruction (4 for int8 dot products, else 1)."""
     fma_latency: float
     shared_bytes_cycle: float
     shared_latency: float
@@ -147,60 +149,62 @@ class Col(IntEnum):
     """1 where accumulators are indexed at run time."""
     REUSE = 2
     """Multiply-adds between a load and a store of a spilled accumulator, >= 1."""
-    VTHREADS = 41
+    VTHREADS = 3
     """Products over the spatial axes: virtual threads, reg_inner, reg_outer; over the reduction axes: k2."""
-    REG_INNER = 42
-    REG_OUTER = 43
-    K2 = 44
-    UNROLL = 45
+    REG_INNER = 4
+    REG_OUTER = 5
+    K2 = 6
+    UNROLL = 7
     # macro quantities: they follow from block, thread and stage sizes
-    RULE = 3
-    THREADS = 4
-    WARPS = 5
-    BLOCKS = 6
-    ACCUMULATORS = 7
-    STEPS = 8
-    SHARED_BYTES = 9
-    FRAGMENTS = 10
-    REGISTERS = 11
-    REGISTER_CAP = 12
-    SPILLED = 13
+    RULE = 8
+    THREADS = 9
+    WARPS = 10
+    BLOCKS = 11
+    ACCUMULATORS = 12
+    STEPS = 13
+    SHARED_BYTES = 14
+    FRAGMENTS = 15
+    REGISTERS = 16
+    REGISTER_CAP = 17
+    SPILLED = 18
     """Accumulators of a thread that live in local memory."""
-    RESIDENT = 14
+    RESIDENT = 19
     """Blocks an SM holds at once."""
-    LIMITER = 15
-    TILE_BYTES = 16
-    SECTOR_BYTES = 17
-    FETCH_LINES = 18
-    DRAM_BYTES = 19
+    LIMITER = 20
+    TILE_BYTES = 21
+    SECTOR_BYTES = 22
+    FETCH_LINES = 23
+    DRAM_BYTES = 24
     # micro quantities: they depend on the order of the register tile, unrolling and fetch widths
-    LOADS = 20
+    LOADS = 25
     """Shared-memory load instructions of one thread."""
-    WAVEFRONTS = 21
+    WAVEFRONTS = 26
     """Shared-memory cycles of one warp's loads."""
-    CONFLICT = 22
+    CONFLICT = 27
     """Worst bank-conflict degree of a load."""
-    FETCHES = 23
+    FETCHES = 28
     """Global load instructions of one thread."""
-    FETCHES_BLOCK = 24
+    FETCHES_BLOCK = 29
     """Global load instructions that all warps of the block issue."""
-    STORE_SECTORS = 25
+    STORE_SECTORS = 30
     """Sectors that one warp-wide store touches."""
     # result
-    TIME_S = 26
-    FMA_S = 27
-    ISSUE_S = 28
-    SHARED_S = 29
-    SPILL_S = 30
-    L2_S = 31
-    DRAM_S = 32
-    LATENCY_S = 33
-    TAIL_S = 34
-    HELD = 35
+    TIME_S = 31
+    FMA_S = 32
+    ISSUE_S = 33
+    SHARED_S = 34
+    SPILL_S = 35
+    L2_S = 36
+    DRAM_S = 37
+    LATENCY_S = 38
+    TAIL_S = 39
+    HELD = 40
     """Blocks an SM really holds (the grid may be too small for more)."""
-    WAVES = 36
-    STEP_BYTES = 37
-    L2_BYTES = 38
-    SCRATCH = 39
+    WAVES = 41
+    STEP_BYTES = 42
+    L2_BYTES = 43
+    LOCAL = 44
+    """Local-memory accesses of a thread."""
+    SCRATCH = 45
     """This row and the next: work space of single functions."""
-    COUNT = 46
+    COUNT = 47

@@ -161,10 +161,11 @@ def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) ->
     for i in range(n):
         phase = 32 // max(1, vectors[i] * element >> 2)
         degree = conflict_degree_one(table, stride_1[i], count_1[i], stride_2[i], count_2[i], others[i], phase)
+        phases = math.ceil(distinct[i] / phase)
         cycles = math.ceil(distinct[i] * vectors[i] * element / gpu.shared_bytes_cycle)
         each = fragment[i] / vectors[i] * steps[i]
         loads[i] += each
-        wavefronts[i] += each * max(cycles, degree)
+        wavefronts[i] += each * max(cycles, phases * degree)
         conflict[i] = max(conflict[i], degree)
 
 
@@ -177,12 +178,17 @@ def fetch_one(footprint: float, width: float, threads: float, warps: float, warp
 
 @jit_helper
 def _fetches(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
-    """Add the global loads of operand `t`; a width that does not divide the rows falls back to single elements."""
+    """Add the global loads of operand `t`.
+
+    A width that does not divide the rows, is no power of two or exceeds 16 bytes falls back to single elements, as the
+    generated code does.
+    """
     v = c.values
     footprint, run, width = c.footprint[t], c.run[t], c.width[t]
     threads, warps = v[_THREADS], v[_WARPS]
     for i in range(n):
-        whole = math.floor(run[i] / width[i]) * width[i] == run[i]
+        loadable = width[i] & (width[i] - 1) == 0 and width[i] * nest.element_bytes <= 16
+        whole = loadable and math.floor(run[i] / width[i]) * width[i] == run[i]
         used = float(width[i]) if whole else 1.0
         each, block = fetch_one(float(footprint[i]), used, threads[i], warps[i], float(gpu.warp_size))
         v[_FETCHES, i] += each

@@ -75,6 +75,7 @@ _HELD = int(Col.HELD)
 _WAVES = int(Col.WAVES)
 _STEP_BYTES = int(Col.STEP_BYTES)
 _L2_BYTES = int(Col.L2_BYTES)
+_LOCAL = int(Col.LOCAL)
 
 
 @jit_inline
@@ -116,6 +117,8 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
         # accumulators in local memory: L1, then L2, then DRAM hold what is spilled on all SMs
         local = 0.0
+        missed = 0.0
+        from_memory = 0.0
         spill_squared = 0.0
         local_wait = 0.0
         if spilled > 0.0:
@@ -124,8 +127,9 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             in_l1 = min(1.0, gpu.l1_bytes / kept)
             in_l2 = min(1.0, gpu.l2_bytes / (kept * num_sms))
             missed = local * warps * warp * 4.0 * (1.0 - in_l1)
+            from_memory = missed * (1.0 - in_l2)
             from_l2 = missed * sm_byte
-            from_dram = missed * (1.0 - in_l2) * dram_byte * active_sms
+            from_dram = from_memory * dram_byte * active_sms
             spill_squared = from_l2 * from_l2 + from_dram * from_dram
             beyond_l1 = in_l2 * gpu.l2_latency + (1.0 - in_l2) * gpu.dram_latency
             wait_each = in_l1 * gpu.l1_latency + (1.0 - in_l1) * beyond_l1
@@ -133,12 +137,13 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
         # one block, one staging step, alone on its SM: cycles
         fma = warps * accumulators * steps * fma_warp
-        instructions = warps * (accumulators * steps + loads + STAGE_INSTRUCTIONS + local)
+        multiply_adds = accumulators * steps / gpu.packing
+        instructions = warps * (multiply_adds + loads + STAGE_INSTRUCTIONS + local)
         issue = (instructions + v[_FETCHES_BLOCK, i] * FETCH_INSTRUCTIONS) * issue_slot
         staging = v[_FETCH_LINES, i] + v[_TILE_BYTES, i] / 128.0
         shared = warps * v[_WAVEFRONTS, i] + (staging + warps * local) * warp / 32.0
         compute = math.sqrt(fma * fma + issue * issue + shared * shared + spill_squared)
-        chain = max(accumulators * steps * SINGLE_WARP_CYCLES + loads, steps * gpu.fma_latency)
+        chain = max(multiply_adds * SINGLE_WARP_CYCLES + loads, steps * gpu.fma_latency)
         chain += gpu.shared_latency * max(1.0, steps / STEPS_IN_FLIGHT) * staged + local_wait
 
         # loads of the step; sectors that are used in part stay in L1 for the next step where there is room
@@ -187,6 +192,9 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         v[_HELD, i] = min(resident, math.ceil(blocks / num_sms))
         v[_WAVES, i] = waves
         v[_STEP_BYTES, i] = step_bytes
-        v[_L2_BYTES, i] = l2_bytes
+        # what the report counts: local memory goes through L2 and DRAM too
+        v[_L2_BYTES, i] = l2_bytes + missed * stages * blocks
+        v[_DRAM_BYTES, i] += from_memory * stages * blocks
+        v[_LOCAL, i] = local
     for i in range(n):
         v[_SPILL_S, i] = math.sqrt(v[_SPILL_S, i])

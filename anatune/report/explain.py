@@ -141,8 +141,8 @@ def _guarantee(plan: Plan) -> list[str]:
     else:
         sure = (
             f"Best found: the time limit ended the search after {units.count(guarantee.num_evaluated)} of {total} "
-            f"points; by the bounds of what is left nothing is faster by more than {units.percent(guarantee.gap)} of "
-            "the best time."
+            f"points; by the bounds of what is left, the best schedule takes at most {units.percent(guarantee.gap)} above "
+            "the best possible time."
         )
     return [f"{sure} This is about predicted times: nothing was measured."]
 
@@ -326,6 +326,4 @@ def _doubts(plan: Plan) -> list[str]:
 def _is_unused(key: str, plan: Plan) -> bool:
     """Whether an unverified number is about another dtype than the workload's."""
     dtype = plan.workload.dtype
-    return (key == "compute.fp16_rate" and dtype not in ("float16", "bfloat16")) or (
-        key == "compute.int8_rate" and dtype != "int8"
-    )
+    return key == "compute.fp16_rate" or (key == "compute.int8_rate" and dtype != "int8")

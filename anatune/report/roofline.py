@@ -32,12 +32,7 @@ def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str) -> float:
     """
     peak = hardware.compute.fp32_peak_flop_per_s
     if isinstance(hardware, GpuSpec):
-        rates = {
-            "float16": hardware.compute.fp16_rate,
-            "bfloat16": hardware.compute.fp16_rate,
-            "int8": hardware.compute.int8_rate,
-        }
-        return peak * rates.get(dtype, 1.0)
+        return peak * hardware.arithmetic_rate(dtype)
     return peak * 4 / DTYPE_BYTES[ACCUMULATOR_DTYPE.get(dtype, dtype)]
 
 

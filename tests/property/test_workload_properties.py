@@ -57,9 +57,7 @@ def convolutions(draw: st.DrawFn) -> Workload:
     batch, groups = draw(st.integers(1, 2)), draw(st.integers(1, 2))
     if rank == 2 and draw(st.booleans()):
         multiplier = draw(st.integers(1, 2))
-        return ops.depthwise_conv2d(
-            batch, draw(st.integers(1, 3)), *sizes, *kernel, multiplier, **options, **common
-        )
+        return ops.depthwise_conv2d(batch, draw(st.integers(1, 3)), *sizes, *kernel, multiplier, **options, **common)
     channels, filters = groups * draw(st.integers(1, 2)), groups * draw(st.integers(1, 2))
     build = {1: ops.conv1d, 2: ops.conv2d, 3: ops.conv3d}[rank]
     return build(batch, channels, *sizes, filters, *kernel, groups=groups, **options, **common)
@@ -70,9 +68,7 @@ def poolings(draw: st.DrawFn) -> Workload:
     rank = draw(st.integers(1, 3))
     sizes, kernel, options = windows(draw, rank)
     build = ops.CONSTRUCTORS[f"{draw(st.sampled_from(['max', 'avg']))}_pool{rank}d"]
-    return build(
-        draw(small), draw(small), *sizes, *kernel, layout=draw(layouts), dtype=draw(dtypes), **options
-    )
+    return build(draw(small), draw(small), *sizes, *kernel, layout=draw(layouts), dtype=draw(dtypes), **options)
 
 
 @st.composite
@@ -86,9 +82,7 @@ def others(draw: st.DrawFn) -> Workload:
         op = draw(st.sampled_from(["relu", "copy", "add", "multiply", "maximum"]))
         return ops.elementwise(shape, op, draw(dtypes))
     words = draw(
-        st.lists(
-            st.sets(st.sampled_from("abCd"), min_size=1).map(sorted).map("".join), min_size=1, max_size=3
-        )
+        st.lists(st.sets(st.sampled_from("abCd"), min_size=1).map(sorted).map("".join), min_size=1, max_size=3)
     )
     letters = sorted(set("".join(words)))
     result = draw(st.permutations(letters))[: draw(st.integers(0, len(letters)))]
@@ -101,20 +95,12 @@ workloads = st.one_of(products(), convolutions(), poolings(), others())
 
 @given(workloads, st.data())
 @settings(deadline=None)
-def test_footprint_is_the_bounding_box_of_what_a_tile_touches(
-    workload: Workload, data: st.DataObject
-) -> None:
-    tile = {
-        axis.name: data.draw(st.integers(1, axis.extent))
-        for axis in workload.axes
-        if data.draw(st.booleans())
-    }
+def test_footprint_is_the_bounding_box_of_what_a_tile_touches(workload: Workload, data: st.DataObject) -> None:
+    tile = {axis.name: data.draw(st.integers(1, axis.extent)) for axis in workload.axes if data.draw(st.booleans())}
     ranges = [range(tile.get(axis.name, 1)) for axis in workload.axes]
     names = [axis.name for axis in workload.axes]
     for access in (*workload.reads, workload.write):
-        places = [
-            position(access, dict(zip(names, values, strict=True))) for values in itertools.product(*ranges)
-        ]
+        places = [position(access, dict(zip(names, values, strict=True))) for values in itertools.product(*ranges)]
         box = 1
         for indices in zip(*places, strict=True):
             box *= max(indices) - min(indices) + 1

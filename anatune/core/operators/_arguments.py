@@ -25,6 +25,10 @@ EPILOGUE_STEPS: tuple[str, ...] = ("bias", "add", "relu")
 """Element-wise steps that can be fused behind a reduction."""
 
 
+MAX_INTEGER = 2**31 - 1
+"""Largest extent: indices of generated code are 32-bit."""
+
+
 def checked_integer(operator: str, name: str, value: object, minimum: int, next_step: str) -> int:
     """Return `value` as a Python int, at least `minimum`; NumPy integers are converted.
 
@@ -39,6 +43,8 @@ def checked_integer(operator: str, name: str, value: object, minimum: int, next_
             number = index(value)  # type: ignore[arg-type]
         except TypeError:
             number = None
+    if number is not None and number > MAX_INTEGER:
+        raise WorkloadError(f"{operator}: {name} is {value!r}, expected at most {MAX_INTEGER} (2**31 - 1); {next_step}")
     if number is None or number < minimum:
         raise WorkloadError(f"{operator}: {name} is {value!r}, expected an integer >= {minimum}; {next_step}")
     return number

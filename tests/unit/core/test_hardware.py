@@ -250,9 +250,7 @@ def test_round_trip_through_toml(spec, tmp_path):
 positive = st.floats(1e9, 1e14, allow_nan=False)
 
 
-@given(
-    bandwidth=positive, latency=st.floats(1.0, 4000.0), text=st.text(st.characters(exclude_categories=["Cs"]))
-)
+@given(bandwidth=positive, latency=st.floats(1.0, 4000.0), text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_number_and_text_survives_writing(bandwidth, latency, text):
     spec = hardware("rtx3090")
     dram = msgspec.structs.replace(
@@ -468,11 +466,7 @@ def test_without_a_home_folder_the_packaged_specs_remain(monkeypatch):
 def test_every_number_of_the_schema_has_a_plausible_range():
     groups = [getattr(schema, name) for name in schema.__all__ if name != "HardwareSpec"]
     for group in groups:
-        if (
-            isinstance(group, type)
-            and issubclass(group, msgspec.Struct)
-            and "source" in group.__struct_fields__
-        ):
+        if isinstance(group, type) and issubclass(group, msgspec.Struct) and "source" in group.__struct_fields__:
             for field in msgspec.structs.fields(group):
                 if field.type in (int, float):
                     assert value_problem(group.__name__, field.name, -1.0), (group.__name__, field.name)

@@ -61,9 +61,7 @@ def test_tensor_by_name() -> None:
 
 def test_key_is_stable_across_processes_and_distinguishes() -> None:
     code = "from anatune.core.operators import matmul; print(matmul(2, 3, 4).key)"
-    other = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert other == matmul(2, 3, 4).key
     assert len({matmul(2, 3, 4).key, matmul(2, 3, 5).key, matmul(2, 3, 4, dtype="int8").key}) == 3
 
@@ -117,8 +115,7 @@ def test_workloads_are_checked_when_built_by_hand() -> None:
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, anatune.core.workload_text;"
-        "print(sorted({'numpy', 'pandas', 'scipy', 'numba'} & set(sys.modules)))"
+        "import sys, anatune.core.workload_text;print(sorted({'numpy', 'pandas', 'scipy', 'numba'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -46,20 +46,14 @@ def check(workload: Workload) -> None:
         ("NCHW", 1, 1, (0, 1, 2, 0), 1),
     ],
 )
-def test_conv2d_is_the_convolution(
-    layout: str, groups: int, stride: object, padding: object, dilation: object
-) -> None:
+def test_conv2d_is_the_convolution(layout: str, groups: int, stride: object, padding: object, dilation: object) -> None:
     check(conv2d(2, 4, 5, 6, 2, 3, 2, stride, padding, dilation, groups, layout))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_conv1d_and_conv3d_are_convolutions(layout: str) -> None:
     check(conv1d(2, 4, 9, 6, 3, stride=2, padding=1, dilation=2, groups=2, layout=layout))
-    check(
-        conv3d(
-            1, 2, 4, 3, 5, 2, 2, 3, 2, stride=(1, 2, 2), padding=(1, 1, 0), dilation=(2, 1, 1), layout=layout
-        )
-    )
+    check(conv3d(1, 2, 4, 3, 5, 2, 2, 3, 2, stride=(1, 2, 2), padding=(1, 1, 0), dilation=(2, 1, 1), layout=layout))
 
 
 @pytest.mark.parametrize(("layout", "multiplier"), list(itertools.product(("NCHW", "NHWC"), (1, 2))))

@@ -38,9 +38,7 @@ def expected_output(workload: Workload, data: NDArray[np.float64]) -> NDArray[np
     for tap in itertools.product(*(range(int(extent)) for extent in kernel)):  # type: ignore[arg-type]
         slices = tuple(
             slice(at * step, size - (taps - 1 - at) * step, jump)
-            for at, step, size, taps, jump in zip(
-                tap, dilation, padded.shape[2:], kernel, stride, strict=True
-            )
+            for at, step, size, taps, jump in zip(tap, dilation, padded.shape[2:], kernel, stride, strict=True)
         )
         places.append(padded[(slice(None), slice(None), *slices)])
     result = np.max(places, axis=0) if largest else np.mean(places, axis=0)
@@ -52,9 +50,7 @@ def expected_output(workload: Workload, data: NDArray[np.float64]) -> NDArray[np
     "workload_of",
     [
         lambda layout: max_pool2d(2, 3, 7, 6, 3, 2, stride=2, padding=1, layout=layout),
-        lambda layout: avg_pool2d(
-            2, 3, 7, 6, 3, 2, stride=(1, 2), padding="SAME", dilation=(2, 1), layout=layout
-        ),
+        lambda layout: avg_pool2d(2, 3, 7, 6, 3, 2, stride=(1, 2), padding="SAME", dilation=(2, 1), layout=layout),
         lambda layout: max_pool1d(1, 2, 9, 3, stride=2, padding=2, layout=layout),
         lambda layout: avg_pool1d(1, 2, 9, 3, layout=layout),
         lambda layout: max_pool3d(1, 2, 4, 5, 3, 2, 2, 3, stride=2, padding=1, layout=layout),
@@ -64,9 +60,7 @@ def expected_output(workload: Workload, data: NDArray[np.float64]) -> NDArray[np
 def test_pooling_takes_the_largest_or_mean_of_each_window(workload_of: object, layout: str) -> None:
     workload = workload_of(layout)  # type: ignore[operator]
     arrays = random_arrays(workload)
-    np.testing.assert_allclose(
-        evaluate(workload, arrays), expected_output(workload, arrays["data"]), rtol=1e-15
-    )
+    np.testing.assert_allclose(evaluate(workload, arrays), expected_output(workload, arrays["data"]), rtol=1e-15)
     assert CONSTRUCTORS[workload.operator](**workload.attribute) == workload
 
 
