@@ -112,7 +112,7 @@ def plan(
         `top_k` or `time_limit_s` is not positive.
     """
     if isinstance(top_k, bool) or not isinstance(top_k, int | np.integer) or not 1 <= top_k <= MOST_SCHEDULES:
-        raise SpaceError(f"plan: top_k is {top_k!r}, expected an integer from 1 to {MOST_SCHEDULES}")
+        raise SpaceError(f"plan: top_k is {top_k!r}, expected an integer >= 1 (and at most {MOST_SCHEDULES})")
     if time_limit_s is not None:
         number = isinstance(time_limit_s, int | float) and not isinstance(time_limit_s, bool)
         if not number or not time_limit_s > 0:

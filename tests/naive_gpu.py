@@ -307,8 +307,9 @@ class Point:
                 degree = self._conflict_degree(access, vector)
                 distinct = math.prod(self.lanes[t.axis] for ts in access.indices for t in ts if t.axis in self.lanes)
                 cycles = math.ceil(distinct * vector * self.element / self.spec.shared_memory.bytes_per_cycle_per_sm)
+                phases = math.ceil(distinct / (32 // max(1, vector * self.element // 4)))
                 loads += fragment / vector * self.steps
-                wavefronts += fragment / vector * self.steps * max(cycles, degree)
+                wavefronts += fragment / vector * self.steps * max(cycles, phases * degree)
                 conflict = max(conflict, degree)
                 each, block = self._fetches(access)
                 fetches += each
@@ -384,7 +385,7 @@ class Point:
     def _fetches(self, access: Access) -> tuple[int, float]:
         """Loads of one thread and of all warps: threads take turns in fetching `width` elements."""
         width = self.schedule.vector[access.tensor]
-        if self.run(access) % width:
+        if self.run(access) % width or width & (width - 1) or width * self.element > 16:
             width = 1
         footprint = self.footprint(access)
         each = math.ceil(footprint / (self.threads * width))

@@ -205,6 +205,9 @@ class Col(IntEnum):
     L2_BYTES = 43
     LOCAL = 44
     """Local-memory accesses of a thread."""
-    SCRATCH = 45
+    LOCAL_L2_BYTES = 45
+    """Bytes of local memory that the whole kernel moves through L2, not in L2_BYTES."""
+    LOCAL_DRAM_BYTES = 46
+    SCRATCH = 47
     """This row and the next: work space of single functions."""
-    COUNT = 47
+    COUNT = 49

@@ -76,6 +76,8 @@ _WAVES = int(Col.WAVES)
 _STEP_BYTES = int(Col.STEP_BYTES)
 _L2_BYTES = int(Col.L2_BYTES)
 _LOCAL = int(Col.LOCAL)
+_LOCAL_L2_BYTES = int(Col.LOCAL_L2_BYTES)
+_LOCAL_DRAM_BYTES = int(Col.LOCAL_DRAM_BYTES)
 
 
 @jit_inline
@@ -192,9 +194,9 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         v[_HELD, i] = min(resident, math.ceil(blocks / num_sms))
         v[_WAVES, i] = waves
         v[_STEP_BYTES, i] = step_bytes
-        # what the report counts: local memory goes through L2 and DRAM too
-        v[_L2_BYTES, i] = l2_bytes + missed * stages * blocks
-        v[_DRAM_BYTES, i] += from_memory * stages * blocks
+        v[_L2_BYTES, i] = l2_bytes
+        v[_LOCAL_L2_BYTES, i] = missed * stages * blocks
+        v[_LOCAL_DRAM_BYTES, i] = from_memory * stages * blocks
         v[_LOCAL, i] = local
     for i in range(n):
         v[_SPILL_S, i] = math.sqrt(v[_SPILL_S, i])

@@ -141,8 +141,8 @@ def _guarantee(plan: Plan) -> list[str]:
     else:
         sure = (
             f"Best found: the time limit ended the search after {units.count(guarantee.num_evaluated)} of {total} "
-            f"points; by the bounds of what is left, the best schedule takes at most {units.percent(guarantee.gap)} above "
-            "the best possible time."
+            "points; by the bounds of what is left, the best schedule takes at most "
+            f"{units.percent(guarantee.gap)} more than the best possible time."
         )
     return [f"{sure} This is about predicted times: nothing was measured."]
 

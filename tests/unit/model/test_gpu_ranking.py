@@ -180,7 +180,7 @@ def test_distinct_times(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     times, _ = model.times(found.points)
     assert len(times) == 20
     assert (np.diff(times) > 1e-12 * times[1:]).all()
-    everything = model.rank(5000)
+    everything = model.rank(30_000)
     all_times, _ = model.times(everything.points)
     apart = np.concatenate([[True], np.diff(all_times) > 1e-12 * all_times[1:]])
     assert found.points.tolist() == everything.points[apart][:20].tolist()

@@ -75,7 +75,7 @@ def test_each_guarantee_has_its_words():
     assert "Exhaustive: all 1.000e7 points" in text_of(exhaustive)
     found = gpu_plan(guarantee=Guarantee("best_found", gap=0.03), num_legal=None)
     found = type(found)(**{**vars(found), "rejected": None})
-    assert "nothing is faster by more than 3 %" in text_of(found)
+    assert "at most 3 % more than the best possible time" in text_of(found)
     assert "ended the count of illegal points" in text_of(found)
 
 
