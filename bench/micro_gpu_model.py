@@ -1,6 +1,6 @@
 """Points per second and core of the batch GPU model.
 
-    python bench/micro_gpu_model.py [--hw rtx3090] [--points 100000] [--repeats 9] [--json FILE]
+    python bench/micro_gpu_model.py [--hw rtx3090] [--points 8192] [--repeats 9] [--json FILE]
 
 The workloads take turns, so that a slow phase of the machine hits all of them alike; medians are reported.
 """
