@@ -58,6 +58,7 @@ from anatune.core.microkernels import (
     simd_lanes,
     window_axes,
 )
+from anatune.core.sampling import draw_points
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.space_gpu import LegalityCheck
 from anatune.core.workload import Workload
@@ -264,21 +265,7 @@ class CpuSpace:
         (count, len(columns)) int64
             Fewer rows only if next to nothing in the space is legal.
         """
-        if count < 0:
-            raise SpaceError(f"sample: count is {count}, expected >= 0")
-        rng = np.random.default_rng(seed)
-        found: list[NDArray[np.int64]] = []
-        have = 0
-        for _ in range(400):
-            if have >= count:
-                break
-            draw = np.column_stack([rng.integers(0, radix, max(4 * count, 1024)) for radix in self.radices])
-            points = self.decode(draw)
-            if legal:
-                points = points[self._is_legal(points)]
-            found.append(points)
-            have += len(points)
-        return np.concatenate(found)[:count] if found else np.empty((0, len(self.columns)), dtype=np.int64)
+        return draw_points(self.radices, self.decode, self._is_legal if legal else None, count, seed)
 
     def sample(self, count: int, seed: int = 0) -> list[Schedule]:
         """Draw `count` legal schedules uniformly, with replacement; the same seed gives the same ones."""

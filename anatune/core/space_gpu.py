@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from anatune.core.factor import count_factorisations, factorisations
 from anatune.core.hardware import GpuSpec
+from anatune.core.sampling import checked_count, draw_points
 from anatune.core.schedule import Schedule
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
@@ -134,21 +135,7 @@ class GpuSpace:
         (count, len(columns)) int64
             Fewer rows only if next to nothing in the space is legal.
         """
-        for name, value in (("count", count), ("seed", seed)):
-            _check_count(f"sample: {name}", value, 0)
-        rng = np.random.default_rng(seed)
-        found: list[NDArray[np.int64]] = []
-        have = 0
-        for _ in range(200):
-            if have >= count:
-                break
-            draw = np.column_stack([rng.integers(0, radix, max(4 * count, 1024)) for radix in self.radices])
-            points = self.decode(draw)
-            if legal:
-                points = points[self._is_legal(points)]
-            found.append(points)
-            have += len(points)
-        return np.concatenate(found)[:count] if found else np.empty((0, len(self.columns)), dtype=np.int64)
+        return draw_points(self.radices, self.decode, self._is_legal if legal else None, count, seed)
 
     def sample(self, count: int, seed: int = 0) -> list[Schedule]:
         """Draw `count` legal schedules uniformly, with replacement; the same seed gives the same ones."""
@@ -227,14 +214,14 @@ class GpuSpace:
             factors = tuple(given)
             _check_factors(axis, factors, levels, self.extents[axis])
             complete[axis] = tuple(int(f) for f in factors)
-        _check_count("unroll", unroll, 0)
+        checked_count("unroll", unroll, 0)
         widths = dict.fromkeys(self.staged, 1)
         for tensor, width in (vector or {}).items():
             if tensor not in widths:
                 raise SpaceError(
                     f"vector: unknown tensor {tensor!r}, expected some of {', '.join(self.staged) or 'none'}"
                 )
-            _check_count(f"vector[{tensor!r}]", width, 1)
+            checked_count(f"vector[{tensor!r}]", width, 1)
             widths[tensor] = int(width)
         return Schedule(self.workload, self.hardware, self.template, complete, int(unroll), widths)
 
@@ -250,15 +237,10 @@ def _check_factors(axis: str, factors: Sequence[int], levels: Sequence[str], ext
             f"tiles[{axis!r}] has {len(factors)} factors {tuple(factors)}, expected {len(levels)}: {', '.join(levels)}"
         )
     for factor in factors:
-        _check_count(f"tiles[{axis!r}] factor", factor, 1)
+        checked_count(f"tiles[{axis!r}] factor", factor, 1)
     if math.prod(int(f) for f in factors) != extent:
         product = math.prod(int(f) for f in factors)
         raise SpaceError(
             f"tiles[{axis!r}] = {tuple(factors)} multiply to {product}, expected the extent {extent}; "
             "tilings are perfect divisors"
         )
-
-
-def _check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise SpaceError(f"{name} is {value!r}, expected an integer >= {least}")

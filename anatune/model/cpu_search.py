@@ -127,7 +127,7 @@ class Search:
             lowest_open = min(lowest_open, self._run_group(packed, parallel, threads, deadline))
         if lowest_open < self._limit():
             best = math.exp(float(self.heap[: self.count, 0].min()) * STEP)
-            self.gap = max(0.0, 1.0 - lowest_open / best)
+            self.gap = max(0.0, best / lowest_open - 1.0)
 
     def _limit(self) -> float:
         """Return a time above which nothing can be among the best nodes."""

@@ -188,7 +188,7 @@ class GpuModel:
 
     @cached_property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat in this model: all SMs multiply-adding, DRAM's bound, launch."""
+        """Seconds that no schedule can beat here: all SMs multiply-adding, or the compulsory bytes, and the launch."""
         gpu = self._gpu
         fma_s = self.workload.num_points / gpu.fma_per_cycle / gpu.num_sms / gpu.clock_hz
         dram_s = float(self._nest.tensor_bytes.sum()) / gpu.dram_bytes_cycle / gpu.clock_hz
