@@ -8,8 +8,11 @@ from __future__ import annotations
 
 __all__ = [
     "AnatuneError",
+    "BuildError",
     "DeviceError",
     "MissingDependencyError",
+    "RecordError",
+    "RunError",
     "SpaceError",
     "SpecError",
     "UnknownNameError",
@@ -43,3 +46,15 @@ class DeviceError(AnatuneError, RuntimeError):
 
 class MissingDependencyError(AnatuneError, ImportError):
     """An optional package is not installed; the message gives the pip line."""
+
+
+class BuildError(AnatuneError, RuntimeError):
+    """A schedule cannot be lowered or compiled."""
+
+
+class RunError(AnatuneError, RuntimeError):
+    """A built kernel cannot be loaded or run as asked for."""
+
+
+class RecordError(AnatuneError, ValueError):
+    """A record file is damaged, of another version, or cannot be written."""

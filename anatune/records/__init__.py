@@ -1,0 +1,1 @@
+"""Records of trials: one SQLite file, one row a trial, many processes."""

@@ -1,0 +1,1 @@
+"""Search strategies: which schedules to try next."""

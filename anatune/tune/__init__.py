@@ -1,0 +1,1 @@
+"""Tuning: ask a strategy, build and measure what it wants, record, tell."""
