@@ -1,1 +1,1 @@
-"""Schedules to code: TVM loop nests that call generated LLVM IR microkernels. The only place that builds TVM programs."""
+"""Schedules to code: TVM loop nests around generated LLVM IR microkernels; the only place that makes TVM programs."""

@@ -1,0 +1,51 @@
+"""What a build leaves behind: a shared library and how to call it."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Artifact", "Buffer", "Packing"]
+
+
+class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One argument as the built kernel takes it: row-major, 64-byte aligned."""
+
+    tensor: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Packing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A constant operand that is packed once: ``function(source, packed)``, the source in the workload's layout."""
+
+    tensor: str
+    function: str
+    buffer: Buffer
+
+
+class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A built kernel. The library is a TVM module with ``main(*arguments)`` and the packing functions.
+
+    Attributes
+    ----------
+    schedule_key : str
+        Key of the schedule it was built from ("" for probes).
+    library : str
+        Path of the shared library.
+    arguments : tuple of Buffer
+        Operands in the workload's order, the epilogue's operands, the result last.
+    packings : tuple of Packing
+        One for each argument that is packed ahead of the run.
+    threads : int
+        Threads that its parallel loops use.
+    facts : dict of str to int
+        What the compiler's output says: "code_bytes", "spill_ops" (vector stores to and loads from the stack),
+        "vector_registers"; "flop" of a call.
+    """
+
+    schedule_key: str
+    library: str
+    arguments: tuple[Buffer, ...]
+    packings: tuple[Packing, ...] = ()
+    threads: int = 1
+    facts: dict[str, int] = {}

@@ -1,0 +1,189 @@
+"""The loops of a CPU schedule as numbers: steps, trip counts, and what each microkernel call covers.
+
+Notation
+--------
+loop : one level of one axis: `extent` iterations that each advance the axis by `step` elements.
+part : consecutive microkernel calls of one size along one axis; a pair of microkernels has two, and a last vector
+    that is not full has its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from anatune.core.schedule import Schedule
+from anatune.core.space_cpu import ORDER_LEVELS, REDUCTION_LEVELS, SPATIAL_LEVELS, WINDOW_LEVELS
+from anatune.errors import SpaceError
+
+__all__ = ["Loop", "Nest", "Part", "nest_of"]
+
+
+class Loop(NamedTuple):
+    """`extent` iterations, each `step` elements of `axis` further."""
+
+    axis: str
+    level: str
+    extent: int
+    step: int
+
+
+class Part(NamedTuple):
+    """`count` calls of `size` elements from element `start` of a segment."""
+
+    start: int
+    count: int
+    size: int
+
+
+class Nest(NamedTuple):
+    """The loops around and inside the microkernels of one schedule.
+
+    Attributes
+    ----------
+    cache : tuple of Loop
+        Loops of the levels outer, l3 and l2, outer to inner, without those of one iteration.
+    num_outer : int
+        How many of them are "outer" (distributed over the cores where the schedule says so).
+    calls : tuple of str
+        Spatial axes in the order of their loops of microkernel calls, outer to inner.
+    parts : dict of str to tuple of Part
+        Spatial axis -> what the calls of one l2 tile cover.
+    inner : tuple of Loop
+        Reduction loops inside the microkernel, outer to inner, without those of one iteration.
+    unroll : tuple of Loop
+        Unrolled reduction loops of the microkernel (level "unroll"), outer to inner.
+    simd_axis, lanes
+        The vectorised axis and the elements of a vector.
+    simd_reduction : bool
+        The SIMD axis is summed over: accumulators hold partial sums of its lanes.
+    tail : int
+        Reductions along the SIMD axis that vectors do not divide: its extent in the microkernel, else 0. Lanes past
+        it are masked.
+    """
+
+    cache: tuple[Loop, ...]
+    num_outer: int
+    calls: tuple[str, ...]
+    parts: dict[str, tuple[Part, ...]]
+    inner: tuple[Loop, ...]
+    unroll: tuple[Loop, ...]
+    simd_axis: str
+    lanes: int
+    simd_reduction: bool
+    tail: int
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether sums are completed in several calls: a reduction axis has a loop outside the microkernel."""
+        spatial = set(self.parts)
+        return any(loop.axis not in spatial for loop in self.cache)
+
+    def segment(self, axis: str) -> int:
+        """Elements of one register tile, or of what a pair covers."""
+        parts = self.parts[axis]
+        return parts[0].size if len(parts) == 1 else sum(part.count * part.size for part in parts)
+
+
+def _words(schedule: Schedule, name: str) -> tuple[str, ...]:
+    value = schedule.options.get(name, ())
+    if not isinstance(value, tuple) or not all(isinstance(word, str) for word in value):
+        raise SpaceError(f"schedule option {name!r} is {value!r}, expected axis names; build it with space.schedule()")
+    return tuple(str(word) for word in value)
+
+
+def _complete(order: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `order` and, in front, the axes that it leaves out (their loops have one iteration)."""
+    return (*(axis for axis in axes if axis not in order), *(axis for axis in order if axis in axes))
+
+
+def _parts(schedule: Schedule, axis: str, lanes: int, is_simd: bool, calls: int, size: int) -> tuple[Part, ...]:
+    pair = schedule.options.get(f"pair.{axis}")
+    if pair is None:
+        return (Part(0, calls, size),)
+    if not isinstance(pair, tuple) or len(pair) != 4:
+        raise SpaceError(f"schedule option 'pair.{axis}' is {pair!r}, expected (calls, units, calls, units)")
+    unit = lanes if is_simd else 1
+    first, small, second, large = (int(number) for number in pair)
+    parts = [Part(0, first, small * unit)] if first else []
+    if second:
+        parts.append(Part(first * small * unit, second, large * unit))
+    over = sum(part.count * part.size for part in parts) - size
+    if over < 0 or over >= unit:
+        raise SpaceError(f"schedule option 'pair.{axis}' is {pair}, which does not cover {size} elements")
+    if over:
+        last = parts.pop()
+        end = last.start + (last.count - 1) * last.size
+        if last.count > 1:
+            parts.append(last._replace(count=last.count - 1))
+        parts.append(Part(end, 1, last.size - over))
+    return tuple(parts)
+
+
+def nest_of(schedule: Schedule) -> Nest:
+    """Return the loops of a schedule of the CPU template.
+
+    Raises
+    ------
+    SpaceError
+        Another template, or options that contradict the tiles.
+    """
+    if schedule.template != "cpu":
+        raise SpaceError(f"schedule has the template {schedule.template!r}, expected 'cpu'")
+    workload = schedule.workload
+    lanes = int(schedule.options.get("simd_lanes", 1))  # type: ignore[arg-type]
+    simd = str(schedule.options.get("simd_axis", ""))
+    spatial = tuple(axis.name for axis in workload.spatial_axes)
+    reductions = tuple(axis.name for axis in workload.reduction_axes)
+    factors: dict[str, dict[str, int]] = {}
+    for axis, extent in workload.extents.items():
+        tiles = schedule.tiles.get(axis, ())
+        if math.prod(tiles) != extent or any(factor < 1 for factor in tiles):
+            raise SpaceError(f"tiles[{axis!r}] is {tiles}, expected factors of {extent}")
+        levels = SPATIAL_LEVELS if axis in spatial else WINDOW_LEVELS if len(tiles) == 3 else REDUCTION_LEVELS
+        if len(tiles) != len(levels):
+            raise SpaceError(f"tiles[{axis!r}] has {len(tiles)} factors, expected {len(levels)}: {', '.join(levels)}")
+        factors[axis] = dict(zip(levels, tiles, strict=True))
+
+    def step(axis: str, level: str) -> int:
+        levels = list(factors[axis])
+        return math.prod(factors[axis][inner] for inner in levels[levels.index(level) + 1 :])
+
+    cache: list[Loop] = []
+    num_outer = 0
+    for level in ORDER_LEVELS[:3]:
+        axes = tuple(axis for axis in factors if level in factors[axis])
+        for axis in _complete(_words(schedule, f"order.{level}"), axes):
+            if factors[axis][level] > 1:
+                cache.append(Loop(axis, level, factors[axis][level], step(axis, level)))
+        if level == "outer":
+            num_outer = len(cache)
+    parts = {
+        axis: _parts(schedule, axis, lanes, axis == simd, factors[axis]["l1"], factors[axis]["register"])
+        for axis in spatial
+    }
+    order = _complete(_words(schedule, "order.reduction"), reductions)
+    inner = [Loop(a, "l1", factors[a]["l1"], step(a, "l1")) for a in order]
+    unroll = [Loop(a, "unroll", factors[a]["unroll"], 1) for a in order if a != simd]
+    tail = 0
+    if simd in reductions:
+        within = factors[simd]["l1"] * factors[simd]["unroll"]
+        vectors = -(-factors[simd]["unroll"] // lanes)
+        if f"pair.{simd}" in schedule.options or factors[simd]["unroll"] % lanes:
+            tail = within if within % lanes else 0
+            vectors = 1
+        inner = [loop for loop in inner if loop.axis != simd]
+        inner.append(Loop(simd, "l1", -(-within // (vectors * lanes)), vectors * lanes))
+        unroll.append(Loop(simd, "unroll", vectors, lanes))
+    return Nest(
+        cache=tuple(cache),
+        num_outer=num_outer,
+        calls=_complete(_words(schedule, "order.l1"), spatial),
+        parts=parts,
+        inner=tuple(loop for loop in inner if loop.extent > 1),
+        unroll=tuple(loop for loop in unroll if loop.extent > 1),
+        simd_axis=simd,
+        lanes=lanes,
+        simd_reduction=simd in reductions,
+        tail=tail,
+    )
