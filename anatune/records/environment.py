@@ -1,0 +1,89 @@
+"""Under what a trial was measured: processor, system, versions. Nothing that identifies a machine or a person."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from anatune import __version__
+
+__all__ = ["Environment", "environment"]
+
+_CPUINFO = Path("/proc/cpuinfo")
+_CPU_KEYS = ("model name", "hardware", "cpu model", "model")
+_VARIABLES = (
+    "TVM_NUM_THREADS",
+    "TVM_BIND_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+)
+
+
+class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a trial ran under. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    cpu : str
+        Model name of the processor.
+    cores : int
+        Cores that the process may run on.
+    platform : str
+        Operating system, its release and the instruction set: "Linux-6.1-x86_64".
+    python, numpy, anatune : str
+        Versions.
+    tvm : str or None
+        Version of the installed TVM; None if there is none.
+    variables : dict of str to str
+        Those environment variables that set numbers of threads and are set.
+    """
+
+    cpu: str
+    cores: int
+    platform: str
+    python: str
+    numpy: str
+    anatune: str
+    tvm: str | None = None
+    variables: dict[str, str] = {}
+
+
+@functools.cache
+def environment() -> Environment:
+    """Return the environment of this process; asked once, no package is imported for it."""
+    return Environment(
+        cpu=_cpu_model(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        platform=f"{platform.system()}-{platform.release()}-{platform.machine()}",
+        python=platform.python_version(),
+        numpy=_version("numpy") or "",
+        anatune=__version__,
+        tvm=_version("apache-tvm") or _version("tvm"),
+        # Written down only: they change nothing that anatune does, so reading them here keeps every caller honest.
+        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    )
+
+
+def _version(distribution: str) -> str | None:
+    """Return the version of an installed distribution without importing it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    """Return the processor's model name, or its architecture where the system tells no more."""
+    try:
+        lines = _CPUINFO.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    found = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    named = next((found[key] for key in _CPU_KEYS if found.get(key)), "")
+    return named or platform.processor() or platform.machine() or "unknown"

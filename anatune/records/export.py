@@ -1,0 +1,254 @@
+"""Records in other forms: JSON lines (nothing is lost, and back again) and CSV (one flat row a trial).
+
+JSON lines
+----------
+Each line is one object with ``"kind"``. A line of kind "session" stands before the first trial of that session; lines
+of kind "trial" name their session by its id and hold the whole trial, workload and hardware included. Files may be
+joined end to end, and cut behind any line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from anatune.core.trial import Trial
+from anatune.core.workload import Workload
+from anatune.core.workload_text import workload_to_text
+from anatune.errors import AnatuneError, RecordError, WorkloadError
+from anatune.records.environment import Environment
+from anatune.records.schema import Record, Session
+from anatune.records.store import RecordStore
+
+__all__ = ["CSV_COLUMNS", "FORMAT", "csv_lines", "flat_row", "import_json_lines", "json_lines", "workload_text"]
+
+FORMAT = 1
+"""Version of the JSON lines."""
+
+CSV_COLUMNS: tuple[str, ...] = (
+    "id", "created_utc", "session", "number", "source", "workload", "workload_key", "hardware", "threads", "strategy",
+    "seed", "outcome", "time_s", "num_samples", "min_time_s", "max_time_s", "reference_time_s", "relative",
+    "gflop_per_s", "predicted_s", "max_rel_error", "stopped_early", "build_s", "run_s", "tiles", "unroll", "vector",
+    "options", "schedule_key", "message", "cpu", "cores", "platform", "python", "numpy", "tvm", "anatune",
+)  # fmt: skip
+"""Columns of the CSV form. Times are seconds; time_s is the median of the samples."""
+
+
+class _SessionLine(msgspec.Struct, frozen=True, tag="session", tag_field="kind"):
+    """A session as a JSON line."""
+
+    format: int
+    session: Session
+
+
+class _TrialLine(msgspec.Struct, frozen=True, tag="trial", tag_field="kind"):
+    """A trial as a JSON line; `id` is its row in the file it came from."""
+
+    format: int
+    id: int
+    session: str
+    created_utc: str
+    environment: Environment
+    trial: Trial
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """What every line begins with."""
+
+    kind: str
+    format: int
+
+
+# ---- JSON lines ------------------------------------------------------------------------------------------------
+
+
+def json_lines(records: Iterable[Record], sessions: Iterable[Session] = ()) -> Iterator[str]:
+    r"""Yield records as JSON lines, each with its line end.
+
+    Parameters
+    ----------
+    records : iterable of Record
+        What to write.
+    sessions : iterable of Session
+        Sessions to write even if no record is of them.
+
+    Examples
+    --------
+    >>> list(json_lines([]))
+    []
+    """
+    written: set[str] = set()
+    for record in records:
+        if record.session.id not in written:
+            written.add(record.session.id)
+            yield _line(_SessionLine(FORMAT, record.session))
+        yield _line(
+            _TrialLine(FORMAT, record.id, record.session.id, record.created_utc, record.environment, record.trial)
+        )
+    for session in sessions:
+        if session.id not in written:
+            written.add(session.id)
+            yield _line(_SessionLine(FORMAT, session))
+
+
+def import_json_lines(store: RecordStore, source: str | Path | Iterable[str]) -> tuple[int, int]:
+    """Record what `json_lines` wrote: all of it in one transaction, or nothing.
+
+    Parameters
+    ----------
+    store : RecordStore
+        Where to.
+    source : str, Path or iterable of str
+        The file, or its lines.
+
+    Returns
+    -------
+    num_sessions, num_trials : int
+        How many were new; what the store has already is left out.
+
+    Raises
+    ------
+    RecordError
+        A line is damaged or of a newer version; the message names the file and the line.
+    """
+    if not isinstance(source, str | Path):
+        return store.insert(_rows(source, "JSON lines", store.session))
+    try:
+        with Path(source).open(encoding="utf-8") as lines:
+            return store.insert(_rows(lines, str(source), store.session))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise RecordError(f"{source}: {reason}, expected a file that `anatune records export` wrote") from error
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{source}: is no UTF-8 text, expected what `anatune records export` wrote") from error
+
+
+def _rows(lines: Iterable[str], name: str, known: Callable[[str], Session]) -> Iterator[Session | Record]:
+    """Yield the sessions and records of JSON lines."""
+    sessions: dict[str, Session] = {}
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        line = _decoded(text, f"{name}:{number}")
+        if isinstance(line, _SessionLine):
+            sessions[line.session.id] = line.session
+            yield line.session
+            continue
+        if line.session not in sessions:
+            try:
+                sessions[line.session] = known(line.session)
+            except RecordError as error:
+                raise RecordError(
+                    f"{name}:{number}: session {line.session} has no line before its first trial; "
+                    "import the file that has it first"
+                ) from error
+        yield Record(line.id, line.created_utc, sessions[line.session], line.environment, line.trial)
+
+
+def _decoded(text: str, place: str) -> _SessionLine | _TrialLine:
+    try:
+        version = msgspec.json.decode(text, type=_Format).format
+        if version > FORMAT:
+            raise RecordError(f"{place}: format is {version}, this anatune reads up to {FORMAT}; update anatune")
+        return msgspec.json.decode(text, type=_SessionLine | _TrialLine)
+    except RecordError:
+        raise
+    except (msgspec.DecodeError, AnatuneError) as error:
+        raise RecordError(
+            f"{place}: {error}, expected a line of `anatune records export --format jsonl`; nothing was imported"
+        ) from error
+
+
+def _line(value: msgspec.Struct) -> str:
+    return msgspec.json.encode(value).decode() + "\n"
+
+
+# ---- flat rows -------------------------------------------------------------------------------------------------
+
+
+def csv_lines(records: Iterable[Record]) -> Iterator[str]:
+    """Yield records as CSV (RFC 4180, UTF-8), the heading first; each with its line end.
+
+    Parameters
+    ----------
+    records : iterable of Record
+        What to write; see `CSV_COLUMNS`. What is not there (the time of a failure) is an empty cell.
+    """
+    yield _csv_line(CSV_COLUMNS)
+    for record in records:
+        yield _csv_line(list(flat_row(record).values()))
+
+
+def _csv_line(cells: Iterable[object]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue()
+
+
+def flat_row(record: Record) -> dict[str, Any]:
+    """Return a record as one flat row: a value, or None, for each of `CSV_COLUMNS`."""
+    trial, session, ran_under = record.trial, record.session, record.environment
+    schedule, measurement = trial.schedule, trial.measurement
+    workload, time_s = schedule.workload, measurement.time_s
+    times, references = measurement.times_s, measurement.reference_times_s
+    tiles = " ".join(f"{axis}={'x'.join(map(str, factors))}" for axis, factors in schedule.tiles.items())
+    values: tuple[Any, ...] = (
+        record.id,
+        record.created_utc,
+        session.id,
+        trial.number,
+        trial.source,
+        workload_text(workload),
+        workload.key,
+        session.hardware.name,
+        trial.threads,
+        session.strategy,
+        session.seed,
+        measurement.outcome.value,
+        time_s,
+        len(times),
+        min(times, default=None),
+        max(times, default=None),
+        statistics.median(references) if references else None,
+        measurement.relative,
+        workload.flop / time_s / 1e9 if time_s else None,
+        trial.predicted_s,
+        measurement.max_rel_error,
+        measurement.stopped_early,
+        measurement.build_s,
+        measurement.run_s,
+        tiles,
+        schedule.unroll,
+        " ".join(f"{tensor}={width}" for tensor, width in schedule.vector.items()),
+        " ".join(f"{name}={_option_text(value)}" for name, value in schedule.options.items()),
+        schedule.key,
+        " ".join(measurement.message.split()),
+        ran_under.cpu,
+        ran_under.cores,
+        ran_under.platform,
+        ran_under.python,
+        ran_under.numpy,
+        ran_under.tvm,
+        ran_under.anatune,
+    )
+    return dict(zip(CSV_COLUMNS, values, strict=True))
+
+
+def workload_text(workload: Workload) -> str:
+    """Return a workload as people type it; one that no constructor made as its description."""
+    try:
+        return workload_to_text(workload)
+    except WorkloadError:
+        return workload.describe()
+
+
+def _option_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,251 @@
+"""What a record file holds: sessions and records as objects, tables as SQL, and the rows between them.
+
+Tables
+------
+parts : workloads, hardware specs and environments as JSON, once each, by content key.
+sessions : one row a tuning session.
+trials : one row a trial. ``schedule`` and ``result`` are the JSON of `Schedule` and `Trial` without what other columns
+    name by key; ``outcome``, ``time_s``, ``relative`` repeat what ``result`` says, for people and for filters.
+
+Every row of sessions and trials has a digest of its text. Triggers refuse to change or delete rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import msgspec
+
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Trial
+from anatune.core.workload import Workload
+from anatune.records.environment import Environment
+
+__all__ = [
+    "APPLICATION_ID",
+    "CREATE",
+    "SCHEMA_VERSION",
+    "Record",
+    "Session",
+    "content_key",
+    "digest",
+    "schedule_of",
+    "schedule_text",
+    "storable",
+    "trial_of",
+    "trial_text",
+]
+
+APPLICATION_ID = 0x616E6174
+"""SQLite's mark of the program that owns a file: "anat"."""
+
+SCHEMA_VERSION = 1
+"""Raised when a table changes; files of newer versions are refused, older ones would be migrated on opening."""
+
+_FROZEN = """
+CREATE TRIGGER {table}_{event} BEFORE {event} ON {table}
+BEGIN SELECT RAISE(ABORT, 'rows of a record file are never rewritten'); END"""
+
+CREATE: tuple[str, ...] = (
+    """
+CREATE TABLE parts (
+    key TEXT PRIMARY KEY NOT NULL,  -- first 16 hexadecimal digits of the SHA-256 of kind and json
+    kind TEXT NOT NULL,             -- 'workload', 'hardware' or 'environment'
+    json TEXT NOT NULL
+)""",
+    """
+CREATE TABLE sessions (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT UNIQUE NOT NULL,
+    created_utc TEXT NOT NULL,      -- ISO 8601
+    workload TEXT NOT NULL REFERENCES parts (key),
+    hardware TEXT NOT NULL REFERENCES parts (key),
+    hardware_name TEXT NOT NULL,
+    threads INTEGER NOT NULL,
+    strategy TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    settings TEXT NOT NULL,         -- JSON object
+    environment TEXT NOT NULL REFERENCES parts (key),
+    digest TEXT NOT NULL
+)""",
+    """
+CREATE TABLE trials (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    session TEXT NOT NULL REFERENCES sessions (id),
+    created_utc TEXT NOT NULL,      -- ISO 8601
+    workload TEXT NOT NULL REFERENCES parts (key),
+    hardware TEXT NOT NULL REFERENCES parts (key),  -- of the schedule; where it was measured: the session's
+    threads INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    time_s REAL,                    -- median of the samples; NULL unless ok
+    relative REAL,                  -- median of the samples over the reference kernel's; NULL without
+    schedule_key TEXT NOT NULL,
+    schedule TEXT NOT NULL,         -- JSON
+    result TEXT NOT NULL,           -- JSON
+    environment TEXT NOT NULL REFERENCES parts (key),
+    digest TEXT NOT NULL
+)""",
+    "CREATE INDEX trials_of_session ON trials (session)",
+    "CREATE INDEX trials_of_workload ON trials (workload)",
+    *(
+        _FROZEN.format(table=table, event=event)
+        for table in ("parts", "sessions", "trials")
+        for event in ("UPDATE", "DELETE")
+    ),
+)
+
+
+class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tuning session: what was tuned, where, how. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    id : str
+        32 hexadecimal digits (a random UUID).
+    created_utc : str
+        When it began: ISO 8601, microseconds, "Z".
+    workload, hardware
+        What is computed; the device that measures.
+    threads : int
+        Threads that kernels run with.
+    strategy : str
+        Who asks for candidates.
+    seed : int
+        Of its random choices, in [0, 2**63).
+    settings : dict
+        Whatever else a resume needs to know: a JSON object.
+    environment : Environment
+        Of the process that began the session.
+    """
+
+    id: str
+    created_utc: str
+    workload: Workload
+    hardware: GpuSpec | CpuSpec
+    threads: int
+    strategy: str
+    seed: int
+    settings: dict[str, Any]
+    environment: Environment
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A trial with its provenance. Immutable.
+
+    Attributes
+    ----------
+    id : int
+        Row in its file, from 1, in the order of recording.
+    created_utc : str
+        When it was recorded: ISO 8601, microseconds, "Z".
+    session : Session
+        The session that asked for it.
+    environment : Environment
+        Of the process that recorded it: a session may go on under another version.
+    trial : Trial
+        What was asked and what came back.
+    """
+
+    id: int
+    created_utc: str
+    session: Session
+    environment: Environment
+    trial: Trial
+
+
+_ScheduleBody: type[Any] = msgspec.defstruct(
+    "_ScheduleBody",
+    [
+        (field.name, field.type)
+        if field.required
+        else (field.name, field.type, field.default)
+        if field.default is not msgspec.NODEFAULT
+        else (field.name, field.type, msgspec.field(default_factory=field.default_factory))
+        for field in msgspec.structs.fields(Schedule)
+        if field.name not in ("workload", "hardware")
+    ],
+    frozen=True,
+    forbid_unknown_fields=True,
+)
+"""A `Schedule` without what is stored in `parts`; made from its fields, so that it follows them."""
+
+_TrialBody: type[Any] = msgspec.defstruct(
+    "_TrialBody",
+    [
+        (field.name, field.type) if field.required else (field.name, field.type, field.default)
+        for field in msgspec.structs.fields(Trial)
+        if field.name != "schedule"
+    ],
+    frozen=True,
+    forbid_unknown_fields=True,
+)
+"""A `Trial` without its schedule."""
+
+
+def _without(value: msgspec.Struct, *left_out: str) -> str:
+    """Return a struct's JSON without some of its fields."""
+    names = [name for name in value.__struct_fields__ if name not in left_out]
+    return msgspec.json.encode({name: getattr(value, name) for name in names}).decode()
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """Return the JSON of a schedule without its workload and hardware."""
+    return _without(schedule, "workload", "hardware")
+
+
+def schedule_of(text: str, workload: Workload, hardware: GpuSpec | CpuSpec) -> Schedule:
+    """Return the schedule that `schedule_text` wrote; raise msgspec.DecodeError if it is damaged."""
+    body = msgspec.json.decode(text, type=_ScheduleBody)
+    return Schedule(workload, hardware, **{name: getattr(body, name) for name in body.__struct_fields__})
+
+
+def trial_text(trial: Trial) -> str:
+    """Return the JSON of a trial without its schedule."""
+    return _without(trial, "schedule")
+
+
+def trial_of(text: str, schedule: Schedule) -> Trial:
+    """Return the trial that `trial_text` wrote; raise msgspec.DecodeError if it is damaged."""
+    body = msgspec.json.decode(text, type=_TrialBody)
+    return Trial(schedule, **{name: getattr(body, name) for name in body.__struct_fields__})
+
+
+def content_key(kind: str, text: str) -> str:
+    """Return the key of a part: 16 hexadecimal digits."""
+    return hashlib.sha256(f"{kind}\n{text}".encode()).hexdigest()[:16]
+
+
+def digest(*columns: object) -> str:
+    """Return 16 hexadecimal digits over the columns of a row: a row that was damaged on the disk is noticed."""
+    return hashlib.sha256("\n".join(map(str, columns)).encode()).hexdigest()[:16]
+
+
+def storable(trial: Trial) -> Trial:
+    """Return the trial without what JSON cannot hold.
+
+    An error or a prediction that is not finite (a wrong result that holds NaN) becomes None, what is no Unicode in a
+    message (a compiler's output cut in the middle) becomes question marks; the outcome stays.
+
+    Raises
+    ------
+    ValueError
+        A sample is no finite number.
+    """
+    measurement = trial.measurement
+    samples = (*measurement.times_s, *measurement.reference_times_s, measurement.build_s, measurement.run_s)
+    if not all(map(math.isfinite, samples)):
+        wrong = next(sample for sample in samples if not math.isfinite(sample))
+        raise ValueError(f"a time of the trial is {wrong}, expected finite seconds; record a failure as an outcome")
+    if measurement.max_rel_error is not None and not math.isfinite(measurement.max_rel_error):
+        measurement = msgspec.structs.replace(measurement, max_rel_error=None)
+    message = measurement.message.encode(errors="replace").decode()
+    if message != measurement.message:
+        measurement = msgspec.structs.replace(measurement, message=message)
+    if measurement is not trial.measurement:
+        trial = msgspec.structs.replace(trial, measurement=measurement)
+    if trial.predicted_s is not None and not math.isfinite(trial.predicted_s):
+        trial = msgspec.structs.replace(trial, predicted_s=None)
+    return trial

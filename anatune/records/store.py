@@ -1,0 +1,549 @@
+"""The record store: sessions and trials in one file, written by any number of processes, never rewritten."""
+
+from __future__ import annotations
+
+import datetime
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.trial import Outcome, Trial
+from anatune.core.workload import Workload
+from anatune.errors import AnatuneError, RecordError
+from anatune.records.choice import Candidate, fastest
+from anatune.records.database import Database
+from anatune.records.environment import Environment, environment
+from anatune.records.rows import has_trial, insert_session, insert_trial, session_row
+from anatune.records.schema import Record, Session, content_key, digest, schedule_of, storable, trial_of
+
+__all__ = ["RecordStore"]
+
+_PAGE = 256
+"""Rows read at a time: no reader holds back the writers' log for long."""
+_PARTS: dict[str, Any] = {"workload": Workload, "hardware": GpuSpec | CpuSpec, "environment": Environment}
+_SESSION_COLUMNS = (
+    "s.id, s.created_utc, s.workload, s.hardware, s.hardware_name, s.threads, s.strategy, s.seed, s.settings, "
+    "s.environment, s.digest"
+)
+_TRIAL_COLUMNS = (
+    "t.id, t.session, t.created_utc, t.workload, t.hardware, t.threads, t.outcome, t.schedule_key, t.schedule, "
+    "t.result, t.environment, t.digest"
+)
+
+
+class _Filter(NamedTuple):
+    """A condition in SQL with its parameters."""
+
+    text: str
+    parameters: tuple[object, ...]
+
+
+class RecordStore:
+    """A record file: one row a trial, with everything that is needed to judge, repeat and resume it.
+
+    Guarantees: what `append` returned from survives kill -9 and a crash of the system; a row is whole or absent; rows
+    are never changed; several processes and threads may write at once; safe after a fork. Order is the order of
+    recording.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file. It is made if it is missing, unless `read_only`.
+    read_only : bool
+        Change nothing; a missing file is an error.
+    timeout_s : float
+        How long to wait for other writers, s.
+
+    Raises
+    ------
+    RecordError
+        The file is damaged, of a newer version, another program's, or cannot be made or read. All methods raise it when
+        the disk is full or fails; the message says what was not recorded. What was recorded before is kept.
+
+    Examples
+    --------
+    >>> with RecordStore("tuning.sqlite") as store:  # doctest: +SKIP
+    ...     session = store.new_session(workload, hardware, threads=1, strategy="dgd", seed=0, settings={"trials": 64})
+    ...     store.append(session, trial)
+    """
+
+    def __init__(self, path: str | Path, *, read_only: bool = False, timeout_s: float = 30.0) -> None:
+        self.path = Path(path)
+        self._database = Database(self.path, read_only=read_only, timeout_s=timeout_s)
+        self._parts: dict[str, Any] = {}
+        self._sessions: dict[str, Session] = {}
+
+    def __enter__(self) -> RecordStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RecordStore({str(self.path)!r})"
+
+    def close(self) -> None:
+        """Close the file; closing twice does nothing."""
+        self._database.close()
+
+    # ---- writing -------------------------------------------------------------------------------------------
+
+    def new_session(
+        self,
+        workload: Workload,
+        hardware: GpuSpec | CpuSpec,
+        threads: int,
+        strategy: str,
+        seed: int,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """Record that a tuning session begins and return it.
+
+        Parameters
+        ----------
+        workload, hardware
+            What is tuned; the device that measures.
+        threads : int
+            Threads that kernels run with, >= 1.
+        strategy : str
+            Who asks for candidates.
+        seed : int
+            Of its random choices, in [0, 2**63).
+        settings : mapping, optional
+            Whatever else a resume needs to know; must be JSON's own types.
+        """
+        try:
+            kept = msgspec.json.decode(msgspec.json.encode(dict(settings or {})), type=dict[str, Any])
+        except (TypeError, ValueError) as error:
+            raise RecordError(f"{self.path}: settings of a session: {error}; use JSON's types") from error
+        if not 0 <= seed < 1 << 63:
+            raise RecordError(f"{self.path}: the session's seed is {seed}, expected 0 <= seed < 2**63; choose another")
+        session = Session(
+            uuid.uuid4().hex, _now(), workload, hardware, int(threads), strategy, int(seed), kept, environment()
+        )
+        self._database.write(lambda connection: insert_session(connection, session), "the session was not recorded")
+        self._sessions[session.id] = session
+        return session
+
+    def append(self, session: Session, trial: Trial) -> int:
+        """Record a trial; when this returns, the trial is on the disk.
+
+        Parameters
+        ----------
+        session : Session
+            What `new_session`, `sessions` or `latest_session` of this file returned.
+        trial : Trial
+            What came back. Its schedule may come from another device's plan, but must be of the session's workload.
+
+        Returns
+        -------
+        int
+            The record's id.
+        """
+        if trial.schedule.workload != session.workload:
+            raise RecordError(
+                f"{self.path}: the trial is of {trial.schedule.workload.describe()}, but its session of "
+                f"{session.workload.describe()}; begin a session of its own"
+            )
+        created = _now()
+        doing = f"trial {trial.number} was not recorded"
+
+        def write(connection: sqlite3.Connection) -> int:
+            if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone() is None:
+                raise RecordError(
+                    f"{self.path}: has no session {session.id}, {doing}; append with a session of this very file"
+                )
+            return insert_trial(connection, session.id, created, environment(), kept)
+
+        try:
+            kept = storable(trial)
+            return self._database.write(write, doing)
+        except ValueError as error:
+            if isinstance(error, AnatuneError):
+                raise
+            raise RecordError(f"{self.path}: {error}; {doing}") from error
+
+    def insert(self, rows: Iterable[Session | Record]) -> tuple[int, int]:
+        """Record sessions and records of another file, as they are, in one transaction: all of them or none.
+
+        What this file already has is left out, so that inserting twice does no harm.
+
+        Parameters
+        ----------
+        rows : iterable of Session or Record
+            The sessions of records may come separately or not; the ids of records are given anew.
+
+        Returns
+        -------
+        num_sessions, num_trials : int
+            How many were new.
+        """
+        kept = list(rows)
+
+        def write(connection: sqlite3.Connection) -> tuple[int, int]:
+            counts = [0, 0]
+            known: dict[str, Session] = {}
+            for row in kept:
+                session = row if isinstance(row, Session) else row.session
+                if session.id not in known:
+                    counts[0] += self._insert_missing_session(connection, session)
+                    known[session.id] = session
+                elif known[session.id] != session:
+                    raise self._other_session(session)
+                if isinstance(row, Record) and not has_trial(connection, row):
+                    insert_trial(connection, session.id, row.created_utc, row.environment, storable(row.trial))
+                    counts[1] += 1
+            return counts[0], counts[1]
+
+        return self._database.write(write, "nothing of it was recorded")
+
+    def _insert_missing_session(self, connection: sqlite3.Connection, session: Session) -> int:
+        """Insert a session that the file lacks; return how many rows that were."""
+        found = connection.execute("SELECT digest FROM sessions WHERE id = ?", (session.id,)).fetchone()
+        if found is None:
+            insert_session(connection, session)
+            return 1
+        if found[0] != session_row(session)[-1] and self.session(session.id) != session:
+            raise self._other_session(session)
+        return 0
+
+    def _other_session(self, session: Session) -> RecordError:
+        return RecordError(
+            f"{self.path}: session {session.id} is there with other contents; nothing was recorded, "
+            "insert into a new file"
+        )
+
+    # ---- reading -------------------------------------------------------------------------------------------
+
+    def trials(
+        self,
+        workload: Workload | None = None,
+        hardware: GpuSpec | CpuSpec | str | None = None,
+        session: Session | str | None = None,
+        threads: int | None = None,
+        outcome: Outcome | str | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        """Return the records that meet all conditions given, in the order of recording.
+
+        Parameters
+        ----------
+        workload : Workload, optional
+            What is computed.
+        hardware : spec or str, optional
+            Where it was measured: a spec's name and contents, or only the name.
+        session : Session or str, optional
+            The session or its id.
+        threads : int, optional
+            Threads of the kernels.
+        outcome : Outcome or str, optional
+            How they ended ("ok", "build_error", ...).
+        limit : int, optional
+            Return only the last ones, at most this many.
+
+        Raises
+        ------
+        RecordError
+            The file or one of the rows is damaged.
+        """
+        return list(self.iterate(workload, hardware, session, threads, outcome, limit))
+
+    def iterate(
+        self,
+        workload: Workload | None = None,
+        hardware: GpuSpec | CpuSpec | str | None = None,
+        session: Session | str | None = None,
+        threads: int | None = None,
+        outcome: Outcome | str | None = None,
+        limit: int | None = None,
+        *,
+        on_damage: Callable[[str], None] | None = None,
+    ) -> Iterator[Record]:
+        """Yield what `trials` returns without holding all of it.
+
+        Parameters
+        ----------
+        workload, hardware, session, threads, outcome, limit
+            As for `trials`.
+        on_damage : callable, optional
+            Called with a line for each row that is damaged, which is then left out; without it that is an error.
+        """
+        wanted = self._condition(workload, hardware, session, threads, outcome)
+        source = f"FROM trials t LEFT JOIN sessions s ON s.id = t.session WHERE {wanted.text}"
+        last = 0
+        if limit is not None:
+            if limit < 1:
+                return
+            rows = self._database.read(
+                f"SELECT t.id {source} ORDER BY t.id DESC LIMIT 1 OFFSET ?", (*wanted.parameters, limit - 1)
+            )
+            last = rows[0][0] - 1 if rows else 0
+        while True:
+            rows = self._database.read(
+                f"SELECT {_TRIAL_COLUMNS} {source} AND t.id > ? ORDER BY t.id LIMIT {_PAGE}",
+                (*wanted.parameters, last),
+            )
+            for row in rows:
+                try:
+                    record = self._record(row)
+                except RecordError as error:
+                    if on_damage is None:
+                        raise
+                    on_damage(str(error))
+                    continue
+                yield record
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1][0]
+
+    def sessions(
+        self,
+        workload: Workload | None = None,
+        hardware: GpuSpec | CpuSpec | str | None = None,
+        threads: int | None = None,
+        strategy: str | None = None,
+    ) -> list[Session]:
+        """Return the sessions that meet all conditions given, in the order in which they began."""
+        wanted = self._session_condition(workload, hardware, threads, strategy)
+        rows = self._database.read(
+            f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE {wanted.text} ORDER BY s.number", wanted.parameters
+        )
+        return [self._session(row) for row in rows]
+
+    def session(self, session_id: str) -> Session:
+        """Return one session by its id.
+
+        Raises
+        ------
+        RecordError
+            There is no such session, or its row is damaged.
+        """
+        if session_id not in self._sessions:
+            rows = self._database.read(f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE s.id = ?", (session_id,))
+            if not rows:
+                raise RecordError(
+                    f"{self.path}: has no session {session_id!r}; `anatune records list --sessions` shows those it has"
+                )
+            self._session(rows[0])
+        return self._sessions[session_id]
+
+    def latest_session(
+        self, workload: Workload, hardware: GpuSpec | CpuSpec, threads: int, strategy: str
+    ) -> Session | None:
+        """Return the session to resume: the last one of this workload, hardware, threads and strategy, or None."""
+        wanted = self._session_condition(workload, hardware, threads, strategy)
+        rows = self._database.read(
+            f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE {wanted.text} ORDER BY s.number DESC LIMIT 1",
+            wanted.parameters,
+        )
+        return self._session(rows[0]) if rows else None
+
+    def counts(self, session: Session | str) -> dict[Outcome, int]:
+        """Return how many trials of a session ended how; outcomes that did not occur are left out."""
+        found = dict(
+            self._database.read(
+                "SELECT outcome, count(*) FROM trials WHERE session = ? GROUP BY outcome", (_session_id(session),)
+            )
+        )
+        return {outcome: found[outcome.value] for outcome in Outcome if outcome.value in found}
+
+    def best(
+        self,
+        workload: Workload,
+        hardware: GpuSpec | CpuSpec | str | None = None,
+        threads: int | None = None,
+        session: Session | str | None = None,
+    ) -> Record | None:
+        """Return the record of the fastest schedule, None if nothing has run; see `records.choice` for the rule."""
+        found = self.bests(workload, hardware, threads, session)
+        return min(found, key=_time, default=None)
+
+    def bests(
+        self,
+        workload: Workload | None = None,
+        hardware: GpuSpec | CpuSpec | str | None = None,
+        threads: int | None = None,
+        session: Session | str | None = None,
+    ) -> list[Record]:
+        """Return the best record of each workload, hardware and number of threads, in the order of first trials."""
+        wanted = self._condition(workload, hardware, session, threads, None)
+        rows = self._database.read(
+            "SELECT t.id, t.schedule_key, t.outcome, t.result, t.workload, s.hardware, t.threads "
+            f"FROM trials t JOIN sessions s ON s.id = t.session WHERE {wanted.text} "
+            "AND t.outcome IN ('ok', 'wrong_result') ORDER BY t.id",
+            wanted.parameters,
+        )
+        groups: dict[tuple[str, str, int], list[Candidate]] = {}
+        for row_id, key, outcome, result, *group in rows:
+            times: tuple[float, ...] = ()
+            references: tuple[float, ...] = ()
+            if outcome == Outcome.OK.value:
+                try:
+                    measured = msgspec.json.decode(result, type=_Samples).measurement
+                except msgspec.DecodeError as error:
+                    raise self._damaged(row_id, error) from error
+                times, references = measured.times_s, measured.reference_times_s
+            groups.setdefault((group[0], group[1], group[2]), []).append(
+                Candidate(row_id, key, outcome == Outcome.OK.value, times, references)
+            )
+        chosen = [fastest(candidates) for candidates in groups.values()]
+        return [self._by_id(row_id) for row_id in chosen if row_id is not None]
+
+    def _by_id(self, row_id: int) -> Record:
+        return self._record(self._database.read(f"SELECT {_TRIAL_COLUMNS} FROM trials t WHERE t.id = ?", (row_id,))[0])
+
+    # ---- conditions ----------------------------------------------------------------------------------------
+
+    def _condition(
+        self,
+        workload: Workload | None,
+        hardware: GpuSpec | CpuSpec | str | None,
+        session: Session | str | None,
+        threads: int | None,
+        outcome: Outcome | str | None,
+    ) -> _Filter:
+        """Return the condition on trials ``t`` and their sessions ``s``."""
+        parts = [self._workload_condition("t", workload), self._hardware_condition(hardware)]
+        if session is not None:
+            parts.append(_Filter("t.session = ?", (_session_id(session),)))
+        if threads is not None:
+            parts.append(_Filter("t.threads = ?", (threads,)))
+        if outcome is not None:
+            parts.append(_Filter("t.outcome = ?", (_outcome(outcome).value,)))
+        return _all(parts)
+
+    def _session_condition(
+        self,
+        workload: Workload | None,
+        hardware: GpuSpec | CpuSpec | str | None,
+        threads: int | None,
+        strategy: str | None,
+    ) -> _Filter:
+        parts = [self._workload_condition("s", workload), self._hardware_condition(hardware)]
+        if threads is not None:
+            parts.append(_Filter("s.threads = ?", (threads,)))
+        if strategy is not None:
+            parts.append(_Filter("s.strategy = ?", (strategy,)))
+        return _all(parts)
+
+    def _workload_condition(self, table: str, workload: Workload | None) -> _Filter:
+        return _Filter("1", ()) if workload is None else _among(f"{table}.workload", self._keys("workload", workload))
+
+    def _hardware_condition(self, hardware: GpuSpec | CpuSpec | str | None) -> _Filter:
+        if hardware is None:
+            return _Filter("1", ())
+        if isinstance(hardware, str):
+            return _Filter("s.hardware_name = ?", (hardware,))
+        return _among("s.hardware", self._keys("hardware", hardware))
+
+    def _keys(self, kind: str, value: Workload | GpuSpec | CpuSpec) -> list[str]:
+        """Return the keys of the parts that equal `value`.
+
+        Objects are compared, not keys: a newer anatune may write the same spec with one more field.
+        """
+        found = self._database.read("SELECT key FROM parts WHERE kind = ?", (kind,))
+        return [key for (key,) in found if self._part(kind, key) == value]
+
+    # ---- rows to objects -----------------------------------------------------------------------------------
+
+    def _part(self, kind: str, key: str) -> Any:
+        """Return a workload, spec or environment by its key."""
+        if key not in self._parts:
+            rows = self._database.read("SELECT kind, json FROM parts WHERE key = ?", (key,))
+            if not rows or content_key(kind, rows[0][1]) != key:
+                problem = "is damaged" if rows else "is missing"
+                raise RecordError(f"{self.path}: {kind} {key} {problem}; {_LEFT_OUT}")
+            try:
+                self._parts[key] = msgspec.json.decode(rows[0][1], type=_PARTS[kind])
+            except (msgspec.DecodeError, AnatuneError) as error:
+                raise RecordError(f"{self.path}: {kind} {key} cannot be read ({error}); {_LEFT_OUT}") from error
+        return self._parts[key]
+
+    def _session(self, row: tuple[Any, ...]) -> Session:
+        session_id, created, workload, hardware, _, threads, strategy, seed, settings, ran_under, stored = row
+        if session_id not in self._sessions:
+            if digest(*row[:-1]) != stored:
+                raise RecordError(f"{self.path}: session {session_id} is damaged; {_LEFT_OUT}")
+            self._sessions[session_id] = Session(
+                session_id,
+                created,
+                self._part("workload", workload),
+                self._part("hardware", hardware),
+                threads,
+                strategy,
+                seed,
+                msgspec.json.decode(settings, type=dict[str, Any]),
+                self._part("environment", ran_under),
+            )
+        return self._sessions[session_id]
+
+    def _record(self, row: tuple[Any, ...]) -> Record:
+        row_id, session, created, workload, hardware, _, _, _, schedule, result, ran_under, stored = row
+        if digest(*row[1:-1]) != stored:
+            raise self._damaged(row_id)
+        try:
+            made = schedule_of(schedule, self._part("workload", workload), self._part("hardware", hardware))
+            trial = trial_of(result, made)
+        except msgspec.DecodeError as error:
+            raise self._damaged(row_id, error) from error
+        return Record(row_id, created, self.session(session), self._part("environment", ran_under), trial)
+
+    def _damaged(self, row_id: int, error: Exception | None = None) -> RecordError:
+        why = f" ({error})" if error else ""
+        return RecordError(f"{self.path}: trial with id {row_id} is damaged{why}; {_LEFT_OUT}")
+
+
+_LEFT_OUT = "`anatune records export --format jsonl` saves all that can be read"
+
+
+class _Times(msgspec.Struct, frozen=True):
+    """The samples of a stored measurement."""
+
+    times_s: tuple[float, ...] = ()
+    reference_times_s: tuple[float, ...] = ()
+
+
+class _Samples(msgspec.Struct, frozen=True):
+    """A stored result as far as choosing the best needs it."""
+
+    measurement: _Times
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _time(record: Record) -> float:
+    time_s = record.trial.measurement.time_s
+    return float("inf") if time_s is None else time_s
+
+
+def _session_id(session: Session | str) -> str:
+    return session if isinstance(session, str) else session.id
+
+
+def _outcome(outcome: Outcome | str) -> Outcome:
+    try:
+        return Outcome(outcome)
+    except ValueError:
+        known = ", ".join(one.value for one in Outcome)
+        raise RecordError(f"outcome is {outcome!r}, expected one of {known}") from None
+
+
+def _all(parts: list[_Filter]) -> _Filter:
+    """Return the conjunction of conditions."""
+    texts = [part.text for part in parts if part.text != "1"]
+    return _Filter(" AND ".join(texts) or "1", tuple(value for part in parts for value in part.parameters))
+
+
+def _among(column: str, values: list[str]) -> _Filter:
+    """Return the condition that a column is one of some values; none of them: nothing meets it."""
+    return _Filter(f"{column} IN ({', '.join('?' * len(values))})", tuple(values))
