@@ -88,12 +88,15 @@ class Strided:
                 self._per_axis[term.axis] = self._per_axis.get(term.axis, 0) + stride
 
     def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
         return self._per_axis.get(loop.axis, 0) * loop.step
 
     def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
         return self._per_axis.get(axis, 0) * elements
 
     def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
         return self._per_axis.get(axis, 0)
 
 
@@ -155,11 +158,13 @@ class Slivers:
         return -(-sizes[self.nest.simd_axis] // self.nest.lanes) * self.nest.lanes
 
     def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
         if loop.axis in self.nest.parts:
             return self.call_stride(loop.axis, loop.step, sizes)
         return self._reduction.get((loop.axis, loop.level), 0) * self.tile_size(sizes)
 
     def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
         if axis == self.nest.simd_axis and self.has_lanes:
             elements = elements // self._segment * self._padded + elements % self._segment
         elif axis not in self.rows:
@@ -167,6 +172,7 @@ class Slivers:
         return elements * self._tile(axis, sizes)
 
     def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
         if axis == self.nest.simd_axis:
             return 1 if self.has_lanes else 0
         if axis not in self.rows:

@@ -15,7 +15,7 @@ step : one unrolled iteration of the reduction.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anatune.errors import BuildError
 
@@ -99,6 +99,11 @@ class Microkernel:
     """Divisor of the sums ("average")."""
     epilogue: tuple[tuple[str, EpilogueOperand | None], ...] = ()
     attributes: str = field(default="", compare=False)
+
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether partial sums are kept in a buffer of the accumulator's dtype instead of the narrower result."""
+        return self.is_partial and self.result.dtype != self.accumulator
 
     @property
     def num_vectors(self) -> int:
@@ -244,6 +249,9 @@ class _Code:
         value = self.narrow(value, dtype, lanes)
         if used == lanes:
             self.line(f"  store {kind} {value}, ptr {pointer}, align {_align(dtype)}")
+        elif _LLVM_TYPE[dtype] != self.scalar:
+            # LLVM 20 turns a masked store of one truncated lane into a store of the untruncated one
+            self.store_lanes(value, pointer, dtype, 1, used)
         else:
             self.call_void(
                 f"llvm.masked.store.v{lanes}{_suffix(dtype)}.p0",
@@ -254,6 +262,14 @@ class _Code:
                     (f"<{lanes} x i1>", _lane_mask(used, lanes)),
                 ],
             )
+
+    def store_lanes(self, value: str, pointer: str, dtype: str, stride: int, used: int) -> None:
+        """Store the first `used` elements of a vector of `dtype`, `stride` elements apart."""
+        kind = _LLVM_TYPE[dtype]
+        for lane in range(used):
+            element = self.emit(f"extractelement <{self.kernel.lanes} x {kind}> {value}, i64 {lane}")
+            address = self.address(pointer, dtype, lane * stride)
+            self.line(f"  store {kind} {element}, ptr {address}, align {_align(dtype)}")
 
     def transpose(self, rows: list[str]) -> list[str]:
         """Return the columns of up to `lanes` vectors: column l holds lane l of every row."""
@@ -365,18 +381,21 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     """Return (the function, the declarations it needs).
 
     The function is ``void name(ptr operand, i64 offset, ..., ptr result, i64 offset, ptr epilogue operand, i64 offset,
-    ..., i32 flags)``; offsets in elements; flags: 1 the sums go on from the result, 2 more calls will follow.
+    ..., i32 flags)``; offsets in elements; flags: 1 the sums go on from the result, 2 more calls will follow. Where
+    `keeps_sums`, a pointer and offset of the partial sums follow the epilogue's.
     """
     code = _Code(kernel)
     count = len(kernel.operands)
     extra = [operand for _, operand in kernel.epilogue if operand is not None]
-    arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(count + 1 + len(extra))]
+    dtypes = [operand.dtype for operand in (*kernel.operands, kernel.result, *extra)]
+    if kernel.keeps_sums:
+        dtypes.append(kernel.accumulator)
+    arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(len(dtypes))]
     code.line(
         f"define internal void @{kernel.name}({', '.join(arguments)}, i32 %flags) noinline nounwind "
         f"{kernel.attributes} {{"
     )
     code.line("entry:")
-    dtypes = [operand.dtype for operand in (*kernel.operands, kernel.result, *extra)]
     bases = [code.emit(f"getelementptr {_LLVM_TYPE[dtype]}, ptr %p{i}, i64 %o{i}") for i, dtype in enumerate(dtypes)]
     tiles = [(row, vector) for row in range(len(kernel.result.rows)) for vector in range(kernel.num_vectors)]
     start = "entry"
@@ -388,7 +407,7 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
             code.line("  %goes_on = icmp ne i32 %bit, 0")
             code.line("  br i1 %goes_on, label %reload, label %begin")
             code.line("reload:")
-            loaded = _load_result(code, bases[count])
+            loaded = _load_result(code, *_sums(kernel, bases))
             code.line("  br label %begin")
             code.line("begin:")
             for tile in tiles:
@@ -396,7 +415,7 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
                 first[tile] = merged
             start = "begin"
     final = _loops(code, bases[:count], first, start)
-    _finish(code, bases[count], bases[count + 1 :], final)
+    _finish(code, bases, final)
     code.line("  ret void")
     code.line("}")
     return "\n".join(code.lines), code.declared
@@ -509,9 +528,16 @@ def _used(kernel: Microkernel, vector: int) -> int:
     return min(kernel.lanes, kernel.size - vector * kernel.lanes)
 
 
-def _load_result(code: _Code, base: str) -> dict[tuple[int, int], str]:
+def _sums(kernel: Microkernel, bases: list[str]) -> tuple[str, Result]:
+    """Return where partial sums are kept: the result, or a buffer of the accumulator's dtype with its addresses."""
+    if kernel.keeps_sums:
+        return bases[-1], replace(kernel.result, dtype=kernel.accumulator)
+    return bases[len(kernel.operands)], kernel.result
+
+
+def _load_result(code: _Code, base: str, result: Result) -> dict[tuple[int, int], str]:
     """Load the tile that earlier calls left behind."""
-    kernel, result = code.kernel, code.kernel.result
+    kernel = code.kernel
     loaded: dict[tuple[int, int], str] = {}
     for vector in range(kernel.num_vectors):
         used = _used(kernel, vector)
@@ -532,24 +558,25 @@ def _load_result(code: _Code, base: str) -> dict[tuple[int, int], str]:
     return loaded
 
 
-def _finish(code: _Code, base: str, extra: list[str], final: dict[tuple[int, int], str]) -> None:
-    """Scale, apply the epilogue (after the last call only) and store."""
-    kernel = code.kernel
+def _finish(code: _Code, bases: list[str], final: dict[tuple[int, int], str]) -> None:
+    """Divide and apply the epilogue (after the last call only), and store."""
+    kernel, result = code.kernel, code.kernel.result
+    base, extra = bases[len(kernel.operands)], bases[len(kernel.operands) + 1 :]
     if kernel.simd_reduction:
-        _finish_scalar(code, base, extra, final)
+        _finish_scalar(code, bases, final)
         return
-    has_end = kernel.count != 1 or kernel.epilogue
+    has_end = kernel.count != 1 or kernel.epilogue or kernel.keeps_sums
     if has_end and kernel.is_partial:
         code.line("  %more_bit = and i32 %flags, 2")
         code.line("  %more = icmp ne i32 %more_bit, 0")
         code.line("  br i1 %more, label %keep, label %finish")
         code.line("finish:")
-        _store(code, base, _epilogue(code, extra, final))
+        _store(code, base, result, _epilogue(code, extra, final))
         code.line("  ret void")
         code.line("keep:")
-        _store(code, base, final)
+        _store(code, *_sums(kernel, bases), final)
         return
-    _store(code, base, _epilogue(code, extra, final) if has_end else final)
+    _store(code, base, result, _epilogue(code, extra, final) if has_end else final)
 
 
 def _epilogue(code: _Code, extra: list[str], final: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
@@ -558,7 +585,7 @@ def _epilogue(code: _Code, extra: list[str], final: dict[tuple[int, int], str]) 
     values = dict(final)
     if kernel.count != 1:
         values = {tile: code.divide(v, kernel.count) for tile, v in values.items()}
-    for step, operand in kernel.epilogue:
+    for _, operand in kernel.epilogue:
         if operand is None:
             values = {tile: code.maximum(v, code.constant(0.0)) for tile, v in values.items()}
             continue
@@ -574,9 +601,9 @@ def _epilogue(code: _Code, extra: list[str], final: dict[tuple[int, int], str]) 
     return values
 
 
-def _store(code: _Code, base: str, values: dict[tuple[int, int], str]) -> None:
+def _store(code: _Code, base: str, result: Result, values: dict[tuple[int, int], str]) -> None:
     """Store the tile: whole vectors, transposed groups of rows, or element by element."""
-    kernel, result = code.kernel, code.kernel.result
+    kernel = code.kernel
     for vector in range(kernel.num_vectors):
         used = _used(kernel, vector)
         start = vector * kernel.lanes * result.lane_stride
@@ -594,47 +621,41 @@ def _store(code: _Code, base: str, values: dict[tuple[int, int], str]) -> None:
         else:
             for row, offset in enumerate(result.rows):
                 narrowed = code.narrow(values[row, vector], result.dtype, kernel.lanes)
-                kind = _LLVM_TYPE[result.dtype]
-                for lane in range(used):
-                    element = code.emit(f"extractelement <{kernel.lanes} x {kind}> {narrowed}, i64 {lane}")
-                    pointer = code.address(base, result.dtype, offset + start + lane * result.lane_stride)
-                    code.line(f"  store {kind} {element}, ptr {pointer}, align {_align(result.dtype)}")
+                pointer = code.address(base, result.dtype, offset + start)
+                code.store_lanes(narrowed, pointer, result.dtype, result.lane_stride, used)
 
 
-def _finish_scalar(code: _Code, base: str, extra: list[str], final: dict[tuple[int, int], str]) -> None:
-    """Reduce each accumulator to one element; go on from, scale, finish and store it as lane 0 of a vector."""
+def _finish_scalar(code: _Code, bases: list[str], final: dict[tuple[int, int], str]) -> None:
+    """Reduce each accumulator to one element; go on from, divide, finish and store it as lane 0 of a vector."""
     kernel, result = code.kernel, code.kernel.result
-    flags_used = kernel.is_partial
-    if flags_used:
+    base, extra = bases[len(kernel.operands)], bases[len(kernel.operands) + 1 :]
+    sums_base, sums = _sums(kernel, bases)
+    if kernel.is_partial:
         code.line("  %bit = and i32 %flags, 1")
         code.line("  %goes_on = icmp ne i32 %bit, 0")
-        code.line("  %more_bit = and i32 %flags, 2")
-        code.line("  %more = icmp ne i32 %more_bit, 0")
     neutral = code.neutral() if kernel.body == "max" else code.constant(0.0)
-    pointers = list(extra)
     for (row, _), value in final.items():
         total = code.splat(code.horizontal(value))
-        address = code.address(base, result.dtype, result.rows[row])
-        if flags_used:  # the element exists but may hold anything (NaN) before the first call
-            old = code.load_vector(address, result.dtype, 0, 1)
+        if kernel.is_partial:  # the element exists but may hold anything (NaN) before the first call
+            address = code.address(sums_base, sums.dtype, sums.rows[row])
+            old = code.load_vector(address, sums.dtype, 0, 1)
             old = code.emit(f"select i1 %goes_on, {code.vector} {old}, {code.vector} {neutral}")
             total = code.maximum(old, total) if kernel.body == "max" else code.binary("add", old, total)
-        done = total
-        if kernel.count != 1:
-            done = code.divide(done, kernel.count)
-        remaining = iter(pointers)
+            code.store_lanes(total, address, sums.dtype, 1, 1)
+        done = code.divide(total, kernel.count) if kernel.count != 1 else total
+        pointers = iter(extra)
         for _, operand in kernel.epilogue:
             if operand is None:
                 done = code.maximum(done, code.constant(0.0))
                 continue
-            pointer = code.address(next(remaining), operand.dtype, operand.rows[row])
+            pointer = code.address(next(pointers), operand.dtype, operand.rows[row])
             done = code.binary("add", done, code.load_vector(pointer, operand.dtype, 0, 1))
-        if flags_used and done != total:
-            done = code.emit(f"select i1 %more, {code.vector} {total}, {code.vector} {done}")
-        kind = _LLVM_TYPE[result.dtype]
-        narrowed = code.narrow(done, result.dtype, kernel.lanes)
-        element = code.emit(f"extractelement <{kernel.lanes} x {kind}> {narrowed}, i64 0")
-        code.line(f"  store {kind} {element}, ptr {address}, align {_align(result.dtype)}")
+        if kernel.is_partial:
+            code.line("  %more_bit" + str(row) + " = and i32 %flags, 2")
+            more = code.emit(f"icmp ne i32 %more_bit{row}, 0")
+            done = code.emit(f"select i1 {more}, {code.vector} {total}, {code.vector} {done}")
+        address = code.address(base, result.dtype, result.rows[row])
+        code.store_lanes(code.narrow(done, result.dtype, kernel.lanes), address, result.dtype, 1, 1)
 
 
 def module_ir(functions: Sequence[tuple[str, set[str]]], num_loops: int = 8) -> str:

@@ -16,6 +16,14 @@ from anatune.errors import BuildError
 
 __all__ = ["Program", "program_of"]
 
+_LOWEST = {
+    "float32": 'T.reinterpret("float32", T.uint32(0xFF800000))',
+    "float16": 'T.reinterpret("float16", T.uint16(0xFC00))',
+    "bfloat16": 'T.reinterpret("bfloat16", T.uint16(0xFF80))',
+    "int8": "T.int8(-128)",
+}
+"""Neutral element of the largest value."""
+
 _LARGEST_BUFFER = 2**31 - 1
 """Elements a buffer may have: indices are 32-bit."""
 
@@ -221,13 +229,23 @@ class _Lowering:
             if pointer != access.tensor:
                 self.copy(text, access, layout, pointer)
         shapes = dict(self.parameters())
+        keeps_sums = any(kernel.keeps_sums for _, kernel in kernels)
+        if keeps_sums:
+            write = self.workload.write
+            dtype = ACCUMULATOR_DTYPE[self.workload.dtype]
+            text.line(f'{write.tensor}_sums = T.sblock_alloc_buffer(({write.num_elements},), "{dtype}")')
         text.open('with T.sblock("nest"):')
         names = [*pointers, *(access.tensor for access in self.workload.epilogue_reads)]
         regions = [f"{name}[{_full(_shape_of(shapes, name, self.workload, self.layouts))}]" for name in names]
         text.line(f"T.reads({', '.join(regions)})")
         written = self.workload.write
-        text.line(f"T.writes({written.tensor}[{_full(written.shape)}])")
-        self._loops(text, kernels, [*pointers, written.tensor, *names[len(pointers) :]])
+        regions = [f"{written.tensor}[{_full(written.shape)}]"]
+        pointers = [*pointers, written.tensor, *names[len(pointers) :]]
+        if keeps_sums:
+            regions.append(f"{written.tensor}_sums[0:{written.num_elements}]")
+            pointers.append(f"{written.tensor}_sums")
+        text.line(f"T.writes({', '.join(regions)})")
+        self._loops(text, kernels, pointers)
         text.close()
         return str(text)
 
@@ -255,9 +273,10 @@ class _Lowering:
             position = " + ".join(name for name, _ in sums)
             end = sum(loop.extent - 1 for _, loop in sums)
             flags = f"T.Select({position} > 0, 1, 0) + T.Select({position} < {end}, 2, 0)"
-        accesses = [*self.workload.reads, self.workload.write, *self.workload.epilogue_reads]
         layouts: list[Layout] = [*self.layouts, self.result]
         layouts += [layout_of(access, nest, self.workload, packed=False) for access in self.workload.epilogue_reads]
+        if len(pointers) > len(layouts):
+            layouts.append(self.result)  # partial sums lie as the result does
         for parts, kernel in kernels:
             sizes = {axis: part.size for axis, part in parts.items()}
             inside = 0
@@ -268,7 +287,7 @@ class _Lowering:
                     inside += 1
                     calls.append((axis, f"c_{axis}"))
             arguments = []
-            for _, layout, pointer in zip(accesses, layouts, pointers, strict=True):
+            for layout, pointer in zip(layouts, pointers, strict=True):
                 constant = layout.base
                 terms = [(variables[loop], layout.loop_stride(loop, sizes)) for loop in nest.cache]
                 for axis, part in parts.items():
@@ -311,9 +330,8 @@ class _Lowering:
     def _fill(self, access: Access) -> str:
         """Value outside the tensor: the neutral element of the body."""
         if self.workload.body != "max":
-            return _literal(0, access.dtype)
-        lowest = {"int8": -128, "float16": -65504}.get(access.dtype, -3.4028234663852886e38)
-        return _literal(lowest, access.dtype)
+            return f'T.Cast("{access.dtype}", 0)'
+        return _LOWEST[access.dtype]
 
     def _copy_strided(self, text: _Text, access: Access, layout: Strided, target: str) -> None:
         """Fill the part that the tensor has, then the borders, slab by slab."""
@@ -443,18 +461,12 @@ class _Lowering:
         text.line(f"{target}[{_sum(terms, constant)}] = {value}")
 
 
-def _literal(value: float, dtype: str) -> str:
-    if dtype in ("int8", "int32"):
-        return f'T.Cast("{dtype}", {int(value)})'
-    return f'T.Cast("{dtype}", T.float32({float(value)!r}))' if dtype != "float32" else f"T.float32({float(value)!r})"
-
-
 def _buffer(shape: Sequence[int], dtype: str) -> str:
     return f'T.Buffer(({", ".join(map(str, shape))}{"," if len(shape) == 1 else ""}), "{dtype}")'
 
 
 def _full(shape: Sequence[int]) -> str:
-    return ", ".join(f"0:{extent}" for extent in shape) or "0:1"
+    return ", ".join(f"0:{extent}" for extent in shape) or "()"
 
 
 def _shape_of(
