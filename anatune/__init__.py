@@ -30,6 +30,8 @@ _PUBLIC = {
     "plan": "anatune.api",
     "predict": "anatune.api",
     "Plan": "anatune.api",
+    **dict.fromkeys(("build", "inspect", "verify", "Verification"), "anatune.measure.verify"),
+    "Kernel": "anatune.measure.kernel",
 }  # fmt: skip
 
 __all__ = sorted([*_PUBLIC, "__version__"])

@@ -1,0 +1,61 @@
+"""Which cores time kernels and which build them, so that neither disturbs the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["CorePlan", "physical_cores", "plan_cores"]
+
+_MOST_BUILDERS = 4
+
+
+class CorePlan(NamedTuple):
+    """Logical CPUs of the runner and of the builders (empty: not pinned), builders, whether they work side by side."""
+
+    runner: tuple[int, ...]
+    builders: tuple[int, ...]
+    num_builders: int
+    overlap: bool
+
+
+def physical_cores(root: str | Path = "/", allowed: set[int] | None = None) -> dict[int, tuple[int, ...]]:
+    """Return the physical cores that this process may use: first logical CPU -> its usable logical CPUs.
+
+    Two threads of one core share its vector units: a build on one would slow a kernel on the other. Empty where the
+    system does not tell which cores it gives (macOS).
+    """
+    if allowed is None:
+        allowed = set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()
+    cores: dict[int, list[int]] = {}
+    for cpu in sorted(allowed):
+        path = Path(root) / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        try:
+            first = int(path.read_text().replace(",", "-").split("-")[0])
+        except (OSError, ValueError):
+            first = cpu
+        cores.setdefault(first, []).append(cpu)
+    return {first: tuple(cpus) for first, cpus in cores.items()}
+
+
+def plan_cores(threads: int, cores: Mapping[int, tuple[int, ...]]) -> CorePlan:
+    """Share the cores: the last `threads` ones time kernels (the first serve most interrupts), the others build.
+
+    With fewer cores than `threads` + 1 building and timing take turns on all of them.
+    """
+    ordered = [cores[first] for first in sorted(cores)]
+    if not ordered:
+        spare = (os.cpu_count() or 1) - threads
+        return CorePlan((), (), max(1, min(_MOST_BUILDERS, spare)), spare > 0)
+    everything = tuple(cpu for core in ordered for cpu in core)
+    if len(ordered) <= threads:
+        return CorePlan(everything, everything, min(_MOST_BUILDERS, len(ordered)), False)
+    runner, builders = ordered[len(ordered) - threads :], ordered[: len(ordered) - threads]
+    return CorePlan(
+        tuple(core[0] for core in runner),
+        tuple(cpu for core in builders for cpu in core),
+        min(_MOST_BUILDERS, len(builders)),
+        True,
+    )

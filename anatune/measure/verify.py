@@ -1,0 +1,124 @@
+"""The library calls on one schedule: build it into this process, verify it against float64, ask the compiler."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from anatune.core.schedule import Schedule
+from anatune.errors import BuildError, RunError, SpaceError
+from anatune.measure.correctness import expected, random_inputs
+from anatune.measure.kernel import Kernel
+
+__all__ = ["Verification", "build", "inspect", "verify"]
+
+
+class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether a schedule computes what its workload says.
+
+    Attributes
+    ----------
+    ok : bool
+        It was built, ran, and its result is right.
+    max_rel_error : float or None
+        Largest error over the largest magnitude of the float64 reference; None if nothing was computed.
+    message : str
+        Why it is not ok, in one line.
+    tolerance : float
+        Largest error that rounding explains.
+    """
+
+    ok: bool
+    max_rel_error: float | None = None
+    message: str = ""
+    tolerance: float = 0.0
+
+
+def build(schedule: Schedule, threads: int = 1) -> Kernel:
+    """Compile a schedule and load it into this process.
+
+    Parameters
+    ----------
+    schedule
+        Of the CPU template.
+    threads
+        Threads that a call uses, where the schedule has a parallel loop.
+
+    Returns
+    -------
+    Kernel
+        ``kernel(*arrays)``, ``kernel.random_call()``.
+
+    Raises
+    ------
+    SpaceError
+        It is no schedule, or it contradicts itself.
+    BuildError
+        It cannot be lowered or compiled, or its hardware is no CPU.
+    RunError
+        It was built for another kind of processor than this one's and cannot be loaded.
+    MissingDependencyError
+        TVM is not installed.
+    """
+    from anatune.codegen.cpu import compile_schedule
+
+    if not isinstance(schedule, Schedule):
+        raise SpaceError(f"schedule is {schedule!r:.60}, expected a Schedule; take one from anatune.plan(...)")
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise SpaceError(f"threads is {threads!r}, expected an integer >= 1")
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="anatune-"))
+    except OSError as error:
+        raise BuildError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
+    try:
+        artifact = compile_schedule(schedule, folder, threads=threads)
+        return Kernel(schedule.workload, artifact, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verification:
+    """Build a schedule, run it on random operands and compare with float64.
+
+    It runs in this process, without a time limit: measuring, which does not trust kernels, has processes for that.
+    The result is filled with NaN first; operands, packed constants and the memory around them must be unchanged.
+
+    Raises
+    ------
+    SpaceError
+        It is no schedule.
+    MissingDependencyError
+        TVM is not installed.
+    """
+    try:
+        kernel = build(schedule, threads)
+    except BuildError as error:
+        return Verification(False, message=str(error))
+    inputs = random_inputs(schedule.workload, seed)
+    want = expected(schedule.workload, inputs)
+    try:
+        answer = kernel.prepare(inputs, guarded=True).check(schedule.workload, want)
+    except (RunError, RuntimeError, ValueError, TypeError) as error:  # TVM raises what its checks find
+        lines = str(error).splitlines() or [type(error).__name__]
+        return Verification(False, message=lines[-1].strip(), tolerance=want.tolerance)
+    return Verification(answer.ok, answer.max_rel_error, answer.message, want.tolerance)
+
+
+def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
+    """Return what the compiler's output says about a schedule: spills, code size, vector registers, FLOP of a call.
+
+    Raises
+    ------
+    SpaceError, BuildError, MissingDependencyError
+        As `build`; nothing is loaded or run.
+    """
+    from anatune.codegen.cpu import compile_schedule
+
+    if not isinstance(schedule, Schedule):
+        raise SpaceError(f"schedule is {schedule!r:.60}, expected a Schedule; take one from anatune.plan(...)")
+    with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
+        return dict(compile_schedule(schedule, Path(folder), threads=threads).facts)
