@@ -17,6 +17,7 @@ from anatune import __version__
 from anatune.cli.hardware import app as hardware_app
 from anatune.cli.output import UsageError
 from anatune.cli.plan import plan
+from anatune.cli.records import app as records_app
 from anatune.errors import AnatuneError
 
 __all__ = ["app", "main", "run"]
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command("plan", no_args_is_help=False)(plan)
 app.add_typer(hardware_app, name="hw")
+app.add_typer(records_app, name="records")
 
 
 def _print_version(wanted: bool) -> None:

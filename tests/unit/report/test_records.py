@@ -1,0 +1,52 @@
+"""Tables of records."""
+
+import pytest
+
+import anatune
+from anatune.core.trial import Outcome
+from anatune.records.store import RecordStore
+from anatune.report.records import best_lines, peak_of_threads, session_lines, trial_lines
+from anatune.report.roofline import peak_flop_per_s
+from tests.unit.records.making import CPU, MATMUL, failed, ok, session_of, trial
+
+
+@pytest.fixture
+def store(tmp_path):
+    with RecordStore(tmp_path / "a.sqlite") as made:
+        session = session_of(made)
+        made.append(session, trial(0, failed(Outcome.RUN_ERROR, "signal 11\nin main")))
+        made.append(session, trial(1, ok(times=(2e-6, 2e-6), references=(1e-6, 1e-6))))
+        session_of(made, strategy="random")
+        yield made
+
+
+def test_peak_of_threads():
+    peak = peak_flop_per_s(CPU, "float32")
+    assert peak_of_threads(CPU, "float32", 1) == peak / CPU.compute.num_cores
+    assert peak_of_threads(CPU, "float32", 10_000) == peak
+    gpu = anatune.hardware("rtx3090")
+    assert peak_of_threads(gpu, "float32", 1) == peak_flop_per_s(gpu, "float32")
+
+
+def test_trials(store):
+    lines = trial_lines(store.trials())
+    assert [line.style for line in lines] == ["bold", "bold", "yellow", ""]
+    assert lines[2].text.endswith("signal 11 in main")
+    assert "98.3" in lines[3].text
+    assert " 2.00 " in lines[3].text
+    assert lines[3].text.endswith(store.trials()[1].trial.schedule.describe())
+
+
+def test_sessions(store):
+    sessions = store.sessions()
+    counts = {one.id: store.counts(one) for one in sessions}
+    lines = session_lines(sessions, counts, {one.id: store.best(MATMUL, session=one) for one in sessions})
+    assert len(lines) == 3
+    assert "2.000 us" in lines[1].text
+    assert lines[2].text.split()[6:9] == ["0", "-", "-"]
+
+
+def test_best(store):
+    lines = best_lines(store.bests())
+    assert len(lines) == 4
+    assert lines[2].text.strip() == store.bests()[0].trial.schedule.describe()
