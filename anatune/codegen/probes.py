@@ -1,0 +1,389 @@
+"""Kernels of fixed work that say how fast the machine is just now, and what its parts can do.
+
+`compile_probe` builds the two that are sampled beside candidates. [CPU_ANCHORS] fact 1: one alone misleads.
+
+"fma"
+    Multiply-adds between registers, enough independent ones for the latency. Shows the clock, and whether another
+    process or hardware thread takes the core's vector units. It keeps its speed while caches are busy.
+"gemm"
+    A register tile fed from the L2 cache, the core of every tuned kernel: 14 rows and 2 vectors with 32 registers, 6
+    and 2 with 16. In busy minutes it loses a third while "fma" still reads 95 % of the peak: what shares the caches
+    and the memory shows here only. It is the reference kernel of the timing protocol.
+
+A sample counts as quiet if both are near their best before and after it. `fma_probe`, `tile_probe`, `walk_probe` and
+`start_probe` describe such functions for ``anatune hw calibrate``, which builds many of them with `build_probes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from anatune.codegen.artifact import Artifact, Buffer
+from anatune.codegen.compat import compile_module, import_tvm, parse_program, target_of
+from anatune.codegen.cpu import assembly_facts
+from anatune.codegen.microkernel import Microkernel, Operand, Result, microkernel_ir, module_ir
+from anatune.core.hardware import CpuSpec
+from anatune.errors import BuildError
+
+__all__ = [
+    "Probe",
+    "ProbeModule",
+    "build_probes",
+    "clock_probe",
+    "compile_probe",
+    "fma_probe",
+    "start_probe",
+    "tile_probe",
+    "walk_probe",
+]
+
+CALL_S = 0.15e-3
+"""Time that a call of the two standard probes takes at the peak: cheap, and long beside the timer's 0.1 us."""
+
+DEPTH = 256
+"""Steps of a tile's reduction."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A function ``name(A, B, C)`` on float32 buffers and its work.
+
+    Attributes
+    ----------
+    name : str
+    text : str
+        TVMScript.
+    llvm : str
+        What it calls.
+    sizes : tuple of int
+        Elements of A, B, C.
+    work : int
+        Of one call: FLOP, bytes or dependent steps.
+    calls : int
+        Calls of the function in `llvm` that it makes.
+    """
+
+    name: str
+    text: str
+    llvm: str
+    sizes: tuple[int, int, int]
+    work: int
+    calls: int = 1
+
+
+def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path) -> Artifact:
+    """Build a standard probe into ``folder/probe_<kind>.so``; see the module for what each shows.
+
+    Returns
+    -------
+    Artifact
+        ``main(A, B, C)``; ``facts["flop"]`` of one call.
+
+    Raises
+    ------
+    BuildError
+        The program cannot be compiled or linked.
+    """
+    if kind == "fma":
+        probe = fma_probe(hardware, "main")
+    else:
+        rows, vectors = (14, 2) if hardware.compute.num_vector_registers >= 32 else (6, 2)
+        probe = tile_probe(hardware, "main", rows, vectors, panels=_panels(hardware, vectors))
+    compiled = _compile([probe], hardware)
+    path = Path(folder) / f"probe_{kind}.so"
+    try:
+        compiled.export_library(str(path))
+    except (RuntimeError, OSError) as error:
+        raise BuildError(
+            f"cannot link {path.name}: {str(error).splitlines()[-1]}; is a C compiler (cc) installed?"
+        ) from None
+    buffers = tuple(Buffer(tensor, "float32", (size,)) for tensor, size in zip("ABC", probe.sizes, strict=True))
+    facts = {"flop": probe.work, **assembly_facts(compiled.mod.inspect_source("asm"))}
+    return Artifact("", str(path), buffers, facts=facts)
+
+
+# ---- building --------------------------------------------------------------------------------------------------
+
+
+class ProbeModule:
+    """Probes built into this process: `functions` by name, and their assembly."""
+
+    def __init__(self, compiled: Any, probes: Sequence[Probe]) -> None:
+        self._loaded = compiled.jit()
+        self.functions = {probe.name: self._loaded[probe.name] for probe in probes}
+        self.assembly: str = compiled.mod.inspect_source("asm")
+
+
+def build_probes(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> ProbeModule:
+    """Compile probes of different names together and load them.
+
+    Raises
+    ------
+    BuildError
+        TVM or LLVM refuses them.
+    """
+    return ProbeModule(_compile(probes, hardware, threads=threads), probes)
+
+
+def _compile(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> Any:
+    tvm = import_tvm()
+    functions = {probe.name: parse_program(probe.text, probe.llvm) for probe in probes}
+    return compile_module(tvm.IRModule(functions), target_of(hardware, threads=threads))
+
+
+# ---- arithmetic ------------------------------------------------------------------------------------------------
+
+
+def fma_probe(
+    hardware: CpuSpec, name: str, *, chains: int | None = None, lanes: int | None = None, seconds: float = CALL_S
+) -> Probe:
+    """Multiply-adds between registers: `chains` of them are independent (1: their latency), work in FLOP.
+
+    Operands are loaded once: LLVM moves loads of what does not change out of the loop. Sums go on from what C holds,
+    so that the chains differ and cannot be merged.
+    """
+    lanes = lanes or hardware.fp32_lanes
+    chains = chains or (24 if hardware.compute.num_vector_registers >= 32 else 12)
+    steps = max(1, 48 // chains)
+    trips = max(1, round(seconds * _core_peak(hardware) / (2 * lanes * chains * steps)))
+    if chains == 1:
+        trips = max(1, round(seconds * hardware.compute.clock_hz / hardware.compute.fma_latency_cycles / steps))
+    unchanging = ((0,) * chains, (0,), (0,) * steps)
+    kernel = Microkernel(
+        name=f"fma_{name}",
+        lanes=lanes,
+        size=lanes,
+        body="multiply_add",
+        accumulator="float32",
+        operands=(Operand("float32", 0, *unchanging, masked=False), Operand("float32", 1, *unchanging, masked=False)),
+        result=Result("float32", 1, tuple(chain * lanes for chain in range(chains))),
+        trips=(trips,),
+        num_steps=steps,
+        is_partial=True,
+        attributes=_attributes(lanes),
+    )
+    flop = 2 * lanes * chains * steps * trips
+    return _probe(name, kernel, (1, lanes, chains * lanes), [], flop, flags=1)
+
+
+def tile_probe(
+    hardware: CpuSpec,
+    name: str,
+    rows: int,
+    vectors: int,
+    *,
+    unroll: int = 1,
+    depth: int = DEPTH,
+    panels: int = 1,
+    seconds: float = CALL_S,
+) -> Probe:
+    """Multiply A (depth x rows) by `panels` panels of B (depth x vectors) into as many tiles of C, over and over.
+
+    Work in FLOP. One panel stays in the L1 cache; several in L2 where they exceed L1.
+    """
+    lanes = hardware.fp32_lanes
+    width = vectors * lanes
+    kernel = Microkernel(
+        name=f"tile_{name}",
+        lanes=lanes,
+        size=width,
+        body="multiply_add",
+        accumulator="float32",
+        operands=(
+            Operand("float32", 0, tuple(range(rows)), (unroll * rows,), _every(unroll, rows), masked=False),
+            Operand("float32", 1, (0,) * rows, (unroll * width,), _every(unroll, width), masked=False),
+        ),
+        result=Result("float32", 1, _every(rows, width)),
+        trips=(depth // unroll,),
+        num_steps=unroll,
+        attributes=_attributes(lanes),
+    )
+    flop = 2 * rows * width * depth // unroll * unroll * panels
+    repeats = max(1, round(seconds * _core_peak(hardware) / flop))
+    strides = (0, depth * width, rows * width)
+    sizes = (depth * rows, panels * depth * width, panels * rows * width)
+    return _probe(name, kernel, sizes, [(repeats, (0, 0, 0)), (panels, strides)], flop * repeats)
+
+
+def _core_peak(hardware: CpuSpec) -> float:
+    return hardware.compute.fp32_peak_flop_per_s / hardware.compute.num_cores
+
+
+def _panels(hardware: CpuSpec, vectors: int) -> int:
+    """Panels of B that exceed the L1 cache by far and are a half of the L2 cache at most."""
+    panel_bytes = DEPTH * vectors * hardware.fp32_lanes * 4
+    share = hardware.l2.size_bytes // max(1, hardware.l2.shared_by_cores)
+    return max(2, min(max(8, math.ceil(3 * hardware.l1.size_bytes / panel_bytes)), share // 2 // panel_bytes))
+
+
+def _every(count: int, stride: int) -> tuple[int, ...]:
+    return tuple(number * stride for number in range(count))
+
+
+def _attributes(lanes: int) -> str:
+    return f'"prefer-vector-width"="{32 * lanes}" "min-legal-vector-width"="{32 * lanes}"'
+
+
+def _probe(
+    name: str,
+    kernel: Microkernel,
+    sizes: tuple[int, int, int],
+    loops: Sequence[tuple[int, tuple[int, int, int]]],
+    work: int,
+    *,
+    flags: int = 0,
+) -> Probe:
+    """Return a probe that calls a microkernel in `loops`: (iterations, strides of A, B, C)."""
+    llvm = module_ir([microkernel_ir(kernel)])
+    arguments = []
+    for place, tensor in enumerate("ABC"):
+        terms = [f"i{level} * {strides[place]}" for level, (_, strides) in enumerate(loops) if strides[place]]
+        arguments.append(f'{tensor}.data, T.Cast("int64", {" + ".join(terms) or "0"})')
+    call = f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}, {flags}))'
+    extents = [extent for extent, _ in loops]
+    return Probe(name, _script(name, sizes, extents, call), llvm, sizes, work, math.prod(extents))
+
+
+def _script(name: str, sizes: tuple[int, int, int], extents: Sequence[int], call: str, outer: str = "serial") -> str:
+    buffers = ", ".join(f'{tensor}: T.Buffer(({size},), "float32")' for tensor, size in zip("ABC", sizes, strict=True))
+    lines = [
+        "@T.prim_func(s_tir=True)",
+        f"def {name}({buffers}):",
+        f'    T.func_attr({{"global_symbol": "{name}", "tirx.noalias": True}})',
+        '    with T.sblock("nest"):',
+        f"        T.reads(A[0:{sizes[0]}], B[0:{sizes[1]}])",
+        f"        T.writes(C[0:{sizes[2]}])",
+        f"        for chunk in T.{outer}({1 if outer == 'serial' else extents[0]}, "
+        'annotations={"pragma_import_llvm": LL}):',
+    ]
+    depth = 3
+    for level, extent in enumerate(extents if outer == "serial" else extents[1:]):
+        lines.append("    " * depth + f"for i{level} in range({extent}):")
+        depth += 1
+    lines.append("    " * depth + call)
+    return "\n".join(lines) + "\n"
+
+
+# ---- clock, memory, threads ------------------------------------------------------------------------------------
+
+_CLOCK_LINKS = 32
+
+
+def clock_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Probe:
+    """Dependent integer additions and exclusive ors of what LLVM cannot know: one a cycle on every CPU; work in steps.
+
+    It gives the core's clock without knowing its vector units.
+    """
+    trips = max(1, round(seconds * hardware.compute.clock_hz / (2 * _CLOCK_LINKS)))
+    body = []
+    value = "%x"
+    for link in range(_CLOCK_LINKS):
+        body += [f"  %s{link} = add i64 {value}, %a", f"  %t{link} = xor i64 %s{link}, %b"]
+        value = f"%t{link}"
+    llvm = "\n".join(
+        [
+            f"define internal void @clock_{name}(ptr %p, ptr %q, ptr %r) noinline nounwind {{",
+            "entry:",
+            "  %a = load volatile i64, ptr %p, align 4",
+            "  %b = load volatile i64, ptr %q, align 4",
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [0, %entry], [%next, %loop]",
+            f"  %x = phi i64 [%b, %entry], [{value}, %loop]",
+            *body,
+            "  %next = add nuw nsw i64 %i, 1",
+            f"  %last = icmp eq i64 %next, {trips}",
+            "  br i1 %last, label %done, label %loop, !llvm.loop !0",
+            "done:",
+            f"  store volatile i64 {value}, ptr %r, align 4",
+            "  ret void",
+            "}",
+            _NO_UNROLL,
+        ]
+    )
+    call = f'T.evaluate(T.call_extern("void", "clock_{name}", A.data, B.data, C.data))'
+    sizes = (2, 2, 2)
+    return Probe(name, _script(name, sizes, [1], call), llvm, sizes, 2 * _CLOCK_LINKS * trips)
+
+
+_NO_UNROLL = '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
+
+
+def walk_probe(
+    hardware: CpuSpec, name: str, kind: Literal["load", "store", "chase"], num_bytes: int, *, passes: int = 1
+) -> Probe:
+    """Walk through the first `num_bytes` of A (load, chase) or C (store) `passes` times.
+
+    "load" and "store" move whole vectors in order, work in bytes. "chase" follows pointers, work in steps: A holds, at
+    every line, the byte offset of the next one.
+    """
+    lanes = hardware.fp32_lanes
+    step_bytes = 16 * lanes * 4
+    trips = max(1, num_bytes // step_bytes)
+    vector = f"<{lanes} x float>"
+    head = [
+        f"define internal void @walk_{name}(ptr %a, ptr %c) noinline nounwind {_attributes(lanes)} {{",
+        "entry:",
+        "  br label %again",
+        "again:",
+        "  %n = phi i64 [0, %entry], [%m, %over]",
+    ]
+    tail = [
+        "  %next = add nuw nsw i64 %i, 1",
+        "  %last = icmp eq i64 %next, {trips}",
+        "  br i1 %last, label %over, label %loop, !llvm.loop !0",
+        "over:",
+        "  %m = add nuw nsw i64 %n, 1",
+        f"  %end = icmp eq i64 %m, {passes}",
+        "  br i1 %end, label %done, label %again, !llvm.loop !0",
+        "done:",
+        "  ret void",
+        "}",
+        _NO_UNROLL,
+    ]
+    body = ["  br label %loop", "loop:", "  %i = phi i64 [0, %again], [%next, %loop]"]
+    if kind == "chase":
+        trips = max(1, num_bytes // hardware.l1.line_bytes // 8)
+        work = 8 * trips * passes
+        body += ["  %p0 = phi ptr [%a, %again], [%p8, %loop]"]
+        for link in range(8):
+            body += [
+                f"  %o{link} = load volatile i64, ptr %p{link}, align 8",
+                f"  %p{link + 1} = getelementptr i8, ptr %a, i64 %o{link}",
+            ]
+    else:
+        work = step_bytes * trips * passes
+        base = "%a" if kind == "load" else "%c"
+        body += [f"  %at = phi ptr [{base}, %again], [%then, %loop]"]
+        for link in range(16):
+            body.append(f"  %p{link} = getelementptr {vector}, ptr %at, i64 {link}")
+            if kind == "load":
+                body.append(f"  %v{link} = load volatile {vector}, ptr %p{link}, align {4 * lanes}")
+            else:
+                body.append(f"  store volatile {vector} zeroinitializer, ptr %p{link}, align {4 * lanes}")
+        body.append(f"  %then = getelementptr i8, ptr %at, i64 {step_bytes}")
+    llvm = "\n".join([*head, *body, *tail]).replace("{trips}", str(trips))
+    call = f'T.evaluate(T.call_extern("void", "walk_{name}", A.data, C.data))'
+    elements = max(num_bytes, step_bytes) // 4
+    sizes = (elements, 1, 1) if kind != "store" else (1, 1, elements)
+    return Probe(name, _script(name, sizes, [1], call), llvm, sizes, work)
+
+
+def start_probe(name: str, threads: int) -> Probe:
+    """Start a loop of `threads` parallel iterations that do nothing but store one element each; work in starts."""
+    elements = 16 * threads
+    lines = [
+        "@T.prim_func(s_tir=True)",
+        f'def {name}(A: T.Buffer((1,), "float32"), B: T.Buffer((1,), "float32"), '
+        f'C: T.Buffer(({elements},), "float32")):',
+        f'    T.func_attr({{"global_symbol": "{name}", "tirx.noalias": True}})',
+        f"    for i in T.parallel({threads}):",
+        f'        with T.sblock("{name}_fill"):',
+        f"            T.writes(C[0:{elements}])",
+        "            C[i * 16] = T.float32(1)",
+    ]
+    return Probe(name, "\n".join(lines) + "\n", "", (1, 1, elements), 1)
