@@ -11,7 +11,7 @@ one lane moves the address.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from anatune.codegen.nest import Loop, Nest
@@ -189,21 +189,23 @@ def _natural(access: Access) -> Strided:
     return Strided(access, tuple(reversed(dimensions)), is_copy=False)
 
 
-def _span(access: Access, index: int, extents: Mapping[str, int]) -> tuple[int, int]:
+def _span(access: Access, index: int, extents: Mapping[str, int], skipped: Collection[int]) -> tuple[int, int]:
     """Return (lowest index, number of indices) that the nest reads along one dimension."""
+    if index in skipped:
+        return 0, access.shape[index]
     reach = sum(term.coefficient * (extents[term.axis] - 1) for term in access.indices[index])
     return access.offsets[index], reach + 1
 
 
-def _needs_padding(access: Access, extents: Mapping[str, int]) -> bool:
+def _needs_padding(access: Access, extents: Mapping[str, int], skipped: Collection[int]) -> bool:
     for index, size in enumerate(access.shape):
-        low, count = _span(access, index, extents)
+        low, count = _span(access, index, extents, skipped)
         if low < 0 or low + count > size:
             return True
     return False
 
 
-def _copied(access: Access, nest: Nest, workload: Workload, *, reorder: bool) -> Strided:
+def _copied(access: Access, nest: Nest, workload: Workload, skipped: Collection[int], *, reorder: bool) -> Strided:
     extents = workload.extents
     order = list(range(len(access.shape)))
     if reorder:
@@ -211,7 +213,7 @@ def _copied(access: Access, nest: Nest, workload: Workload, *, reorder: bool) ->
     dimensions: list[Dimension] = []
     pitch = 1
     for index in reversed(order):
-        low, count = _span(access, index, extents)
+        low, count = _span(access, index, extents, skipped)
         dimensions.append(Dimension(index, count, low, pitch))
         pitch *= count
         if reorder and pitch > 1 and pitch % _PITCH_ELEMENTS == 0:
@@ -232,15 +234,19 @@ def _has_window(access: Access, extents: Mapping[str, int]) -> bool:
     return any(sum(extents[term.axis] > 1 for term in terms) > 1 for terms in access.indices)
 
 
-def layout_of(access: Access, nest: Nest, workload: Workload, *, packed: bool) -> Strided | Slivers:
+def layout_of(
+    access: Access, nest: Nest, workload: Workload, *, packed: bool, skipped: Collection[int] = ()
+) -> Strided | Slivers:
     """Return the layout of an operand: slivers or a reordered copy if `packed`, a padded copy where it must, else none.
+
+    Dimensions in `skipped` need no padding: the kernel leaves out what lies outside.
 
     Where the microkernel reads along the SIMD axis in steps other than 1, only packing makes its loads contiguous.
     """
     if packed:
         if not _has_window(access, workload.extents) and Slivers.fits(access, nest):
             return Slivers(access, nest, workload.extents)
-        return _copied(access, nest, workload, reorder=True)
-    if _needs_padding(access, workload.extents):
-        return _copied(access, nest, workload, reorder=False)
+        return _copied(access, nest, workload, skipped, reorder=True)
+    if _needs_padding(access, workload.extents, skipped):
+        return _copied(access, nest, workload, skipped, reorder=False)
     return _natural(access)

@@ -86,6 +86,10 @@ class Microkernel:
     result: Result
     trips: tuple[int, ...]
     """Iterations of each inner loop, outer to inner."""
+    moving: tuple[int, ...] = ()
+    """Inner loops whose first and last iteration are arguments (padding is left out)."""
+    skipped: frozenset[tuple[int, int]] = frozenset()
+    """(row, step) pairs that are left out: they meet nothing but padding."""
     num_steps: int = 1
     is_partial: bool = False
     """Sums go on from what the result holds, unless the call is the first one (flag bit 0)."""
@@ -382,7 +386,8 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
 
     The function is ``void name(ptr operand, i64 offset, ..., ptr result, i64 offset, ptr epilogue operand, i64 offset,
     ..., i32 flags)``; offsets in elements; flags: 1 the sums go on from the result, 2 more calls will follow. Where
-    `keeps_sums`, a pointer and offset of the partial sums follow the epilogue's.
+    `keeps_sums`, a pointer and offset of the partial sums follow the epilogue's. For each loop in `moving`, two i64
+    follow the flags: its first iteration and the one past its last.
     """
     code = _Code(kernel)
     count = len(kernel.operands)
@@ -391,10 +396,9 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     if kernel.keeps_sums:
         dtypes.append(kernel.accumulator)
     arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(len(dtypes))]
-    code.line(
-        f"define internal void @{kernel.name}({', '.join(arguments)}, i32 %flags) noinline nounwind "
-        f"{kernel.attributes} {{"
-    )
+    arguments.append("i32 %flags")
+    arguments += [f"i64 %first{level}, i64 %end{level}" for level in kernel.moving]
+    code.line(f"define internal void @{kernel.name}({', '.join(arguments)}) noinline nounwind {kernel.attributes} {{")
     code.line("entry:")
     bases = [code.emit(f"getelementptr {_LLVM_TYPE[dtype]}, ptr %p{i}, i64 %o{i}") for i, dtype in enumerate(dtypes)]
     tiles = [(row, vector) for row in range(len(kernel.result.rows)) for vector in range(kernel.num_vectors)]
@@ -430,13 +434,16 @@ def _loops(code: _Code, bases: list[str], first: dict[tuple[int, int], str], sta
     ]
     if depth == 0:
         return _steps(code, bases, first, tiles, "0")
+    if 0 in kernel.moving:
+        bases = _advance(code, bases, 0)
     code.line("  br label %head0")
     pointers = bases
     before = first
     for level in range(depth):
         came_from = start if level == 0 else f"head{level - 1}"
         code.line(f"head{level}:")
-        code.line(f"  %i{level} = phi i64 [0, %{came_from}], [%next{level}, %latch{level}]")
+        begin = f"%first{level}" if level in kernel.moving else "0"
+        code.line(f"  %i{level} = phi i64 [{begin}, %{came_from}], [%next{level}, %latch{level}]")
         inner = []
         for i, pointer in enumerate(pointers):
             code.line(f"  %q{level}_{i} = phi ptr [{pointer}, %{came_from}], [%r{level}_{i}, %latch{level}]")
@@ -450,6 +457,8 @@ def _loops(code: _Code, bases: list[str], first: dict[tuple[int, int], str], sta
             )
             following[row, vector] = name
         pointers, before = inner, following
+        if level + 1 in kernel.moving:
+            pointers = _advance(code, pointers, level + 1)
         if level < depth - 1:
             code.line(f"  br label %head{level + 1}")
     done = _steps(code, pointers, before, tiles, f"%i{depth - 1}")
@@ -466,11 +475,21 @@ def _loops(code: _Code, bases: list[str], first: dict[tuple[int, int], str], sta
                 f"  %r{level}_{i} = getelementptr {_LLVM_TYPE[operand.dtype]}, ptr %q{level}_{i}, "
                 f"i64 {operand.loops[level]}"
             )
-        code.line(f"  %last{level} = icmp eq i64 %next{level}, {kernel.trips[level]}")
+        end = f"%end{level}" if level in kernel.moving else str(kernel.trips[level])
+        code.line(f"  %last{level} = icmp eq i64 %next{level}, {end}")
         out = f"latch{level - 1}" if level else "done"
         code.line(f"  br i1 %last{level}, label %{out}, label %head{level}, !llvm.loop !{level}")
     code.line("done:")
     return {(row, vector): f"%d0_{row}_{vector}" for row, vector in tiles}
+
+
+def _advance(code: _Code, pointers: list[str], level: int) -> list[str]:
+    """Return the operands' addresses at the first iteration of a moving loop."""
+    moved = []
+    for pointer, operand in zip(pointers, code.kernel.operands, strict=True):
+        distance = code.emit(f"mul i64 %first{level}, {operand.loops[level]}")
+        moved.append(code.emit(f"getelementptr {_LLVM_TYPE[operand.dtype]}, ptr {pointer}, i64 {distance}"))
+    return moved
 
 
 def _steps(
@@ -485,6 +504,8 @@ def _steps(
     current: dict[tuple[int, int], str | None] = {tile: accumulators.get(tile) for tile in tiles}
     mask = _tail_mask(code, iteration) if kernel.tail else None
     for step in range(kernel.num_steps):
+        if step:  # keeps LLVM from hoisting the loads of many steps into registers that the accumulators need
+            code.line('  call void asm sideeffect "", "~{memory}"()')
         loaded: dict[tuple[int, int, int], str] = {}
 
         def value(
@@ -502,6 +523,8 @@ def _steps(
             return loaded[key]
 
         for row, vector in tiles:
+            if (row, step) in kernel.skipped:
+                continue
             values = [value(i, row, vector) for i in range(len(kernel.operands))]
             if mask and kernel.body == "max":
                 kept = code.emit(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from anatune.codegen.layout import Layout, Slivers, Strided, layout_of
 from anatune.codegen.microkernel import EpilogueOperand, Microkernel, Operand, Result, microkernel_ir, module_ir
 from anatune.codegen.nest import Loop, Nest, Part, nest_of
+from anatune.codegen.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.core.schedule import Schedule
 from anatune.core.workload import ACCUMULATOR_DTYPE, Access, Workload
 from anatune.errors import BuildError
@@ -93,8 +94,17 @@ class _Lowering:
         ahead = schedule.options.get("packed_ahead", ())
         self.packed = {str(t) for t in packed} if isinstance(packed, tuple) else set()
         self.ahead = {str(t) for t in ahead} if prepacked and isinstance(ahead, tuple) else set()
+        skips = [skips_of(read, self.nest, self.workload) for read in self.workload.reads]
+        self.skips: tuple[Skip, ...] = tuple(itertools.chain.from_iterable(skips))
         self.layouts: list[Strided | Slivers] = [
-            layout_of(read, self.nest, self.workload, packed=read.tensor in self.packed) for read in self.workload.reads
+            layout_of(
+                read,
+                self.nest,
+                self.workload,
+                packed=read.tensor in self.packed,
+                skipped=[skip.dimension for skip in found],
+            )
+            for read, found in zip(self.workload.reads, skips, strict=True)
         ]
         self.result = layout_of(self.workload.write, self.nest, self.workload, packed=False)
         for access, layout in zip(self.workload.reads, self.layouts, strict=True):
@@ -109,14 +119,22 @@ class _Lowering:
     def tiles(self) -> list[dict[str, Part]]:
         """Return every combination of parts: each is one microkernel and the loops of its calls."""
         axes = list(self.nest.parts)
-        return [
-            dict(zip(axes, parts, strict=True))
-            for parts in itertools.product(*(self.nest.parts[axis] for axis in axes))
-        ]
+        parts = dict(self.nest.parts)
+        for skip in self.skips:
+            if skip.is_static:
+                parts[skip.axis] = border_parts(skip, parts[skip.axis], self.workload.extents[skip.window])
+        return [dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*(parts[axis] for axis in axes))]
 
-    def kernel(self, name: str, sizes: Mapping[str, int]) -> Microkernel:
-        """Return the microkernel of the register tile `sizes`."""
+    @property
+    def moving(self) -> tuple[tuple[int, Skip], ...]:
+        """Inner loops of the microkernel that leave out padding: (place, skip), outer to inner."""
+        axes = [loop.axis for loop in self.nest.inner]
+        return tuple(sorted((axes.index(skip.window), skip) for skip in self.skips if not skip.is_static))
+
+    def kernel(self, name: str, parts: Mapping[str, Part]) -> Microkernel:
+        """Return the microkernel of the register tile that `parts` are made of."""
         nest, workload = self.nest, self.workload
+        sizes = {axis: part.size for axis, part in parts.items()}
         rows_axes = self._row_axes(sizes)
         rows = list(itertools.product(*(range(sizes[axis]) for axis in rows_axes)))
         steps = list(itertools.product(*(range(loop.extent) for loop in nest.unroll)))
@@ -171,6 +189,8 @@ class _Lowering:
                 workload.write.dtype, lane_stride, result_rows, self._groups(rows_axes, rows, sizes, lane_stride)
             ),
             trips=tuple(loop.extent for loop in nest.inner),
+            moving=tuple(level for level, _ in self.moving),
+            skipped=skipped_products(self.skips, parts, rows_axes, rows, [loop.axis for loop in nest.unroll], steps),
             num_steps=len(steps),
             is_partial=nest.is_partial,
             reduces=bool(workload.reduction_axes),
@@ -295,9 +315,23 @@ class _Lowering:
                 for axis, variable in calls:
                     terms.append((variable, layout.call_stride(axis, sizes[axis], sizes)))
                 arguments.append(f'{pointer}.data, T.Cast("int64", {_sum(terms, constant)})')
-            text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}, {flags}))')
+            arguments.append(flags)
+            for _, skip in self.moving:
+                arguments += self._taps(skip, variables, parts[skip.axis], dict(calls))
+            text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}))')
             text.close(inside)
         text.close(text.depth - depth)
+
+    def _taps(self, skip: Skip, variables: Mapping[Loop, str], part: Part, calls: Mapping[str, str]) -> tuple[str, str]:
+        """Return the first tap inside the tensor and one past the last, as expressions."""
+        terms = [(variables[loop], loop.step * skip.stride) for loop in self.nest.cache if loop.axis == skip.axis]
+        if skip.axis in calls:
+            terms.append((calls[skip.axis], part.size * skip.stride))
+        low = _sum(terms, part.start * skip.stride + skip.offset)
+        step = skip.dilation
+        first = f"T.max(0, ({step - 1} - ({low})) // {step})"
+        end = f"T.min({self.workload.extents[skip.window]}, ({skip.size + step - 1} - ({low})) // {step})"
+        return f'T.Cast("int64", {first})', f'T.Cast("int64", {end})'
 
     # -- copies ------------------------------------------------------------------------------------------------
 
@@ -518,8 +552,7 @@ def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) 
     lowering = _Lowering(schedule, threads=threads, prepacked=prepacked)
     kernels = []
     for number, parts in enumerate(lowering.tiles()):
-        sizes = {axis: part.size for axis, part in parts.items()}
-        kernels.append((parts, lowering.kernel(f"microkernel_{number}", sizes)))
+        kernels.append((parts, lowering.kernel(f"microkernel_{number}", parts)))
     packing = {}
     sizes_ahead = {}
     for access, layout in zip(lowering.workload.reads, lowering.layouts, strict=True):
