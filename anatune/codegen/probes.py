@@ -10,8 +10,8 @@
     and 2 with 16. In busy minutes it loses a third while "fma" still reads 95 % of the peak: what shares the caches
     and the memory shows here only. It is the reference kernel of the timing protocol.
 
-A sample counts as quiet if both are near their best before and after it. `fma_probe`, `tile_probe`, `walk_probe` and
-`start_probe` describe such functions for ``anatune hw calibrate``, which builds many of them with `build_probes`.
+A sample counts as quiet if both are near their best before and after it. The other functions describe more such
+functions for ``anatune hw calibrate``, which builds many of them with `build_probes`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ __all__ = [
     "Probe",
     "ProbeModule",
     "build_probes",
+    "chase_probe",
     "clock_probe",
     "compile_probe",
     "fma_probe",
@@ -43,6 +44,8 @@ __all__ = [
 
 CALL_S = 0.15e-3
 """Time that a call of the two standard probes takes at the peak: cheap, and long beside the timer's 0.1 us."""
+
+_NO_UNROLL = '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
 
 DEPTH = 256
 """Steps of a tile's reduction."""
@@ -271,6 +274,9 @@ def _script(name: str, sizes: tuple[int, int, int], extents: Sequence[int], call
 # ---- clock, memory, threads ------------------------------------------------------------------------------------
 
 _CLOCK_LINKS = 32
+"""Additions, and exclusive ors, of one iteration of `clock_probe`."""
+_WALK_VECTORS = 16
+_CHASE_LINKS = 8
 
 
 def clock_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Probe:
@@ -310,67 +316,86 @@ def clock_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Pro
     return Probe(name, _script(name, sizes, [1], call), llvm, sizes, 2 * _CLOCK_LINKS * trips)
 
 
-_NO_UNROLL = '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
-
-
 def walk_probe(
-    hardware: CpuSpec, name: str, kind: Literal["load", "store", "chase"], num_bytes: int, *, passes: int = 1
+    hardware: CpuSpec, name: str, kind: Literal["load", "store"], num_bytes: int, *, passes: int = 1
 ) -> Probe:
-    """Walk through the first `num_bytes` of A (load, chase) or C (store) `passes` times.
-
-    "load" and "store" move whole vectors in order, work in bytes. "chase" follows pointers, work in steps: A holds, at
-    every line, the byte offset of the next one.
-    """
+    """Load the first `num_bytes` of A, or store as many to C, in order and in whole vectors; work in bytes."""
     lanes = hardware.fp32_lanes
-    step_bytes = 16 * lanes * 4
+    step_bytes = _WALK_VECTORS * lanes * 4
     trips = max(1, num_bytes // step_bytes)
     vector = f"<{lanes} x float>"
-    head = [
-        f"define internal void @walk_{name}(ptr %a, ptr %c) noinline nounwind {_attributes(lanes)} {{",
-        "entry:",
-        "  br label %again",
-        "again:",
-        "  %n = phi i64 [0, %entry], [%m, %over]",
-    ]
-    tail = [
-        "  %next = add nuw nsw i64 %i, 1",
-        "  %last = icmp eq i64 %next, {trips}",
-        "  br i1 %last, label %over, label %loop, !llvm.loop !0",
-        "over:",
-        "  %m = add nuw nsw i64 %n, 1",
-        f"  %end = icmp eq i64 %m, {passes}",
-        "  br i1 %end, label %done, label %again, !llvm.loop !0",
-        "done:",
-        "  ret void",
-        "}",
-        _NO_UNROLL,
-    ]
-    body = ["  br label %loop", "loop:", "  %i = phi i64 [0, %again], [%next, %loop]"]
-    if kind == "chase":
-        trips = max(1, num_bytes // hardware.l1.line_bytes // 8)
-        work = 8 * trips * passes
-        body += ["  %p0 = phi ptr [%a, %again], [%p8, %loop]"]
-        for link in range(8):
-            body += [
-                f"  %o{link} = load volatile i64, ptr %p{link}, align 8",
-                f"  %p{link + 1} = getelementptr i8, ptr %a, i64 %o{link}",
-            ]
-    else:
-        work = step_bytes * trips * passes
-        base = "%a" if kind == "load" else "%c"
-        body += [f"  %at = phi ptr [{base}, %again], [%then, %loop]"]
-        for link in range(16):
-            body.append(f"  %p{link} = getelementptr {vector}, ptr %at, i64 {link}")
-            if kind == "load":
-                body.append(f"  %v{link} = load volatile {vector}, ptr %p{link}, align {4 * lanes}")
-            else:
-                body.append(f"  store volatile {vector} zeroinitializer, ptr %p{link}, align {4 * lanes}")
-        body.append(f"  %then = getelementptr i8, ptr %at, i64 {step_bytes}")
-    llvm = "\n".join([*head, *body, *tail]).replace("{trips}", str(trips))
+    body = []
+    for link in range(_WALK_VECTORS):
+        body.append(f"  %p{link} = getelementptr {vector}, ptr %at, i64 {link}")
+        if kind == "load":
+            body.append(f"  %v{link} = load volatile {vector}, ptr %p{link}, align {4 * lanes}")
+        else:
+            body.append(f"  store volatile {vector} zeroinitializer, ptr %p{link}, align {4 * lanes}")
+    llvm = "\n".join(
+        [
+            f"define internal void @walk_{name}(ptr %a, ptr %c) noinline nounwind {_attributes(lanes)} {{",
+            "entry:",
+            "  br label %again",
+            "again:",
+            "  %n = phi i64 [0, %entry], [%m, %over]",
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [0, %again], [%next, %loop]",
+            f"  %at = phi ptr [{'%a' if kind == 'load' else '%c'}, %again], [%then, %loop]",
+            *body,
+            f"  %then = getelementptr i8, ptr %at, i64 {step_bytes}",
+            "  %next = add nuw nsw i64 %i, 1",
+            f"  %last = icmp eq i64 %next, {trips}",
+            "  br i1 %last, label %over, label %loop, !llvm.loop !0",
+            "over:",
+            "  %m = add nuw nsw i64 %n, 1",
+            f"  %end = icmp eq i64 %m, {passes}",
+            "  br i1 %end, label %done, label %again, !llvm.loop !0",
+            "done:",
+            "  ret void",
+            "}",
+            _NO_UNROLL,
+        ]
+    )
     call = f'T.evaluate(T.call_extern("void", "walk_{name}", A.data, C.data))'
-    elements = max(num_bytes, step_bytes) // 4
-    sizes = (elements, 1, 1) if kind != "store" else (1, 1, elements)
-    return Probe(name, _script(name, sizes, [1], call), llvm, sizes, work)
+    elements = trips * step_bytes // 4
+    sizes = (elements, 1, 1) if kind == "load" else (1, 1, elements)
+    return Probe(name, _script(name, sizes, [1], call), llvm, sizes, trips * step_bytes * passes)
+
+
+def chase_probe(name: str, num_bytes: int, steps: int) -> Probe:
+    """Follow pointers through A for `steps` dependent loads, from where the call before ended; work in steps.
+
+    A holds byte offsets as 64-bit integers, C the one to start from.
+    """
+    links = []
+    for link in range(_CHASE_LINKS):
+        links.append(f"  %p{link} = getelementptr i8, ptr %a, i64 %o{link}")
+        links.append(f"  %o{link + 1} = load volatile i64, ptr %p{link}, align 8")
+    trips = max(1, steps // _CHASE_LINKS)
+    llvm = "\n".join(
+        [
+            f"define internal void @chase_{name}(ptr %a, ptr %c) noinline nounwind {{",
+            "entry:",
+            "  %from = load volatile i64, ptr %c, align 8",
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [0, %entry], [%next, %loop]",
+            f"  %o0 = phi i64 [%from, %entry], [%o{_CHASE_LINKS}, %loop]",
+            *links,
+            "  %next = add nuw nsw i64 %i, 1",
+            f"  %last = icmp eq i64 %next, {trips}",
+            "  br i1 %last, label %done, label %loop, !llvm.loop !0",
+            "done:",
+            f"  store volatile i64 %o{_CHASE_LINKS}, ptr %c, align 8",
+            "  ret void",
+            "}",
+            _NO_UNROLL,
+        ]
+    )
+    call = f'T.evaluate(T.call_extern("void", "chase_{name}", A.data, C.data))'
+    sizes = (num_bytes // 4, 1, 2)
+    return Probe(name, _script(name, sizes, [1], call), llvm, sizes, _CHASE_LINKS * trips)
 
 
 def start_probe(name: str, threads: int) -> Probe:

@@ -20,6 +20,7 @@ __all__ = [
     "Compiler",
     "CpuCompute",
     "CpuDram",
+    "CpuLaunch",
     "CpuSpec",
     "Dram",
     "GpuCompute",
@@ -28,6 +29,7 @@ __all__ = [
     "L1Cache",
     "L2Cache",
     "Launch",
+    "MicrokernelTable",
     "Registers",
     "SharedMemory",
     "value_problem",
@@ -63,6 +65,11 @@ _RANGES: dict[str, _Range] = {
     "fma_latency_cycles": _CYCLES,
     "latency_s": _Range(1e-9, 1e-5, "s", ((1e-9, "ns"), (1e-6, "us"))),
     "overhead_s": _Range(1e-7, 1e-2, "s", ((1e-6, "us"), (1e-3, "ms"), (1e-9, "ns"))),
+    "parallel_start_s": _Range(1e-8, 1e-2, "s", ((1e-6, "us"), (1e-9, "ns"))),
+    "function_call_s": _Range(1e-9, 1e-3, "s", ((1e-6, "us"), (1e-9, "ns"))),
+    "microkernel_call_cycles": _Range(0, 1e3, "cycles"),
+    "depth": _Range(1, 1e6, "steps"),
+    "least_share": _Range(0.01, 1.0, "as a share of the peak", ((0.01, "per cent"),)),
     "size_bytes": _Range(1024, 1e11, "bytes", _KIB),
     "L2Cache.size_bytes": _Range(65536, 1e11, "bytes", _KIB),
     "per_sm_bytes": _Range(8192, 2**24, "bytes", _KIB),
@@ -351,6 +358,43 @@ class CpuDram(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     latency_s: float
 
 
+class CpuLaunch(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What it costs to start work."""
+
+    parallel_start_s: float
+    """Fork and join of a parallel loop over all cores, the threads being awake."""
+    function_call_s: float
+    """Call of a built function that does nothing, from Python."""
+    microkernel_call_cycles: float
+    """What a microkernel call costs beside its steps, its stores and the latency of its last step."""
+
+
+class MicrokernelTable(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Register tiles that were measured near the peak, operands in the L1 cache. Source: [TACO22] Sec. 4.1.
+
+    A class of the paper is the tiles of the same vectors and unrolling: its rows form an interval.
+    """
+
+    depth: int
+    """Most steps of the measured reduction; less where the operands would not fit L1."""
+    least_share: float = 0.8
+    """Tiles below this share of the peak are left out."""
+    tiles: tuple[tuple[int, int, int, float], ...]
+    """(rows, vectors, unrolled steps, share of the peak)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for tile in self.tiles:
+            rows, vectors, unroll, share = tile
+            if not (1 <= rows <= 512 and 1 <= vectors <= 512 and 1 <= unroll <= 1024 and 0.0 < share <= 1.1):
+                raise SpecError(
+                    f"tiles: got {list(tile)}, expected rows, vectors and unrolled steps of 1 or more "
+                    "and a share of the peak above 0 and up to 1"
+                )
+        if len({tile[:3] for tile in self.tiles}) < len(self.tiles):
+            raise SpecError("tiles: the same rows, vectors and unrolled steps stand there twice; keep one")
+
+
 class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="cpu", tag_field="kind"):
     """A CPU (one socket). Immutable and hashable; cross-field rules are checked on construction.
 
@@ -373,6 +417,10 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     l2: CacheLevel
     l3: CacheLevel | None = None
     dram: CpuDram
+    launch: CpuLaunch | None = None
+    """Measured by ``anatune hw calibrate``; None: the model's own constants."""
+    microkernels: MicrokernelTable | None = None
+    """Measured by ``anatune hw calibrate``."""
 
     def __post_init__(self) -> None:
         compute = self.compute

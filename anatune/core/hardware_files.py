@@ -333,6 +333,8 @@ def _type_text(hint: Any) -> str:
     if table is not None:
         return f"a table with {', '.join(_fields(table))}"
     words = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
+    if typing.get_origin(hint) is tuple and typing.get_origin(typing.get_args(hint)[0]) is tuple:
+        return "a list of lists of numbers"
     return words.get(hint, "a list of texts")
 
 
@@ -461,11 +463,19 @@ def spec_to_toml(spec: HardwareSpec) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def _table_lines(rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    """Yield the rows of a table, those with the same first two entries on one line."""
+    for _, group in itertools.groupby(rows, key=lambda row: row[:2]):
+        yield ", ".join(map(_toml_value, group))
+
+
 def _toml_value(value: object) -> str:
     if isinstance(value, str):
         # A JSON string is a TOML basic string, save that TOML also wants DEL escaped.
         return msgspec.json.encode(value).decode("utf-8").replace("\x7f", "\\u007f")
     if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], (list, tuple)):
+            return f"[\n{''.join(f'  {line},{chr(10)}' for line in _table_lines(value))}]"
         return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, float):
         short = f"{value / 1e9:.12g}e9"

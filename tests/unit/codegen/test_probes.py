@@ -84,7 +84,7 @@ def test_walks_touch_what_they_say(host):
     size = 16 * host.compute.simd_bits // 8 * 4
     store = probes.walk_probe(host, "put", "store", size)
     load = probes.walk_probe(host, "get", "load", size, passes=3)
-    chase = probes.walk_probe(host, "follow", "chase", 64 * host.l1.line_bytes, passes=2)
+    chase = probes.chase_probe("follow", 4096, 40)
     clock = probes.clock_probe(host, "ticks", seconds=1e-6)
     module = probes.build_probes([store, load, chase, clock], host)
     blocks = arrays(store)
@@ -95,9 +95,12 @@ def test_walks_touch_what_they_say(host):
     call(module.functions["get"], blocks)
     assert load.work == 3 * size
     blocks = arrays(chase)
-    blocks[0].array[...] = 0.0
+    offsets = blocks[0].array.view(np.int64)
+    offsets[::8] = (np.arange(64) + 1) % 64 * 64
+    blocks[2].array.view(np.int64)[0] = 0
     call(module.functions["follow"], blocks)
-    assert chase.work == 128
+    assert chase.work == 40
+    assert blocks[2].array.view(np.int64)[0] == 40 * 64
     call(module.functions["ticks"], arrays(clock))
     assert clock.work > 0
 

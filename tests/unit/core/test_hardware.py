@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anatune.core import hardware as schema
-from anatune.core.hardware import CpuSpec, GpuSpec, value_problem
+from anatune.core.hardware import CpuLaunch, CpuSpec, GpuSpec, MicrokernelTable, value_problem
 from anatune.core.hardware_files import (
     check_spec_file,
     hardware,
@@ -485,3 +485,43 @@ def test_specs_are_hashable_and_frozen():
     assert hash(spec) == hash(msgspec.structs.replace(spec))
     with pytest.raises(AttributeError):
         spec.name = "other"
+
+
+def calibrated_cpu():
+    """A packaged CPU with the groups that `anatune hw calibrate` adds."""
+    return msgspec.structs.replace(
+        hardware("ryzen_7950x"),
+        launch=CpuLaunch(parallel_start_s=2e-6, function_call_s=2e-7, microkernel_call_cycles=9.5, source="measured"),
+        microkernels=MicrokernelTable(
+            depth=256, tiles=((14, 2, 1, 0.99), (14, 2, 2, 0.981), (8, 3, 1, 0.97)), source="measured"
+        ),
+    )
+
+
+def test_measured_groups_round_trip(tmp_path):
+    spec = calibrated_cpu()
+    path = tmp_path / "ryzen_7950x.toml"
+    path.write_text(spec_to_toml(spec))
+    assert load_spec_file(path) == spec
+    assert hash(spec) != hash(hardware("ryzen_7950x"))
+    assert "  [14, 2, 1, 0.99], [14, 2, 2, 0.981],\n  [8, 3, 1, 0.97],\n" in path.read_text()
+    assert not [finding for finding in check_spec_file(path) if finding.level != "note"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("0.97]", "97.0]", ["tiles", "97.0", "share of the peak"]),
+        ("0.97]", "'good']", ["microkernels.tiles", "lists of numbers"]),
+        ("[8, 3,", "[14, 2,", ["tiles", "twice"]),
+        ("parallel_start_s = 2e-06", "parallel_start_s = 2.0", ["launch.parallel_start_s", "us"]),
+    ],
+)
+def test_measured_groups_are_checked(tmp_path, old, new, words):
+    path = tmp_path / "ryzen_7950x.toml"
+    text = spec_to_toml(calibrated_cpu())
+    assert old in text
+    path.write_text(text.replace(old, new))
+    first = str(check_spec_file(path)[0])
+    assert first.startswith("error: ")
+    assert all(word in first for word in words), first
