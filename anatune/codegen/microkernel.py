@@ -150,6 +150,14 @@ class _Code:
         self.declared.add(f"declare void @{function}({types})")
         self.line(f"  call void @{function}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
 
+    def opaque(self, pointer: str) -> str:
+        """Return the same address in a way that LLVM cannot see through.
+
+        It then neither moves loads of later steps forward nor keeps elements that several steps read: both would take
+        registers that the accumulators need, and spill.
+        """
+        return self.emit(f'call ptr asm sideeffect "", "=r,0,~{{memory}}"(ptr {pointer})')
+
     def address(self, pointer: str, dtype: str, offset: int) -> str:
         if offset == 0:
             return pointer
@@ -504,8 +512,8 @@ def _steps(
     current: dict[tuple[int, int], str | None] = {tile: accumulators.get(tile) for tile in tiles}
     mask = _tail_mask(code, iteration) if kernel.tail else None
     for step in range(kernel.num_steps):
-        if step:  # keeps LLVM from hoisting the loads of many steps into registers that the accumulators need
-            code.line('  call void asm sideeffect "", "~{memory}"()')
+        if step:
+            pointers = [code.opaque(pointer) for pointer in pointers]
         loaded: dict[tuple[int, int, int], str] = {}
 
         def value(

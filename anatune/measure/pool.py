@@ -31,6 +31,9 @@ __all__ = ["Limits", "Measurer"]
 
 _GIB = 1 << 30
 
+_KEPT_BUILDS = 8
+"""Libraries of the best candidates that stay until the end: comparing them needs no build."""
+
 _INVALID = ("SpaceError", "WorkloadError", "SpecError", "UnknownNameError")
 """Errors of a build that say that the schedule itself is no good."""
 
@@ -72,6 +75,12 @@ class _Job:
     def settled(self) -> bool:
         """Whether its build ended, well or not."""
         return self.artifact is not None or self.measurement is not None
+
+    @property
+    def rank(self) -> float:
+        """Time over the reference kernel's; infinite if there is none."""
+        relative = self.measurement.relative if self.measurement is not None else None
+        return float("inf") if relative is None else relative
 
     def fail(self, outcome: Outcome, message: str, **numbers: Any) -> None:
         """End with an outcome other than OK."""
@@ -144,6 +153,7 @@ class Measurer:
         self._builder_entry, self._reference_entry = builder, reference
         self._cores = plan_cores(threads, physical_cores())
         self._numbers = itertools.count()
+        self._kept: dict[str, _Job] = {}
         self._folder: Path | None = None
         self._builders: list[Worker] = []
         self._runner: Worker | None = None
@@ -173,6 +183,7 @@ class Measurer:
         for worker in (*self._builders, *([self._runner] if self._runner else [])):
             worker.kill()
         self._builders, self._runner = [], None
+        self._kept.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -256,7 +267,7 @@ class Measurer:
                 while jobs and jobs[0].measurement is not None:
                     job = jobs.popleft()
                     assert job.measurement is not None
-                    self._discard(job)
+                    self._keep(job)
                     yield job.schedule, job.measurement
                 while not exhausted and len(jobs) < ahead and (self._cores.overlap or not _any_settled(jobs)):
                     try:
@@ -291,7 +302,11 @@ class Measurer:
             A process cannot be started.
         """
         runner = self._drained()
-        jobs = deque(self._job(schedule) for schedule in schedules)
+        jobs = [self._job(schedule) for schedule in schedules]
+        for job in jobs:
+            if job.schedule.key in self._kept:
+                known = self._kept[job.schedule.key]
+                job.artifact, job.build_s = known.artifact, known.build_s
         while not all(job.settled for job in jobs):
             self._collect_builds(jobs)
             self._begin_builds(jobs)
@@ -314,7 +329,7 @@ class Measurer:
                 else:
                     job.measurement = _measurement(report, job.build_s, share)
         for job in jobs:
-            self._discard(job)
+            shutil.rmtree(job.folder, ignore_errors=True)
         return [job.measurement for job in jobs if job.measurement is not None]
 
     def _drained(self) -> Worker:
@@ -335,8 +350,18 @@ class Measurer:
         assert self._folder is not None
         return _Job(schedule, self._folder / f"build-{next(self._numbers)}")
 
-    def _discard(self, job: _Job) -> None:
-        shutil.rmtree(job.folder, ignore_errors=True)
+    def _keep(self, job: _Job) -> None:
+        """Keep the build of one of the best candidates, remove any other."""
+        assert job.measurement is not None
+        out: _Job | None = job
+        if job.measurement.relative is not None:
+            out = self._kept.pop(job.schedule.key, None)
+            self._kept[job.schedule.key] = job
+            if len(self._kept) > _KEPT_BUILDS:
+                worst = max(self._kept.values(), key=lambda kept: kept.rank)
+                out = self._kept.pop(worst.schedule.key)
+        if out is not None:
+            shutil.rmtree(out.folder, ignore_errors=True)
 
     def _begin_builds(self, jobs: Iterable[_Job]) -> None:
         idle = [worker for worker in self._builders if not worker.busy]

@@ -222,7 +222,7 @@ def alternate(
     *,
     budget_s: float,
     least_rounds: int = 5,
-    same: float = 0.003,
+    same: float = 0.005,
     clock: Clock = time.perf_counter,
 ) -> list[Samples]:
     """Time contenders in turn, A B C A B C ..., until a paired t-test at 95 % decides or the budget ends.
