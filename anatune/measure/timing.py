@@ -2,7 +2,7 @@
 
 A sample is as many runs in a row as fill `TimingProtocol.sample_s`, after one run that is not timed (caches are warm:
 operands and code are where the run before left them). A sample of a fixed reference kernel stands before and after
-each; the sample's time over the mean of those two is what can be compared between minutes. [CPU_ANCHORS] a loop of
+each; the sample's time over the mean of those two is what can be compared between minutes. A loop of
 multiply-adds is no such reference: it keeps its speed while kernels that live in the L2 cache lose a third.
 
 The clock of a kernel of one thread is that thread's CPU time (`time.thread_time`), which stands still while another

@@ -1,0 +1,167 @@
+"""Samples of many small kernels in turn, two probes between any two, and what their quiet ones say.
+
+The machine's speed drifts and other work interrupts it. A sample is quiet if the multiply-add probe and the L2-fed tile
+([CPU_ANCHORS] fact 1) were both near their best before and after it. Rates of the core are taken relative to the
+multiply-add probe beside them, so that a change of the clock cancels; every value is the median of its quiet samples.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+__all__ = ["LEAST_QUIET", "Quantity", "Reading", "Samples", "sample_quantities", "snapped"]
+
+FMA_SLACK = 1.03
+"""A quiet multiply-add probe takes at most this many times what the best tenth takes."""
+TILE_SLACK = 1.06
+"""The same for the tile."""
+LEAST_QUIET = 5
+"""Quiet samples without which a value is doubtful; it then comes from the samples with the best probes."""
+
+
+class Reading(NamedTuple):
+    """Seconds of the two probes."""
+
+    fma_s: float
+    tile_s: float
+
+
+class Quantity(NamedTuple):
+    """Something to sample: `run` warms up, runs once more and returns the seconds of that."""
+
+    name: str
+    run: Callable[[], float]
+
+
+class _Sample(NamedTuple):
+    seconds: float
+    before: Reading
+    after: Reading
+
+
+class Samples:
+    """Samples of quantities, by name."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, list[_Sample]] = {}
+
+    def add(self, name: str, seconds: float, before: Reading, after: Reading) -> None:
+        self._taken.setdefault(name, []).append(_Sample(seconds, before, after))
+
+    @property
+    def _limits(self) -> Reading:
+        readings = [reading for taken in self._taken.values() for s in taken for reading in (s.before, s.after)]
+        return Reading(
+            FMA_SLACK * _low(reading.fma_s for reading in readings),
+            TILE_SLACK * _low(reading.tile_s for reading in readings),
+        )
+
+    @property
+    def fma_s(self) -> float:
+        """Seconds of the multiply-add probe: median of the quiet ones, the sustained rate rather than a lucky one."""
+        limit = self._limits.fma_s
+        times = [r.fma_s for taken in self._taken.values() for s in taken for r in (s.before, s.after)]
+        return statistics.median(t for t in times if t <= limit)
+
+    @property
+    def quiet_share(self) -> float:
+        """Share of all samples that are quiet."""
+        limits = self._limits
+        quiet = [_is_quiet(s, limits) for taken in self._taken.values() for s in taken]
+        return sum(quiet) / max(1, len(quiet))
+
+    def least_quiet(self) -> int:
+        """Return the quiet samples of the quantity that has fewest."""
+        limits = self._limits
+        return min((sum(_is_quiet(s, limits) for s in taken) for taken in self._taken.values()), default=0)
+
+    def is_doubtful(self, name: str) -> bool:
+        """Whether a quantity has too few quiet samples."""
+        limits = self._limits
+        return sum(_is_quiet(sample, limits) for sample in self._taken.get(name, [])) < LEAST_QUIET
+
+    def seconds(self, name: str) -> float:
+        """Return the median time of the quiet samples."""
+        return statistics.median(sample.seconds for sample in self._chosen(name))
+
+    def best_seconds(self, name: str) -> float:
+        """Return the median of the best third of all times: for what runs on all cores, which the probes do not see."""
+        times = sorted(sample.seconds for sample in self._taken[name])
+        return statistics.median(times[: max(1, -(-len(times) // 3))])
+
+    def probe_times(self, name: str) -> float:
+        """Return the median over the quiet samples of the time over the multiply-add probe's beside it."""
+        return statistics.median(
+            2.0 * sample.seconds / (sample.before.fma_s + sample.after.fma_s) for sample in self._chosen(name)
+        )
+
+    def _chosen(self, name: str) -> list[_Sample]:
+        """Return the quiet samples, or those beside the best probes where there are too few."""
+        limits, taken = self._limits, self._taken[name]
+        quiet = [sample for sample in taken if _is_quiet(sample, limits)]
+        if len(quiet) >= min(LEAST_QUIET, len(taken)):
+            return quiet
+        return sorted(taken, key=_disturbance)[:LEAST_QUIET]
+
+
+def sample_quantities(
+    quantities: Sequence[Quantity],
+    probes: Callable[[], Reading],
+    samples: Samples,
+    *,
+    budget_s: float,
+    enough: int,
+    least_rounds: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
+    progress: Callable[[float], None] | None = None,
+) -> None:
+    """Sample all quantities in turn until each has `enough` quiet samples or the budget ends.
+
+    At least `least_rounds` rounds are completed whatever they cost. Each round starts with the next quantity.
+
+    Parameters
+    ----------
+    progress
+        Called with the share that is done.
+    """
+    started = clock()
+    number = 0
+    while quantities:
+        shift = number % len(quantities)
+        before = probes()
+        for quantity in (*quantities[shift:], *quantities[:shift]):
+            seconds = quantity.run()
+            after = probes()
+            samples.add(quantity.name, seconds, before, after)
+            before = after
+        number += 1
+        spent = clock() - started
+        quiet = samples.least_quiet() if number >= min(enough, least_rounds) else 0
+        if progress is not None:
+            progress(min(1.0, max(quiet / enough, spent / max(budget_s, 1e-9))))
+        if number >= least_rounds and (quiet >= enough or spent >= budget_s):
+            return
+
+
+def snapped(value: float, entries: Sequence[float], tolerance: float = 0.1) -> float | None:
+    """Return the entry that `value` is within `tolerance` of, None if there is none."""
+    best = min(entries, key=lambda entry: abs(math.log(value / entry)))
+    return best if abs(value / best - 1.0) <= tolerance else None
+
+
+def _low(times: Iterable[float]) -> float:
+    """Return what a tenth of the times is below."""
+    ordered = sorted(times)
+    return ordered[len(ordered) // 10]
+
+
+def _is_quiet(sample: _Sample, limits: Reading) -> bool:
+    return all(r.fma_s <= limits.fma_s and r.tile_s <= limits.tile_s for r in (sample.before, sample.after))
+
+
+def _disturbance(sample: _Sample) -> float:
+    return sum(r.fma_s * r.tile_s for r in (sample.before, sample.after))
