@@ -108,14 +108,15 @@ def simd_axis(workload: Workload, lanes: int) -> str:
 
 
 def packable_tensors(workload: Workload, axis: str) -> tuple[str, ...]:
-    """Return the tensors that a schedule may pack: operands with reuse, and a result strided along the SIMD axis."""
+    """Return the tensors that a schedule may pack: operands with reuse, or strided along the SIMD axis.
+
+    A result that is strided along the SIMD axis is transposed in the microkernel's registers, and never packed.
+    """
     names = []
     for access in workload.reads:
         reused = any(not access.uses(other.name) and other.extent > 1 for other in workload.spatial_axes)
         if (reused and workload.reduction_axes) or vector_stride(access, axis) < 0:
             names.append(access.tensor)
-    if vector_stride(workload.write, axis) not in (0, 1):
-        names.append(workload.write.tensor)
     return tuple(names)
 
 

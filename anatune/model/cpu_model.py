@@ -304,14 +304,62 @@ def _row_gap(access: Access, cache_size: int, ways: int) -> float:
 
 
 def _copy_bytes(access: Access, workload: Workload, extents: dict[str, int]) -> tuple[float, float]:
-    """Return bytes copied when unpacked (a padded copy) and when packed (read, allocate, write)."""
-    if access.tensor in constant_tensors(workload):
-        return 0.0, 0.0
-    element = DTYPE_BYTES[access.dtype]
+    """Return bytes copied when unpacked (none: padded copies count as core cycles) and when packed."""
+    return 0.0, 0.0 if access.tensor in constant_tensors(workload) else _copy(access, extents)
+
+
+def _copy(access: Access, extents: dict[str, int]) -> float:
+    """Return the bytes that a copy of all that is touched moves: read, allocate, write."""
     touched = access.footprint(extents)
-    padded = any(offset < 0 for offset in access.offsets)
-    copy = float(element * (min(access.num_elements, touched) + 2 * touched))
-    return (copy if padded else 0.0), copy
+    return float(DTYPE_BYTES[access.dtype] * (min(access.num_elements, touched) + 2 * touched))
+
+
+def _pad_cycles(access: Access, space: CpuSpace) -> float:
+    """Return the core cycles of a padded copy, from the first cache that holds what it moves."""
+    moved = _copy(access, space.extents)
+    hardware = space.hardware
+    rate = COPY_BYTES_PER_CYCLE
+    for inner, outer in ((hardware.l1, hardware.l2), (hardware.l2, hardware.l3)):
+        if moved > inner.size_bytes and outer is not None:
+            rate = min(rate, outer.bandwidth_bytes_per_cycle)
+    last = hardware.l3 or hardware.l2
+    if moved > last.size_bytes:
+        rate = min(rate, hardware.dram.core_bandwidth_bytes_per_s / hardware.compute.clock_hz)
+    return moved / rate
+
+
+def _padded(
+    workload: Workload, number: dict[str, int], simd: str
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return `CpuNest.padding` and `inside_share`."""
+    extents = workload.extents
+    spatial = {axis.name for axis in workload.spatial_axes}
+    rows: list[tuple[int, int, int]] = []
+    shares: list[float] = []
+    for x, access in enumerate(workload.reads):
+        for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True):
+            last = offset + sum(term.coefficient * (extents[term.axis] - 1) for term in terms)
+            if offset >= 0 and last < size:
+                continue
+            axes = [term for term in terms if term.axis in spatial]
+            windows = [term for term in terms if term.axis not in spatial]
+            if len(axes) != 1 or len(windows) != 1 or axes[0].axis == simd:
+                rows.append((x, -1, -1))
+                shares.append(1.0)
+                continue
+            position = np.arange(extents[axes[0].axis]) * axes[0].coefficient + offset
+            index = position[:, None] + np.arange(extents[windows[0].axis]) * windows[0].coefficient
+            rows.append((x, number[axes[0].axis], number[windows[0].axis]))
+            shares.append(float(((index >= 0) & (index < size)).mean()))
+    return np.array(rows, dtype=np.int64).reshape(-1, 3), np.array(shares, dtype=np.float64)
+
+
+def _result_row(workload: Workload, simd: str, number: dict[str, int]) -> int:
+    """Return the axis along which a result that is strided along the SIMD axis is contiguous, or -1."""
+    if vector_stride(workload.write, simd) >= 0:
+        return -1
+    terms = workload.write.indices[-1]
+    return number[terms[0].axis] if len(terms) == 1 and terms[0].coefficient == 1 else -1
 
 
 def pack_nest(space: CpuSpace) -> CpuNest:
@@ -358,6 +406,8 @@ def pack_nest(space: CpuSpace) -> CpuNest:
     # accumulators are in registers while rows of the operands are read: the result's rows collide with nothing
     tensors.append([DTYPE_BYTES[workload.write.dtype], 2.0, *(0.0 for _ in caches)])
     has_reduction = any(space.extents[axis] > 1 for axis in reductions)
+    padding, inside_share = _padded(workload, number, space.simd_axis)
+    padded = set(padding[:, 0].tolist())
     return CpuNest(
         extents=np.array([space.extents[a] for a in axes], dtype=np.int64),
         is_reduction=np.array([a in reductions for a in axes], dtype=np.int64),
@@ -371,4 +421,8 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         vector_loads=np.array(loads),
         copy_bytes=np.array([_copy_bytes(x, workload, space.extents) for x in accesses]),
         simd=np.array([number[space.simd_axis], space.lanes, column["parallel"], has_reduction], dtype=np.int64),
+        padding=padding,
+        inside_share=inside_share,
+        pad_cycles=np.array([_pad_cycles(x, space) if i in padded else 0.0 for i, x in enumerate(accesses)]),
+        result_row=_result_row(workload, space.simd_axis, number),
     )

@@ -100,7 +100,8 @@ def _floor_cycles(model: CpuModel, tiles: Integers) -> Floats:
     number = (nest.extents / sizes).prod(axis=1)
     sizes[:, simd] = np.ceil(sizes[:, simd] / lanes)
     call = (cpu.call_cycles + cpu.fma_latency) / (cpu.register_limit * cpu.registers) if has_reduction else 0.0
-    each = 1.0 / (cpu.fma_per_cycle * cpu.reachable) + call / steps
+    inside = float(nest.inside_share.prod())
+    each = inside / (cpu.fma_per_cycle * cpu.reachable) + call / steps
     return np.asarray(number * sizes.prod(axis=1) * each)
 
 

@@ -79,21 +79,26 @@ class CpuCol(IntEnum):
     RELOADED = 44
     """Loads for a result vector."""
     CYCLES = 45
+    INSIDE = 46
+    """Share of the steps that is left when padding is left out."""
+    PADDING = 47
+    """Cycles of padded copies; work space of their tensor."""
+    OWN_COPY = 48
     # footprints
-    RUN = 46
+    RUN = 49
     """Contiguous elements: the last dimension, and those before it while the later ones are whole."""
-    ROW_COUNT = 47
-    IS_OPEN = 48
-    IS_SHORT = 49
+    ROW_COUNT = 50
+    IS_OPEN = 51
+    IS_SHORT = 52
     """1 where the last dimension is cut: rows are its size apart."""
-    SPAN = 50
-    TOUCHED = 51
-    BYTES = 52
-    SPREAD = 53
+    SPAN = 53
+    TOUCHED = 54
+    BYTES = 55
+    SPREAD = 56
     """Rows that may collide in few sets of a cache."""
-    MOVED = 54
-    OUTSIDE = 55
-    COUNT = 56
+    MOVED = 57
+    OUTSIDE = 58
+    COUNT = 59
 
 
 class CpuChunk(NamedTuple):

@@ -62,7 +62,7 @@ def complete(
         inner[a] = int(node[6 + a])
         calls[a] = int(node[6 + num_axes + a])
         kernel[a] = int(node[6 + 2 * num_axes + a])
-    core_s = share * core_cycles(nest, core, inner, calls, kernel, packed, rows, parts) / core.clock_hz
+    core_s = share * core_cycles(nest, core, inner, calls, kernel, packed, rows, parts, False) / core.clock_hz
     order = nest.orders[3, int(node[6 + 3 * num_axes])]
     inside = base_s + inner_seconds(nest, order, inner, calls, kernel, packed, line, size, fill_s, tile, after)
     inner_capacity = np.empty(num_levels)

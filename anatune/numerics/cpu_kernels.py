@@ -7,8 +7,8 @@ from typing import Any
 
 from anatune.numerics._jit import jit_helper, jit_sequence
 from anatune.numerics.cpu_columns import CHUNK_SIZE, CpuChunk, CpuCol
-from anatune.numerics.cpu_microkernel import call_one, rule_one, step_one
-from anatune.numerics.cpu_nest import CpuCore, CpuNest
+from anatune.numerics.cpu_microkernel import call_one, result_stores, rule_one, step_one
+from anatune.numerics.cpu_nest import CpuCore, CpuNest, leaves_out_padding
 
 __all__ = ["core_columns", "load_points"]
 
@@ -43,6 +43,9 @@ _HELD = int(CpuCol.HELD) * _N
 _BROADCAST = int(CpuCol.BROADCAST) * _N
 _RELOADED = int(CpuCol.RELOADED) * _N
 _CYCLES = int(CpuCol.CYCLES) * _N
+_INSIDE = int(CpuCol.INSIDE) * _N
+_PADDING = int(CpuCol.PADDING) * _N
+_COPY = int(CpuCol.OWN_COPY) * _N
 
 
 @jit_helper
@@ -134,6 +137,31 @@ def _calls(nest: CpuNest, c: CpuChunk) -> None:
 
 
 @jit_helper
+def _padding(nest: CpuNest, c: CpuChunk) -> None:
+    """Fill INSIDE and PADDING: the same as `cpu_microkernel` computes for single tiles."""
+    v = c.values
+    for i in range(_N):
+        v[_INSIDE + i] = 1.0
+        v[_PADDING + i] = 0.0
+        v[_COPY + i] = -1.0
+    for p in range(nest.padding.shape[0]):
+        x, a, r = nest.padding[p, 0], nest.padding[p, 1], nest.padding[p, 2]
+        axis, window = max(a, 0), max(r, 0)
+        axis_kernel, window_kernel = nest.columns[axis, 4], nest.columns[window, 4]
+        axis_extent, window_extent = float(nest.extents[axis]), float(nest.extents[window])
+        share, copy = nest.inside_share[p], nest.pad_cycles[x]
+        for i in range(_N):
+            leaves_out = a >= 0 and leaves_out_padding(
+                c.inner[axis, i], axis_extent, c.raw[axis_kernel, i], c.inner[window, i], window_extent,
+                c.raw[window_kernel, i],
+            )  # fmt: skip
+            v[_INSIDE + i] *= share if leaves_out else 1.0
+            is_new = not leaves_out and c.packed[x, i] == 0.0 and v[_COPY + i] != float(x)
+            v[_PADDING + i] += copy if is_new else 0.0
+            v[_COPY + i] = float(x) if is_new else v[_COPY + i]
+
+
+@jit_helper
 def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
     """Fill what the operands need in the microkernels with fewer (`large` 0) or more rows (1) of a pair."""
     v = c.values
@@ -165,9 +193,13 @@ def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
         else:
             for i in range(_N):
                 v[_BROADCAST + i] += v[_OWN + i]
-    each = nest.vector_loads[result]
+    each, lanes, row = nest.vector_loads[result], float(nest.simd[1]), nest.result_row
     for i in range(_N):
-        v[_RELOADED + i] = 1.0 if c.packed[result, i] > 0.0 else each
+        v[_RELOADED + i] = each
+    if row >= 0:
+        for i in range(_N):
+            own = c.small[row, i] + (large if v[_PAIR_AXIS + i] == float(row) else 0.0)
+            v[_RELOADED + i] = result_stores(each, lanes, own)
 
 
 @jit_helper
@@ -192,6 +224,7 @@ def _kinds(large: float, nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
         extra = call_one(cpu, stores, reloads, reduces, v[_PARTIAL + i])
         steps = v[_STEPS + i]
         is_used = count > 0.0
+        steps *= v[_INSIDE + i]
         v[_CYCLES + i] += count * (steps * step + extra)
         v[_FMA + i] += count * steps * fma
         v[_LOAD + i] += count * steps * load
@@ -208,6 +241,7 @@ def core_columns(nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
     """Fill CYCLES, the cycles of its parts, registers and the rule, after `load_points`."""
     v = c.values
     _calls(nest, c)
+    _padding(nest, c)
     for row_kind in range(2):
         if row_kind == 1:
             for i in range(_N):
@@ -215,6 +249,9 @@ def core_columns(nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
         _rows(float(row_kind), nest, c)
         for vector_kind in range(2):
             _kinds(float(vector_kind), nest, cpu, c)
+    for i in range(_N):
+        v[_CYCLES + i] += v[_PADDING + i]
+        v[_OVERHEAD + i] += v[_PADDING + i]
     for i in range(_N):
         v[_RULE + i] = rule_one(
             cpu, v[_REGISTERS + i], v[_PAIRS + i], v[_UNROLLED + i], v[_PARALLEL + i], v[_CHUNKS + i]

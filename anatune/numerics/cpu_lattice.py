@@ -99,9 +99,17 @@ def inner_seconds(
     for a in range(inner.shape[0]):
         tile[a] = first_tile(inner[a], calls[a], kernel[a], nest.simd[1], a == nest.simd[0])
         outside *= nest.extents[a] / inner[a] * calls[a]
+        if nest.is_reduction[a] and a != nest.simd[0]:
+            outside *= tile[a]
+            tile[a] = 1
     seconds = 0.0
     done = 0
-    for i in range(-1, order.shape[0]):
+    for i in range(-2, order.shape[0]):  # a step, a call of the unrolled body, the l1 loops
+        if i == -1:
+            for a in range(inner.shape[0]):
+                if nest.is_reduction[a] and a != nest.simd[0]:
+                    tile[a] = kernel[a]
+                    outside /= kernel[a]
         if i >= 0:
             a = order[i]
             if a < 0:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit, jit_helper, jit_inline
-from anatune.numerics.cpu_nest import CpuCore, CpuMachine, CpuNest, ceil_div
+from anatune.numerics.cpu_nest import CpuCore, CpuMachine, CpuNest, ceil_div, leaves_out_padding
 
-__all__ = ["NUM_PARTS", "call_one", "core_cycles", "microkernel_step", "rule_one", "step_one"]
+__all__ = ["NUM_PARTS", "call_one", "core_cycles", "microkernel_step", "result_stores", "rule_one", "step_one"]
 
 NUM_PARTS = 3
 """Entries of the scratch array of `core_cycles`."""
@@ -132,6 +132,41 @@ def _operands(
     return all_rows * vectors, loads, held, broadcast
 
 
+@jit_inline
+def result_stores(each: float, lanes: float, rows: float) -> float:
+    """Return the stores (and shuffles) for one vector of results that is not contiguous along the SIMD axis.
+
+    With several rows contiguous in memory the microkernel transposes in registers: log2(lanes) shuffles a vector, and
+    one store for each lane and group of rows; otherwise every lane is stored alone.
+    """
+    if each == lanes and rows > 1.0:
+        return max(lanes / rows, 1.0) + math.log2(lanes)
+    return each
+
+
+@jit_helper
+def _padding(
+    nest: CpuNest, inner: NDArray[np.int64], kernel: NDArray[np.int64], packed: NDArray[np.bool_], is_bound: bool
+) -> tuple[float, float]:
+    """Return the share of steps that is left when padding is left out, and the cycles of padded copies."""
+    inside = 1.0
+    cycles = 0.0
+    copied = -1
+    for p in range(nest.padding.shape[0]):
+        x, a, r = nest.padding[p]
+        leaves_out = False
+        if a >= 0:
+            leaves_out = is_bound or leaves_out_padding(
+                inner[a], nest.extents[a], kernel[a], inner[r], nest.extents[r], kernel[r]
+            )
+        if leaves_out:
+            inside *= nest.inside_share[p]
+        elif copied != x and not packed[x] and not is_bound:
+            cycles += nest.pad_cycles[x]  # dimensions of a tensor are neighbours
+            copied = x
+    return inside, cycles
+
+
 @jit_helper
 def core_cycles(
     nest: CpuNest,
@@ -142,8 +177,9 @@ def core_cycles(
     packed: NDArray[np.bool_],
     rows: NDArray[np.int64],
     parts: NDArray[np.float64],
+    is_bound: bool,
 ) -> float:
-    """Return the core cycles of all microkernel calls of one nest, on one core.
+    """Return the core cycles of all microkernel calls of one nest, on one core, padded copies included.
 
     The same as `numerics.cpu_point` computes for columns of points, for the search's single tiles.
 
@@ -156,6 +192,8 @@ def core_cycles(
         Scratch.
     parts : (NUM_PARTS,) float64
         Receives the largest accumulators, registers, and multiply-adds of the unrolled body.
+    is_bound : bool
+        Return cycles that no unrolling undercuts, given that of `kernel` as the most.
     """
     axis = nest.simd[0]
     lanes = nest.simd[1]
@@ -195,7 +233,7 @@ def core_cycles(
         small_vectors += 1 if num_large > 0 else 0
         num_large = 0
         num_small = 1
-    total = 0.0
+    inside, total = _padding(nest, inner, kernel, packed, is_bound)
     for i in range(NUM_PARTS):
         parts[i] = 0.0
     for row_kind in range(2):
@@ -214,12 +252,15 @@ def core_cycles(
             accumulators, loads, held, broadcast = _operands(nest, rows, packed, float(small_vectors + vector_kind))
             step, registers, _, _, _, _ = step_one(cpu, accumulators, loads, held, broadcast, unroll, reduces)
             if nest.uses[result, axis]:
-                stores = accumulators if packed[result] else accumulators * nest.vector_loads[result]
+                own = kernel[nest.result_row] if nest.result_row >= 0 else 1
+                if nest.result_row == pair_axis and pair_axis >= 0:
+                    own = rows[pair_axis]
+                stores = accumulators * result_stores(nest.vector_loads[result], float(lanes), float(own))
                 reloads = stores
             else:  # the SIMD axis is summed over: a horizontal sum of log2(lanes) shuffles and adds for each call
                 stores = accumulators + 2.0 * math.log2(lanes)
                 reloads = 1.0
-            total += count * (steps * step + call_one(cpu, stores, reloads, reduces, partial))
+            total += count * (inside * steps * step + call_one(cpu, stores, reloads, reduces, partial))
             parts[0] = max(parts[0], accumulators)
             parts[1] = max(parts[1], registers)
             parts[2] = max(parts[2], accumulators * unroll)

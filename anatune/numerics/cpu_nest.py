@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit_helper, jit_inline
 
-__all__ = ["CpuCore", "CpuMachine", "CpuNest", "ceil_div", "combine", "first_tile", "footprint"]
+__all__ = ["CpuCore", "CpuMachine", "CpuNest", "ceil_div", "combine", "first_tile", "footprint", "leaves_out_padding"]
 
 
 class CpuNest(NamedTuple):
@@ -49,6 +49,14 @@ class CpuNest(NamedTuple):
     """(X, 2) bytes moved before or after the nest when not packed (padding) and when packed."""
     simd: NDArray[np.int64]
     """SIMD axis, lanes, parallel column, whether there is a reduction."""
+    padding: NDArray[np.int64]
+    """(P, 3) padded dimensions: tensor, spatial axis, window axis; axis -1 where taps outside cannot be left out."""
+    inside_share: NDArray[np.float64]
+    """(P,) share of a padded dimension's taps that lie inside the tensor."""
+    pad_cycles: NDArray[np.float64]
+    """(X,) core cycles of the padded copy that an unpacked tensor needs, 0 without padding."""
+    result_row: int
+    """Axis along which the result is contiguous if that is not the SIMD axis, else -1: stores are transposed."""
 
 
 class CpuCore(NamedTuple):
@@ -118,6 +126,21 @@ def first_tile(
     if is_simd:
         return min(ceil_div(ceil_div(inner, lanes), calls) * lanes, inner)
     return ceil_div(inner, calls)
+
+
+@jit_inline
+def leaves_out_padding(
+    axis_inner: float, axis_extent: float, axis_kernel: float, window_inner: float, window_extent: float,
+    window_kernel: float,
+) -> bool:
+    """Whether a microkernel leaves out a dimension's taps outside the tensor (see `codegen.padding`).
+
+    Either the window is unrolled and its axis lies whole inside the l1 loops, so that border tiles have code of their
+    own; or the window is a loop of the microkernel and its tile is one element wide along the axis.
+    """  # fmt: skip
+    is_static = window_kernel == window_extent and axis_inner == axis_extent
+    moves = window_inner == window_extent and window_kernel == 1.0 and axis_kernel == 1.0 and window_extent > 1.0
+    return is_static or moves
 
 
 @jit_helper

@@ -193,7 +193,7 @@ def best_kernels(
                 for i in range(num_blocked, num_axes):
                     kernel[sequence[i]] = inner[sequence[i]]
                     calls[sequence[i]] = 1
-                cycles = core_cycles(nest, core, inner, calls, kernel, packed, rows, parts)
+                cycles = core_cycles(nest, core, inner, calls, kernel, packed, rows, parts, num_blocked < num_axes)
                 evaluated += 1
                 if parts[1] > most:
                     at[depth] += 1
@@ -210,7 +210,7 @@ def best_kernels(
                 continue
             at[depth] += 1
             if num_blocked < num_axes:
-                cycles = core_cycles(nest, core, inner, calls, kernel, packed, rows, parts)
+                cycles = core_cycles(nest, core, inner, calls, kernel, packed, rows, parts, False)
                 evaluated += 1
             if parts[1] > most or parts[2] > core.multiply_add_limit:
                 continue

@@ -117,7 +117,7 @@ def _close(c: CpuChunk) -> None:
 
 @jit_helper
 def _first_tiles(nest: CpuNest, c: CpuChunk) -> None:
-    """Fill the tile of one microkernel call and the number of calls."""
+    """Fill the tile of one step of the microkernel and the number of steps."""
     v = c.values
     lanes = float(nest.simd[1])
     for i in range(_N):
@@ -130,11 +130,26 @@ def _first_tiles(nest: CpuNest, c: CpuChunk) -> None:
             most = min(math.ceil(math.ceil(inner / unit) / calls) * unit, inner)
             c.tile[a, i] = most if c.is_pair[a, i] > 0.0 else c.raw[kernel, i]
             v[_OUTSIDE + i] *= calls
+            if nest.is_reduction[a] and a != nest.simd[0]:
+                v[_OUTSIDE + i] *= c.raw[kernel, i]
+                c.tile[a, i] = 1.0
         for level in range(3):
             column = nest.columns[a, level]
             if column >= 0:
                 for i in range(_N):
                     v[_OUTSIDE + i] *= c.raw[column, i]
+
+
+@jit_helper
+def _unroll(nest: CpuNest, c: CpuChunk) -> None:
+    """Complete the unrolled steps of the microkernel's body."""
+    v = c.values
+    for a in range(nest.extents.shape[0]):
+        if nest.is_reduction[a] and a != nest.simd[0]:
+            kernel = nest.columns[a, 4]
+            for i in range(_N):
+                c.tile[a, i] = c.raw[kernel, i]
+                v[_OUTSIDE + i] /= c.raw[kernel, i]
 
 
 @jit_helper
@@ -171,7 +186,9 @@ def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
         for i in range(_N):
             c.traffic[cache, i] = -1.0
     _first_tiles(nest, c)
-    for level in range(4, -1, -1):  # 4: a call of the microkernel
+    for level in range(5, -1, -1):  # 5: a step of the microkernel, 4: its unrolled body
+        if level == 4:
+            _unroll(nest, c)
         places = 1
         if level < 4:
             _grow(level, nest, c)
