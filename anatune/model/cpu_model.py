@@ -16,7 +16,7 @@ from anatune.core.hardware import CpuSpec
 from anatune.core.microkernels import constant_tensors, vector_stride
 from anatune.core.prediction import Prediction
 from anatune.core.space_cpu import ORDER_LEVELS, SPATIAL_LEVELS, CpuSpace
-from anatune.core.workload import DTYPE_BYTES, Access, Workload
+from anatune.core.workload import DTYPE_BYTES, Access, Term, Workload
 from anatune.model.evaluation import Evaluation, Progress, Ranking, Rule
 from anatune.numerics.cpu_columns import CpuCol, new_chunk
 from anatune.numerics.cpu_nest import CpuCore, CpuMachine, CpuNest
@@ -292,15 +292,19 @@ def pack_machine(hardware: CpuSpec) -> CpuMachine:
     )
 
 
-def _row_gap(access: Access, cache_size: int, ways: int) -> float:
-    """Return gcd(row pitch, bytes of a way): how far apart rows lie in the sets of a cache.
+def _gap(distance: int, cache_size: int, ways: int) -> int:
+    """Return gcd(distance, bytes of a way): how far apart addresses `distance` bytes apart lie in a cache's sets.
 
     Physical pages are placed at random, so strides of a page and more collide no further than within a page.
     """
+    return math.gcd(distance, min(_PAGE_BYTES, max(1, cache_size // ways)))
+
+
+def _row_gap(access: Access, cache_size: int, ways: int) -> float:
+    """Return the gap of neighbouring rows of the last dimension."""
     if len(access.shape) < 2:
         return 0.0
-    pitch = access.shape[-1] * DTYPE_BYTES[access.dtype]
-    return float(math.gcd(pitch, min(_PAGE_BYTES, max(1, cache_size // ways))))
+    return float(_gap(access.shape[-1] * DTYPE_BYTES[access.dtype], cache_size, ways))
 
 
 def _copy_bytes(access: Access, workload: Workload, extents: dict[str, int]) -> tuple[float, float]:
@@ -328,9 +332,7 @@ def _pad_cycles(access: Access, space: CpuSpace) -> float:
     return moved / rate
 
 
-def _padded(
-    workload: Workload, number: dict[str, int], simd: str
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _padded(workload: Workload, number: dict[str, int], simd: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return `CpuNest.padding` and `inside_share`."""
     extents = workload.extents
     spatial = {axis.name for axis in workload.spatial_axes}
@@ -368,15 +370,24 @@ def pack_nest(space: CpuSpace) -> CpuNest:
     number = {axis: index for index, axis in enumerate(axes)}
     column = {name: index for index, name in enumerate(space.columns)}
     accesses = (*workload.reads, workload.write)
-    boxes: list[tuple[int, int, int, int, int]] = []
+    caches = [c for c in (space.hardware.l1, space.hardware.l2, space.hardware.l3) if c is not None]
+    boxes: list[tuple[int, ...]] = []
     for x, access in enumerate(accesses):
         dims = list(zip(access.indices, access.shape, strict=True))[::-1] or [((), 1)]
+        distance = DTYPE_BYTES[access.dtype]
         for d, (terms, size) in enumerate(dims):
             end = 2 if d == len(dims) - 1 else 1
+            widest = max(terms, key=lambda term: term.coefficient, default=Term(axes[0], 1))
+            collides = d > 0 and x < len(workload.reads)  # see `tensors` below
+            gaps = [_gap(distance * widest.coefficient, c.size_bytes, c.ways) if collides else 0 for c in caches]
             for t, term in enumerate(terms):
-                boxes.append((x, number[term.axis], term.coefficient, end if t == len(terms) - 1 else 0, size))
+                is_last = t == len(terms) - 1
+                boxes.append(
+                    (x, number[term.axis], term.coefficient, end if is_last else 0, size, number[widest.axis], *gaps)
+                )
             if not terms:
-                boxes.append((x, 0, 0, end, size))
+                boxes.append((x, 0, 0, end, size, 0, *(0 for _ in caches)))
+            distance *= size
     columns = np.full((len(axes), 6), -1, dtype=np.int64)
     reductions = {axis.name for axis in workload.reduction_axes}
     for axis in axes:
@@ -399,7 +410,6 @@ def pack_nest(space: CpuSpace) -> CpuNest:
     for access in accesses:
         stride = vector_stride(access, space.simd_axis)
         loads.append(float(space.lanes) if stride < 0 else float(min(stride, space.lanes)))
-    caches = [c for c in (space.hardware.l1, space.hardware.l2, space.hardware.l3) if c is not None]
     tensors = [
         [DTYPE_BYTES[x.dtype], 1.0, *(_row_gap(x, c.size_bytes, c.ways) for c in caches)] for x in workload.reads
     ]
@@ -415,7 +425,7 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         order_columns=np.array([column[f"order.{level}"] for level in ORDER_LEVELS], dtype=np.int64),
         orders=orders,
         pack_columns=np.array([column.get(f"pack.{x.tensor}", -1) for x in accesses], dtype=np.int64),
-        boxes=np.array(boxes, dtype=np.int64).reshape(-1, 5),
+        boxes=np.array(boxes, dtype=np.int64).reshape(-1, 6 + len(caches)),
         uses=np.array([[x.uses(a) for a in axes] for x in accesses], dtype=np.int64),
         tensors=np.array(tensors, dtype=np.float64),
         vector_loads=np.array(loads),

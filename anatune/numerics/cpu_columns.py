@@ -126,6 +126,8 @@ class CpuChunk(NamedTuple):
     """(points,): order of a level."""
     capacity: NDArray[np.float64]
     """(C, points): bytes that a tile occupies of each cache."""
+    colliding: NDArray[np.float64]
+    """(C, points): the same of one tensor, if iterations of one dimension collide in few sets."""
     size: NDArray[np.float64]
     """(C, points): bytes that one thread has of each cache."""
     fill_s: NDArray[np.float64]
@@ -156,6 +158,7 @@ def new_chunk(num_columns: int, num_axes: int, num_tensors: int, num_levels: int
         packed=ones(num_tensors),
         choice=np.zeros(CHUNK_SIZE, dtype=np.int64),
         capacity=ones(num_levels),
+        colliding=ones(num_levels),
         size=ones(num_levels),
         fill_s=ones(num_levels),
         traffic=ones(num_levels),

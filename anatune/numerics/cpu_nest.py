@@ -36,8 +36,10 @@ class CpuNest(NamedTuple):
     pack_columns: NDArray[np.int64]
     """(X,) column of the pack flag, or -1."""
     boxes: NDArray[np.int64]
-    """(terms, 5) all index terms, tensor by tensor, from the last dimension to the first: tensor, axis, coefficient, 0
-    inside a dimension, 1 at its end, 2 at the end of the tensor, and the dimension's size."""
+    """(terms, 6 + C) all index terms, tensor by tensor, last dimension first: tensor, axis, coefficient,
+    0 inside a dimension, 1 at its end, 2 at the end of the tensor, and the dimension's size; at the end of a dimension
+    above the last: its axis of the largest coefficient, and how far apart that axis's iterations lie in the sets of
+    each cache, bytes: gcd(their distance, bytes of a way)."""
     uses: NDArray[np.int64]
     """(X, A) 1 where the tensor is indexed by the axis."""
     tensors: NDArray[np.float64]
@@ -130,7 +132,11 @@ def first_tile(
 
 @jit_inline
 def leaves_out_padding(
-    axis_inner: float, axis_extent: float, axis_kernel: float, window_inner: float, window_extent: float,
+    axis_inner: float,
+    axis_extent: float,
+    axis_kernel: float,
+    window_inner: float,
+    window_extent: float,
     window_kernel: float,
 ) -> bool:
     """Whether a microkernel leaves out a dimension's taps outside the tensor (see `codegen.padding`).
@@ -175,6 +181,11 @@ def footprint(
     stride = 1
     strided = 0
     dims = 0
+    colliding_0 = (
+        0.0  # bytes that iterations of one dimension occupy of each cache, as far apart as they lie in its sets
+    )
+    colliding_1 = 0.0
+    colliding_2 = 0.0
     is_open = True
     is_short = False  # the last dimension is cut: rows are its size apart
     for t in range(boxes.shape[0]):
@@ -199,6 +210,11 @@ def footprint(
             dims += 1
             if dims == 1:
                 is_short = not is_open
+            else:
+                trips = tile[boxes[t, 5]]
+                colliding_0 = max(colliding_0, float(trips * boxes[t, 6]))
+                colliding_1 = max(colliding_1, float(trips * boxes[t, 7]) if num_levels > 1 else 0.0)
+                colliding_2 = max(colliding_2, float(trips * boxes[t, 8]) if num_levels > 2 else 0.0)
             span = 1
             touched = 1
             stride = 1
@@ -215,10 +231,15 @@ def footprint(
                 segment = np.ceil(segment / line) * line
                 total += rows * segment * tensors[x, 1]
                 for c in range(num_levels):
-                    capacity[c] += rows * (max(segment, tensors[x, 2 + c]) if is_short else segment)
+                    spread = max(rows * tensors[x, 2 + c], colliding_0 if c == 0 else (
+                        colliding_1 if c == 1 else colliding_2))  # fmt: skip
+                    capacity[c] += max(rows * segment, spread if is_short else 0.0)
             rows = 1.0
             run = 1.0
             dims = 0
+            colliding_0 = 0.0
+            colliding_1 = 0.0
+            colliding_2 = 0.0
             is_open = True
     return total
 

@@ -40,9 +40,10 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
     for i in range(_N):
         v[_MOVED + i] = 0.0
     for level in range(num_levels):
-        capacity = c.capacity[level]
+        capacity, colliding = c.capacity[level], c.colliding[level]
         for i in range(_N):
             capacity[i] = 0.0
+            colliding[i] = 0.0
     is_first_term = True
     is_first_dim = True
     stride = 1.0
@@ -83,6 +84,11 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
                 v[_RUN + i] *= used if is_open else 1.0
                 v[_ROWS + i] *= 1.0 if is_open else used
                 v[_OPEN + i] = 1.0 if is_open and v[_SPAN + i] >= size else 0.0
+            trips = c.tile[boxes[t, 5]]
+            for level in range(num_levels):
+                colliding, gap = c.colliding[level], float(boxes[t, 6 + level])
+                for i in range(_N):
+                    colliding[i] = max(colliding[i], trips[i] * gap)
         is_first_dim = end == 2
         stride = 1.0
         if end == 2:
@@ -98,10 +104,12 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
                 v[_MOVED + i] += held * passes
                 v[_SPREAD + i] = 0.0 if is_dense else rows * v[_SHORT + i]
             for level in range(num_levels):
-                capacity = c.capacity[level]
+                capacity, colliding = c.capacity[level], c.colliding[level]
                 gap = nest.tensors[x, 2 + level]
                 for i in range(_N):
-                    capacity[i] += max(v[_BYTES + i], v[_SPREAD + i] * gap)
+                    spread = max(v[_SPREAD + i] * gap, colliding[i] if v[_SPREAD + i] > 0.0 else 0.0)
+                    capacity[i] += max(v[_BYTES + i], spread)
+                    colliding[i] = 0.0
 
 
 @jit_helper
