@@ -34,6 +34,9 @@ __all__ = [
 QUIET_SHARE = 0.93
 """A probe is high from this share of its own 95th percentile on."""
 
+RUNNING_SHARE = 0.95
+"""Below this share of CPU time in a sample's wall time others had the core: probes of 1 ms may both miss that."""
+
 WAIT_S = 0.1
 """Pause of one step of waiting for a quiet machine."""
 
@@ -43,12 +46,13 @@ Method = Callable[[], float]
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds of one run in one round, and the probes before and after."""
+    """Seconds of one run in one round, the probes before and after, the share of the time that this thread ran."""
 
     round: int
     time_s: float
     before: Reading
     after: Reading
+    running: float = 1.0
 
     @property
     def fma(self) -> float:
@@ -79,8 +83,8 @@ class Thresholds:
         return reading.fma >= self.fma and reading.gemm >= self.gemm
 
     def quiet(self, sample: Sample) -> bool:
-        """Whether both probes were high on both sides."""
-        return self.high(sample.before) and self.high(sample.after)
+        """Whether both probes were high on both sides, and no other process had the core in between."""
+        return self.high(sample.before) and self.high(sample.after) and sample.running >= RUNNING_SHARE
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -218,9 +222,11 @@ def interleave(
             patience_s -= WAIT_S
             before = probes()
         for name in order:
+            cpu, wall = time.thread_time(), time.perf_counter()
             seconds = methods[name]()
+            running = (time.thread_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
             after = probes()
-            samples[name].append(Sample(number, seconds, before, after))
+            samples[name].append(Sample(number, seconds, before, after, running))
             before = after
         order = [*order[1:], *order[:1]]
         thresholds = Thresholds.of([*known, *(sample for taken in samples.values() for sample in taken)])

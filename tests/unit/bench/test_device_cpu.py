@@ -68,6 +68,7 @@ def test_quiet_needs_both_probes_on_both_sides():
     assert not LIMITS.quiet(sample(0, 1.0, before=SLOW))
     assert not LIMITS.quiet(sample(0, 1.0, after=SLOW))
     assert not LIMITS.quiet(sample(0, 1.0, after=Reading(92e9, 90e9)))
+    assert not LIMITS.quiet(Sample(0, 1.0, FAST, FAST, running=0.5))  # another process had the core in between
 
 
 def test_thresholds_are_relative_to_the_runs_own_best():
@@ -82,6 +83,12 @@ def test_too_few_quiet_samples_are_named():
     quiet, noisy = [sample(i, 1.0) for i in range(3)], [sample(i, 2.0, before=SLOW) for i in range(3, 9)]
     assert quiet_cpu.quiet_or_all(quiet + noisy, LIMITS) == (quiet, True)
     assert quiet_cpu.quiet_or_all(quiet[:2] + noisy, LIMITS) == (quiet[:2] + noisy, False)
+
+
+@pytest.fixture
+def busy(monkeypatch):
+    """The stand-ins for methods do nothing: let their CPU time count as all of their time."""
+    monkeypatch.setattr(quiet_cpu, "RUNNING_SHARE", 0.0)
 
 
 values = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20)
@@ -127,7 +134,7 @@ def test_share_of_peak_uses_the_probe_beside_the_sample():
     assert quiet_cpu.share_of_peak(samples, 80_000_000_000) == pytest.approx(0.8)
 
 
-def test_methods_take_turns_until_enough_are_quiet():
+def test_methods_take_turns_until_enough_are_quiet(busy):
     asked = []
     readings = iter([SLOW] * 3 + [FAST] * 100)
     methods = {name: lambda name=name: asked.append(name) or 1.0 for name in "ab"}
@@ -139,7 +146,7 @@ def test_methods_take_turns_until_enough_are_quiet():
     assert [len(taken) for taken in samples.values()] == [5, 5]
 
 
-def test_rounds_wait_for_a_quiet_machine_but_not_for_ever(monkeypatch):
+def test_rounds_wait_for_a_quiet_machine_but_not_for_ever(monkeypatch, busy):
     monkeypatch.setattr(quiet_cpu, "WAIT_S", 0.001)
     readings = iter([SLOW] * 5 + [FAST] * 100)
     known = [sample(0, 1.0)] * 50
