@@ -8,9 +8,9 @@ multiply-adds is no such reference: it keeps its speed while kernels that live i
 The clock of a kernel of one thread is that thread's CPU time (`time.thread_time`), which stands still while another
 process has the core; with several threads it is `time.perf_counter`.
 
-Runs are a Python loop around TVM's packed function: 0.19 us a call against 0.01 us inside
-TVM's time_evaluator (2026-11, one EPYC 9xx4 core), which in turn spends 65 us and one more untimed run on every
-sample. Kernels worth tuning take 20 us and more, where the loop is 1 % at most and the same for all candidates.
+Runs are a Python loop around TVM's packed function: 0.19 us a call against 0.01 us inside TVM's time_evaluator
+(2026-11, one core of a Zen 4 EPYC), which in turn spends 65 us and one more untimed run on every sample. Kernels worth
+tuning take 20 us and more, where the loop is 1 % at most and the same for all candidates.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ __all__ = [
 Clock = Callable[[], float]
 Timed = Callable[[int], float]
 """Runs a kernel that many times in a row and returns the seconds they took together."""
+
+
+_REFERENCE_PARTS = 3
 
 
 class TimingProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,10 +134,14 @@ class _Sampler:
 
 
 def beside(reference: Timed, sample_s: float) -> Callable[[], float]:
-    """Return a function that samples the reference kernel: seconds of one run of it."""
-    sampler = _Sampler(reference, sample_s)
+    """Return a function that samples the reference kernel: seconds of one run of it.
+
+    A sample is the fastest of three parts. A part during which another process had the core would make the candidate
+    beside it look fast, and an incumbent that only looks fast would stop all others early.
+    """
+    sampler = _Sampler(reference, sample_s / _REFERENCE_PARTS)
     sampler.sample()
-    return sampler.sample
+    return lambda: min(sampler.sample() for _ in range(_REFERENCE_PARTS))
 
 
 def sample_candidate(
