@@ -163,9 +163,11 @@ def tune_layer(
     for budget in budgets:
         if budget > trials:
             continue
-        best = _schedule_of(result.best) if budget >= len(done) else best_after(done, budget)
-        if best is not None:
-            tuned.after[str(budget)] = best
+        best = best_after(done, budget)
+        if best is not None:  # after all trials the session's own answer: it measured the best ones again
+            tuned.after[str(budget)] = (_schedule_of(result.best) or best) if budget >= len(done) else best
+    if not tuned.after:
+        tuned.notes.append(f"{layer.name} tune: none of {len(done)} trials ran")
     return tuned
 
 
