@@ -7,14 +7,25 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from anatune.core.hardware import CpuSpec, GpuSpec
     from anatune.report.text import Line
 
-__all__ = ["UsageError", "line_width", "note", "print_json", "print_lines", "print_text", "search_progress"]
+__all__ = [
+    "UsageError",
+    "line_width",
+    "note",
+    "note_first_compilation",
+    "print_json",
+    "print_lines",
+    "print_text",
+    "search_progress",
+]
 
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 """Typer's class of usage errors: newer versions of typer bring click inside, older ones import it."""
@@ -90,3 +101,18 @@ def search_progress(quiet_s: float = 3.0, every_s: float = 10.0) -> Callable[[fl
             typer.echo(f"{text}; --time-limit SECONDS ends it with a proven gap", err=True)
 
     return report
+
+
+def note_first_compilation(hardware: GpuSpec | CpuSpec) -> None:
+    """Say on stderr that the model is compiled now, if no earlier run left its code."""
+    from anatune.core.hardware import GpuSpec
+    from anatune.numerics import _jit
+
+    if _jit.has_cached_code("gpu_" if isinstance(hardware, GpuSpec) else "cpu_"):
+        return
+    folder = _jit.cache_folder()
+    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
+    if os.access(existing, os.W_OK):
+        note(f"note: compiling the model once (10 to 30 s), kept in {folder}; later runs start in about a second")
+    else:
+        note(f"note: compiling the model (10 to 30 s) in every run: {folder} is read-only; set NUMBA_CACHE_DIR")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.output import UsageError, line_width, note, print_json, print_lines, search_progress
+from anatune.cli.output import line_width, note_first_compilation, print_json, print_lines, search_progress
+from anatune.cli.workload import with_workload
 from anatune.errors import SpaceError
 
 if TYPE_CHECKING:
-    from anatune.core.hardware import CpuSpec, GpuSpec
+    from anatune.core.workload import Workload
     from anatune.model.plan import Plan
     from anatune.report.alternatives import Alternative
 
@@ -37,31 +36,13 @@ def _check_time_limit(value: float | None) -> float | None:
     return value
 
 
+@with_workload("plan")
 def plan(
+    workload: Workload,
     hw: Annotated[
         str,
         typer.Option("--hw", metavar="NAME|FILE", help="Device: a name of `anatune hw list`, host, or a TOML file."),
     ],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WORKLOAD...",
-            help="An operator and its extents (matmul 512x4096x1024; conv2d 1x64x56x56 64x64x3x3) "
-            "or a named layer (resnet18:C2).",
-        ),
-    ] = None,
-    stride: Annotated[str | None, typer.Option(metavar="S[,S]", help="Windows: step.")] = None,
-    padding: Annotated[str | None, typer.Option(metavar="P[,P]|SAME", help="Windows: zeros around.")] = None,
-    dilation: Annotated[str | None, typer.Option(metavar="D[,D]", help="Windows: distance of the taps.")] = None,
-    groups: Annotated[str | None, typer.Option(metavar="G", help="Convolutions: groups of channels.")] = None,
-    layout: Annotated[str | None, typer.Option(metavar="NCHW|NHWC", help="Windows: order in memory.")] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="float32, float16, bfloat16 or int8.")] = None,
-    transpose_a: Annotated[bool, typer.Option("--transpose-a", help="Products: A is stored K x M.")] = False,
-    transpose_b: Annotated[bool, typer.Option("--transpose-b", help="Products: B is stored N x K.")] = False,
-    epilogue: Annotated[
-        str | None, typer.Option(metavar="STEP[,STEP]", help="Fused steps on the result: bias, add, relu.")
-    ] = None,
-    axes: Annotated[str | None, typer.Option(metavar="A[,A]", help="Reductions: axes to reduce.")] = None,
     top_k: Annotated[
         int, typer.Option("--top-k", metavar="K", callback=_check_top_k, help="How many schedules to return.")
     ] = 10,
@@ -85,28 +66,9 @@ def plan(
     Options may stand before or after the words. No device is needed.
     """
     from anatune import api
-    from anatune.core.workload_text import parse_workload
 
-    if not words:
-        raise UsageError(
-            "the workload is missing, expected an operator and extents or a layer; write for example "
-            f"anatune plan --hw {hw} matmul 512x4096x1024"
-        )
-    workload = parse_workload(
-        words,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        layout=layout,
-        dtype=dtype,
-        transpose_a=transpose_a,
-        transpose_b=transpose_b,
-        epilogue=epilogue,
-        axes=axes,
-    )
     hardware = api.hardware(hw)
-    _note_first_compilation(hardware)
+    note_first_compilation(hardware)
     start = time.perf_counter()
     answer = api.plan(
         workload,
@@ -148,18 +110,3 @@ def _steps(answer: Plan) -> list[Alternative]:
     if not answer.schedules:
         return []
     return alternatives(api.model(answer.workload, answer.hardware), answer.schedules[0], MATERIAL_SHARE)
-
-
-def _note_first_compilation(hardware: GpuSpec | CpuSpec) -> None:
-    """Say on stderr that the model is compiled now, if no earlier run left its code."""
-    from anatune.core.hardware import GpuSpec
-    from anatune.numerics import _jit
-
-    if _jit.has_cached_code("gpu_" if isinstance(hardware, GpuSpec) else "cpu_"):
-        return
-    folder = _jit.cache_folder()
-    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
-    if os.access(existing, os.W_OK):
-        note(f"note: compiling the model once (10 to 30 s), kept in {folder}; later runs start in about a second")
-    else:
-        note(f"note: compiling the model (10 to 30 s) in every run: {folder} is read-only; set NUMBA_CACHE_DIR")

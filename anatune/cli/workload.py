@@ -1,0 +1,80 @@
+"""The words and options that name a workload, for every command that takes one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from anatune.cli.output import UsageError
+
+__all__ = ["with_workload"]
+
+_Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="WORKLOAD...",
+        help="An operator and its extents (matmul 512x4096x1024; conv2d 1x64x56x56 64x64x3x3) "
+        "or a named layer (resnet18:C2).",
+    ),
+]
+
+
+def _options(
+    words: _Words = None,
+    stride: Annotated[str | None, typer.Option(metavar="S[,S]", help="Windows: step.")] = None,
+    padding: Annotated[str | None, typer.Option(metavar="P[,P]|SAME", help="Windows: zeros around.")] = None,
+    dilation: Annotated[str | None, typer.Option(metavar="D[,D]", help="Windows: distance of the taps.")] = None,
+    groups: Annotated[str | None, typer.Option(metavar="G", help="Convolutions: groups of channels.")] = None,
+    layout: Annotated[str | None, typer.Option(metavar="NCHW|NHWC", help="Windows: order in memory.")] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="float32, float16, bfloat16 or int8.")] = None,
+    transpose_a: Annotated[bool, typer.Option("--transpose-a", help="Products: A is stored K x M.")] = False,
+    transpose_b: Annotated[bool, typer.Option("--transpose-b", help="Products: B is stored N x K.")] = False,
+    epilogue: Annotated[
+        str | None, typer.Option(metavar="STEP[,STEP]", help="Fused steps on the result: bias, add, relu.")
+    ] = None,
+    axes: Annotated[str | None, typer.Option(metavar="A[,A]", help="Reductions: axes to reduce.")] = None,
+) -> None:
+    """Exist for its signature only."""
+
+
+def with_workload(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the words and options of a workload.
+
+    The command's parameter ``workload`` receives the parsed Workload; it also has a parameter ``hw``.
+
+    Parameters
+    ----------
+    name : str
+        The command's name, for the example in the error of a missing workload.
+    """
+    shared = inspect.signature(_options, eval_str=True).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            from anatune.core.workload_text import parse_workload
+
+            chosen = {key: given.pop(key) for key in shared}
+            words = chosen.pop("words")
+            if not words:
+                raise UsageError(
+                    "the workload is missing, expected an operator and extents or a layer; write for example "
+                    f"anatune {name} --hw {given['hw']} matmul 512x4096x1024"
+                )
+            command(workload=parse_workload(words, **chosen), **given)
+
+        # commands import Workload for type checkers only: anatune starts without it
+        own = inspect.signature(command, locals={"Workload": Any}, eval_str=True).parameters
+        first = [own["hw"], *shared.values()]
+        rest = [parameter for key, parameter in own.items() if key not in ("hw", "workload")]
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*first, *rest)]
+        # typer reads the signature, and the annotations on their own
+        run.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
+        return run
+
+    return decorate

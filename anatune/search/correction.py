@@ -1,0 +1,141 @@
+"""A light correction of predicted times: kriging of log(measured / predicted) over the features of points.
+
+Gaussian process with a fixed covariance (`features.Similarity`) and an unknown mean. Points that are being measured
+count without a value: they lower the uncertainty around them, so that no batch asks the same question twice. Everything
+is incremental: a new observation costs one column of covariances and one row of a Cholesky factor for each batch.
+Source: [RW] (Rasmussen, Williams: Gaussian Processes for Machine Learning) Alg. 2.1; believed values of pending points:
+[GINSBOURGER] (kriging believer).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.search.features import Features, Similarity
+
+__all__ = ["Batch", "Correction"]
+
+Floats = NDArray[np.float64]
+
+_CLIP = 0.7
+"""Residuals count at most this much beyond the median one: a kernel that spills is slow by a factor, not by a trend."""
+
+
+class Batch:
+    """Candidates whose posterior is kept up to date.
+
+    Parameters
+    ----------
+    features
+        Of the candidates.
+    similarity
+        Their covariance.
+    """
+
+    def __init__(self, features: Features, similarity: Similarity) -> None:
+        self.features = features
+        size = len(features.kernel)
+        self._similarity = similarity
+        self._weights: Floats = np.empty((16, size))
+        self._known = 0
+        self._left: Floats = np.full(size, similarity.variance)
+
+    @property
+    def rows(self) -> Floats:
+        """L^-1 K, (observations, candidates)."""
+        return self._weights[: self._known]
+
+    @property
+    def variance(self) -> Floats:
+        """Posterior variance of the residuals, (candidates,)."""
+        return np.maximum(self._left, 0.0)
+
+    def extend(self, factor: Floats, observed: list[Features]) -> None:
+        """Take in the observations it does not know yet; `factor` is the Cholesky factor of all of them."""
+        for number in range(self._known, len(observed)):
+            if number == len(self._weights):
+                self._weights = np.concatenate([self._weights, np.empty_like(self._weights)])
+            row = self._similarity.covariance(observed[number], self.features)
+            row -= factor[number, :number] @ self._weights[:number]
+            row /= factor[number, number]
+            self._weights[number] = row
+            self._left -= row * row
+            self._known = number + 1
+
+
+class Correction:
+    """Residuals of observed points, and what they say of others.
+
+    Parameters
+    ----------
+    similarity
+        Covariance of residuals.
+    """
+
+    def __init__(self, similarity: Similarity) -> None:
+        self.similarity = similarity
+        self.observed: list[Features] = []
+        self._factor: Floats = np.zeros((16, 16))
+        self._covariance: Floats = np.zeros((16, 16))
+
+    @property
+    def factor(self) -> Floats:
+        """Cholesky factor of the covariance of the observations."""
+        return self._factor[: len(self.observed), : len(self.observed)]
+
+    def observe(self, features: Features) -> int:
+        """Add an observation (a batch of one row), with or without a value later; return its number."""
+        number = len(self.observed)
+        if number == len(self._factor):
+            grow = ((0, number), (0, number))
+            self._factor, self._covariance = np.pad(self._factor, grow), np.pad(self._covariance, grow)
+        known = [*self.observed, features]
+        together = Features(
+            np.concatenate([one.kernel for one in known]),
+            np.concatenate([one.tiles for one in known]),
+            np.concatenate([one.shares for one in known]),
+            np.concatenate([one.packs for one in known]),
+            np.concatenate([one.loops for one in known]),
+        )
+        row = self.similarity.covariance(features, together)
+        row[-1] += self.similarity.noise_std**2
+        self._covariance[number, : number + 1] = self._covariance[: number + 1, number] = row
+        solved = _solve_lower(self._factor[:number, :number], row[:number])
+        self._factor[number, :number] = solved
+        self._factor[number, number] = math.sqrt(max(row[-1] - float(solved @ solved), 1e-12))
+        self.observed.append(features)
+        return number
+
+    def solve(self, values: Mapping[int, float]) -> tuple[float, Floats]:
+        """Return the mean residual and the vector z whose product with `Batch.rows` is what to add to it.
+
+        Parameters
+        ----------
+        values : mapping of int to float
+            Number of an observation -> its residual. Those without one are believed to be what the others say.
+        """
+        size = len(self.observed)
+        if not values:
+            return 0.0, np.zeros(size)
+        known = np.array(sorted(values), dtype=np.int64)
+        residuals = np.array([values[number] for number in known.tolist()])
+        middle = float(np.median(residuals))
+        residuals = np.clip(residuals - middle, -_CLIP, _CLIP)
+        inside = self._covariance[np.ix_(known, known)]
+        both = np.linalg.solve(inside, np.column_stack([residuals, np.ones(len(known))]))
+        mean = float(both[:, 0].sum() / both[:, 1].sum())  # generalised least squares
+        weights = both[:, 0] - mean * both[:, 1]
+        full = self._covariance[:size, known] @ weights
+        full[known] = residuals - mean
+        return middle + mean, _solve_lower(self.factor, full)
+
+
+def _solve_lower(factor: Floats, right: Floats) -> Floats:
+    """Solve L x = b for a lower triangular L."""
+    if not len(right):
+        return right.copy()
+    return np.asarray(np.linalg.solve(factor, right), dtype=np.float64)

@@ -1,0 +1,186 @@
+"""Points near a point, and the pool of promising points that a search begins with."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.space_cpu import CpuSpace
+from anatune.model.cpu_model import CpuModel
+
+__all__ = ["Moves", "first_pool"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_SAMPLES = 60_000
+_ROUNDS = 12
+_CHILDREN = 16_000
+"""Uniform samples, rounds of changes and changed points of a round that the first pool is made from."""
+_PER_KERNEL = 4
+_MOST_KERNELS = 400
+_WORST = 1.6
+"""The pool keeps so many points of each microkernel, of so many microkernels, up to so many times the best time."""
+
+
+class Moves:
+    """Steps through a CPU space, in coordinates (one tiling index an axis, then orders, packings, parallel).
+
+    Parameters
+    ----------
+    space
+        Whose points.
+    """
+
+    def __init__(self, space: CpuSpace) -> None:
+        self.space = space
+        self._num_axes = len(space.axes)
+        self._same_kernel: list[list[Integers]] = []
+        """Axis -> class of the innermost factor (and pair) of each tiling -> all tilings of that class."""
+        self._class_of: list[Integers] = []
+        for axis in space.axes:
+            table = space.table(axis)
+            inner = table[:, len(space.levels[axis]) - 1 :]
+            _, classes = np.unique(inner, axis=0, return_inverse=True)
+            classes = classes.reshape(-1)
+            self._class_of.append(classes)
+            self._same_kernel.append([np.flatnonzero(classes == c) for c in range(int(classes.max()) + 1)])
+
+    def near(self, coordinates: Integers, axis: int) -> Integers:
+        """Return the tilings of one axis that differ in two factors, or in the pair only."""
+        space = self.space
+        name = space.axes[axis]
+        table = space.table(name)[:, : len(space.levels[name])]
+        at = int(coordinates[axis])
+        different = (table != table[at]).sum(axis=1)
+        chosen: Integers = np.flatnonzero((different <= 2) & (np.arange(len(table)) != at))
+        return chosen
+
+    def neighbours(self, coordinates: Integers, combined: int, rng: np.random.Generator) -> Integers:
+        """Return the coordinates one step from a point, and `combined` ones two steps away.
+
+        A step changes one axis, order, packing, or the distribution.
+
+        Returns
+        -------
+        (num_points, len(radices)) int64
+            Legal or not; may hold the same point twice.
+        """
+        steps: list[tuple[int, Integers]] = [(a, self.near(coordinates, a)) for a in range(self._num_axes)]
+        for place in range(self._num_axes, len(self.space.radices)):
+            others = np.arange(self.space.radices[place])
+            steps.append((place, others[others != coordinates[place]]))
+        steps = [step for step in steps if len(step[1])]
+        found = []
+        for place, values in steps:
+            rows = np.repeat(coordinates[None, :], len(values), axis=0)
+            rows[:, place] = values
+            found.append(rows)
+        if len(steps) > 1:
+            rows = np.repeat(coordinates[None, :], combined, axis=0)
+            pairs = np.array(list(itertools.combinations(range(len(steps)), 2)))
+            choice = pairs[rng.integers(0, len(pairs), combined)]
+            for place, values in enumerate(values for _, values in steps):
+                where = (choice == place).any(axis=1)
+                rows[where, steps[place][0]] = values[rng.integers(0, len(values), int(where.sum()))]
+            found.append(rows)
+        return np.concatenate(found) if found else np.empty((0, len(coordinates)), dtype=np.int64)
+
+    def changed(self, coordinates: Integers, rng: np.random.Generator) -> Integers:
+        """Return a changed copy of each row: one or two axes (mostly the same microkernel), now and then a choice."""
+        result = coordinates.copy()
+        size = len(result)
+        for _ in range(2):
+            axis = rng.integers(0, self._num_axes, size)
+            free = rng.random(size) < 0.2
+            draw = rng.random(size)
+            for a in range(self._num_axes):
+                rows = np.flatnonzero(axis == a)
+                if not len(rows):
+                    continue
+                anywhere = rows[free[rows]]
+                result[anywhere, a] = (draw[anywhere] * self.space.radices[a]).astype(np.int64)
+                kept = rows[~free[rows]]
+                classes = self._class_of[a][result[kept, a]]
+                for c in np.unique(classes):
+                    of_class = kept[classes == c]
+                    members = self._same_kernel[a][c]
+                    result[of_class, a] = members[(draw[of_class] * len(members)).astype(np.int64)]
+        for place in range(self._num_axes, len(self.space.radices)):
+            where = rng.random(size) < 0.08
+            result[where, place] = rng.integers(0, self.space.radices[place], int(where.sum()))
+        return result
+
+    def kernel_ids(self, coordinates: Integers) -> Integers:
+        """Return a number for each row that is equal where the microkernel and the packed tensors are."""
+        ids = np.zeros(len(coordinates), dtype=np.int64)
+        for a in range(self._num_axes):
+            ids = ids * len(self._same_kernel[a]) + self._class_of[a][coordinates[:, a]]
+        packs = len(self.space.packable)
+        for place in range(len(self.space.radices) - 1 - packs, len(self.space.radices) - 1):
+            ids = ids * 2 + coordinates[:, place]
+        return ids
+
+
+def first_pool(model: CpuModel, moves: Moves, start: Integers, seed: int) -> Integers:
+    """Return legal points of many microkernels, the best that a short evolution on predicted times finds for each.
+
+    Parameters
+    ----------
+    model
+        Predicts.
+    moves
+        Of its space.
+    start : (num_points, num_columns) int64
+        Points that are to be in the pool: the top of the ranking.
+    seed : int
+        Of the evolution.
+
+    Returns
+    -------
+    (num_points, num_columns) int64
+        At most _PER_KERNEL * _MOST_KERNELS points beside those of `start`, which come first.
+    """
+    space: Any = model.space
+    rng = np.random.default_rng(seed)
+    if space.size <= 2 * _SAMPLES:
+        numbers = np.arange(space.size)
+        pool = np.column_stack(np.unravel_index(numbers, space.radices)).astype(np.int64)
+    else:
+        pool = space.encode(np.concatenate([start, space.sample_points(_SAMPLES, seed)]))
+    pool, times = _legal(model, pool)
+    pool, times = _best_of_each(moves, pool, times)
+    if space.size > 2 * _SAMPLES:
+        for _ in range(_ROUNDS):
+            parents = pool[np.arange(_CHILDREN) % len(pool)]
+            children, child_times = _legal(model, moves.changed(parents, rng))
+            pool, times = np.concatenate([pool, children]), np.concatenate([times, child_times])
+            pool, times = _best_of_each(moves, pool, times)
+    return np.concatenate([start, space.decode(pool)])
+
+
+def _legal(model: CpuModel, coordinates: Integers) -> tuple[Integers, Floats]:
+    times, rules = model.times(model.space.decode(coordinates))
+    return coordinates[rules == 0], times[rules == 0]
+
+
+def _best_of_each(moves: Moves, pool: Integers, times: Floats) -> tuple[Integers, Floats]:
+    """Return the best points of each microkernel, best microkernels first: a point of each, then second ones, ..."""
+    pool, first = np.unique(pool, axis=0, return_index=True)
+    times = times[first]
+    near = times <= _WORST * times.min() if len(times) else np.zeros(0, dtype=bool)
+    pool, times = pool[near], times[near]
+    kernels = moves.kernel_ids(pool)
+    order = np.lexsort((times, kernels))
+    kernels = kernels[order]
+    starts = np.flatnonzero(np.r_[True, kernels[1:] != kernels[:-1]])
+    sizes = np.diff(np.r_[starts, len(kernels)])
+    rank = np.arange(len(kernels)) - np.repeat(starts, sizes)
+    best = np.repeat(times[order][starts], sizes)
+    by_kernel = np.repeat(np.argsort(np.argsort(times[order][starts], kind="stable"), kind="stable"), sizes)
+    kept = (rank < _PER_KERNEL) & (by_kernel < _MOST_KERNELS)
+    chosen = order[kept][np.lexsort((best[kept], rank[kept]))]
+    return pool[chosen], times[chosen]

@@ -1,1 +1,0 @@
-"""Tuning: ask a strategy, build and measure what it wants, record, tell."""

@@ -1,0 +1,246 @@
+"""What tuning returns: the trials, the best one, how sure that is, and how far a session has come."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from anatune.core.hardware import CpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.core.workload import Workload
+from anatune.errors import RunError
+from anatune.measure.timing import paired_test
+
+__all__ = [
+    "Comparison",
+    "Contender",
+    "TuningInterrupted",
+    "TuningProgress",
+    "TuningResult",
+    "compare_contenders",
+    "rank_trials",
+]
+
+
+class Contender(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One schedule of the final comparison: the number of its trial, and what it took this time."""
+
+    number: int
+    measurement: Measurement
+
+
+class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contenders re-measured in alternating pairs. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    contenders : tuple of Contender
+        The plan's own first choice and the best of the trials.
+    best : int
+        Number of the winner's trial.
+    speedup : float or None
+        Time of the plan's first choice over the winner's (1 if it is the winner); None if it did not run.
+    low, high : float or None
+        Confidence interval of `speedup`, 95 %, from a paired t-test.
+    """
+
+    contenders: tuple[Contender, ...]
+    best: int
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether the winner is faster than the plan's first choice beyond doubt (95 %)."""
+        return self.low is not None and self.low > 1.0
+
+
+class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a session is.
+
+    Attributes
+    ----------
+    stage : str
+        "plan": ranking and starting; "measure": `trial` is done; "compare": the contenders are measured again.
+    done, total : int
+        Trials that are done (resumed ones included), trials asked for.
+    failures : int
+        Trials without a time.
+    trial : Trial or None
+        The last one.
+    best : Trial or None
+        The best one so far.
+    elapsed_s, left_s : float
+        Wall time since this call began; an estimate of what is left.
+    """
+
+    stage: Literal["plan", "measure", "compare"]
+    done: int
+    total: int
+    failures: int = 0
+    trial: Trial | None = None
+    best: Trial | None = None
+    elapsed_s: float = 0.0
+    left_s: float | None = None
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """What a tuning session found.
+
+    Attributes
+    ----------
+    workload, hardware
+        What was tuned; the CPU as given.
+    threads : int
+        Threads that kernels ran with.
+    strategy, seed
+        Who asked.
+    trials : list of Trial
+        In the order in which they were measured; the plan's own first choice is among them.
+    best_trial : Trial or None
+        The fastest: the winner of `compare` where there is one. None if nothing ran.
+    plan_first : Trial or None
+        The plan's own first choice, always measured first; None if interrupted before.
+    compare : Comparison or None
+        The best against the plan's first choice and runners-up; None if there was nothing to compare.
+    num_resumed : int
+        Trials that were there already.
+    records, session : str or None
+        File and session of the records, if they were kept.
+    elapsed_s : float
+        Wall time of this call.
+    """
+
+    workload: Workload
+    hardware: CpuSpec
+    threads: int
+    strategy: str
+    seed: int
+    trials: list[Trial]
+    best_trial: Trial | None
+    plan_first: Trial | None
+    compare: Comparison | None = None
+    num_resumed: int = 0
+    records: str | None = None
+    session: str | None = None
+    elapsed_s: float = 0.0
+
+    @property
+    def best(self) -> Schedule:
+        """The fastest schedule.
+
+        Raises
+        ------
+        anatune.errors.RunError
+            No trial ran; the message says how they ended.
+        """
+        if self.best_trial is None:
+            counts = ", ".join(f"{outcome.value}: {number}" for outcome, number in self.outcomes.items())
+            first = next((trial.measurement.message for trial in self.trials), "")
+            raise RunError(
+                f"{self.workload.describe()}: none of {len(self.trials)} trials ran ({counts or 'none was made'})"
+                + (f"; the first: {first}" if first else "")
+            )
+        return self.best_trial.schedule
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """How many trials ended how."""
+        counted = Counter(trial.measurement.outcome for trial in self.trials)
+        return {outcome: counted[outcome] for outcome in Outcome if counted[outcome]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dictionaries and lists (what `to_json` writes)."""
+        return {
+            "workload": msgspec.to_builtins(self.workload),
+            "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
+            "threads": self.threads,
+            "strategy": self.strategy,
+            "seed": self.seed,
+            "outcomes": {outcome.value: number for outcome, number in self.outcomes.items()},
+            "trials": [_trial_tree(trial) for trial in self.trials],
+            "plan_first": None if self.plan_first is None else self.plan_first.number,
+            "best": None if self.best_trial is None else self.best_trial.number,
+            "compare": None if self.compare is None else msgspec.to_builtins(self.compare),
+            "best_schedule": None if self.best_trial is None else msgspec.to_builtins(self.best_trial.schedule),
+            "num_resumed": self.num_resumed,
+            "records": self.records,
+            "session": self.session,
+            "elapsed_s": self.elapsed_s,
+        }
+
+    def to_json(self) -> str:
+        """Return one JSON object: what was tuned, every trial in order, the best schedule whole, the comparison."""
+        return msgspec.json.encode(self.to_dict()).decode()
+
+
+class TuningInterrupted(KeyboardInterrupt):
+    """Ctrl-C ended a session; `result` is what it had found, all of which is recorded."""
+
+    def __init__(self, result: TuningResult) -> None:
+        super().__init__(f"interrupted after {len(result.trials)} trials")
+        self.result = result
+
+
+def _trial_tree(trial: Trial) -> dict[str, Any]:
+    """Return a trial without its workload and hardware, which the result names once."""
+    schedule, time_s = trial.schedule, trial.measurement.time_s
+    return {
+        "number": trial.number,
+        "source": trial.source,
+        "predicted_s": trial.predicted_s,
+        "time_s": time_s,
+        "gflop_per_s": schedule.workload.flop / time_s / 1e9 if time_s else None,
+        "relative": trial.measurement.relative,
+        "measurement": msgspec.to_builtins(trial.measurement),
+        "tiles": {axis: list(factors) for axis, factors in schedule.tiles.items()},
+        "unroll": schedule.unroll,
+        "options": msgspec.to_builtins(schedule.options),
+    }
+
+
+def rank_trials(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that ran, fastest first.
+
+    By time over the reference kernel's beside it, where all have that: the machine's speed drifts. Equal ones in order.
+    """
+    ran = [trial for trial in trials if trial.measurement.time_s is not None]
+    relatives = {id(trial): trial.measurement.relative for trial in ran}
+    if all(value is not None for value in relatives.values()):
+        return sorted(ran, key=lambda trial: relatives[id(trial)] or 0.0)
+    return sorted(ran, key=lambda trial: trial.measurement.time_s or 0.0)
+
+
+def compare_contenders(trials: Sequence[Trial], measurements: Sequence[Measurement], plan: int) -> Comparison | None:
+    """Return what measuring contenders in turn says; None if none of them ran.
+
+    Parameters
+    ----------
+    trials, measurements
+        The contenders' trials, and what `Measurer.compare` returned for them.
+    plan : int
+        Number of the trial of the plan's first choice.
+    """
+    contenders = tuple(Contender(trial.number, m) for trial, m in zip(trials, measurements, strict=True))
+    ran = [one for one in contenders if one.measurement.relative is not None]
+    if not ran:
+        return None
+    best = min(ran, key=lambda one: (one.measurement.stopped_early, one.measurement.relative))
+    first = next((one for one in ran if one.number == plan), None)
+    if first is None:
+        return Comparison(contenders, best.number)
+    if first is best:
+        return Comparison(contenders, best.number, 1.0, 1.0, 1.0)
+    pairs = min(len(first.measurement.times_s), len(best.measurement.times_s))
+    test = paired_test(first.measurement.times_s[:pairs], best.measurement.times_s[:pairs])
+    width = min(test.half_width, 50.0)  # two pairs at least; JSON knows no infinity
+    speedup, low, high = (math.exp(test.difference + sign * width) for sign in (0.0, -1.0, 1.0))
+    return Comparison(contenders, best.number, speedup, low, high)

@@ -1,0 +1,468 @@
+"""A tuning session: the plan's first choice, then whatever the strategy asks for; every trial recorded as it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from anatune.codegen.program import program_of
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Measurement, Trial
+from anatune.core.workload import Workload
+from anatune.errors import BuildError, SpaceError
+from anatune.measure.pool import Limits, Measurer
+from anatune.model.cpu_model import CpuModel
+from anatune.records.schema import Session
+from anatune.records.store import RecordStore
+from anatune.search.base import DEFAULT_STRATEGY, Strategy, check_strategy, make_strategy
+from anatune.tuning.interrupts import Interrupts
+from anatune.tuning.machine import check_machine, choose_threads, with_threads
+from anatune.tuning.result import (
+    Comparison,
+    TuningInterrupted,
+    TuningProgress,
+    TuningResult,
+    compare_contenders,
+    rank_trials,
+)
+
+__all__ = ["MeasurerLike", "TuningSession", "tune"]
+
+MOST_TRIALS = 100_000
+COMPARED = "compare"
+"""Source of the records of the final comparison: samples of a schedule that has its own trial already."""
+
+_RANKED = 16
+"""Points of the ranking that strategies start from."""
+_CONTENDERS = 3
+_CONTENDING = 1.15
+"""The final comparison takes so many of the best trials, up to so many times the best time, and the plan's choice."""
+_COMPARE_S = 1.5
+_MOST_ALIASES = 1000
+"""Questions in a row whose programs are known already, after which the strategy counts as finished."""
+
+Progress = Callable[[TuningProgress], None]
+
+
+class MeasurerLike(Protocol):
+    """What a session needs of `anatune.measure.pool.Measurer`."""
+
+    incumbent: float | None
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def measure(self, schedules: Iterable[Schedule]) -> Iterator[tuple[Schedule, Measurement]]:
+        """Yield a measurement for each schedule, in order."""
+        ...
+
+    def compare(self, schedules: Sequence[Schedule], budget_s: float) -> list[Measurement]:
+        """Return measurements of contenders that take turns."""
+        ...
+
+
+def tune(
+    workload: Workload,
+    hw: CpuSpec | GpuSpec,
+    trials: int = 64,
+    strategy: str = DEFAULT_STRATEGY,
+    records: str | Path | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    budget_s: float | None = None,
+) -> TuningResult:
+    """Build, check and time schedules of `workload` on the present machine and return the fastest.
+
+    The plan's own first choice is measured first; at the end it, the best and the runners-up are measured once more,
+    in turn. Whatever a schedule does wrong is an outcome of its trial.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is computed.
+    hw : CpuSpec
+        The present machine, from ``anatune.hardware("host")`` or a spec of it.
+    trials : int
+        How many schedules to measure, with those of a resumed session.
+    strategy : str
+        Who asks for schedules: "model", "random" or "grid".
+    records : str or Path, optional
+        Record file; every trial is on the disk before the next question. None: nothing is kept.
+    threads : int, optional
+        Threads that kernels run with; by default the cores of `hw` that this process may use. The library reads no
+        environment variables; the command line passes TVM_NUM_THREADS.
+    seed : int
+        Of the strategy's choices and the operands; a resumed session keeps its own.
+    resume : bool
+        Go on with the latest session of this workload, hardware, threads and strategy in `records`; a new one begins if
+        there is none.
+    progress : callable, optional
+        Called with a `TuningProgress` at the beginning, after every trial and before the comparison.
+    limits : Limits, optional
+        Time and memory of one schedule.
+    budget_s : float, optional
+        Ask for nothing new after this many seconds.
+
+    Raises
+    ------
+    DeviceError
+        `hw` is not the present machine.
+    SpaceError, UnknownNameError
+        An argument is wrong; no schedule is legal.
+    RecordError
+        The record file cannot be used, or the disk is full: all trials before that are kept.
+    MissingDependencyError
+        TVM is not installed.
+    TuningInterrupted
+        Ctrl-C (a KeyboardInterrupt); its ``.result`` is what was found so far.
+    """
+    session = TuningSession(
+        workload, hw, trials=trials, strategy=strategy, records=records, threads=threads, seed=seed, resume=resume,
+        progress=progress, limits=limits, budget_s=budget_s,
+    )  # fmt: skip
+    return session.run()
+
+
+class TuningSession:
+    """One call of `tune`, with what tests replace: the measurer, the machine, the key of a program.
+
+    Parameters
+    ----------
+    workload, hw, trials, strategy, records, threads, seed, resume, progress, limits, budget_s
+        As for `tune`.
+    host : CpuSpec, optional
+        The present machine; detected by default.
+    measurer : callable
+        (workload, hardware, threads=, limits=, seed=) -> a context manager as `Measurer`.
+    program_key : callable, optional
+        Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        hw: CpuSpec | GpuSpec,
+        *,
+        trials: int = 64,
+        strategy: str = DEFAULT_STRATEGY,
+        records: str | Path | None = None,
+        threads: int | None = None,
+        seed: int = 0,
+        resume: bool = False,
+        progress: Progress | None = None,
+        limits: Limits | None = None,
+        budget_s: float | None = None,
+        host: CpuSpec | None = None,
+        measurer: Callable[..., MeasurerLike] = Measurer,
+        program_key: Callable[[Schedule], Hashable] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not isinstance(workload, Workload):
+            raise SpaceError(f"workload is {workload!r:.60}, expected a Workload; make one with anatune.matmul(...)")
+        if not isinstance(hw, CpuSpec | GpuSpec):
+            raise SpaceError(f"hw is {hw!r:.60}, expected a spec; get one with anatune.hardware('host')")
+        self._workload = workload
+        self._trials_wanted = _integer("trials", trials, 1, MOST_TRIALS)
+        self._strategy_name = check_strategy(strategy)
+        self._seed = _integer("seed", seed, 0, 2**63 - 1)
+        self._budget_s = _seconds("budget_s", budget_s)
+        self._hardware = check_machine(hw, host)
+        self._threads = choose_threads(self._hardware, threads)
+        if resume and records is None:
+            raise SpaceError("resume is True, but records is None; name the record file of the session to go on with")
+        self._records, self._resume = records, resume
+        self._report, self._limits = progress, limits
+        self._make_measurer, self._clock = measurer, clock
+        self._program_key = program_key or self._lowered_key
+        self._began = clock()
+        self._trials: list[Trial] = []
+        self._asked: dict[str, str] = {}
+        """Key of a schedule that was asked -> who asked."""
+        self._programs: dict[Hashable, str] = {}
+        """Key of a program -> key of the schedule that is measured for it."""
+        self._aliases: dict[str, list[Schedule]] = {}
+        self._num_resumed = 0
+        self._num_compared = 0
+        self._store: RecordStore | None = None
+        self._session: Session | None = None
+        self._comparison: Comparison | None = None
+        self._plan_first: Schedule | None = None
+        self._model: CpuModel
+        self._strategy: Strategy
+
+    def run(self) -> TuningResult:
+        """Tune; see `tune`."""
+        with Interrupts() as interrupts:
+            self._interrupts = interrupts
+            try:
+                if self._records is None:
+                    self._run()
+                else:
+                    with RecordStore(self._records) as self._store:
+                        self._run()
+            except KeyboardInterrupt:
+                raise TuningInterrupted(self._result()) from None
+        return self._result()
+
+    # ---- the steps -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._say("plan")
+        history = self._take_up()
+        self._model = CpuModel(self._workload, with_threads(self._hardware, self._threads))
+        start = self._model.rank(_RANKED).points
+        if not len(start):
+            raise SpaceError(
+                f"{self._workload.describe()} on {self._hardware.name}: no schedule is legal; "
+                f"`anatune plan` says which limits are in the way"
+            )
+        self._strategy = make_strategy(self._strategy_name, self._model, seed=self._seed, start=start)
+        self._plan_first = self._model.space.schedule_of(start[0])
+        self._replay(history)
+        measurer = self._make_measurer(
+            self._workload, self._model.hardware, threads=self._threads, limits=self._limits, seed=self._seed
+        )
+        with measurer:
+            if self._store is not None and self._session is None:
+                self._session = self._new_session(self._store)
+            measurer.incumbent = self._best_relative()
+            self._measure(measurer)
+            self._compare(measurer)
+
+    def _take_up(self) -> list[Trial]:
+        """Return the trials of the session to resume, if there is one."""
+        if self._store is None or not self._resume:
+            return []
+        found = self._store.latest_session(self._workload, self._hardware, self._threads, self._strategy_name)
+        if found is None:
+            # Detection may read another clock than it did then; the session goes on under the spec it began with.
+            same = [
+                one
+                for one in self._store.sessions(self._workload, self._hardware.name, self._threads, self._strategy_name)
+                if isinstance(one.hardware, CpuSpec)
+                and (one.hardware.model, one.hardware.arch) == (self._hardware.model, self._hardware.arch)
+            ]
+            found = same[-1] if same else None
+        if found is None:
+            return []
+        assert isinstance(found.hardware, CpuSpec)
+        self._session, self._seed, self._hardware = found, found.seed, found.hardware
+        recorded = [record.trial for record in self._store.trials(session=found)]
+        return [trial for trial in recorded if trial.source != COMPARED]
+
+    def _new_session(self, store: RecordStore) -> Session:
+        return store.new_session(
+            self._workload, self._hardware, self._threads, self._strategy_name, self._seed,
+            {"trials": self._trials_wanted},
+        )  # fmt: skip
+
+    def _replay(self, history: list[Trial]) -> None:
+        """Go through what was measured before, as if it came back now."""
+        self._num_resumed = len(history)
+        for trial in history:
+            self._asked[trial.schedule.key] = trial.source
+            self._programs.setdefault(self._program_key(trial.schedule), trial.schedule.key)
+        self._trials += history
+        self._strategy.tell(history)
+        if first := next((trial for trial in history if trial.source == "plan"), None):
+            self._plan_first = first.schedule
+
+    def _measure(self, measurer: MeasurerLike) -> None:
+        while True:
+            done = len(self._trials)
+            for schedule, measurement in measurer.measure(self._questions()):
+                with self._interrupts.held():
+                    self._finish(schedule, measurement)
+                self._say("measure")
+            if len(self._trials) == done:
+                return
+
+    def _questions(self) -> Iterator[Schedule]:
+        """Yield what is to be measured; ends for now where the strategy wants to be told first."""
+        while len(self._asked) < self._trials_wanted and not self._is_late():
+            schedule = self._question()
+            if schedule is None:
+                return
+            yield schedule
+
+    def _question(self) -> Schedule | None:
+        first = self._plan_first
+        if first is not None and first.key not in self._asked:
+            return self._admit(first, "plan")
+        for _ in range(_MOST_ALIASES):
+            asked = self._strategy.ask(1)
+            if not asked:
+                return None
+            schedule = asked[0]
+            if schedule.key in self._asked:  # the plan's first choice: the strategy is told when it is done
+                continue
+            original = self._programs.get(self._program_key(schedule))
+            if original is None:
+                return self._admit(schedule, self._strategy_name)
+            done = next((trial for trial in self._trials if trial.schedule.key == original), None)
+            if done is None:
+                self._aliases.setdefault(original, []).append(schedule)
+            else:
+                self._strategy.tell([Trial(schedule, done.measurement, done.number)])
+        return None
+
+    def _admit(self, schedule: Schedule, source: str) -> Schedule:
+        self._asked[schedule.key] = source
+        self._programs.setdefault(self._program_key(schedule), schedule.key)
+        return schedule
+
+    def _finish(self, schedule: Schedule, measurement: Measurement) -> None:
+        """Record a trial, then tell the strategy."""
+        trial = Trial(
+            schedule,
+            measurement,
+            number=len(self._trials),
+            source=self._asked[schedule.key],
+            predicted_s=self._predicted(schedule),
+            threads=self._threads,
+        )
+        if self._store is not None and self._session is not None:
+            self._store.append(self._session, trial)
+        self._trials.append(trial)
+        same = [Trial(alias, measurement, trial.number) for alias in self._aliases.pop(schedule.key, [])]
+        self._strategy.tell([trial, *same])
+
+    def _compare(self, measurer: MeasurerLike) -> None:
+        """Measure the best trials and the plan's first choice in turn."""
+        ranked = rank_trials(self._trials)
+        plan = self._plan_trial()
+        if not ranked or plan is None:
+            return
+        limit = _CONTENDING * _time(ranked[0], ranked)
+        chosen = [trial for trial in ranked[:_CONTENDERS] if _time(trial, ranked) <= limit]
+        if plan not in chosen and plan.measurement.time_s is not None:
+            chosen.append(plan)
+        if len(chosen) < 2:
+            return
+        self._say("compare")
+        measurements = measurer.compare([trial.schedule for trial in chosen], _COMPARE_S)
+        self._comparison = compare_contenders(chosen, measurements, plan.number)
+        if self._store is not None and self._session is not None:
+            with self._interrupts.held():
+                for trial, measurement in zip(chosen, measurements, strict=True):
+                    again = Trial(trial.schedule, measurement, trial.number, COMPARED, trial.predicted_s, self._threads)
+                    self._store.append(self._session, again)
+
+    # ---- small things ----------------------------------------------------------------------------------------
+
+    def _plan_trial(self) -> Trial | None:
+        if self._plan_first is None:
+            return None
+        key = self._plan_first.key
+        return next((trial for trial in self._trials if trial.schedule.key == key), None)
+
+    def _best_trial(self) -> Trial | None:
+        if self._comparison is not None:
+            best = self._comparison.best
+            return next(trial for trial in self._trials if trial.number == best)
+        return next(iter(rank_trials(self._trials)), None)
+
+    def _best_relative(self) -> float | None:
+        values = [trial.measurement.relative for trial in self._trials]
+        return min((value for value in values if value is not None), default=None)
+
+    def _predicted(self, schedule: Schedule) -> float | None:
+        seconds = float(self._model.times(self._model.space.point_of(schedule)[None, :])[0][0])
+        return seconds if math.isfinite(seconds) else None
+
+    def _lowered_key(self, schedule: Schedule) -> Hashable:
+        """Return a key of the program text; of what cannot be lowered, the schedule's own."""
+        try:
+            program = program_of(schedule, threads=self._threads)
+        except (SpaceError, BuildError):
+            return schedule.key
+        text = "\n".join((program.main, program.llvm, *program.packing.values()))
+        return hashlib.sha256(text.encode()).digest()
+
+    def _elapsed_s(self) -> float:
+        return self._clock() - self._began
+
+    def _is_late(self) -> bool:
+        return self._budget_s is not None and self._elapsed_s() > self._budget_s
+
+    def _say(self, stage: Any) -> None:
+        """Report where the session is."""
+        if stage == "measure" and len(self._trials) == self._num_resumed + 1:
+            self._first_s = self._elapsed_s()  # planning, starting and the first trial say little about the others
+        if self._report is None:
+            return
+        done, now = len(self._trials), self._elapsed_s()
+        left: float | None = None
+        since = done - self._num_resumed - 1
+        if stage == "measure" and since > 0:
+            left = (now - self._first_s) / since * (self._trials_wanted - done) + _COMPARE_S
+            if self._budget_s is not None:
+                left = min(left, max(0.0, self._budget_s - now) + _COMPARE_S)
+        ranked = rank_trials(self._trials)
+        self._report(
+            TuningProgress(
+                stage=stage,
+                done=done,
+                total=self._trials_wanted,
+                failures=done - len(ranked),
+                trial=self._trials[-1] if self._trials else None,
+                best=ranked[0] if ranked else None,
+                elapsed_s=now,
+                left_s=left,
+            )
+        )
+
+    def _result(self) -> TuningResult:
+        return TuningResult(
+            workload=self._workload,
+            hardware=self._hardware,
+            threads=self._threads,
+            strategy=self._strategy_name,
+            seed=self._seed,
+            trials=list(self._trials),
+            best_trial=self._best_trial(),
+            plan_first=self._plan_trial(),
+            compare=self._comparison,
+            num_resumed=self._num_resumed,
+            records=None if self._records is None else str(self._records),
+            session=None if self._session is None else self._session.id,
+            elapsed_s=self._elapsed_s(),
+        )
+
+
+def _time(trial: Trial, ranked: Sequence[Trial]) -> float:
+    """Return what `rank_trials` sorted by."""
+    relative = trial.measurement.relative
+    if relative is not None and all(one.measurement.relative is not None for one in ranked):
+        return relative
+    return trial.measurement.time_s or math.inf
+
+
+def _integer(name: str, value: object, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        raise SpaceError(f"tune: {name} is {value!r}, expected an integer from {least} to {most}")
+    return int(value)
+
+
+def _seconds(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 and math.isfinite(value)):
+        raise SpaceError(f"tune: {name} is {value!r}, expected a number of seconds > 0 or None")
+    return float(value)
