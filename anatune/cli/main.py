@@ -18,6 +18,7 @@ from anatune.cli.hardware import app as hardware_app
 from anatune.cli.output import UsageError
 from anatune.cli.plan import plan
 from anatune.cli.records import app as records_app
+from anatune.cli.tune import tune
 from anatune.errors import AnatuneError
 
 __all__ = ["app", "main", "run"]
@@ -31,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("plan", no_args_is_help=False)(plan)
+app.command("tune", no_args_is_help=False)(tune)
 app.add_typer(hardware_app, name="hw")
 app.add_typer(records_app, name="records")
 
@@ -71,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 1)
     except UsageError as error:
         return _fail(_usage_text(error), 2)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+    except KeyboardInterrupt as stop:
+        return _fail(str(stop) or "interrupted", 130)
     except BrokenPipeError:
         # The reader (head, less) has what it wanted; keep the interpreter from flushing into the pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

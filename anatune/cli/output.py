@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = [
     "print_lines",
     "print_text",
     "search_progress",
+    "write_text",
 ]
 
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
@@ -69,6 +71,26 @@ def print_lines(lines: Sequence[Line]) -> None:
 def note(text: str) -> None:
     """Write one line to stderr: progress, or what else is worth knowing."""
     typer.echo(text, err=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a file that appears whole or not at all."""
+    handle, scratch = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(scratch, 0o666 & ~_umask())
+        os.replace(scratch, target)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    """Return the process's umask: mkstemp makes files that only their owner may read."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def search_progress(quiet_s: float = 3.0, every_s: float = 10.0) -> Callable[[float], None]:

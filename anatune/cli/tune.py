@@ -1,0 +1,222 @@
+"""``anatune tune``: build, check and time schedules on the present machine, keep everything, return the fastest."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anatune.cli.output import (
+    UsageError,
+    line_width,
+    note,
+    note_first_compilation,
+    print_json,
+    print_lines,
+    write_text,
+)
+from anatune.cli.workload import with_workload
+
+if TYPE_CHECKING:
+    from anatune.core.hardware import CpuSpec, GpuSpec
+    from anatune.core.workload import Workload
+    from anatune.tuning.result import TuningProgress, TuningResult
+
+__all__ = ["DEFAULT_RECORDS", "schedule_file", "tune"]
+
+DEFAULT_RECORDS = "tuning.sqlite"
+_QUIET_S = 10.0
+"""Without a terminal: seconds between lines about trials that are neither better nor failed."""
+
+
+def _check_trials(value: int) -> int:
+    if value < 1:
+        raise typer.BadParameter(f"got {value}, expected an integer >= 1")
+    return value
+
+
+def _check_seed(value: int) -> int:
+    if value < 0:
+        raise typer.BadParameter(f"got {value}, expected an integer >= 0")
+    return value
+
+
+def _check_seconds(value: float | None) -> float | None:
+    if value is not None and not (value > 0 and math.isfinite(value)):
+        raise typer.BadParameter(f"got {value:g}, expected a number of seconds > 0")
+    return value
+
+
+@with_workload("tune")
+def tune(
+    workload: Workload,
+    hw: Annotated[
+        str,
+        typer.Option(
+            "--hw", metavar="NAME|FILE", help="The present machine: host, or a spec of it (name or TOML file)."
+        ),
+    ],
+    trials: Annotated[
+        int,
+        typer.Option(
+            "--trials", metavar="N", callback=_check_trials, help="Schedules to measure, resumed ones included."
+        ),
+    ] = 64,
+    strategy: Annotated[
+        str, typer.Option("--strategy", metavar="S", help="Who asks for schedules: model, random or grid.")
+    ] = "model",
+    records: Annotated[Path, typer.Option("--records", metavar="FILE", help="Where every trial is kept.")] = Path(
+        DEFAULT_RECORDS
+    ),
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", metavar="T", help="Threads of the kernels.  [default: TVM_NUM_THREADS, else all cores]"
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the latest session of this workload, hardware and strategy.")
+    ] = False,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", metavar="N", callback=_check_seed, help="Of the strategy's choices and the operands."),
+    ] = 0,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit", metavar="SECONDS", callback=_check_seconds, help="Ask for nothing new after that."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="The best schedule.  [default: <workload>.schedule.json]",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure schedules of a workload on the present machine and return the fastest.
+
+    The plan's own first choice comes first, then what the strategy asks for; every trial is checked against a float64
+    reference and recorded as it ends. Ctrl-C keeps everything, and --resume goes on, also after a crash.
+    """
+    from anatune import api
+    from anatune.tuning import session
+    from anatune.tuning.result import TuningInterrupted
+
+    hardware = api.hardware(hw)
+    chosen = _threads(threads, hardware)
+    target = output or Path(schedule_file(workload))
+    if not target.parent.is_dir():
+        raise UsageError(f"--output {target}: the folder {target.parent} does not exist; make it")
+    note_first_compilation(hardware)
+    try:
+        with _Display() as display:
+            result = session.tune(
+                workload, hardware, trials=trials, strategy=strategy, records=records, threads=chosen, seed=seed,
+                resume=resume, progress=display, budget_s=time_limit,
+            )  # fmt: skip
+    except TuningInterrupted as stop:
+        _show(stop.result, target, as_json)
+        done = len(stop.result.trials)
+        raise KeyboardInterrupt(
+            f"interrupted after {done} of {trials} trials, all of them kept in {records}; "
+            "the same command with --resume goes on"
+        ) from None
+    if resume and not result.num_resumed:
+        note(f"note: {records} has no session of this workload, hardware, threads and strategy; began a new one")
+    _show(result, target, as_json)
+    if result.best_trial is None:
+        _ = result.best  # raises, and says how the trials ended
+
+
+def _threads(given: int | None, hardware: CpuSpec | GpuSpec) -> int | None:
+    """Return the threads to tune for: the option, else TVM_NUM_THREADS (at most the cores), else None."""
+    from anatune.core.hardware import CpuSpec
+    from anatune.tuning.machine import choose_threads
+
+    text = os.environ.get("TVM_NUM_THREADS")
+    if given is not None or not text:
+        return given
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(
+            f"the variable TVM_NUM_THREADS is {text!r}, expected an integer >= 1; unset it or use --threads"
+        )
+    return min(int(text), choose_threads(hardware, None)) if isinstance(hardware, CpuSpec) else None
+
+
+def schedule_file(workload: Workload) -> str:
+    """Return the name of the file that the best schedule is written to by default."""
+    from anatune.records.export import workload_text
+
+    return f"{re.sub(r'[^A-Za-z0-9.]+', '_', workload_text(workload)).strip('_')}.schedule.json"
+
+
+def _show(result: TuningResult, target: Path, as_json: bool) -> None:
+    """Write the best schedule to its file and say what was found."""
+    from anatune.report.tuning import result_lines
+
+    hints = []
+    if result.best_trial is not None:
+        write_text(target, result.best.to_json() + "\n")
+        hints.append(
+            f"best schedule: {target}; `anatune export {target} --format so --output DIR` makes a library of it"
+        )
+    hints.append(f"all trials: {result.records}; `anatune records list {result.records}` shows them")
+    if as_json:
+        print_json({**result.to_dict(), "output": str(target) if result.best_trial is not None else None})
+    else:
+        print_lines(result_lines(result, hints, width=line_width()))
+
+
+class _Display:
+    """Progress on stderr: a bar on a terminal, lines elsewhere. Called with each `TuningProgress`."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+        self._said_s = -math.inf
+        self._best: int | None = None
+
+    def __enter__(self) -> _Display:
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            self._bar = Progress(
+                BarColumn(bar_width=20), TextColumn("{task.description}"), console=Console(stderr=True), transient=True
+            )
+            self._task = self._bar.add_task("planning", total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: TuningProgress) -> None:
+        from anatune.report.tuning import progress_text
+
+        text = progress_text(progress)
+        if self._bar is not None:
+            self._bar.update(self._task, description=text, completed=progress.done, total=progress.total)
+            return
+        best = None if progress.best is None else progress.best.number
+        failed = progress.trial is not None and progress.trial.measurement.time_s is None
+        news = progress.stage != "measure" or best != self._best or failed or progress.done == progress.total
+        now = time.monotonic()
+        if news or now - self._said_s >= _QUIET_S:
+            note(text)
+            self._said_s, self._best = now, best

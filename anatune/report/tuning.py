@@ -1,0 +1,113 @@
+"""Tuning as text: one line of progress, the summary at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anatune.core.trial import Outcome, Trial
+from anatune.report import units
+from anatune.report.records import peak_of_threads
+from anatune.report.tables import schedule_items
+from anatune.report.text import Line, wrapped, wrapped_items
+from anatune.tuning.result import Comparison, TuningProgress, TuningResult
+
+__all__ = ["best_text", "progress_text", "result_lines"]
+
+
+def _rate(trial: Trial) -> float | None:
+    """Return operations a second, None for what did not run or counts none."""
+    time_s, flop = trial.measurement.time_s, trial.schedule.workload.flop
+    return flop / time_s if time_s and flop else None
+
+
+def best_text(trial: Trial | None) -> str:
+    """Return how fast a trial ran: its rate and share of the peak, or its time where operations are not counted.
+
+    The peak is that of the cores the schedule was planned for: as many as there are threads.
+    """
+    if trial is None or trial.measurement.time_s is None:
+        return "nothing ran yet"
+    rate = _rate(trial)
+    if rate is None:
+        return units.duration(trial.measurement.time_s)
+    schedule = trial.schedule
+    peak = peak_of_threads(schedule.hardware, schedule.workload.dtype, trial.threads)
+    return f"{units.flop_rate(rate)}, {units.percent(rate / peak)} of peak"
+
+
+def progress_text(progress: TuningProgress) -> str:
+    """Return one line: trial, the last rate, the best so far, failures, time left."""
+    if progress.stage == "plan":
+        return "planning"
+    if progress.stage == "compare":
+        return "measuring the best and the plan's first choice once more, in turn"
+    words = [f"trial {progress.done}/{progress.total}"]
+    if progress.trial is not None:
+        measurement = progress.trial.measurement
+        if measurement.outcome is Outcome.OK:
+            rate = _rate(progress.trial)
+            words.append(units.flop_rate(rate) if rate else units.duration(measurement.time_s or 0.0))
+        else:
+            words.append(f"{measurement.outcome.value} ({measurement.message:.80})")
+    words.append(f"best {best_text(progress.best)}")
+    words.append(f"{progress.failures} failed")
+    if progress.left_s is not None:
+        words.append(f"{progress.left_s:.0f} s left")
+    return "; ".join(words)
+
+
+def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int = 80) -> list[Line]:
+    """Return the summary of a session.
+
+    Parameters
+    ----------
+    result
+        What `tune` returned.
+    hints : sequence of str
+        Lines for the end: files, what to do next.
+    width : int
+        Characters a line.
+    """
+    lines = [Line(text, "bold") for text in wrapped(_heading(result), width, hanging="  ")]
+    outcomes = ", ".join(f"{number} {outcome.value}" for outcome, number in result.outcomes.items())
+    resumed = f" ({result.num_resumed} of them resumed)" if result.num_resumed else ""
+    lines.append(
+        Line(f"{len(result.trials)} trials{resumed} in {units.duration(result.elapsed_s)}: {outcomes or 'none'}")
+    )
+    best = result.best_trial
+    if best is not None:
+        who = "the plan's own first choice" if best is result.plan_first else f"asked for by {best.source!r}"
+        said = f"best: trial {best.number}, {who}: {units.duration(best.measurement.time_s or 0.0)}, {best_text(best)}"
+        lines += [Line(text, "green") for text in wrapped(said, width, hanging="  ")]
+        if best.schedule.template == "cpu":
+            lines += [Line(text) for text in wrapped_items(schedule_items(best.schedule), width, indent="  ")]
+        lines += [Line(text) for text in wrapped(_against_plan(result), width, hanging="  ")]
+    lines += [Line(text) for hint in hints for text in wrapped(hint, width, hanging="  ")]
+    return lines
+
+
+def _heading(result: TuningResult) -> str:
+    threads = f"{result.threads} thread{'s' * (result.threads > 1)}"
+    return f"{result.workload.describe()} on {result.hardware.name} ({result.hardware.model}), {threads}"
+
+
+def _against_plan(result: TuningResult) -> str:
+    plan, comparison = result.plan_first, result.compare
+    if plan is None:
+        return "the plan's own first choice was not measured"
+    if plan.measurement.time_s is None:
+        return f"the plan's own first choice did not run: {plan.measurement.outcome.value}, {plan.measurement.message}"
+    if comparison is None or comparison.speedup is None:
+        return f"the plan's own first choice: {best_text(plan)}"
+    if comparison.best == plan.number:
+        others = len(comparison.contenders) - 1
+        return f"measured in turn with the {others} next best, the plan's own first choice stays ahead"
+    return f"against the plan's own first choice ({best_text(plan)}), measured in turn: {_speedup(comparison)}"
+
+
+def _speedup(comparison: Comparison) -> str:
+    assert comparison.speedup is not None
+    interval = f"95 % confidence: {comparison.low:.3f} to {comparison.high:.3f}"
+    if not comparison.decided:
+        return f"no difference that measuring could show ({comparison.speedup:.3f} times as fast; {interval})"
+    return f"{comparison.speedup:.3f} times as fast ({interval})"
