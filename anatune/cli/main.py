@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from anatune import __version__
+from anatune.cli.export import export
 from anatune.cli.hardware import app as hardware_app
 from anatune.cli.output import UsageError
 from anatune.cli.plan import plan
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.command("plan", no_args_is_help=False)(plan)
 app.command("tune", no_args_is_help=False)(tune)
+app.command("export", no_args_is_help=False, context_settings={"ignore_unknown_options": True})(export)
 app.add_typer(hardware_app, name="hw")
 app.add_typer(records_app, name="records")
 

@@ -1,0 +1,204 @@
+"""``anatune export``: a schedule as a compiled library for C programs, or as a TVM module."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anatune.cli.output import UsageError, print_json, print_text, write_text
+
+if TYPE_CHECKING:
+    from anatune.core.schedule import Schedule
+
+__all__ = ["export"]
+
+FORMATS = ("so", "tvm")
+
+
+def _check_format(value: str) -> str:
+    if value not in FORMATS:
+        raise typer.BadParameter(f"got {value!r}, expected one of {', '.join(FORMATS)}")
+    return value
+
+
+def _check_threads(value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise typer.BadParameter(f"got {value}, expected an integer >= 1")
+    return value
+
+
+def _check_name(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value):
+        raise typer.BadParameter(f"got {value!r}, expected a C identifier")
+    return value
+
+
+def export(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE|WORKLOAD...",
+            help="A schedule file (what `anatune tune` writes), or with --records a workload as for `anatune plan`.",
+        ),
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option("--records", metavar="PATH", help="Take the best schedule of this record file.")
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="so|tvm",
+            callback=_check_format,
+            help="so: a shared library and a C header; tvm: an IRModule as JSON.",
+        ),
+    ] = "so",
+    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder; made if it is missing.")] = Path("."),
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", callback=_check_name, help="C function.  [default: from the workload]"),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            metavar="T",
+            callback=_check_threads,
+            help="Threads of parallel loops.  [default: what it was tuned for]",
+        ),
+    ] = None,
+    hw: Annotated[
+        str | None, typer.Option("--hw", metavar="NAME", help="With --records: what was measured on this hardware.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
+) -> None:
+    """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
+    schedule, tuned_threads = (
+        _from_file(words, hw) if records is None else _from_records(words or [], records, hw, threads)
+    )
+    chosen = threads or tuned_threads
+    title = name or _identifier(schedule)
+    output.mkdir(parents=True, exist_ok=True)
+    manifest = (
+        _write_library(schedule, title, output, chosen)
+        if form == "so"
+        else _write_module(schedule, title, output, chosen)
+    )
+    path = output / f"{title}.json"
+    _write_manifest(path, manifest)
+    if as_json:
+        print_json({**manifest, "manifest": str(path)})
+        return
+    lines = [f"wrote {output / str(file)}" for key, file in manifest.items() if key in ("library", "header", "module")]
+    lines.append(f"wrote {path}: how to call it")
+    lines += [str(function["prototype"]) for function in manifest["functions"] if "prototype" in function]
+    print_text("\n".join(lines))
+
+
+def _from_file(words: list[str] | None, hw: str | None) -> tuple[Schedule, int]:
+    """Return the schedule of a file, and the cores that it was planned for."""
+    from anatune.core.hardware import CpuSpec
+    from anatune.core.schedule import Schedule
+    from anatune.errors import SpaceError
+
+    if not words or len(words) > 1:
+        got = f"got {' '.join(words)!r}" if words else "it is missing"
+        raise UsageError(
+            f"a schedule file is expected, {got}; write anatune export FILE.json, or --records PATH WORKLOAD"
+        )
+    if hw is not None:
+        raise UsageError("--hw chooses among records, but the schedule comes from a file; leave it out")
+    path = Path(words[0])
+    try:
+        schedule = Schedule.from_json(path.read_bytes())
+    except SpaceError as error:
+        raise SpaceError(f"{path}: {error}") from None
+    return schedule, schedule.hardware.compute.num_cores if isinstance(schedule.hardware, CpuSpec) else 1
+
+
+def _from_records(words: list[str], records: Path, hw: str | None, threads: int | None) -> tuple[Schedule, int]:
+    """Return the best recorded schedule of a workload, and the threads it was measured with."""
+    from anatune.core.workload_text import parse_workload
+    from anatune.errors import RecordError
+    from anatune.records.store import RecordStore
+
+    if not words:
+        raise UsageError("the workload is missing; write for example anatune export --records PATH matmul 64x64x64")
+    workload = parse_workload(words)
+    with RecordStore(records, read_only=True) as store:
+        best = store.best(workload, hw, threads)
+    if best is None:
+        raise RecordError(
+            f"{records}: has no trial of {workload.describe()} that ran; `anatune records list {records}` shows what it has"
+        )
+    return best.trial.schedule, best.trial.threads
+
+
+def _identifier(schedule: Schedule) -> str:
+    """Return a C identifier that says what the workload is."""
+    from anatune.records.export import workload_text
+
+    return re.sub(r"[^A-Za-z0-9]+", "_", workload_text(schedule.workload)).strip("_")
+
+
+def _write_library(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[str, Any]:
+    from anatune.codegen.export import ALIGNMENT_BYTES, prototype, write_c_library
+
+    made = write_c_library(schedule, name, folder, threads=threads)
+    functions = [
+        {"name": one.name, "purpose": one.purpose, "prototype": f"{prototype(one)};", "arguments": one.arguments}
+        for one in made.functions
+    ]
+    return {
+        "format": "so",
+        "library": made.library,
+        "header": made.header,
+        "threads": made.threads,
+        "needs_openmp": made.openmp,
+        "alignment_bytes": ALIGNMENT_BYTES,
+        **_about(schedule, functions),
+    }
+
+
+def _write_module(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[str, Any]:
+    import msgspec
+
+    from anatune.codegen.export import tvm_module_json
+
+    text, target = tvm_module_json(schedule, threads=threads)
+    file = f"{name}.tvm.json"
+    write_text(folder / file, text)
+    tensors = (*schedule.workload.reads, *schedule.workload.epilogue_reads, schedule.workload.write)
+    arguments = [{"tensor": one.tensor, "dtype": one.dtype, "shape": one.shape} for one in tensors]
+    main = {"name": "main", "purpose": "all tensors in the workload's own layouts", "arguments": arguments}
+    return {
+        "format": "tvm",
+        "module": file,
+        "load": f"tvm.ir.load_json(open({file!r}).read())",
+        "target": msgspec.json.decode(target),
+        "threads": threads,
+        **_about(schedule, [main]),
+    }
+
+
+def _about(schedule: Schedule, functions: list[dict[str, Any]]) -> dict[str, Any]:
+    from anatune import __version__
+    from anatune.records.export import workload_text
+
+    return {
+        "functions": functions,
+        "workload": workload_text(schedule.workload),
+        "hardware": schedule.hardware.name,
+        "arch": schedule.hardware.arch,
+        "anatune": __version__,
+        "schedule": schedule,
+    }
+
+
+def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    import msgspec
+
+    write_text(path, msgspec.json.format(msgspec.json.encode(manifest), indent=1).decode() + "\n")
