@@ -76,9 +76,8 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> None:
     """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
-    schedule, tuned_threads = (
-        _from_file(words, hw) if records is None else _from_records(words or [], records, hw, threads)
-    )
+    given = words or []
+    schedule, tuned_threads = _from_file(given, hw) if records is None else _from_records(given, records, hw, threads)
     chosen = threads or tuned_threads
     title = name or _identifier(schedule)
     output.mkdir(parents=True, exist_ok=True)
@@ -98,17 +97,15 @@ def export(
     print_text("\n".join(lines))
 
 
-def _from_file(words: list[str] | None, hw: str | None) -> tuple[Schedule, int]:
+def _from_file(words: list[str], hw: str | None) -> tuple[Schedule, int]:
     """Return the schedule of a file, and the cores that it was planned for."""
     from anatune.core.hardware import CpuSpec
     from anatune.core.schedule import Schedule
     from anatune.errors import SpaceError
 
-    if not words or len(words) > 1:
+    if len(words) != 1:
         got = f"got {' '.join(words)!r}" if words else "it is missing"
-        raise UsageError(
-            f"a schedule file is expected, {got}; write anatune export FILE.json, or --records PATH WORKLOAD"
-        )
+        raise UsageError(f"expected a schedule file, {got}; write anatune export FILE.json, or --records PATH WORKLOAD")
     if hw is not None:
         raise UsageError("--hw chooses among records, but the schedule comes from a file; leave it out")
     path = Path(words[0])
@@ -132,7 +129,8 @@ def _from_records(words: list[str], records: Path, hw: str | None, threads: int 
         best = store.best(workload, hw, threads)
     if best is None:
         raise RecordError(
-            f"{records}: has no trial of {workload.describe()} that ran; `anatune records list {records}` shows what it has"
+            f"{records}: has no trial of {workload.describe()} that ran; `anatune records list {records}` shows those "
+            "it has"
         )
     return best.trial.schedule, best.trial.threads
 

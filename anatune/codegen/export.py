@@ -234,6 +234,7 @@ def _functions(lowered: LoweredProgram, name: str) -> tuple[CFunction, ...]:
 
 
 def prototype(function: CFunction) -> str:
+    """Return the C declaration of a function, without the semicolon."""
     words = [f"const {_C_TYPES[b.dtype][0]} *{b.tensor}" for b in function.arguments[:-1]]
     last = function.arguments[-1]
     return f"int {function.name}({', '.join([*words, f'{_C_TYPES[last.dtype][0]} *{last.tensor}'])})"
@@ -282,7 +283,7 @@ def _tensor(buffer: Buffer, number: int, pointer: str) -> list[str]:
 
 
 def _call(function: CFunction, symbol: str, *, clear: bool = False) -> list[str]:
-    """Return a C function that calls `symbol`; `clear`: padding in the result is zero, as kernels expect of constants."""
+    """Return a C function that calls `symbol`; `clear`: zero the result before, for the padding of packed constants."""
     lines: list[str] = []
     if clear:
         last = function.arguments[-1]
