@@ -39,8 +39,7 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads : int
         Threads that its parallel loops use.
     facts : dict of str to int
-        What the compiler's output says: "code_bytes", "spill_ops" (vector stores to and loads from the stack),
-        "vector_registers"; "flop" of a call.
+        "flop" of a call; probes say more.
     """
 
     schedule_key: str

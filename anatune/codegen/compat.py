@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from anatune.core.hardware import CpuSpec
@@ -21,7 +20,7 @@ PARTS_OF_ISA: dict[str, tuple[str, str]] = {
 """Instruction set -> (LLVM triple, features that are asked for beside the processor's own)."""
 
 
-def import_tvm() -> ModuleType:
+def import_tvm() -> Any:
     """Return the tvm package.
 
     Raises

@@ -20,10 +20,12 @@ from anatune.core.hardware import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError
 
-__all__ = ["LoweredProgram", "compile_schedule", "lower"]
+__all__ = ["LoweredProgram", "assembly_facts", "compile_schedule", "inspect_schedule", "lower"]
 
-_STACK = re.compile(r"\((?:%rsp|%rbp)\)|\[(?:sp|x29)[,\]]")
-_VECTOR = re.compile(r"%[xyz]mm|\b[qv]\d+\b")
+_STACK = re.compile(r"-?\d*\((?:%rsp|%rbp)\)|\[(?:sp|x29)(?:, #-?\d+)?\]")
+_VECTOR = re.compile(r"%([xyz])mm(\d+)|\b([qv])(\d+)\b")
+_WIDTH = {"x": 16, "y": 32, "z": 64, "q": 16, "v": 16}
+"""Bytes of a vector register by the first letter of its name."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,25 @@ def compile_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> A
     packings = tuple(
         Packing(buffer.tensor, f"pack_{buffer.tensor}", buffer) for buffer in arguments if buffer.tensor in sizes
     )
-    facts = {"flop": workload.flop, **assembly_facts(compiled.mod.inspect_source("asm"))}
-    return Artifact(schedule.key, str(path), tuple(arguments), packings, threads, facts)
+    return Artifact(schedule.key, str(path), tuple(arguments), packings, threads, {"flop": workload.flop})
+
+
+def inspect_schedule(schedule: Schedule, *, threads: int = 1) -> dict[str, int]:
+    """Compile a schedule for its own processor, whatever the present one is, and read the assembly.
+
+    Returns
+    -------
+    dict
+        "flop" of a call and what `assembly_facts` finds.
+
+    Raises
+    ------
+    SpaceError, BuildError, MissingDependencyError
+        As `lower` and `compile_module`.
+    """
+    lowered = lower(schedule, threads=threads)
+    assembly = compile_module(lowered.module, lowered.target).mod.inspect_source("asm")
+    return {"flop": schedule.workload.flop, **assembly_facts(assembly)}
 
 
 def assembly_facts(assembly: str) -> dict[str, int]:
@@ -108,15 +127,30 @@ def assembly_facts(assembly: str) -> dict[str, int]:
     Returns
     -------
     dict
-        "num_instructions" of ``main``, "spill_ops": its vector loads from and stores to the stack.
+        "num_instructions" of ``main``; "registers": vector registers it uses; "spill_ops": its vector loads from and
+        stores to the stack; "spill_bytes": the stack they use.
     """
-    spills = instructions = 0
+    instructions = spills = 0
+    registers: set[str] = set()
+    slots: dict[str, int] = {}
     inside = False
     for line in assembly.splitlines():
         if line and not line[0].isspace() and line.rstrip().endswith(":") and not line.startswith(".L"):
-            inside = "main_compute_" in line or "microkernel_" in line or "__tvm_parallel_lambda" in line
-        elif inside and line.startswith("\t") and not line.lstrip().startswith("."):
-            instructions += 1
-            if _STACK.search(line) and _VECTOR.search(line):
-                spills += 1
-    return {"num_instructions": instructions, "spill_ops": spills}
+            inside = "main_compute_" in line or "__tvm_parallel_lambda" in line
+            continue
+        if not inside or not line.startswith("\t") or line.lstrip().startswith("."):
+            continue
+        instructions += 1
+        vectors = _VECTOR.findall(line)
+        registers.update(x86 or arm for _, x86, _, arm in vectors)
+        slot = _STACK.search(line)
+        if slot and vectors:
+            spills += 1
+            width = max(_WIDTH[x86 or arm] for x86, _, arm, _ in vectors)
+            slots[slot.group()] = max(width, slots.get(slot.group(), 0))
+    return {
+        "num_instructions": instructions,
+        "registers": len(registers),
+        "spill_ops": spills,
+        "spill_bytes": sum(slots.values()),
+    }

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from anatune.codegen.nest import Loop, Nest
 from anatune.core.workload import Access, Workload
@@ -49,7 +50,8 @@ class Layout(Protocol):
         ...
 
 
-class Dimension(NamedTuple):
+@dataclass(frozen=True)
+class Dimension:
     """One dimension of a strided buffer.
 
     Attributes

@@ -10,6 +10,7 @@ part : consecutive microkernel calls of one size along one axis; a pair of micro
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from anatune.core.schedule import Schedule
@@ -28,7 +29,8 @@ class Loop(NamedTuple):
     step: int
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True)
+class Part:
     """`count` calls of `size` elements from element `start` of a segment."""
 
     start: int
@@ -115,7 +117,7 @@ def _parts(schedule: Schedule, axis: str, lanes: int, is_simd: bool, calls: int,
         last = parts.pop()
         end = last.start + (last.count - 1) * last.size
         if last.count > 1:
-            parts.append(last._replace(count=last.count - 1))
+            parts.append(replace(last, count=last.count - 1))
         parts.append(Part(end, 1, last.size - over))
     return tuple(parts)
 

@@ -109,16 +109,20 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
 
 
 def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
-    """Return what the compiler's output says about a schedule: spills, code size, vector registers, FLOP of a call.
+    """Return what the compiler's output says about a schedule; nothing is loaded or run.
+
+    Returns
+    -------
+    dict
+        "registers" (vector registers in use), "spill_ops" and "spill_bytes", "num_instructions", "flop" of a call.
 
     Raises
     ------
     SpaceError, BuildError, MissingDependencyError
-        As `build`; nothing is loaded or run.
+        As `build`, also for processors other than the present one.
     """
-    from anatune.codegen.cpu import compile_schedule
+    from anatune.codegen.cpu import inspect_schedule
 
     if not isinstance(schedule, Schedule):
         raise SpaceError(f"schedule is {schedule!r:.60}, expected a Schedule; take one from anatune.plan(...)")
-    with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
-        return dict(compile_schedule(schedule, Path(folder), threads=threads).facts)
+    return inspect_schedule(schedule, threads=threads)

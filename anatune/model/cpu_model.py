@@ -380,11 +380,10 @@ def pack_nest(space: CpuSpace) -> CpuNest:
             widest = max(terms, key=lambda term: term.coefficient, default=Term(axes[0], 1))
             collides = d > 0 and x < len(workload.reads)  # see `tensors` below
             gaps = [_gap(distance * widest.coefficient, c.size_bytes, c.ways) if collides else 0 for c in caches]
+            collider = (number[widest.axis], *gaps)
             for t, term in enumerate(terms):
-                is_last = t == len(terms) - 1
-                boxes.append(
-                    (x, number[term.axis], term.coefficient, end if is_last else 0, size, number[widest.axis], *gaps)
-                )
+                done = end if t == len(terms) - 1 else 0
+                boxes.append((x, number[term.axis], term.coefficient, done, size, *collider))
             if not terms:
                 boxes.append((x, 0, 0, end, size, 0, *(0 for _ in caches)))
             distance *= size
@@ -395,9 +394,9 @@ def pack_nest(space: CpuSpace) -> CpuNest:
             place = 4 if level == "unroll" else SPATIAL_LEVELS.index(level)
             columns[number[axis], place] = column[f"{axis}.{level}"]
         columns[number[axis], 5] = column.get(f"pair.{axis}", -1)
-    widest = max(len(space.orders[level]) for level in ORDER_LEVELS)
+    most_orders = max(len(space.orders[level]) for level in ORDER_LEVELS)
     # -2 marks orders that the level does not have
-    orders = np.full((4, widest, len(axes) + 1), -1, dtype=np.int64)
+    orders = np.full((4, most_orders, len(axes) + 1), -1, dtype=np.int64)
     for index, level in enumerate(ORDER_LEVELS):
         orders[index, len(space.orders[level]) :] = -2
     for index, level in enumerate(ORDER_LEVELS):

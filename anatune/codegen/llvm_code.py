@@ -1,0 +1,303 @@
+"""Lines of LLVM IR: names, constants, vector loads and stores, conversions, arithmetic."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+__all__ = ["LLVM_TYPE", "LlvmCode"]
+
+LLVM_TYPE = {"float32": "float", "float16": "half", "bfloat16": "i16", "int8": "i8", "int32": "i32"}
+"""Dtype -> how LLVM IR loads and stores it."""
+
+
+class LlvmCode:
+    """Lines of one function, fresh names, and the intrinsics it needs.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements of a vector.
+    accumulator : str
+        Dtype of all arithmetic: loads widen to it, stores narrow from it.
+    body : str
+        The workload's statement, see `Workload.body`.
+    """
+
+    def __init__(self, lanes: int, accumulator: str, body: str) -> None:
+        self.lanes = lanes
+        self.body = body
+        self.lines: list[str] = []
+        self.declared: set[str] = set()
+        self._count = 0
+        self.scalar = LLVM_TYPE[accumulator]
+        self.vector = f"<{lanes} x {self.scalar}>"
+
+    def name(self) -> str:
+        """Return a fresh name."""
+        self._count += 1
+        return f"%v{self._count}"
+
+    def emit(self, text: str) -> str:
+        """Append ``%name = text`` and return the name."""
+        name = self.name()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def line(self, text: str) -> None:
+        """Append one line."""
+        self.lines.append(text)
+
+    def call(self, result: str, function: str, arguments: Sequence[tuple[str, str]]) -> str:
+        """Append a call of an intrinsic and return its value's name."""
+        types = ", ".join(kind for kind, _ in arguments)
+        self.declared.add(f"declare {result} @{function}({types})")
+        return self.emit(f"call {result} @{function}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
+
+    def call_void(self, function: str, arguments: Sequence[tuple[str, str]]) -> None:
+        """Append a call of an intrinsic without a value."""
+        types = ", ".join(kind for kind, _ in arguments)
+        self.declared.add(f"declare void @{function}({types})")
+        self.line(f"  call void @{function}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
+
+    def opaque(self, pointer: str) -> str:
+        """Return the same address in a way that LLVM cannot see through.
+
+        It then neither moves loads of later steps forward nor keeps elements that several steps read: both would take
+        registers that the accumulators need, and spill.
+        """
+        return self.emit(f'call ptr asm sideeffect "", "=r,0,~{{memory}}"(ptr {pointer})')
+
+    def address(self, pointer: str, dtype: str, offset: int) -> str:
+        """Return the address `offset` elements further."""
+        if offset == 0:
+            return pointer
+        return self.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {pointer}, i64 {offset}")
+
+    def splat(self, value: str, scalar: str | None = None, lanes: int | None = None) -> str:
+        """Return a vector of equal elements."""
+        scalar, lanes = scalar or self.scalar, lanes or self.lanes
+        kind = f"<{lanes} x {scalar}>"
+        first = self.emit(f"insertelement {kind} poison, {scalar} {value}, i64 0")
+        return self.emit(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+
+    def constant(self, value: float) -> str:
+        """Return a splat constant of the accumulator's type."""
+        text = str(int(value)) if self.scalar == "i32" else _float_text(value)
+        return "<" + ", ".join(f"{self.scalar} {text}" for _ in range(self.lanes)) + ">"
+
+    # -- memory ----------------------------------------------------------------------------------------------
+
+    def convert(self, value: str, dtype: str, lanes: int) -> str:
+        """Return loaded elements in the accumulator's type."""
+        source, target = LLVM_TYPE[dtype], self.scalar
+        if source == target and dtype != "bfloat16":
+            return value
+        many = lanes > 1
+
+        def kind(scalar: str) -> str:
+            return f"<{lanes} x {scalar}>" if many else scalar
+
+        if dtype == "float16":
+            return self.emit(f"fpext {kind('half')} {value} to {kind('float')}")
+        if dtype == "bfloat16":
+            wide = self.emit(f"zext {kind('i16')} {value} to {kind('i32')}")
+            sixteen = "<" + ", ".join(["i32 16"] * lanes) + ">" if many else "16"
+            shifted = self.emit(f"shl {kind('i32')} {wide}, {sixteen}")
+            return self.emit(f"bitcast {kind('i32')} {shifted} to {kind('float')}")
+        wide = self.emit(f"sext {kind('i8')} {value} to {kind('i32')}")
+        return wide if target == "i32" else self.emit(f"sitofp {kind('i32')} {wide} to {kind(target)}")
+
+    def narrow(self, value: str, dtype: str, lanes: int) -> str:
+        """Return accumulated values in the result's type."""
+        if LLVM_TYPE[dtype] == self.scalar:
+            return value
+        wide, small = f"<{lanes} x {self.scalar}>", f"<{lanes} x {LLVM_TYPE[dtype]}>"
+        if dtype == "float16":
+            return self.emit(f"fptrunc {wide} {value} to {small}")
+        if dtype == "bfloat16":  # round to nearest even; a NaN keeps its sign and becomes quiet
+
+            def many(number: int) -> str:
+                return "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
+
+            integers = f"<{lanes} x i32>"
+            bits = self.emit(f"bitcast {wide} {value} to {integers}")
+            high = self.emit(f"lshr {integers} {bits}, {many(16)}")
+            odd = self.emit(f"and {integers} {high}, {many(1)}")
+            bias = self.emit(f"add {integers} {odd}, {many(0x7FFF)}")
+            rounded = self.emit(f"add {integers} {bits}, {bias}")
+            shifted = self.emit(f"lshr {integers} {rounded}, {many(16)}")
+            quiet = self.emit(f"or {integers} {high}, {many(0x40)}")
+            is_nan = self.emit(f"fcmp uno {wide} {value}, {value}")
+            chosen = self.emit(f"select <{lanes} x i1> {is_nan}, {integers} {quiet}, {integers} {shifted}")
+            return self.emit(f"trunc {integers} {chosen} to {small}")
+        if self.scalar == "float":
+            integer = self.emit(f"fptosi {wide} {value} to <{lanes} x i32>")
+            return self.emit(f"trunc <{lanes} x i32> {integer} to {small}")
+        return self.emit(f"trunc {wide} {value} to {small}")
+
+    def load_vector(self, pointer: str, dtype: str, stride: int, used: int, mask: str | None = None) -> str:
+        """Load `lanes` elements that are `stride` apart, of which the first `used` exist; or under `mask`."""
+        lanes = self.lanes
+        scalar = LLVM_TYPE[dtype]
+        kind = f"<{lanes} x {scalar}>"
+        if stride == 0:
+            element = self.emit(f"load {scalar}, ptr {pointer}, align {_align(dtype)}")
+            return self.splat(self.convert(element, dtype, 1))
+        if stride == 1 and used == lanes and mask is None:
+            value = self.emit(f"load {kind}, ptr {pointer}, align {_align(dtype)}")
+        elif stride == 1:
+            value = self.call(
+                kind,
+                f"llvm.masked.load.v{lanes}{_suffix(dtype)}.p0",
+                [
+                    ("ptr", pointer),
+                    ("i32", str(_align(dtype))),
+                    (f"<{lanes} x i1>", mask or _lane_mask(used, lanes)),
+                    (kind, "zeroinitializer"),
+                ],
+            )
+        else:
+            value = "zeroinitializer"
+            for lane in range(used):
+                element = self.emit(
+                    f"load {scalar}, ptr {self.address(pointer, dtype, lane * stride)}, align {_align(dtype)}"
+                )
+                value = self.emit(f"insertelement {kind} {value}, {scalar} {element}, i64 {lane}")
+        return self.convert(value, dtype, lanes)
+
+    def store_vector(self, value: str, pointer: str, dtype: str, used: int) -> None:
+        """Store the first `used` lanes of an accumulator next to each other."""
+        lanes = self.lanes
+        kind = f"<{lanes} x {LLVM_TYPE[dtype]}>"
+        value = self.narrow(value, dtype, lanes)
+        if used == lanes:
+            self.line(f"  store {kind} {value}, ptr {pointer}, align {_align(dtype)}")
+        elif LLVM_TYPE[dtype] != self.scalar:
+            # LLVM 20 turns a masked store of one truncated lane into a store of the untruncated one
+            self.store_lanes(value, pointer, dtype, 1, used)
+        else:
+            self.call_void(
+                f"llvm.masked.store.v{lanes}{_suffix(dtype)}.p0",
+                [
+                    (kind, value),
+                    ("ptr", pointer),
+                    ("i32", str(_align(dtype))),
+                    (f"<{lanes} x i1>", _lane_mask(used, lanes)),
+                ],
+            )
+
+    def store_lanes(self, value: str, pointer: str, dtype: str, stride: int, used: int) -> None:
+        """Store the first `used` elements of a vector of `dtype`, `stride` elements apart."""
+        kind = LLVM_TYPE[dtype]
+        for lane in range(used):
+            element = self.emit(f"extractelement <{self.lanes} x {kind}> {value}, i64 {lane}")
+            address = self.address(pointer, dtype, lane * stride)
+            self.line(f"  store {kind} {element}, ptr {address}, align {_align(dtype)}")
+
+    def transpose(self, rows: list[str]) -> list[str]:
+        """Return the columns of up to `lanes` vectors: column l holds lane l of every row."""
+        lanes = self.lanes
+        values = rows + ["poison"] * (lanes - len(rows))
+        distance = lanes // 2
+        while distance:
+            following = list(values)
+            for i in range(lanes):
+                if i & distance:
+                    continue
+                low, high = values[i], values[i + distance]
+                if low == high == "poison":
+                    continue
+                first = [j if not j & distance else lanes + j - distance for j in range(lanes)]
+                second = [j + distance if not j & distance else lanes + j for j in range(lanes)]
+                following[i] = self._shuffle(low, high, first)
+                following[i + distance] = self._shuffle(low, high, second)
+            values = following
+            distance //= 2
+        return values
+
+    def _shuffle(self, low: str, high: str, order: Sequence[int]) -> str:
+        mask = ", ".join(f"i32 {place}" for place in order)
+        return self.emit(f"shufflevector {self.vector} {low}, {self.vector} {high}, <{len(order)} x i32> <{mask}>")
+
+    # -- arithmetic ------------------------------------------------------------------------------------------
+
+    def binary(self, operation: str, left: str, right: str) -> str:
+        """Append an element-wise operation ("add", "mul") of the accumulator's type."""
+        prefix = "" if self.scalar == "i32" else "f"
+        return self.emit(f"{prefix}{operation} {self.vector} {left}, {right}")
+
+    def divide(self, value: str, count: int) -> str:
+        """Return sums over `count` as a mean (integers: towards zero)."""
+        if self.scalar == "i32":
+            return self.emit(f"sdiv {self.vector} {value}, {self.constant(count)}")
+        return self.binary("mul", value, self.constant(1.0 / count))
+
+    def maximum(self, left: str, right: str) -> str:
+        """Return the element-wise largest."""
+        name = f"llvm.smax.v{self.lanes}i32" if self.scalar == "i32" else f"llvm.maxnum.v{self.lanes}f32"
+        return self.call(self.vector, name, [(self.vector, left), (self.vector, right)])
+
+    def combine(self, accumulator: str | None, values: list[str]) -> str:
+        """Return one statement of the body; the accumulator is None where nothing is reduced."""
+        body = self.body
+        if body == "multiply_add" and accumulator is not None and len(values) > 1:
+            product = values[0]
+            for value in values[1:-1]:
+                product = self.binary("mul", product, value)
+            return self.multiply_add(product, values[-1], accumulator)
+        value = values[0]
+        for other in values[1:]:
+            if body in ("multiply_add", "multiply"):
+                value = self.binary("mul", value, other)
+            elif body == "max":
+                value = self.maximum(value, other)
+            else:
+                value = self.binary("add", value, other)
+        if body == "relu":
+            value = self.maximum(value, self.constant(0.0))
+        if accumulator is None:
+            return value
+        return self.maximum(accumulator, value) if body == "max" else self.binary("add", accumulator, value)
+
+    def multiply_add(self, left: str, right: str, accumulator: str) -> str:
+        """Return ``left * right + accumulator``, fused where the processor can."""
+        if self.scalar == "i32":
+            return self.binary("add", self.binary("mul", left, right), accumulator)
+        arguments = [(self.vector, left), (self.vector, right), (self.vector, accumulator)]
+        return self.call(self.vector, f"llvm.fmuladd.v{self.lanes}f32", arguments)
+
+    def neutral(self) -> str:
+        """Return what accumulators start from."""
+        if self.body != "max":
+            return "zeroinitializer"
+        return self.constant(-(2**31) if self.scalar == "i32" else float("-inf"))
+
+    def horizontal(self, value: str) -> str:
+        """Return the sum (or largest) of all lanes."""
+        lanes = self.lanes
+        if self.scalar == "i32":
+            which = "smax" if self.body == "max" else "add"
+            return self.call("i32", f"llvm.vector.reduce.{which}.v{lanes}i32", [(self.vector, value)])
+        if self.body == "max":
+            return self.call("float", f"llvm.vector.reduce.fmax.v{lanes}f32", [(self.vector, value)])
+        self.declared.add(f"declare float @llvm.vector.reduce.fadd.v{lanes}f32(float, {self.vector})")
+        return self.emit(f"call reassoc float @llvm.vector.reduce.fadd.v{lanes}f32(float 0.0, {self.vector} {value})")
+
+
+def _align(dtype: str) -> int:
+    return {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1}[dtype]
+
+
+def _suffix(dtype: str) -> str:
+    return {"float32": "f32", "int32": "i32", "float16": "f16", "bfloat16": "i16", "int8": "i8"}[dtype]
+
+
+def _lane_mask(used: int, lanes: int) -> str:
+    return "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(lanes)) + ">"
+
+
+def _float_text(value: float) -> str:
+    """Return a float constant as LLVM reads it: the bits of the double of the same value."""
+    single = struct.unpack("<f", struct.pack("<f", value))[0]
+    return "0x" + struct.pack(">d", single).hex().upper()
