@@ -68,6 +68,11 @@ class LlvmCode:
         """
         return self.emit(f'call ptr asm sideeffect "", "=r,0,~{{memory}}"(ptr {pointer})')
 
+    def prefetch(self, pointer: str, *, to_write: bool) -> None:
+        """Ask for a line of the data cache; harmless for any address."""
+        flags = [("i32", str(int(to_write))), ("i32", "3"), ("i32", "1")]
+        self.call_void("llvm.prefetch.p0", [("ptr", pointer), *flags])
+
     def address(self, pointer: str, dtype: str, offset: int) -> str:
         """Return the address `offset` elements further."""
         if offset == 0:

@@ -23,6 +23,10 @@ from anatune.errors import BuildError
 __all__ = ["EpilogueOperand", "Microkernel", "Operand", "Result", "microkernel_ir", "module_ir"]
 
 
+_LINE_BYTES = 64
+_MOST_PREFETCHES = 64
+"""Lines of the result that a call asks for: more do not fit the buffers for misses anyway."""
+
 Tile = dict[tuple[int, int], str]
 """(row, vector) -> name of its accumulator."""
 
@@ -138,6 +142,8 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     code.line("entry:")
     bases = [code.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr %p{i}, i64 %o{i}") for i, dtype in enumerate(dtypes)]
     tiles = [(row, vector) for row in range(len(kernel.result.rows)) for vector in range(kernel.num_vectors)]
+    if kernel.reduces and not kernel.simd_reduction:
+        _prefetch_result(code, kernel, *_sums(kernel, bases))
     start = "entry"
     first: Tile = {}
     if kernel.reduces:
@@ -296,6 +302,20 @@ def _tail_mask(code: LlvmCode, kernel: Microkernel, iteration: str) -> str:
 
 def _used(kernel: Microkernel, vector: int) -> int:
     return min(kernel.lanes, kernel.size - vector * kernel.lanes)
+
+
+def _prefetch_result(code: LlvmCode, kernel: Microkernel, base: str, result: Result) -> None:
+    """Ask for the result's lines before the reduction, so that the stores behind it find them in the cache."""
+    per_line = _LINE_BYTES // 4
+    lines: set[int] = set()
+    if result.lane_stride == 1:
+        for offset in result.rows:
+            lines.update(range(offset, offset + kernel.size, per_line))
+    elif result.groups:
+        for group in result.groups:
+            lines.update(result.rows[group[0]] + lane * result.lane_stride for lane in range(kernel.size))
+    for offset in sorted(lines)[:_MOST_PREFETCHES]:
+        code.prefetch(code.address(base, result.dtype, offset), to_write=True)
 
 
 def _sums(kernel: Microkernel, bases: list[str]) -> tuple[str, Result]:
