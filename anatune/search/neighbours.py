@@ -16,9 +16,9 @@ __all__ = ["Moves", "first_pool"]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_SAMPLES = 60_000
+_SAMPLES = 40_000
 _ROUNDS = 12
-_CHILDREN = 16_000
+_CHILDREN = 8_000
 """Uniform samples, rounds of changes and changed points of a round that the first pool is made from."""
 _PER_KERNEL = 4
 _MOST_KERNELS = 400
@@ -153,7 +153,7 @@ def first_pool(model: CpuModel, moves: Moves, start: Integers, seed: int) -> Int
         pool = space.encode(np.concatenate([start, space.sample_points(_SAMPLES, seed)]))
     pool, times = _legal(model, pool)
     pool, times = _best_of_each(moves, pool, times)
-    if space.size > 2 * _SAMPLES:
+    if space.size > 2 * _SAMPLES and len(pool):
         for _ in range(_ROUNDS):
             parents = pool[np.arange(_CHILDREN) % len(pool)]
             children, child_times = _legal(model, moves.changed(parents, rng))
@@ -169,9 +169,11 @@ def _legal(model: CpuModel, coordinates: Integers) -> tuple[Integers, Floats]:
 
 def _best_of_each(moves: Moves, pool: Integers, times: Floats) -> tuple[Integers, Floats]:
     """Return the best points of each microkernel, best microkernels first: a point of each, then second ones, ..."""
+    if not len(pool):
+        return pool, times
     pool, first = np.unique(pool, axis=0, return_index=True)
     times = times[first]
-    near = times <= _WORST * times.min() if len(times) else np.zeros(0, dtype=bool)
+    near = times <= _WORST * times.min()
     pool, times = pool[near], times[near]
     kernels = moves.kernel_ids(pool)
     order = np.lexsort((times, kernels))

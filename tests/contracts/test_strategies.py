@@ -1,0 +1,155 @@
+"""What every registered search strategy must keep to; registering one is what gets it tested."""
+
+import math
+import zlib
+
+import pytest
+
+import anatune
+from anatune.api import model
+from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.search.base import DEFAULT_STRATEGY, STRATEGIES, Strategy, make_strategy
+from anatune.search.points import program_key
+
+CPU = anatune.hardware("xeon_gold_6230r")
+MATMUL = anatune.matmul(48, 64, 36)
+TASKS = {
+    "matmul": MATMUL,
+    "conv2d": anatune.conv2d(n=1, c=8, h=14, w=14, k=16, r=3, s=3, padding=1),
+    "reduction": anatune.reduction((32, 48), axes=(1,)),
+}
+MODELS = {name: model(workload, CPU) for name, workload in TASKS.items()}
+STARTS = {name: made.rank(4).points for name, made in MODELS.items()}
+
+
+@pytest.fixture(params=sorted(TASKS))
+def task(request):
+    return request.param
+
+
+@pytest.fixture(params=sorted(STRATEGIES))
+def new(request, task):
+    """Return a function that makes the strategy, always the same way."""
+
+    def make(seed=0):
+        return make_strategy(request.param, MODELS[task], seed=seed, start=STARTS[task])
+
+    return make
+
+
+def measured(schedule, number=0, outcome=Outcome.OK):
+    """Measure in a world where the model is wrong by up to a factor of two, in a fixed way."""
+    if outcome is not Outcome.OK:
+        return Trial(schedule, Measurement(outcome, "it would not"), number)
+    made = next(one for one in MODELS.values() if one.workload == schedule.workload)
+    predicted = float(made.times(made.space.point_of(schedule)[None, :])[0][0])
+    noise = zlib.crc32(repr(sorted(schedule.tiles.items())).encode()) / 2**32
+    return Trial(schedule, Measurement(outcome, times_s=(predicted * math.exp(0.7 * noise),)), number)
+
+
+def history(strategy, rounds=4, size=3):
+    trials = []
+    for _ in range(rounds):
+        told = [measured(schedule, len(trials)) for schedule in strategy.ask(size)]
+        strategy.tell(told)
+        trials += told
+    return trials
+
+
+def keys(schedules):
+    return [schedule.key for schedule in schedules]
+
+
+def test_is_a_strategy(new):
+    assert isinstance(new(), Strategy)
+    assert DEFAULT_STRATEGY in STRATEGIES
+
+
+def test_legal_and_never_twice(new, task):
+    strategy, made = new(), MODELS[task]
+    asked = []
+    for size in (1, 3, 4, 1, 2, 5, 8):
+        batch = strategy.ask(size)
+        assert len(batch) <= size
+        asked += batch
+        strategy.tell([measured(schedule) for schedule in batch[::2]])  # the others come later, or never
+    points = [made.space.point_of(schedule) for schedule in asked]
+    assert all(made.check(point[None, :])[0] == 0 for point in points)
+    assert all(made.space.schedule_of(point) == schedule for point, schedule in zip(points, asked, strict=True))
+    assert len({program_key(made.space, point) for point in points}) == len(asked) == 24
+
+
+def test_nothing_asked_for_nothing(new):
+    assert new().ask(0) == []
+
+
+def test_same_seed_same_questions(new):
+    assert keys(trial.schedule for trial in history(new())) == keys(trial.schedule for trial in history(new()))
+
+
+def test_any_order_and_any_batches_of_telling(new):
+    trials = history(new())
+    following = []
+    for order, size in ((trials, 1), (trials[::-1], len(trials)), (trials[5:] + trials[:5], 4)):
+        strategy = new()
+        for first in range(0, len(order), size):
+            strategy.tell(order[first : first + size])
+        following.append(keys(strategy.ask(4)))
+    assert following[0] == following[1] == following[2]
+
+
+def test_resuming_goes_on_as_if_nothing_had_happened(new):
+    strategy = new()
+    trials = history(strategy)
+    resumed = new()
+    resumed.tell(trials)
+    assert keys(resumed.ask(5)) == keys(strategy.ask(5))
+
+
+def test_what_was_lost_on_the_way_is_asked_again(new):
+    strategy = new()
+    trials = history(strategy)
+    lost = strategy.ask(2)  # killed before these came back
+    resumed = new()
+    resumed.tell(trials)
+    assert keys(resumed.ask(2)) == keys(lost)
+
+
+def test_failures_are_data(new):
+    strategy = new()
+    outcomes = [outcome for outcome in Outcome for _ in range(2)]
+    asked = []
+    for outcome in outcomes:
+        batch = strategy.ask(1)
+        asked += batch
+        strategy.tell([measured(schedule, outcome=outcome) for schedule in batch])
+    assert len(set(keys(asked))) == len(outcomes)
+
+
+def test_points_never_asked_for(new, task):
+    strategy = new()
+    others = MODELS[task].space.sample(6, seed=3)
+    strategy.tell([measured(schedule) for schedule in others])
+    asked = strategy.ask(12)
+    assert asked
+    assert not set(keys(others)) & set(keys(asked))
+
+
+def test_trials_of_another_space_change_nothing(new):
+    strategy = new()
+    stranger = anatune.plan(anatune.matmul(16, 16, 16), CPU, top_k=1).best
+    strategy.tell([Trial(stranger, Measurement(Outcome.OK, times_s=(1.0,)))])
+    assert keys(strategy.ask(3)) == keys(new().ask(3))
+
+
+def test_ends_when_the_space_is_used_up(new):
+    tiny = model(anatune.matmul(2, 1, 2), CPU)
+    name = type(new()).__module__
+    strategy = type(new())(tiny, seed=1, start=tiny.rank(1).points)
+    asked = []
+    while batch := strategy.ask(7):
+        asked += batch
+        strategy.tell([Trial(schedule, Measurement(Outcome.OK, times_s=(1.0,))) for schedule in batch])
+        assert len(asked) < 10_000, name
+    assert asked
+    assert strategy.ask(1) == []

@@ -1,0 +1,234 @@
+"""``anatune export``: a C program that links the library, and the TVM module."""
+
+import json
+import shutil
+import subprocess
+import textwrap
+
+import msgspec
+import numpy as np
+import pytest
+
+import anatune as package
+
+pytest.importorskip("tvm")
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
+
+HOST = package.hardware("host")
+WORKLOADS = {
+    "matmul": package.matmul(24, 48, 16, epilogue=("bias", "relu")),
+    "conv2d": package.conv2d(n=1, c=8, h=10, w=10, k=16, r=3, s=3, padding=1),
+    "int8": package.matmul(8, 32, 16, dtype="int8"),
+}
+
+
+def schedule_file(folder, name):
+    path = folder / f"{name}.schedule.json"
+    path.write_text(package.plan(WORKLOADS[name], HOST, top_k=1).best.to_json())
+    return path
+
+
+def expected(workload, inputs):
+    from anatune.measure.correctness import reference
+
+    return reference(workload, inputs)
+
+
+def inputs_of(workload):
+    from anatune.measure.correctness import random_inputs
+
+    return random_inputs(workload, 1)
+
+
+PROGRAM = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernel.h"
+
+static void *load(const char *file, size_t bytes) {{
+  void *data = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+  FILE *stream = fopen(file, "rb");
+  if (!stream || fread(data, 1, bytes, stream) != bytes) exit(9);
+  fclose(stream);
+  return data;
+}}
+
+int main(void) {{
+{loads}
+  if (kernel({given}, result)) return 1;
+  FILE *stream = fopen("plain.bin", "wb");
+  fwrite(result, 1, {size}, stream);
+  fclose(stream);
+  memset(result, 255, {size});
+{packed}
+  stream = fopen("packed.bin", "wb");
+  fwrite(result, 1, {size}, stream);
+  fclose(stream);
+  return kernel({given}, (void *)((char *)result + 4)) == -1 && kernel({nulls}, result) == -1 ? 0 : 3;
+}}
+"""
+
+
+def c_program(manifest, inputs, folder):
+    """Write a C program that calls every function of the library, and its operands."""
+    main, *others = manifest["functions"]
+    loads = []
+    for argument in main["arguments"][:-1]:
+        array = np.ascontiguousarray(inputs[argument["tensor"]])
+        (folder / f"{argument['tensor']}.bin").write_bytes(array.tobytes())
+        loads.append(f'  void *{argument["tensor"]} = load("{argument["tensor"]}.bin", {array.nbytes});')
+    result = main["arguments"][-1]
+    size = int(np.prod(result["shape"])) * np.dtype(result["dtype"]).itemsize
+    loads.append(f"  void *result = aligned_alloc(64, {size} / 64 * 64 + 128);")
+    given = [argument["tensor"] for argument in main["arguments"][:-1]]
+    steps = []
+    for pack in others[:-1]:
+        source, target = pack["arguments"]
+        steps.append(f"  void *{target['tensor']} = aligned_alloc(64, {target['shape'][0] * 4} / 64 * 64 + 64);")
+        steps.append(f"  if ({pack['name']}({source['tensor']}, {target['tensor']})) return 2;")
+    last = others[-1] if others else main
+    names = [argument["tensor"] for argument in last["arguments"][:-1]]
+    steps.append(f"  if ({last['name']}({', '.join(names)}, result)) return 2;")
+    return PROGRAM.format(
+        loads="\n".join(loads), given=", ".join(given), nulls=", ".join(["0"] * len(given)), size=size,
+        packed="\n".join(steps),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_a_c_program_links_the_library(anatune, tmp_path, name):
+    workload = WORKLOADS[name]
+    done = anatune("export", schedule_file(tmp_path, name), "--output", tmp_path / "out", "--name", "kernel", "--json")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads(done.stdout)
+    out = tmp_path / "out"
+    assert {path.name for path in out.iterdir()} == {"libkernel.so", "kernel.h", "kernel.json"}
+    assert json.loads((out / "kernel.json").read_text())["functions"] == manifest["functions"]
+    inputs = inputs_of(workload)
+    (out / "use.c").write_text(c_program(manifest, inputs, out))
+    command = ["gcc", "-Wall", "-Werror", "-I.", "use.c", "-L.", "-lkernel", "-Wl,-rpath,.", "-o", "use"]
+    built = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert subprocess.run(["./use"], cwd=out, check=False).returncode == 0
+    want = expected(workload, inputs)
+    for file in ("plain.bin", "packed.bin"):
+        got = np.frombuffer((out / file).read_bytes(), dtype=manifest["functions"][0]["arguments"][-1]["dtype"])
+        assert np.abs(got.reshape(want.shape) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_parallel_loops_and_two_libraries_in_one_program(anatune, tmp_path):
+    space = package.space(package.matmul(64, 64, 32), HOST)
+    tiles = {"i": (4, 1, 1, 2, 8), "j": (1, 1, 1, 2, 32), "k": (1, 1, 32, 1)}
+    for name in ("first", "second"):
+        schedule = space.schedule(tiles, parallel=name == "first")
+        (tmp_path / f"{name}.json").write_text(schedule.to_json())
+        words = ("export", tmp_path / f"{name}.json", "--output", tmp_path, "--name", name, "--threads", 2, "--json")
+        done = anatune(*words)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["needs_openmp"] is (name == "first")
+        assert json.loads(done.stdout)["threads"] == (2 if name == "first" else 1)
+    source = """
+        #include <math.h>
+        #include <stdio.h>
+        #include "first.h"
+        #include "second.h"
+        _Alignas(64) static float a[64 * 32], b[32 * 64], c[64 * 64], d[64 * 64];
+        int main(void) {
+          for (int i = 0; i < 64 * 32; ++i) { a[i] = i % 7 - 3; b[i] = i % 5 - 2; }
+          if (first(a, b, c) || second(a, b, d)) return 1;
+          for (int i = 0; i < 64; ++i)
+            for (int j = 0; j < 64; ++j) {
+              float sum = 0;
+              for (int k = 0; k < 32; ++k) sum += a[i * 32 + k] * b[k * 64 + j];
+              if (fabsf(sum - c[i * 64 + j]) > 1e-3f || fabsf(sum - d[i * 64 + j]) > 1e-3f) return 2;
+            }
+          return 0;
+        }
+    """
+    (tmp_path / "both.c").write_text(textwrap.dedent(source))
+    command = ["gcc", "-I.", "both.c", "-L.", "-lfirst", "-lsecond", "-Wl,-rpath,.", "-lm", "-o", "both"]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert subprocess.run(["./both"], cwd=tmp_path, check=False).returncode == 0
+
+
+def test_the_tvm_module(anatune, tmp_path):
+    import tvm
+
+    done = anatune(
+        "export", schedule_file(tmp_path, "conv2d"), "--format", "tvm", "--output", tmp_path / "out", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads(done.stdout)
+    assert [one["name"] for one in manifest["functions"]] == ["main"]
+    module = tvm.ir.load_json((tmp_path / "out" / manifest["module"]).read_text())
+    built = tvm.compile(module, target=tvm.target.Target(manifest["target"]))
+    workload = WORKLOADS["conv2d"]
+    inputs = inputs_of(workload)
+    from anatune.measure.memory import Block
+
+    blocks = [Block(access.dtype, access.shape) for access in (*workload.reads, workload.write)]
+    for access, block in zip(workload.reads, blocks, strict=False):
+        block.array[...] = inputs[access.tensor]
+    built["main"](*(block.tensor for block in blocks))
+    want = expected(workload, inputs)
+    assert np.abs(blocks[-1].array - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_apply_gives_the_same_program():
+    schedule = package.plan(WORKLOADS["conv2d"], HOST, top_k=1).best.apply()
+    assert type(schedule).__module__.startswith("tvm")
+    assert [str(parameter) for parameter in schedule.mod["main"].params] == ["data", "weight", "output"]
+
+
+def test_from_records(anatune, tmp_path):
+    from anatune.core.trial import Measurement, Outcome, Trial
+    from anatune.records.store import RecordStore
+
+    workload = package.matmul(16, 32, 8)
+    schedules = package.plan(workload, HOST, top_k=2).schedules
+    with RecordStore(tmp_path / "r.sqlite") as store:
+        session = store.new_session(workload, HOST, 1, "model", 0)
+        for number, seconds in enumerate((2.0, 1.0)):
+            measurement = Measurement(Outcome.OK, times_s=(seconds,))
+            store.append(session, Trial(schedules[number], measurement, number))
+    words = ("export", "--records", tmp_path / "r.sqlite", "matmul", "16x32x8", "--output", tmp_path / "out", "--json")
+    done = anatune(*words)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schedule"] == json.loads(schedules[1].to_json())
+    done = anatune("export", "--records", tmp_path / "r.sqlite", "matmul", "16x32x16")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "has no trial of matmul" in done.stderr
+
+
+def test_wrong_words_are_one_line(anatune, tmp_path):
+    (tmp_path / "bad.json").write_text("{}")
+    gpu = package.plan(package.matmul(32, 32, 32), package.hardware("rtx3090"), top_k=1).best
+    (tmp_path / "gpu.json").write_text(gpu.to_json())
+    arm = package.plan(package.matmul(32, 32, 32), package.hardware("graviton3"), top_k=1).best
+    (tmp_path / "arm.json").write_text(arm.to_json())
+    cases = [
+        ((), 2, "expected a schedule file"),
+        (("a.json", "b.json"), 2, "expected a schedule file"),
+        ((tmp_path / "missing.json",), 1, "no such file"),
+        ((tmp_path / "bad.json",), 1, "missing required field"),
+        ((tmp_path / "gpu.json",), 1, "GPU schedules cannot be built yet"),
+        ((tmp_path / "bad.json", "--format", "dll"), 2, "expected one of so, tvm"),
+        ((tmp_path / "bad.json", "--name", "1st"), 2, "C identifier"),
+        ((tmp_path / "bad.json", "--threads", "0"), 2, "integer >= 1"),
+        (("--records", tmp_path / "bad.json"), 2, "the workload is missing"),
+    ]
+    if HOST.compute.isa.startswith("avx"):
+        cases.append(((tmp_path / "arm.json",), 1, "aarch64"))
+    for words, status, text in cases:
+        done = anatune("export", *words, "--output", tmp_path / "out") if status == 1 else anatune("export", *words)
+        assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
+        assert text in done.stderr
+
+
+def test_manifest_round_trips_the_schedule(anatune, tmp_path):
+    path = schedule_file(tmp_path, "matmul")
+    assert anatune("export", path, "--output", tmp_path, "--name", "k").returncode == 0
+    kept = json.loads((tmp_path / "k.json").read_text())["schedule"]
+    assert package.Schedule.from_json(msgspec.json.encode(kept)) == package.Schedule.from_json(path.read_bytes())

@@ -1,0 +1,44 @@
+"""The registry of strategies."""
+
+import sys
+
+import pytest
+
+import anatune
+from anatune.api import model
+from anatune.errors import SpaceError, UnknownNameError
+from anatune.search.base import STRATEGIES, check_strategy, make_strategy
+from tests.naive_gpu import gpu
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(UnknownNameError, match=r"unknown strategy 'modle', expected one of model, random, grid"):
+        check_strategy("modle")
+
+
+def test_strategies_are_imported_when_they_are_made():
+    name = "anatune.search.grid"
+    sys.modules.pop(name, None)
+    check_strategy("grid")
+    assert name not in sys.modules
+    made = make_strategy("grid", model(anatune.matmul(4, 4, 4), anatune.hardware("xeon_gold_6230r")))
+    assert type(made).__name__ == "GridStrategy"
+    assert name in sys.modules
+
+
+def test_the_registry_cannot_be_changed_by_accident():
+    with pytest.raises(TypeError):
+        STRATEGIES["mine"] = "mine:Mine"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["random", "grid"])
+def test_spaces_of_gpus(name):
+    made = model(anatune.matmul(32, 32, 32), gpu("rtx3090"))
+    asked = make_strategy(name, made).ask(5)
+    assert len({schedule.key for schedule in asked}) == 5
+    assert all(made.check(made.space.point_of(schedule)[None, :])[0] == 0 for schedule in asked)
+
+
+def test_the_model_strategy_is_for_cpus():
+    with pytest.raises(SpaceError, match="CPU spaces only"):
+        make_strategy("model", model(anatune.matmul(8, 8, 8), gpu("rtx3090")))

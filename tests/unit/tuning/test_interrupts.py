@@ -1,0 +1,62 @@
+"""Ctrl-C at the wrong moment."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from anatune.tuning.interrupts import Interrupts
+
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_put_off_until_the_block_is_done():
+    done = []
+
+    def work():
+        with Interrupts() as interrupts, interrupts.held():
+            press()
+            done.append("recorded")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_at_once_elsewhere():
+    done = []
+
+    def work():
+        with Interrupts():
+            press()
+            done.append("gone on")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not done
+
+
+def test_a_handler_of_the_program_stays():
+    calls = []
+    previous = signal.signal(signal.SIGINT, lambda *_: calls.append(1))
+    try:
+        with Interrupts() as interrupts, interrupts.held():
+            press()
+        assert calls == [1]
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def test_other_threads_leave_signals_alone():
+    def work():
+        with Interrupts() as interrupts, interrupts.held():
+            pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,271 @@
+"""Tuning sessions on a measurer that computes its times."""
+
+import os
+import signal
+
+import pytest
+
+import anatune
+from anatune.core.trial import Outcome
+from anatune.errors import BuildError, DeviceError, RecordError, RunError, SpaceError, UnknownNameError
+from anatune.records.store import RecordStore
+from anatune.tuning.result import TuningInterrupted, rank_trials
+from anatune.tuning.session import tune
+from tests.naive_gpu import gpu
+from tests.unit.tuning.fakes import HOST, WORKLOAD, failed, session
+
+
+def keys(trials):
+    return [trial.schedule.key for trial in trials]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "tuning.sqlite"
+
+
+@pytest.mark.parametrize("strategy", ["model", "random", "grid"])
+def test_a_session(strategy):
+    made, seen = [], []
+    result = session(10, made, strategy=strategy, progress=seen.append).run()
+    assert [trial.number for trial in result.trials] == list(range(10))
+    assert len(set(keys(result.trials))) == 10
+    assert [trial.source for trial in result.trials] == ["plan"] + [strategy] * 9
+    plan = anatune.plan(WORKLOAD, made[0].hardware, top_k=1)
+    assert result.plan_first is result.trials[0]
+    assert result.plan_first.schedule == plan.best
+    assert result.plan_first.predicted_s == pytest.approx(plan.predictions[0].time_s)
+    assert result.best == rank_trials(result.trials)[0].schedule
+    assert result.outcomes == {Outcome.OK: 10}
+    assert [one.done for one in seen] == [0, *range(1, 11), 10]
+    assert [one.stage for one in seen] == ["plan", *["measure"] * 10, "compare"]
+    assert seen[-1].best is result.best_trial
+    assert seen[-2].left_s is not None
+    assert not made[0].is_open
+
+
+def test_the_best_is_measured_against_the_plan():
+    made = []
+    result = session(10, made).run()
+    (compared,) = made[0].compared
+    assert result.plan_first.schedule in compared
+    assert result.best in compared
+    assert result.compare.best == result.best_trial.number
+    ratio = result.plan_first.measurement.time_s / result.best_trial.measurement.time_s
+    assert result.compare.speedup == pytest.approx(ratio, rel=1e-3)
+    assert result.compare.low <= result.compare.speedup <= result.compare.high
+
+
+def test_one_trial_is_the_plan():
+    made = []
+    result = session(1, made).run()
+    assert result.best_trial is result.plan_first
+    assert result.compare is None
+    assert made[0].compared == []
+
+
+def test_failures_are_outcomes():
+    script = {0: failed(), 3: failed(Outcome.RUN_TIMEOUT, "not finished after 10 s")}
+    seen = []
+    result = session(6, script=script, progress=seen.append).run()
+    assert result.outcomes == {Outcome.OK: 4, Outcome.BUILD_ERROR: 1, Outcome.RUN_TIMEOUT: 1}
+    assert result.plan_first.measurement.outcome is Outcome.BUILD_ERROR
+    assert result.best_trial.measurement.outcome is Outcome.OK
+    assert result.compare is None or result.compare.speedup is None
+    assert seen[-2].failures == 2
+
+
+def test_nothing_ran():
+    result = session(3, script=dict.fromkeys(range(3), failed())).run()
+    assert result.best_trial is None
+    with pytest.raises(RunError, match=r"none of 3 trials ran \(build_error: 3\); the first: LLVM said no"):
+        _ = result.best
+
+
+def test_every_trial_is_recorded_before_the_next_is_told(path):
+    counts = []
+
+    def watch(progress):
+        if progress.stage == "measure":
+            with RecordStore(path, read_only=True) as store:
+                counts.append(len(store.trials()))
+
+    result = session(6, records=path, progress=watch).run()
+    assert counts == list(range(1, 7))
+    with RecordStore(path, read_only=True) as store:
+        records = store.trials()
+        (kept,) = store.sessions()
+    assert [record.trial for record in records][:6] == result.trials
+    assert {record.trial.source for record in records[6:]} == {"compare"}
+    assert (kept.id, kept.strategy, kept.threads, kept.hardware) == (result.session, "model", 1, HOST)
+
+
+def test_resume_equals_an_uninterrupted_session(path, tmp_path):
+    whole = session(12, records=tmp_path / "whole.sqlite", ahead=1).run()
+    made = []
+    session(5, records=path, ahead=1).run()
+    result = session(12, made, records=path, resume=True, ahead=1).run()
+    assert result.num_resumed == 5
+    assert keys(result.trials) == keys(whole.trials)
+    assert len(made[0].measured) == 7
+    assert made[0].first_incumbent == min(trial.measurement.relative for trial in result.trials[:5])
+    with RecordStore(path, read_only=True) as store:
+        assert len(store.sessions()) == 1
+
+
+def test_resume_keeps_the_seed_and_the_spec_of_the_session(path):
+    import msgspec
+
+    first = session(4, records=path, seed=5, strategy="random").run()
+    compute = msgspec.structs.replace(
+        HOST.compute,
+        clock_hz=HOST.compute.clock_hz * 1.01,
+        fp32_peak_flop_per_s=HOST.compute.fp32_peak_flop_per_s * 1.01,
+    )
+    again = session(6, records=path, resume=True, seed=1, strategy="random")
+    again._hardware = msgspec.structs.replace(HOST, compute=compute)  # detected anew, at another clock
+    result = again.run()
+    assert (result.num_resumed, result.seed, result.session, result.hardware) == (4, 5, first.session, HOST)
+
+
+def test_nothing_to_resume_begins_a_session(path):
+    session(2, records=path, strategy="random").run()
+    result = session(2, records=path, resume=True).run()
+    assert result.num_resumed == 0
+    with RecordStore(path, read_only=True) as store:
+        assert len(store.sessions()) == 2
+
+
+def test_a_session_that_is_complete_already(path):
+    made = []
+    first = session(4, records=path).run()
+    result = session(4, made, records=path, resume=True).run()
+    assert keys(result.trials) == keys(first.trials)
+    assert made[0].measured == []
+    assert result.best == first.best
+
+
+def test_interrupted_between_trials_and_resumed(path):
+    with pytest.raises(TuningInterrupted) as stop:
+        session(8, records=path, script={4: KeyboardInterrupt()}).run()
+    kept = stop.value.result
+    assert len(kept.trials) == 4
+    assert kept.best_trial is not None
+    result = session(8, records=path, resume=True).run()
+    assert keys(result.trials)[:4] == keys(kept.trials)
+    assert len(set(keys(result.trials))) == 8
+
+
+def test_a_signal_while_a_trial_is_recorded_loses_nothing(path, monkeypatch):
+    original = RecordStore.append
+    count = 0
+
+    def append(self, *arguments):
+        nonlocal count
+        count += 1
+        if count == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(RecordStore, "append", append)
+    with pytest.raises(TuningInterrupted) as stop:
+        session(8, records=path).run()
+    with RecordStore(path, read_only=True) as store:
+        assert [record.trial for record in store.trials()] == stop.value.result.trials
+    assert len(stop.value.result.trials) == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_full_disk_keeps_what_was_recorded(path, monkeypatch):
+    original = RecordStore.append
+    made = []
+
+    def append(self, kept, trial):
+        if trial.number == 3:
+            raise RecordError(f"{self.path}: no space left; trial 3 was not recorded")
+        return original(self, kept, trial)
+
+    monkeypatch.setattr(RecordStore, "append", append)
+    with pytest.raises(RecordError, match="trial 3 was not recorded"):
+        session(8, made, records=path).run()
+    assert not made[0].is_open
+    with RecordStore(path, read_only=True) as store:
+        assert len(store.trials()) == 3
+
+
+def test_programs_that_are_the_same_are_measured_once():
+    made = []
+    result = session(8, made, program_key=lambda schedule: schedule.tiles["i"]).run()
+    tiles = [schedule.tiles["i"] for schedule in made[0].measured]
+    assert len(set(tiles)) == len(tiles) == len(result.trials)
+
+
+def test_a_program_that_cannot_be_lowered_is_its_own(monkeypatch):
+    def refuse(schedule, **_):
+        raise BuildError("no")
+
+    monkeypatch.setattr("anatune.tuning.session.program_of", refuse)
+    assert len(session(5, program_key=None).run().trials) == 5
+
+
+def test_a_small_space_ends_early():
+    from tests.unit.tuning.fakes import FakeMeasurer
+
+    tiny = anatune.matmul(2, 1, 2)
+    from anatune.tuning.session import TuningSession
+
+    result = TuningSession(tiny, HOST, trials=64, threads=1, strategy="grid", host=HOST, measurer=FakeMeasurer).run()
+    assert 1 <= len(result.trials) < 64
+
+
+def test_time_budget():
+    now = [0.0]
+
+    def clock():
+        now[0] += 1.0
+        return now[0]
+
+    result = session(50, clock=clock, budget_s=10.0, ahead=1).run()
+    assert 1 <= len(result.trials) < 12
+
+
+def test_threads_are_planned_for(monkeypatch):
+    monkeypatch.setattr("anatune.tuning.machine.usable_cores", lambda: 8)
+    made = []
+    result = session(2, made, threads=4).run()
+    assert made[0].threads == 4
+    assert made[0].hardware.compute.num_cores == 4
+    assert result.hardware == HOST
+    assert result.trials[0].threads == 4
+    assert result.best.hardware.compute.num_cores == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"trials": 0}, SpaceError, "trials is 0, expected an integer from 1"),
+        ({"trials": 1.5}, SpaceError, "trials is 1.5"),
+        ({"trials": True}, SpaceError, "trials is True"),
+        ({"seed": -1}, SpaceError, "seed is -1"),
+        ({"strategy": "dgd2"}, UnknownNameError, "unknown strategy 'dgd2', expected one of model, random, grid"),
+        ({"threads": 0}, SpaceError, "threads is 0, expected an integer from 1 to"),
+        ({"threads": 10_000}, SpaceError, "threads is 10000"),
+        ({"budget_s": 0}, SpaceError, "budget_s is 0"),
+        ({"resume": True}, SpaceError, "name the record file"),
+        ({"hw": gpu("rtx3090")}, DeviceError, "is a GPU"),
+        ({"hw": anatune.hardware("apple_m3")}, DeviceError, "this machine a"),
+        ({"hw": "host"}, SpaceError, "expected a spec"),
+        ({"workload": "matmul"}, SpaceError, "expected a Workload"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, kind, text):
+    given = {"workload": WORKLOAD, "hw": anatune.hardware("host"), **arguments}
+    with pytest.raises(kind, match=text) as error:
+        tune(**given)
+    assert "\n" not in str(error.value)
+
+
+def test_the_public_name_is_the_function():
+    import anatune.tuning.machine
+
+    assert anatune.tune is tune
