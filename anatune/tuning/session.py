@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -12,12 +11,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anatune.codegen.program import program_of
+from anatune.codegen.nest import nest_of
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload import Workload
-from anatune.errors import BuildError, SpaceError
+from anatune.errors import SpaceError
 from anatune.measure.pool import Limits, Measurer
 from anatune.model.cpu_model import CpuModel
 from anatune.records.schema import Session
@@ -34,7 +33,7 @@ from anatune.tuning.result import (
     rank_trials,
 )
 
-__all__ = ["MeasurerLike", "TuningSession", "tune"]
+__all__ = ["MeasurerLike", "TuningSession", "lowered_key", "tune"]
 
 MOST_TRIALS = 100_000
 COMPARED = "compare"
@@ -189,7 +188,7 @@ class TuningSession:
         self._records, self._resume = records, resume
         self._report, self._limits = progress, limits
         self._make_measurer, self._clock = measurer, clock
-        self._program_key = program_key or self._lowered_key
+        self._program_key = program_key or lowered_key
         self._began = clock()
         self._trials: list[Trial] = []
         self._asked: dict[str, str] = {}
@@ -304,7 +303,7 @@ class TuningSession:
     def _question(self) -> Schedule | None:
         first = self._plan_first
         if first is not None and first.key not in self._asked:
-            return self._admit(first, "plan")
+            return self._admit(first, self._program_key(first), "plan")
         for _ in range(_MOST_ALIASES):
             asked = self._strategy.ask(1)
             if not asked:
@@ -312,9 +311,10 @@ class TuningSession:
             schedule = asked[0]
             if schedule.key in self._asked:  # the plan's first choice: the strategy is told when it is done
                 continue
-            original = self._programs.get(self._program_key(schedule))
+            program = self._program_key(schedule)
+            original = self._programs.get(program)
             if original is None:
-                return self._admit(schedule, self._strategy_name)
+                return self._admit(schedule, program, self._strategy_name)
             done = next((trial for trial in self._trials if trial.schedule.key == original), None)
             if done is None:
                 self._aliases.setdefault(original, []).append(schedule)
@@ -322,9 +322,9 @@ class TuningSession:
                 self._strategy.tell([Trial(schedule, done.measurement, done.number)])
         return None
 
-    def _admit(self, schedule: Schedule, source: str) -> Schedule:
+    def _admit(self, schedule: Schedule, program: Hashable, source: str) -> Schedule:
         self._asked[schedule.key] = source
-        self._programs.setdefault(self._program_key(schedule), schedule.key)
+        self._programs.setdefault(program, schedule.key)
         return schedule
 
     def _finish(self, schedule: Schedule, measurement: Measurement) -> None:
@@ -386,15 +386,6 @@ class TuningSession:
         seconds = float(self._model.times(self._model.space.point_of(schedule)[None, :])[0][0])
         return seconds if math.isfinite(seconds) else None
 
-    def _lowered_key(self, schedule: Schedule) -> Hashable:
-        """Return a key of the program text; of what cannot be lowered, the schedule's own."""
-        try:
-            program = program_of(schedule, threads=self._threads)
-        except (SpaceError, BuildError):
-            return schedule.key
-        text = "\n".join((program.main, program.llvm, *program.packing.values()))
-        return hashlib.sha256(text.encode()).digest()
-
     def _elapsed_s(self) -> float:
         return self._clock() - self._began
 
@@ -444,6 +435,28 @@ class TuningSession:
             session=None if self._session is None else self._session.id,
             elapsed_s=self._elapsed_s(),
         )
+
+
+def lowered_key(schedule: Schedule) -> Hashable:
+    """Return all that the generated program depends on beside the workload; the schedule's key if it has no program.
+
+    The program's text would do as well, but takes 10 ms to write.
+    """
+    try:
+        nest = nest_of(schedule)
+    except SpaceError:
+        return schedule.key
+    parallel = bool(schedule.options.get("parallel", False))
+    return (
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.cache),
+        nest.num_outer if parallel else None,
+        tuple(axis for axis in nest.calls if len(nest.parts[axis]) > 1 or nest.parts[axis][0].count > 1),
+        tuple(nest.parts.items()),
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.inner),
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.unroll),
+        (nest.simd_axis, nest.lanes, nest.simd_reduction, nest.tail),
+        (schedule.options.get("packed"), schedule.options.get("packed_ahead")),
+    )
 
 
 def _time(trial: Trial, ranked: Sequence[Trial]) -> float:

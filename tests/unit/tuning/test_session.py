@@ -1,16 +1,21 @@
 """Tuning sessions on a measurer that computes its times."""
 
 import os
+import re
 import signal
 
 import pytest
+from msgspec.structs import replace
 
 import anatune
+from anatune.api import model
+from anatune.codegen.program import program_of
 from anatune.core.trial import Outcome
-from anatune.errors import BuildError, DeviceError, RecordError, RunError, SpaceError, UnknownNameError
+from anatune.errors import DeviceError, RecordError, RunError, SpaceError, UnknownNameError
 from anatune.records.store import RecordStore
+from anatune.search.base import make_strategy
 from anatune.tuning.result import TuningInterrupted, rank_trials
-from anatune.tuning.session import tune
+from anatune.tuning.session import lowered_key, tune
 from tests.naive_gpu import gpu
 from tests.unit.tuning.fakes import HOST, WORKLOAD, failed, session
 
@@ -200,12 +205,27 @@ def test_programs_that_are_the_same_are_measured_once():
     assert len(set(tiles)) == len(tiles) == len(result.trials)
 
 
-def test_a_program_that_cannot_be_lowered_is_its_own(monkeypatch):
-    def refuse(schedule, **_):
-        raise BuildError("no")
+@pytest.mark.parametrize("workload", [WORKLOAD, anatune.conv2d(n=1, c=4, h=6, w=6, k=16, r=3, s=3, padding=1)])
+def test_equal_keys_are_equal_programs(workload):
+    def text(schedule):
+        program = program_of(schedule, threads=2)
+        return re.sub(r"\b[ot]\d+\b", "loop", program.main), program.llvm, program.packing
 
-    monkeypatch.setattr("anatune.tuning.session.program_of", refuse)
-    assert len(session(5, program_key=None).run().trials) == 5
+    programs = {}
+    for strategy in ("random", "grid"):
+        for schedule in make_strategy(strategy, model(workload, HOST)).ask(150):
+            for parallel in (False, schedule.options["parallel"]):
+                changed = replace(schedule, options={**schedule.options, "parallel": parallel})
+                programs.setdefault(lowered_key(changed), []).append(text(changed))
+    assert all(one == same[0] for same in programs.values() for one in same)
+    assert len({repr(same[0]) for same in programs.values()}) >= 0.98 * len(programs)
+
+
+def test_a_schedule_without_a_program_has_its_own_key():
+    schedule = anatune.plan(WORKLOAD, HOST, top_k=1).best
+    assert lowered_key(schedule) != schedule.key
+    broken = replace(schedule, tiles={})
+    assert lowered_key(broken) == broken.key
 
 
 def test_a_small_space_ends_early():
