@@ -142,7 +142,13 @@ def _compile(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) ->
 
 
 def fma_probe(
-    hardware: CpuSpec, name: str, *, chains: int | None = None, lanes: int | None = None, seconds: float = CALL_S
+    hardware: CpuSpec,
+    name: str,
+    *,
+    chains: int | None = None,
+    lanes: int | None = None,
+    seconds: float = CALL_S,
+    threads: int = 1,
 ) -> Probe:
     """Multiply-adds between registers: `chains` of them are independent (1: their latency), work in FLOP.
 
@@ -170,7 +176,8 @@ def fma_probe(
         attributes=_attributes(lanes),
     )
     flop = 2 * lanes * chains * steps * trips
-    return _probe(name, kernel, (1, lanes, chains * lanes), [], flop, flags=1)
+    sizes = (1, lanes, chains * lanes * threads)
+    return _probe(name, kernel, sizes, [], flop * threads, flags=1, threads=threads)
 
 
 def tile_probe(
@@ -239,19 +246,23 @@ def _probe(
     work: int,
     *,
     flags: int = 0,
+    threads: int = 1,
 ) -> Probe:
-    """Return a probe that calls a microkernel in `loops`: (iterations, strides of A, B, C)."""
+    """Return a probe that calls a microkernel in `loops`: (iterations, strides of A, B, C); each thread has a C."""
     llvm = module_ir([microkernel_ir(kernel)])
     arguments = []
     for place, tensor in enumerate("ABC"):
         terms = [f"i{level} * {strides[place]}" for level, (_, strides) in enumerate(loops) if strides[place]]
+        if tensor == "C" and threads > 1:
+            terms.append(f"chunk * {sizes[2] // threads}")
         arguments.append(f'{tensor}.data, T.Cast("int64", {" + ".join(terms) or "0"})')
     call = f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}, {flags}))'
     extents = [extent for extent, _ in loops]
-    return Probe(name, _script(name, sizes, extents, call), llvm, sizes, work, math.prod(extents))
+    return Probe(name, _script(name, sizes, extents, call, threads), llvm, sizes, work, math.prod(extents))
 
 
-def _script(name: str, sizes: tuple[int, int, int], extents: Sequence[int], call: str, outer: str = "serial") -> str:
+def _script(name: str, sizes: tuple[int, int, int], extents: Sequence[int], call: str, threads: int = 1) -> str:
+    """Return the TVMScript of a function that makes `call` in loops i0, i1, ... on each thread ("chunk")."""
     buffers = ", ".join(f'{tensor}: T.Buffer(({size},), "float32")' for tensor, size in zip("ABC", sizes, strict=True))
     lines = [
         "@T.prim_func(s_tir=True)",
@@ -260,14 +271,12 @@ def _script(name: str, sizes: tuple[int, int, int], extents: Sequence[int], call
         '    with T.sblock("nest"):',
         f"        T.reads(A[0:{sizes[0]}], B[0:{sizes[1]}])",
         f"        T.writes(C[0:{sizes[2]}])",
-        f"        for chunk in T.{outer}({1 if outer == 'serial' else extents[0]}, "
+        f"        for chunk in T.{'parallel' if threads > 1 else 'serial'}({threads}, "
         'annotations={"pragma_import_llvm": LL}):',
     ]
-    depth = 3
-    for level, extent in enumerate(extents if outer == "serial" else extents[1:]):
-        lines.append("    " * depth + f"for i{level} in range({extent}):")
-        depth += 1
-    lines.append("    " * depth + call)
+    for level, extent in enumerate(extents):
+        lines.append("    " * (3 + level) + f"for i{level} in range({extent}):")
+    lines.append("    " * (3 + len(extents)) + call)
     return "\n".join(lines) + "\n"
 
 
@@ -313,13 +322,22 @@ def clock_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Pro
     )
     call = f'T.evaluate(T.call_extern("void", "clock_{name}", A.data, B.data, C.data))'
     sizes = (2, 2, 2)
-    return Probe(name, _script(name, sizes, [1], call), llvm, sizes, 2 * _CLOCK_LINKS * trips)
+    return Probe(name, _script(name, sizes, [], call), llvm, sizes, 2 * _CLOCK_LINKS * trips)
 
 
 def walk_probe(
-    hardware: CpuSpec, name: str, kind: Literal["load", "store"], num_bytes: int, *, passes: int = 1
+    hardware: CpuSpec,
+    name: str,
+    kind: Literal["load", "store"],
+    num_bytes: int,
+    *,
+    passes: int = 1,
+    threads: int = 1,
 ) -> Probe:
-    """Load the first `num_bytes` of A, or store as many to C, in order and in whole vectors; work in bytes."""
+    """Load `num_bytes` of A, or store as many to C, in order and in whole vectors; work in bytes.
+
+    Every thread has as many bytes of its own.
+    """
     lanes = hardware.fp32_lanes
     step_bytes = _WALK_VECTORS * lanes * 4
     trips = max(1, num_bytes // step_bytes)
@@ -333,15 +351,16 @@ def walk_probe(
             body.append(f"  store volatile {vector} zeroinitializer, ptr %p{link}, align {4 * lanes}")
     llvm = "\n".join(
         [
-            f"define internal void @walk_{name}(ptr %a, ptr %c) noinline nounwind {_attributes(lanes)} {{",
+            f"define internal void @walk_{name}(ptr %base, i64 %from) noinline nounwind {_attributes(lanes)} {{",
             "entry:",
+            "  %a = getelementptr float, ptr %base, i64 %from",
             "  br label %again",
             "again:",
             "  %n = phi i64 [0, %entry], [%m, %over]",
             "  br label %loop",
             "loop:",
             "  %i = phi i64 [0, %again], [%next, %loop]",
-            f"  %at = phi ptr [{'%a' if kind == 'load' else '%c'}, %again], [%then, %loop]",
+            "  %at = phi ptr [%a, %again], [%then, %loop]",
             *body,
             f"  %then = getelementptr i8, ptr %at, i64 {step_bytes}",
             "  %next = add nuw nsw i64 %i, 1",
@@ -357,10 +376,12 @@ def walk_probe(
             _NO_UNROLL,
         ]
     )
-    call = f'T.evaluate(T.call_extern("void", "walk_{name}", A.data, C.data))'
     elements = trips * step_bytes // 4
-    sizes = (elements, 1, 1) if kind == "load" else (1, 1, elements)
-    return Probe(name, _script(name, sizes, [1], call), llvm, sizes, trips * step_bytes * passes)
+    tensor, sizes = ("A", (elements * threads, 1, 1)) if kind == "load" else ("C", (1, 1, elements * threads))
+    start = f'T.Cast("int64", chunk * {elements})'
+    call = f'T.evaluate(T.call_extern("void", "walk_{name}", {tensor}.data, {start}))'
+    work = trips * step_bytes * passes * threads
+    return Probe(name, _script(name, sizes, [], call, threads), llvm, sizes, work)
 
 
 def chase_probe(name: str, num_bytes: int, steps: int) -> Probe:
@@ -395,7 +416,7 @@ def chase_probe(name: str, num_bytes: int, steps: int) -> Probe:
     )
     call = f'T.evaluate(T.call_extern("void", "chase_{name}", A.data, C.data))'
     sizes = (num_bytes // 4, 1, 2)
-    return Probe(name, _script(name, sizes, [1], call), llvm, sizes, _CHASE_LINKS * trips)
+    return Probe(name, _script(name, sizes, [], call), llvm, sizes, _CHASE_LINKS * trips)
 
 
 def start_probe(name: str, threads: int) -> Probe:

@@ -105,12 +105,23 @@ def test_walks_touch_what_they_say(host):
     assert clock.work > 0
 
 
-def test_parallel_start(host):
-    probe = probes.start_probe("begin", 2)
-    module = probes.build_probes([probe], host, threads=2)
-    blocks = arrays(probe)
+def test_parallel_probes_give_every_thread_its_part(host):
+    begin = probes.start_probe("begin", 2)
+    store = probes.walk_probe(host, "put", "store", 1 << 14, threads=2)
+    peak = probes.fma_probe(host, "peak", seconds=1e-6, threads=2)
+    module = probes.build_probes([begin, store, peak], host, threads=2)
+    blocks = arrays(begin)
     call(module.functions["begin"], blocks)
     assert (blocks[2].array[::16] == 1).all()
+    blocks = arrays(store)
+    call(module.functions["put"], blocks)
+    assert store.work == blocks[2].array.nbytes == 1 << 15
+    assert not blocks[2].array.any()
+    blocks = arrays(peak)
+    before = blocks[2].array.copy()
+    call(module.functions["peak"], blocks)
+    assert (blocks[2].array != before).all()
+    assert peak.work == 2 * probes.fma_probe(host, "one", seconds=1e-6).work
 
 
 @pytest.mark.parametrize("name", ["cortex_a72", "xeon_gold_6230r", "ryzen_3700x"])
