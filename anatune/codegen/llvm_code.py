@@ -60,13 +60,30 @@ class LlvmCode:
         self.declared.add(f"declare void @{function}({types})")
         self.line(f"  call void @{function}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
 
-    def opaque(self, pointer: str) -> str:
-        """Return the same address in a way that LLVM cannot see through.
+    def fence(self, pointers: Sequence[str], vectors: Sequence[str], register: str) -> tuple[list[str], list[str]]:
+        """Return the same addresses and vectors in a way that LLVM cannot see through.
 
-        It then neither moves loads of later steps forward nor keeps elements that several steps read: both would take
-        registers that the accumulators need, and spill.
+        It then neither moves work of one step into another, nor keeps elements that several steps read: both would
+        take registers that the accumulators need, and spill.
+
+        Parameters
+        ----------
+        vectors : sequence of str
+            Values that are in registers here.
+        register : str
+            Letter of the vector registers in constraints of inline assembly.
         """
-        return self.emit(f'call ptr asm sideeffect "", "=r,0,~{{memory}}"(ptr {pointer})')
+        values = [*pointers, *vectors]
+        types = ["ptr"] * len(pointers) + [self.vector] * len(vectors)
+        outputs = ["=r"] * len(pointers) + [f"={register}"] * len(vectors)
+        constraints = ",".join([*outputs, *(str(i) for i in range(len(values))), "~{memory}"])
+        inputs = ", ".join(f"{kind} {value}" for kind, value in zip(types, values, strict=True))
+        if len(values) == 1:
+            return [self.emit(f'call ptr asm sideeffect "", "{constraints}"({inputs})')], []
+        kind = "{ " + ", ".join(types) + " }"
+        whole = self.emit(f'call {kind} asm sideeffect "", "{constraints}"({inputs})')
+        parts = [self.emit(f"extractvalue {kind} {whole}, {i}") for i in range(len(values))]
+        return parts[: len(pointers)], parts[len(pointers) :]
 
     def prefetch(self, pointer: str, *, to_write: bool) -> None:
         """Ask for a line of the data cache; harmless for any address."""

@@ -120,6 +120,10 @@ class ProbeModule:
         self.functions = {probe.name: self._loaded[probe.name] for probe in probes}
         self.assembly: str = compiled.mod.inspect_source("asm")
 
+    def spill_ops(self, name: str) -> int:
+        """Return the vector operations on the stack in the code of one probe."""
+        return assembly_facts(self.assembly.replace(f"\n{name}_compute_:", "\nmain_compute_:"))["spill_ops"]
+
 
 def build_probes(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> ProbeModule:
     """Compile probes of different names together and load them.

@@ -11,6 +11,7 @@ from anatune.codegen.layout import Layout, Slivers, Strided, layout_of
 from anatune.codegen.microkernel import EpilogueOperand, Microkernel, Operand, Result, microkernel_ir, module_ir
 from anatune.codegen.nest import Loop, Nest, Part, nest_of
 from anatune.codegen.padding import Skip, border_parts, skipped_products, skips_of
+from anatune.core.hardware import CpuCompute
 from anatune.core.schedule import Schedule
 from anatune.core.workload import ACCUMULATOR_DTYPE, Access, Workload
 from anatune.errors import BuildError
@@ -199,6 +200,7 @@ class _Lowering:
             tail_loops=bool(nest.inner) and nest.inner[-1].axis == nest.simd_axis,
             count=math.prod(a.extent for a in workload.reduction_axes) if workload.body == "average" else 1,
             epilogue=tuple(epilogue),
+            registers=_register_letter(self.schedule, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
             attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
         )
 
@@ -493,6 +495,14 @@ class _Lowering:
             joined = " and ".join(f"({condition})" for condition in conditions)
             value = f"T.if_then_else({joined}, {value}, {self._fill(access)})"
         text.line(f"{target}[{_sum(terms, constant)}] = {value}")
+
+
+def _register_letter(schedule: Schedule, accumulators: int) -> str:
+    """Return LLVM's constraint letter for the processor's vector registers, if all accumulators fit into them."""
+    compute = schedule.hardware.compute
+    if not isinstance(compute, CpuCompute) or accumulators > compute.num_vector_registers - 2:
+        return ""
+    return {"avx512": "v", "neon": "w", "sve": "w"}.get(compute.isa, "x")
 
 
 def _buffer(shape: Sequence[int], dtype: str) -> str:
