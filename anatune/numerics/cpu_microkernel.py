@@ -24,6 +24,23 @@ NUM_PARTS = 3
 
 
 @jit_inline
+def _together(left: float, right: float) -> float:
+    """Return the cycles of two kinds of work that overlap almost perfectly: ``(left^8 + right^8)^(1/8)``.
+
+    Work that needs as many load slots as multiply-add slots never packs both. Source: anatune tune on a Zen 4 virtual
+    machine, 512x1024x4096 in float32: 28 rows x 1 vector (29 loads for 28 multiply-adds) 10 % slower than 6 x 4 (10 for
+    24); 14 x 2 (16 for 28) less than 1 % slower.
+    """
+    left *= left
+    left *= left
+    left *= left
+    right *= right
+    right *= right
+    right *= right
+    return math.sqrt(math.sqrt(math.sqrt(left + right)))
+
+
+@jit_inline
 def step_one(
     cpu: CpuCore,
     accumulators: float,
@@ -35,7 +52,7 @@ def step_one(
 ) -> tuple[float, float, float, float, float, float]:
     """Return the cycles of one reduction step and its parts.
 
-    ``step = max(acc / fma, loads / load_ports, fma_latency, instructions / issue_width)``; rows + vectors loads stand
+    ``step = max(acc / fma and loads / load_ports together, fma_latency, instructions / issue_width)``; rows + vectors loads stand
     against rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
 
     Registers: accumulators, operands that several rows share, one broadcast; with multiplication by a lane (NEON) one
@@ -65,7 +82,7 @@ def step_one(
     load = loads * (1.0 / cpu.loads)
     latency = cpu.fma_latency * reduces
     issue = (max(accumulators, loads) + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
-    step = max(max(fma, load), max(latency, issue))
+    step = max(_together(fma, load), max(latency, issue))
     # spilled: every accumulator is loaded and stored in each step
     reloaded = loads + accumulators if held > cpu.held_share * cpu.registers else loads
     spilled = max(accumulators * (1.0 / cpu.stores), (reloaded + accumulators) * (1.0 / cpu.loads))
