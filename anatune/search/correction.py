@@ -21,7 +21,7 @@ __all__ = ["Batch", "Correction"]
 
 Floats = NDArray[np.float64]
 
-_CLIP = 0.7
+_CLIP = 0.25
 """Residuals count at most this much beyond the median one: a kernel that spills is slow by a factor, not by a trend."""
 
 

@@ -20,10 +20,15 @@ _SAMPLES = 40_000
 _ROUNDS = 12
 _CHILDREN = 8_000
 """Uniform samples, rounds of changes and changed points of a round that the first pool is made from."""
-_PER_KERNEL = 4
-_MOST_KERNELS = 400
+_PER_KERNEL = 3
+_PER_TILE = 14
+_MOST_TILES = 120
 _WORST = 1.6
-"""The pool keeps so many points of each microkernel, of so many microkernels, up to so many times the best time."""
+"""The pool keeps so many points of each microkernel, and of each register tile (microkernels that differ in unrolling
+or in how many calls they are), of so many register tiles, up to so many times the best time. Measured best points were
+predicted up to 10 % slower than the first one: what the model ranks lower must be there, but not all that it ranks
+alike.
+"""
 
 
 class Moves:
@@ -41,13 +46,24 @@ class Moves:
         self._same_kernel: list[list[Integers]] = []
         """Axis -> class of the innermost factor (and pair) of each tiling -> all tilings of that class."""
         self._class_of: list[Integers] = []
+        self._tile_of: list[Integers] = []
+        """Axis -> rows (or vectors) of the larger microkernel of each tiling, with a mark of pairs."""
         for axis in space.axes:
             table = space.table(axis)
             inner = table[:, len(space.levels[axis]) - 1 :]
             _, classes = np.unique(inner, axis=0, return_inverse=True)
             classes = classes.reshape(-1)
             self._class_of.append(classes)
+            self._tile_of.append(self._tiles(axis, inner))
             self._same_kernel.append([np.flatnonzero(classes == c) for c in range(int(classes.max()) + 1)])
+
+    def _tiles(self, axis: str, inner: Integers) -> Integers:
+        """Return the register tile along `axis` of rows (innermost factor, calls of a pair)."""
+        if axis not in self.space.pairable:
+            return np.zeros(len(inner), dtype=np.int64)
+        units = -(-inner[:, 0] // (self.space.lanes if axis == self.space.simd_axis else 1))
+        result: Integers = 2 * -(-units // np.maximum(inner[:, 1], 1)) + (inner[:, 1] > 0)
+        return result
 
     def near(self, coordinates: Integers, axis: int) -> Integers:
         """Return the tilings of one axis that differ in two factors, or in the pair only."""
@@ -119,6 +135,16 @@ class Moves:
         ids = np.zeros(len(coordinates), dtype=np.int64)
         for a in range(self._num_axes):
             ids = ids * len(self._same_kernel[a]) + self._class_of[a][coordinates[:, a]]
+        return self._with_packs(ids, coordinates)
+
+    def tile_ids(self, coordinates: Integers) -> Integers:
+        """Return a number for each row that is equal where the register tile and the packed tensors are."""
+        ids = np.zeros(len(coordinates), dtype=np.int64)
+        for a in range(self._num_axes):
+            ids = ids * (int(self._tile_of[a].max()) + 1) + self._tile_of[a][coordinates[:, a]]
+        return self._with_packs(ids, coordinates)
+
+    def _with_packs(self, ids: Integers, coordinates: Integers) -> Integers:
         packs = len(self.space.packable)
         for place in range(len(self.space.radices) - 1 - packs, len(self.space.radices) - 1):
             ids = ids * 2 + coordinates[:, place]
@@ -142,7 +168,7 @@ def first_pool(model: CpuModel, moves: Moves, start: Integers, seed: int) -> Int
     Returns
     -------
     (num_points, num_columns) int64
-        At most _PER_KERNEL * _MOST_KERNELS points beside those of `start`, which come first.
+        At most _PER_TILE * _MOST_TILES points beside those of `start`, which come first.
     """
     space: Any = model.space
     rng = np.random.default_rng(seed)
@@ -168,21 +194,31 @@ def _legal(model: CpuModel, coordinates: Integers) -> tuple[Integers, Floats]:
 
 
 def _best_of_each(moves: Moves, pool: Integers, times: Floats) -> tuple[Integers, Floats]:
-    """Return the best points of each microkernel, best microkernels first: a point of each, then second ones, ..."""
+    """Return the best points of each microkernel and register tile, best tiles first: a point of each, then others."""
     if not len(pool):
         return pool, times
     pool, first = np.unique(pool, axis=0, return_index=True)
     times = times[first]
     near = times <= _WORST * times.min()
-    pool, times = pool[near], times[near]
-    kernels = moves.kernel_ids(pool)
-    order = np.lexsort((times, kernels))
-    kernels = kernels[order]
-    starts = np.flatnonzero(np.r_[True, kernels[1:] != kernels[:-1]])
-    sizes = np.diff(np.r_[starts, len(kernels)])
-    rank = np.arange(len(kernels)) - np.repeat(starts, sizes)
-    best = np.repeat(times[order][starts], sizes)
-    by_kernel = np.repeat(np.argsort(np.argsort(times[order][starts], kind="stable"), kind="stable"), sizes)
-    kept = (rank < _PER_KERNEL) & (by_kernel < _MOST_KERNELS)
-    chosen = order[kept][np.lexsort((best[kept], rank[kept]))]
-    return pool[chosen], times[chosen]
+    order = np.argsort(times[near], kind="stable")
+    pool, times = pool[near][order], times[near][order]
+    kept = _occurrence(moves.kernel_ids(pool)) < _PER_KERNEL
+    pool, times = pool[kept], times[kept]
+    tiles = moves.tile_ids(pool)
+    _, places, numbers = np.unique(tiles, return_index=True, return_inverse=True)
+    best = np.argsort(np.argsort(places))[numbers.reshape(-1)]  # rank of each tile: the pool is sorted by time
+    turn = _occurrence(tiles)
+    kept = (turn < _PER_TILE) & (best < _MOST_TILES)
+    order = np.lexsort((best[kept], turn[kept]))
+    return pool[kept][order], times[kept][order]
+
+
+def _occurrence(ids: Integers) -> Integers:
+    """Return for each entry how many equal ones stand before it."""
+    order = np.argsort(ids, kind="stable")
+    grouped = ids[order]
+    starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]])
+    sizes = np.diff(np.r_[starts, len(ids)])
+    result = np.empty(len(ids), dtype=np.int64)
+    result[order] = np.arange(len(ids)) - np.repeat(starts, sizes)
+    return result

@@ -53,7 +53,7 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     num_ranked: int = 16
     num_first: int = 6
-    exploration: float = 1.0
+    exploration: float = 1.5
     num_centres: int = 3
     num_combined: int = 400
     failure_penalty: float = 0.5
