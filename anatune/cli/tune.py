@@ -192,9 +192,15 @@ class _Display:
         if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
+            from rich.table import Column
 
+            # Drawn only between trials: a thread that redraws would take time from the kernel that is measured.
             self._bar = Progress(
-                BarColumn(bar_width=20), TextColumn("{task.description}"), console=Console(stderr=True), transient=True
+                BarColumn(bar_width=20),
+                TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+                console=Console(stderr=True),
+                transient=True,
+                auto_refresh=False,
             )
             self._task = self._bar.add_task("planning", total=None)
             self._bar.start()
@@ -211,7 +217,7 @@ class _Display:
 
         text = progress_text(progress)
         if self._bar is not None:
-            self._bar.update(self._task, description=text, completed=progress.done, total=progress.total)
+            self._bar.update(self._task, description=text, completed=progress.done, total=progress.total, refresh=True)
             return
         best = None if progress.best is None else progress.best.number
         failed = progress.trial is not None and progress.trial.measurement.time_s is None

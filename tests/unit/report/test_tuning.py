@@ -1,0 +1,73 @@
+"""Tuning as text."""
+
+import dataclasses
+
+from anatune.core.trial import Outcome
+from anatune.report.text import plain
+from anatune.report.tuning import best_text, progress_text, result_lines
+from anatune.tuning.result import TuningProgress
+from tests.unit.tuning.fakes import failed, session
+
+
+def flat(lines):
+    return " ".join(plain(lines).split())
+
+
+def test_progress():
+    seen = []
+    session(4, script={2: failed(Outcome.RUN_TIMEOUT, "not finished after 10 s")}, progress=seen.append).run()
+    texts = [progress_text(one) for one in seen]
+    assert texts[0] == "planning"
+    assert texts[1].startswith("trial 1/4; ")
+    assert "of peak; 0 failed" in texts[1]
+    assert "run_timeout (not finished after 10 s)" in texts[3]
+    assert texts[3].endswith("s left")
+    assert "1 failed" in texts[3]
+    assert "in turn" in texts[-1]
+    assert "nothing ran yet" in progress_text(TuningProgress("measure", 1, 4, 1))
+
+
+def test_summary():
+    result = session(6).run()
+    text = flat(result_lines(result, ["all trials: tuning.sqlite"], width=80))
+    assert "matmul i=48 j=64 k=36" in text
+    assert "1 thread" in text
+    assert "6 trials in" in text
+    assert f"best: trial {result.best_trial.number}" in text
+    assert "plan's own first choice" in text
+    assert text.endswith("all trials: tuning.sqlite")
+    assert all(len(line.text) <= 80 for line in result_lines(result, width=80))
+
+
+def test_how_the_plan_did():
+    result = session(6).run()
+    comparison = result.compare
+
+    def said(**changes):
+        return flat(result_lines(dataclasses.replace(result, **changes)))
+
+    def compared(**changes):
+        import msgspec
+
+        return said(compare=msgspec.structs.replace(comparison, **changes))
+
+    assert "1.250 times as fast (95 % confidence: 1.200 to 1.300)" in compared(best=1, speedup=1.25, low=1.2, high=1.3)
+    assert "no difference that measuring could show" in compared(best=1, speedup=1.01, low=0.9, high=1.1)
+    assert "stays ahead" in compared(best=0, speedup=1.0, low=1.0, high=1.0)
+    assert "the plan's own first choice: " in said(compare=None)
+    assert "was not measured" in said(plan_first=None, compare=None)
+    assert "did not run" in said(plan_first=as_failed(result.plan_first), compare=None)
+
+
+def as_failed(trial):
+    import msgspec
+
+    return msgspec.structs.replace(trial, measurement=failed())
+
+
+def test_nothing_ran():
+    result = session(2, script=dict.fromkeys(range(2), failed())).run()
+    text = flat(result_lines(result))
+    assert "2 build_error" in text
+    assert "best" not in text
+    assert best_text(None) == "nothing ran yet"
