@@ -1,18 +1,25 @@
-"""``anatune hw``: the known devices, one device's spec, checking a spec file, detecting the present machine."""
+"""``anatune hw``: the known devices, one device's spec, checking a spec file, detecting and measuring this machine."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from anatune.cli.output import note, print_json, print_lines, print_text
 
+if TYPE_CHECKING:
+    from anatune.core.hardware import CpuSpec
+    from anatune.measure.calibrate import Calibration
+
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Show, check and detect hardware specs.",
+    help="Show, check, detect and measure hardware specs.",
     no_args_is_help=False,
     rich_markup_mode=None,
     add_completion=False,
@@ -131,3 +138,126 @@ def detect(
             ]
         )
     )
+
+
+@app.command("calibrate")
+def calibrate(
+    print_only: Annotated[bool, typer.Option("--print", help="Print the spec, write nothing.")] = False,
+    as_json: _Json = False,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="Most time spent on sampling.")] = 1.0,
+) -> None:
+    """Measure this machine's CPU: clock, ports, caches, memory, microkernels; write the spec for ``--hw host``."""
+    from anatune.core.hardware_files import spec_to_toml
+    from anatune.measure.calibrate import calibrate as measure
+    from anatune.measure.host_files import write_host_spec
+
+    with _stage_progress() as progress:
+        result = measure(minutes=minutes, progress=progress)
+    spec = result.spec
+    path = None if print_only else write_host_spec(spec=spec)
+    if as_json:
+        agreements = {"all": result.agreement, "fitting": result.fitting}
+        print_json(
+            {
+                "path": str(path) if path else None,
+                "cpu": spec,
+                "measured": result.numbers,
+                "tiles": [{**entry._asdict(), "tile": list(entry.tile)} for entry in result.tiles],
+                "prediction": {
+                    name: {
+                        "precision": a.precision,
+                        "recall": a.recall,
+                        "good": a.num_good,
+                        "predicted": a.num_predicted,
+                    }
+                    for name, a in agreements.items()
+                },
+                "quiet_share": result.quiet_share,
+                "notes": result.notes,
+            }
+        )
+        return
+    summary = [*_calibration_lines(spec), *result.notes, *_prediction_lines(result)]
+    if print_only:
+        print_text(spec_to_toml(spec).rstrip("\n"))
+        for line in summary:
+            note(line)
+        return
+    print_text("\n".join([f"wrote {path}; use it as --hw host", *summary]))
+
+
+@contextmanager
+def _stage_progress() -> Iterator[Callable[[str, float], None]]:
+    """Give a callback that shows stages on stderr: a bar for each on a terminal, else a line."""
+    if not sys.stderr.isatty():
+        told: set[str] = set()
+
+        def tell(stage: str, _share: float) -> None:
+            if stage not in told:
+                told.add(stage)
+                note(f"calibrate: {stage}")
+
+        yield tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        TextColumn("{task.description:<16}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True)
+    ) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(stage: str, share: float) -> None:
+            if stage not in tasks:
+                for task in tasks.values():
+                    bars.update(task, completed=1.0)
+                tasks[stage] = bars.add_task(stage, total=1.0)
+            bars.update(tasks[stage], completed=share)
+
+        yield show
+
+
+def _calibration_lines(spec: CpuSpec) -> list[str]:
+    """Return the measured numbers in a few lines."""
+    from anatune.report import units
+
+    compute, dram, launch = spec.compute, spec.dram, spec.launch
+    caches = [("L1", spec.l1), ("L2", spec.l2), ("L3", spec.l3)]
+    fills = [
+        f"{name} {cache.bandwidth_bytes_per_cycle:g} bytes/cycle after {cache.latency_cycles:g} cycles"
+        for name, cache in caches
+        if cache is not None
+    ]
+    best = max(spec.microkernels.tiles, key=lambda tile: tile[3], default=None) if spec.microkernels else None
+    lines = [
+        f"CPU: {spec.model} ({spec.arch}), {compute.num_cores} cores, {units.flop_rate(compute.fp32_peak_flop_per_s)}, "
+        f"FMA latency {compute.fma_latency_cycles:g} cycles",
+        f"a cycle: {compute.fma_per_cycle:g} multiply-adds, {compute.loads_per_cycle:g} loads, "
+        f"{compute.broadcasts_per_cycle or compute.loads_per_cycle:g} broadcasts, {compute.stores_per_cycle:g} stores",
+        ", ".join(fills),
+        f"DRAM {units.rate(dram.core_bandwidth_bytes_per_s)} by one core, {units.rate(dram.bandwidth_bytes_per_s)} by "
+        f"all, after {1e9 * dram.latency_s:.0f} ns",
+    ]
+    if launch is not None:
+        lines.append(
+            f"parallel start {1e6 * launch.parallel_start_s:.1f} us, function call "
+            f"{1e6 * launch.function_call_s:.2f} us, microkernel call {launch.microkernel_call_cycles:g} cycles"
+        )
+    if best is not None and spec.microkernels is not None:
+        lines.append(
+            f"{len(spec.microkernels.tiles)} microkernels kept; best {best[0]} rows x {best[1]} vectors, "
+            f"{best[2]} steps unrolled: {100 * best[3]:.1f} % of the peak"
+        )
+    return lines
+
+
+def _prediction_lines(result: Calibration) -> list[str]:
+    """Say how well the model predicts the good tiles, and what the samples are worth."""
+    lines = []
+    for what, found in (("that fit the registers", result.fitting), ("tried", result.agreement)):
+        lines.append(
+            f"of the tiles {what}, {found.num_good} reach 80 % of the peak; the model predicts {found.num_predicted}: "
+            f"precision {found.precision:.2f}, recall {found.recall:.2f}"
+        )
+    lines.append(f"{100 * result.quiet_share:.0f} % of the samples were quiet")
+    return lines

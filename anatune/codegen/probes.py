@@ -32,6 +32,7 @@ from anatune.errors import BuildError
 __all__ = [
     "Probe",
     "ProbeModule",
+    "broadcast_probe",
     "build_probes",
     "chase_probe",
     "clock_probe",
@@ -122,7 +123,8 @@ class ProbeModule:
 
     def spill_ops(self, name: str) -> int:
         """Return the vector operations on the stack in the code of one probe."""
-        return assembly_facts(self.assembly.replace(f"\n{name}_compute_:", "\nmain_compute_:"))["spill_ops"]
+        _, _, rest = self.assembly.partition(f"\n{name}_compute_:")
+        return assembly_facts("main_compute_:" + rest.partition("\n.Lfunc_end")[0])["spill_ops"]
 
 
 def build_probes(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> ProbeModule:
@@ -182,6 +184,39 @@ def fma_probe(
     flop = 2 * lanes * chains * steps * trips
     sizes = (1, lanes, chains * lanes * threads)
     return _probe(name, kernel, sizes, [], flop * threads, flags=1, threads=threads)
+
+
+def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Probe:
+    """Multiply-adds of which each loads one element for all lanes: work in such loads.
+
+    Vectors have a quarter of the width (no less than 128 bits), so that units that halve wide vectors do not hide the
+    ports. Every accumulator reads an element of its own.
+    """
+    lanes = max(4, hardware.fp32_lanes // 4)
+    rows, steps = 12, 8
+    trips = max(1, round(seconds * hardware.compute.clock_hz / (rows * steps)))
+    elements = _every(rows, 1)
+    kernel = Microkernel(
+        name=f"spread_{name}",
+        lanes=lanes,
+        size=lanes,
+        body="multiply_add",
+        accumulator="float32",
+        operands=(
+            Operand("float32", 0, elements, (rows * steps,), _every(steps, rows), masked=False),
+            Operand("float32", 1, (0,) * rows, (0,), (0,) * steps, masked=False),
+        ),
+        result=Result("float32", 1, _every(rows, lanes)),
+        trips=(_BROADCAST_TRIPS,),
+        num_steps=steps,
+        attributes=_attributes(lanes),
+    )
+    repeats = max(1, round(trips / _BROADCAST_TRIPS))
+    sizes = (rows * steps * _BROADCAST_TRIPS, lanes, rows * lanes)
+    return _probe(name, kernel, sizes, [(repeats, (0, 0, 0))], rows * steps * _BROADCAST_TRIPS * repeats)
+
+
+_BROADCAST_TRIPS = 40
 
 
 def tile_probe(

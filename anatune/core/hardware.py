@@ -103,6 +103,7 @@ _RANGES: dict[str, _Range] = {
     "num_vector_registers": _Range(4, 512, "registers"),
     "loads_per_cycle": _Range(0.0625, 16, "whole-vector loads per cycle"),
     "stores_per_cycle": _Range(0.0625, 16, "whole-vector stores per cycle"),
+    "broadcasts_per_cycle": _Range(0.0625, 16, "elements per cycle"),
     "issue_width": _Range(1, 32, "instructions per cycle"),
     "ways": _Range(1, 4096, "ways"),
     "line_bytes": _Range(8, 1024, "bytes"),
@@ -329,6 +330,11 @@ class CpuCompute(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     loads_per_cycle: float
     """SIMD loads of `simd_bits` per cycle and core."""
     stores_per_cycle: float
+    broadcasts_per_cycle: float | None = None
+    """Elements loaded into all lanes of a multiply-add per cycle and core; None: as `loads_per_cycle`.
+
+    More where a wide vector is loaded in two halves.
+    """
     issue_width: int
     fp32_peak_flop_per_s: float
     """2 x cores x clock x fma_per_cycle x lanes; checked against the product."""
@@ -366,7 +372,7 @@ class CpuLaunch(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     function_call_s: float
     """Call of a built function that does nothing, from Python."""
     microkernel_call_cycles: float
-    """What a microkernel call costs beside its steps, its stores and the latency of its last step."""
+    """What a microkernel call costs beside its steps, stores included: much of it overlaps with the next call."""
 
 
 class MicrokernelTable(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):

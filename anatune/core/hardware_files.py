@@ -332,6 +332,8 @@ def _type_text(hint: Any) -> str:
     table = _table_type(hint)
     if table is not None:
         return f"a table with {', '.join(_fields(table))}"
+    if isinstance(hint, types.UnionType):
+        hint = next(option for option in typing.get_args(hint) if option is not type(None))
     words = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
     if typing.get_origin(hint) is tuple and typing.get_origin(typing.get_args(hint)[0]) is tuple:
         return "a list of lists of numbers"
@@ -457,7 +459,7 @@ def spec_to_toml(spec: HardwareSpec) -> str:
     for key, table in tree.items():
         if isinstance(table, dict):
             last = ("source", "unverified")
-            items = [(name, table[name]) for name in table if name not in last]
+            items = [(name, table[name]) for name in table if name not in last and table[name] is not None]
             items += [(name, table[name]) for name in last if name != "unverified" or table[name]]
             blocks.append("\n".join([f"[{key}]", *(f"{name} = {_toml_value(value)}" for name, value in items)]))
     return "\n\n".join(blocks) + "\n"

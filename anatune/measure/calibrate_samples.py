@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 __all__ = ["LEAST_QUIET", "Quantity", "Reading", "Samples", "sample_quantities", "snapped"]
@@ -48,24 +48,35 @@ class Samples:
 
     def __init__(self) -> None:
         self._taken: dict[str, list[_Sample]] = {}
+        self._known: tuple[Reading, float] | None = None
 
     def add(self, name: str, seconds: float, before: Reading, after: Reading) -> None:
+        """Keep one sample and the probes beside it."""
+        self._known = None
         self._taken.setdefault(name, []).append(_Sample(seconds, before, after))
 
     @property
+    def names(self) -> list[str]:
+        """Quantities that have samples."""
+        return list(self._taken)
+
+    def _quiet_probes(self) -> tuple[Reading, float]:
+        """Return the most that quiet probes take, and the median of the quiet multiply-add probes."""
+        if self._known is None:
+            readings = [reading for taken in self._taken.values() for s in taken for reading in (s.before, s.after)]
+            fma_times = [reading.fma_s for reading in readings]
+            limits = Reading(FMA_SLACK * _low(fma_times), TILE_SLACK * _low([reading.tile_s for reading in readings]))
+            self._known = limits, statistics.median(t for t in fma_times if t <= limits.fma_s)
+        return self._known
+
+    @property
     def _limits(self) -> Reading:
-        readings = [reading for taken in self._taken.values() for s in taken for reading in (s.before, s.after)]
-        return Reading(
-            FMA_SLACK * _low(reading.fma_s for reading in readings),
-            TILE_SLACK * _low(reading.tile_s for reading in readings),
-        )
+        return self._quiet_probes()[0]
 
     @property
     def fma_s(self) -> float:
         """Seconds of the multiply-add probe: median of the quiet ones, the sustained rate rather than a lucky one."""
-        limit = self._limits.fma_s
-        times = [r.fma_s for taken in self._taken.values() for s in taken for r in (s.before, s.after)]
-        return statistics.median(t for t in times if t <= limit)
+        return self._quiet_probes()[1]
 
     @property
     def quiet_share(self) -> float:
@@ -93,9 +104,9 @@ class Samples:
         times = sorted(sample.seconds for sample in self._taken[name])
         return statistics.median(times[: max(1, -(-len(times) // 3))])
 
-    def probe_times(self, name: str) -> float:
-        """Return the median over the quiet samples of the time over the multiply-add probe's beside it."""
-        return statistics.median(
+    def steady_seconds(self, name: str) -> float:
+        """Return the time at the sustained clock: median over the quiet samples, relative to the probe beside each."""
+        return self.fma_s * statistics.median(
             2.0 * sample.seconds / (sample.before.fma_s + sample.after.fma_s) for sample in self._chosen(name)
         )
 
@@ -153,7 +164,7 @@ def snapped(value: float, entries: Sequence[float], tolerance: float = 0.1) -> f
     return best if abs(value / best - 1.0) <= tolerance else None
 
 
-def _low(times: Iterable[float]) -> float:
+def _low(times: Sequence[float]) -> float:
     """Return what a tenth of the times is below."""
     ordered = sorted(times)
     return ordered[len(ordered) // 10]

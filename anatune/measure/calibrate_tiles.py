@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from anatune.core.hardware import CpuSpec
 from anatune.model.cpu_model import pack_machine
 from anatune.numerics.cpu_microkernel import call_one, step_one
 
-__all__ = ["LEAST_SHARE", "UNROLLS", "Agreement", "MeasuredTile", "Tile", "agreement", "candidate_tiles", "tile_depth"]
+__all__ = [
+    "LEAST_SHARE",
+    "MOST_STEPS",
+    "UNROLLS",
+    "Agreement",
+    "MeasuredTile",
+    "Tile",
+    "agreement",
+    "candidate_tiles",
+    "classes",
+    "fits_registers",
+    "predicted_share",
+    "tile_depth",
+]
 
 LEAST_SHARE = 0.8
 """Tiles above this share of the peak are kept. Source: [TACO22] Sec. 4.1."""
@@ -73,8 +86,17 @@ def candidate_tiles(hardware: CpuSpec) -> list[Tile]:
         for vectors in range(1, MOST_VECTORS + 1)
         for rows in range(1, int(limit))
         for unroll in UNROLLS
-        if rows * vectors + vectors + 1 <= limit
+        if _registers(rows, vectors) <= limit
     ]
+
+
+def fits_registers(tile: Tile, hardware: CpuSpec) -> bool:
+    """Whether a tile needs no more registers than there are."""
+    return _registers(tile.rows, tile.vectors) <= hardware.compute.num_vector_registers
+
+
+def _registers(rows: int, vectors: int) -> int:
+    return rows * vectors + vectors + 1
 
 
 def tile_depth(tile: Tile, hardware: CpuSpec) -> int:
@@ -116,10 +138,10 @@ def agreement(measured: Sequence[MeasuredTile], least_share: float = LEAST_SHARE
     )
 
 
-def classes(shares: Mapping[Tile, float], least_share: float = LEAST_SHARE) -> dict[tuple[int, int], list[int]]:
-    """Return the classes of the table: (vectors, unrolled steps) -> rows. Source: [TACO22] Sec. 4.1."""
+def classes(measured: Sequence[MeasuredTile], least_share: float = LEAST_SHARE) -> dict[tuple[int, int], list[int]]:
+    """Return the classes of good tiles: (vectors, unrolled steps) -> rows, ascending. Source: [TACO22] Sec. 4.1."""
     found: dict[tuple[int, int], list[int]] = {}
-    for tile, share in sorted(shares.items()):
+    for tile, share, _, _ in sorted(measured, key=lambda entry: entry.tile):
         if share >= least_share:
             found.setdefault((tile.vectors, tile.unroll), []).append(tile.rows)
-    return found
+    return dict(sorted(found.items()))

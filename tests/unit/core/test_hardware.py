@@ -489,8 +489,10 @@ def test_specs_are_hashable_and_frozen():
 
 def calibrated_cpu():
     """A packaged CPU with the groups that `anatune hw calibrate` adds."""
+    spec = hardware("ryzen_7950x")
     return msgspec.structs.replace(
-        hardware("ryzen_7950x"),
+        spec,
+        compute=msgspec.structs.replace(spec.compute, broadcasts_per_cycle=2.0),
         launch=CpuLaunch(parallel_start_s=2e-6, function_call_s=2e-7, microkernel_call_cycles=9.5, source="measured"),
         microkernels=MicrokernelTable(
             depth=256, tiles=((14, 2, 1, 0.99), (14, 2, 2, 0.981), (8, 3, 1, 0.97)), source="measured"
@@ -514,6 +516,7 @@ def test_measured_groups_round_trip(tmp_path):
         ("0.97]", "97.0]", ["tiles", "97.0", "share of the peak"]),
         ("0.97]", "'good']", ["microkernels.tiles", "lists of numbers"]),
         ("[8, 3,", "[14, 2,", ["tiles", "twice"]),
+        ("broadcasts_per_cycle = 2.0", "broadcasts_per_cycle = 'two'", ["compute.broadcasts_per_cycle", "a number"]),
         ("parallel_start_s = 2e-06", "parallel_start_s = 2.0", ["launch.parallel_start_s", "us"]),
     ],
 )
