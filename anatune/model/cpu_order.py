@@ -11,7 +11,7 @@ from anatune.core.space_cpu import CpuSpace
 from anatune.model.cpu_model import TIE_SHARE, CpuModel
 from anatune.numerics.cpu_columns import CpuCol
 
-__all__ = ["STEP", "first_nests", "tie_keys"]
+__all__ = ["STEP", "first_nests", "loop_nest", "tie_keys"]
 
 STEP = math.log1p(TIE_SHARE)
 """Logarithm of the ratio of neighbouring tie steps."""
@@ -62,7 +62,7 @@ def first_nests(space: CpuSpace, points: Integers, keys: Floats, count: int) -> 
     seen: set[tuple[object, ...]] = set()
     chosen = []
     for at in order.tolist():
-        nest = _loop_nest(space, points[at])
+        nest = loop_nest(space, points[at])
         if nest not in seen:
             seen.add(nest)
             chosen.append(at)
@@ -71,7 +71,7 @@ def first_nests(space: CpuSpace, points: Integers, keys: Floats, count: int) -> 
     return points[chosen], keys[chosen]
 
 
-def _loop_nest(space: CpuSpace, point: Integers) -> tuple[object, ...]:
+def loop_nest(space: CpuSpace, point: Integers) -> tuple[object, ...]:
     """Return what a point's program looks like, whatever its levels are called."""
     values = dict(zip(space.columns, point.tolist(), strict=True))
     loops: list[list[object]] = []

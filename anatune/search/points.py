@@ -12,7 +12,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.space_cpu import CpuSpace
 from anatune.core.trial import Trial
 from anatune.errors import SpaceError
-from anatune.model.cpu_order import _loop_nest
+from anatune.model.cpu_order import loop_nest
 
 __all__ = ["Points", "Seen", "program_key"]
 
@@ -22,7 +22,7 @@ Integers = NDArray[np.int64]
 def program_key(space: Any, point: Integers) -> Hashable:
     """Return a key that is equal for points whose programs are: of a CPU space, those with the same loop nest."""
     if isinstance(space, CpuSpace):
-        return _loop_nest(space, point)
+        return loop_nest(space, point)
     return point.tobytes()
 
 
