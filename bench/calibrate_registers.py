@@ -1,4 +1,4 @@
-"""How well does the analytical register-fit model predict the good register tiles of this machine?
+"""Compare the analytical register-fit model with the measured register tiles of this machine.
 
 Measures as ``anatune hw calibrate`` does, writes no spec, and prints the classes above 80 % of the peak, precision and
 recall of the prediction with the reasons for what it gets wrong: vector operations on the stack in the assembly, loads
