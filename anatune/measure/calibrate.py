@@ -113,7 +113,7 @@ class Calibration:
     Attributes
     ----------
     tiles : tuple of MeasuredTile
-        All that were tried; the spec keeps those above `least_share`.
+        All that were tried; the spec keeps those above `least_share` that fit the registers.
     agreement, fitting : Agreement
         Of the predictions for all tiles, and for those that need no more registers than there are.
     quiet_share : float
@@ -331,7 +331,7 @@ def calibrated_spec(
         microkernels=MicrokernelTable(
             depth=MOST_STEPS,
             least_share=LEAST_SHARE,
-            tiles=_table(shares),
+            tiles=_table(shares, hardware),
             source=source,
         ),
     )
@@ -366,9 +366,17 @@ def _unverified(before: Sequence[str], unsure: Mapping[str, bool]) -> tuple[str,
     return (*kept, *(key for key, is_unsure in unsure.items() if is_unsure))
 
 
-def _table(shares: Mapping[Tile, float]) -> tuple[tuple[int, int, int, float], ...]:
-    """Return the tiles above the least share, class by class."""
-    kept = [(tile, round(min(share, 1.1), 3)) for tile, share in shares.items() if share >= LEAST_SHARE]
+def _table(shares: Mapping[Tile, float], hardware: CpuSpec) -> tuple[tuple[int, int, int, float], ...]:
+    """Return the tiles above the least share that fit the registers, class by class.
+
+    Others were lucky: their accumulators on the stack lie on whole cache lines in some processes and across two in
+    others (LLVM does not align the stack of TVM's functions), where they run at half the speed.
+    """
+    kept = [
+        (tile, round(min(share, 1.1), 3))
+        for tile, share in shares.items()
+        if share >= LEAST_SHARE and fits_registers(tile, hardware)
+    ]
     kept.sort(key=lambda entry: (entry[0].vectors, entry[0].rows, entry[0].unroll))
     return tuple((*tile, share) for tile, share in kept)
 
