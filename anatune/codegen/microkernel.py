@@ -27,12 +27,34 @@ _SHORT_STEPS = 8
 """Unrolled steps up to which LLVM keeps to the order of the loads by itself: a 14x2 tile does not spill at 8 steps, and
 loads and stores 470 vectors at 16 (Zen 4, LLVM of TVM 0.27)."""
 _FENCED_ROWS = 7
+_LEAST_ACCUMULATORS = 8
+"""Tiles of fewer products have no room for a prefetch in each step."""
 _LINE_BYTES = 64
 _MOST_PREFETCHES = 64
 """Lines of the result that a call asks for: more do not fit the buffers for misses anyway."""
 
 Tile = dict[tuple[int, int], str]
 """(row, vector) -> name of its accumulator."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Where the next call's rows lie: the hardware follows a row, but not many rows that are read side by side.
+
+    Attributes
+    ----------
+    distance : int
+        From the address of this call to that of the next one.
+    pitch, num_rows : int
+        Rows that are equally far apart; 0 rows: neighbours in memory, one line a step holds them.
+    group_pitch : int
+        From one such group of rows to the next.
+    """
+
+    distance: int
+    pitch: int = 0
+    num_rows: int = 0
+    group_pitch: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,6 +82,8 @@ class Operand:
     loops: tuple[int, ...]
     steps: tuple[int, ...]
     masked: bool
+    ahead: Ahead | None = None
+    """Rows of the next call to ask for while this one computes."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +277,9 @@ def _steps(
     mask = _tail_mask(code, kernel, iteration) if kernel.tail else None
     last: tuple[int, int] | None = None
     is_long = kernel.num_steps > _SHORT_STEPS
+    start = pointers
     for step in range(kernel.num_steps):
+        _prefetch_ahead(code, kernel, start, iteration, step)
         if step:
             pointers = _fenced(code, kernel, pointers, current, last)
         loaded: dict[tuple[int, int, int], str] = {}
@@ -275,6 +301,40 @@ def _steps(
                 values[0] = kept
             current[row, vector] = code.combine(current[row, vector], values)
     return {tile: name for tile, name in current.items() if name is not None}
+
+
+def _prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], iteration: str, step: int) -> None:
+    """Ask for one line of the next call's rows in each step: row ``step % 16`` of the lines that begin at this step.
+
+    Source: 1x1 convolution of 136x136x128 on a Zen 4 machine: tiles of 14 rows, 512 bytes apart and read side by side,
+    reached 63 % of the peak while the data came from the L3 cache, tiles of 2 + 2 rows 91 %.
+    """
+    if len(kernel.trips) != 1 or kernel.moving or kernel.num_vectors * len(kernel.result.rows) < _LEAST_ACCUMULATORS:
+        return
+    per_line = _LINE_BYTES // 4
+    for operand, pointer in zip(kernel.operands, pointers, strict=True):
+        ahead = operand.ahead
+        if ahead is None:
+            continue
+        if ahead.num_rows == 0:
+            address = code.address(pointer, operand.dtype, operand.steps[step] + ahead.distance)
+            code.prefetch(address, to_write=False)
+            continue
+        slots = 1 << (ahead.num_rows - 1).bit_length()
+        first = code.emit(f"mul i64 {iteration}, {kernel.num_steps}")
+        place = code.emit(f"add i64 {first}, {step}")
+        row = code.emit(f"and i64 {place}, {slots - 1}")
+        offset = code.emit(f"mul i64 {row}, {ahead.pitch}")
+        if slots < per_line and ahead.group_pitch:
+            rest = code.emit(f"and i64 {place}, {per_line - slots}")
+            group = code.emit(f"lshr i64 {rest}, {slots.bit_length() - 1}")
+            offset = code.emit(f"add i64 {offset}, {code.emit(f'mul i64 {group}, {ahead.group_pitch}')}")
+        line = code.emit(f"and i64 {place}, {-per_line}")
+        moved = code.emit(f"sub i64 {line}, {first}")
+        total = code.emit(f"add i64 {code.emit(f'add i64 {offset}, {moved}')}, {ahead.distance}")
+        code.prefetch(
+            code.emit(f"getelementptr {LLVM_TYPE[operand.dtype]}, ptr {pointer}, i64 {total}"), to_write=False
+        )
 
 
 def _fenced(

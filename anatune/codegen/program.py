@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anatune.codegen.layout import Layout, Slivers, Strided, layout_of
-from anatune.codegen.microkernel import EpilogueOperand, Microkernel, Operand, Result, microkernel_ir, module_ir
+from anatune.codegen.microkernel import Ahead, EpilogueOperand, Microkernel, Operand, Result, microkernel_ir, module_ir
 from anatune.codegen.nest import Loop, Nest, Part, nest_of
 from anatune.codegen.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.core.hardware import CpuCompute
@@ -52,6 +52,10 @@ class Program:
     packed_sizes: dict[str, int]
     llvm: str
     kernels: tuple[Microkernel, ...]
+
+
+_MANY_ROWS = 4
+"""Rows that are read side by side from which on the hardware needs help to see what comes next."""
 
 
 class _Text:
@@ -155,6 +159,7 @@ class _Lowering:
                     for step in steps
                 ),
                 masked=not layout.is_copy,
+                ahead=self._ahead(layout, parts, rows_axes, sizes),
             )
             for access, layout in zip(workload.reads, self.layouts, strict=True)
         )
@@ -203,6 +208,29 @@ class _Lowering:
             registers=_register_letter(self.schedule, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
             attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
         )
+
+    def _ahead(
+        self, layout: Strided | Slivers, parts: Mapping[str, Part], rows_axes: Sequence[str], sizes: Mapping[str, int]
+    ) -> Ahead | None:
+        """Return what to prefetch for the next call that reads other rows of an operand; None: nothing."""
+        nest = self.nest
+        if isinstance(layout, Slivers) or layout.register_stride(nest.simd_axis, sizes) or len(nest.inner) != 1:
+            return None  # a sliver is read line after line: the hardware sees that
+        strides = [
+            layout.call_stride(axis, sizes[axis], sizes) for axis in reversed(nest.calls) if parts[axis].count > 1
+        ]
+        spatial = (loop for loop in reversed(nest.cache) if loop.axis in nest.parts)
+        strides += [layout.loop_stride(loop, sizes) for loop in spatial]
+        distance = next((stride for stride in strides if stride), 0)
+        own = [(layout.register_stride(axis, sizes), sizes[axis]) for axis in rows_axes if sizes[axis] > 1]
+        own = [(pitch, count) for pitch, count in own if pitch]
+        if not distance or math.prod(count for _, count in own) < _MANY_ROWS:
+            return None
+        step = nest.unroll[0].extent if len(nest.unroll) == 1 else 1
+        if layout.loop_stride(nest.inner[0], sizes) == step and len(nest.unroll) <= 1:
+            (pitch, count), *groups = own[::-1]
+            return Ahead(distance, pitch, count, groups[0][0] if groups else 0)
+        return Ahead(distance) if own[-1][0] == 1 and len(own) == 1 else None
 
     def _row_axes(self, sizes: Mapping[str, int]) -> list[str]:
         """Row axes, the result's contiguous one last."""

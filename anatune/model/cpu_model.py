@@ -37,7 +37,10 @@ the peak [anchors]."""
 PARALLEL_START_S = 5e-6
 """Fork and join of a thread pool, unverified."""
 COPY_BYTES_PER_CYCLE = 16.0
-"""Most bytes a transposing copy moves in a cycle, unverified."""
+"""Most bytes a copy of whole rows moves in a cycle, unverified."""
+PACK_BYTES_PER_CYCLE = 6.0
+"""Most bytes that packing into slivers moves in a cycle: it transposes, element by element. Source: 2 cycles an element
+for slivers of 14 rows, 2.5 to 3.7 for 28 (Zen 4, `codegen.program`)."""
 REGISTER_LIMIT = 2.0
 """Rule microkernel_registers: at most this many times the registers; beyond, nothing stays in registers at all."""
 MULTIPLY_ADD_LIMIT = 1024.0
@@ -266,6 +269,7 @@ def pack_machine(hardware: CpuSpec) -> CpuMachine:
         fma_latency=float(compute.fma_latency_cycles),
         registers=float(compute.num_vector_registers),
         loads=float(compute.loads_per_cycle),
+        broadcasts=float(compute.broadcasts_per_cycle or compute.loads_per_cycle),
         stores=float(compute.stores_per_cycle),
         issue_width=float(compute.issue_width),
         clock_hz=float(compute.clock_hz),
@@ -279,8 +283,8 @@ def pack_machine(hardware: CpuSpec) -> CpuMachine:
         loop_instructions=LOOP_INSTRUCTIONS,
         held_share=HELD_SHARE,
         exposed_share=EXPOSED_SHARE,
-        start_s=PARALLEL_START_S,
-        copy_bytes_cycle=COPY_BYTES_PER_CYCLE,
+        start_s=float(hardware.launch.parallel_start_s) if hardware.launch else PARALLEL_START_S,
+        copy_bytes_cycle=PACK_BYTES_PER_CYCLE,
         register_limit=REGISTER_LIMIT,
         multiply_add_limit=MULTIPLY_ADD_LIMIT,
     )

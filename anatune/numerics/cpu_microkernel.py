@@ -52,8 +52,8 @@ def step_one(
 ) -> tuple[float, float, float, float, float, float]:
     """Return the cycles of one reduction step and its parts.
 
-    ``step = max(acc / fma and loads / load_ports together, fma_latency, instructions / issue_width)``; rows + vectors loads stand
-    against rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
+    ``step = max(acc / fma and loads / load_ports together, fma_latency, instructions / issue_width)``; rows + vectors
+    loads stand against rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
 
     Registers: accumulators, operands that several rows share, one broadcast; with multiplication by a lane (NEON) one
     vector and the broadcast operand packed in lanes will do. One register too many and compilers keep all
@@ -79,7 +79,7 @@ def step_one(
     with_lanes = min(registers, accumulators + 1.0 + math.ceil(broadcast / max(cpu.pick_lanes, 1.0)))
     registers = with_lanes if packs_lanes else registers
     fma = accumulators * (1.0 / (cpu.fma_per_cycle * cpu.reachable))
-    load = loads * (1.0 / cpu.loads)
+    load = (loads - broadcast) * (1.0 / cpu.loads) + broadcast * (1.0 / cpu.broadcasts)
     latency = cpu.fma_latency * reduces
     issue = (max(accumulators, loads) + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
     step = max(_together(fma, load), max(latency, issue))

@@ -71,6 +71,8 @@ class CpuCore(NamedTuple):
     """Vector registers."""
     loads: float
     """Vectors loaded in a cycle."""
+    broadcasts: float
+    """Elements loaded into all lanes of a vector in a cycle."""
     stores: float
     issue_width: float
     clock_hz: float
