@@ -67,7 +67,8 @@ def export(
             "--threads",
             metavar="T",
             callback=_check_threads,
-            help="Threads of parallel loops.  [default: what it was tuned for]",
+            help="Threads of parallel loops; with --records only what was measured with so many.  "
+            "[default: what it was tuned for]",
         ),
     ] = None,
     hw: Annotated[
@@ -128,9 +129,10 @@ def _from_records(words: list[str], records: Path, hw: str | None, threads: int 
     with RecordStore(records, read_only=True) as store:
         best = store.best(workload, hw, threads)
     if best is None:
+        only = [f"on {hw!r}"] * (hw is not None) + [f"with --threads {threads}"] * (threads is not None)
         raise RecordError(
-            f"{records}: has no trial of {workload.describe()} that ran; `anatune records list {records}` shows those "
-            "it has"
+            f"{records}: has no trial of {' '.join([workload.describe(), *only])} that ran; "
+            f"`anatune records list {records}` shows those it has"
         )
     return best.trial.schedule, best.trial.threads
 

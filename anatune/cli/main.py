@@ -1,7 +1,8 @@
 """The entry point: ``anatune COMMAND``; errors become one line and an exit status.
 
-Exit status: 0 ok, 1 an AnatuneError (bad input, nothing legal), 2 wrong usage, 130 interrupted, 141 the reader of a
-pipe went away. Modules that take time to import are imported by the commands that need them.
+Exit status: 0 ok, 1 an AnatuneError (bad input, nothing legal), a file or too little memory, 2 wrong usage,
+130 interrupted, 141 the reader of a pipe went away. Modules that take time to import are imported by the commands that
+need them.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{(error.strerror or str(error)).lower()}", 1)
+    except MemoryError as error:
+        return _fail(f"out of memory ({error or 'no details'}); choose a smaller workload, or a machine with more", 1)
 
 
 def run() -> None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,12 +73,12 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def write_text(target: Path, text: str) -> None:
-    """Write a file that appears whole or not at all."""
+def write_text(target: Path, text: str | Iterable[str]) -> None:
+    """Write a text, or its pieces, to a file that appears whole or not at all."""
     handle, scratch = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+            stream.writelines([text] if isinstance(text, str) else text)
         os.chmod(scratch, 0o666 & ~_umask())
         os.replace(scratch, target)
     except BaseException:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
+from anatune.cli.output import UsageError, note, print_json, print_lines, print_text, write_text
+from anatune.cli.tune import DEFAULT_RECORDS
 from anatune.errors import RecordError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-DEFAULT_RECORDS = "tuning.sqlite"
 FORMATS = ("jsonl", "csv", "tvm")
 
 app = typer.Typer(
@@ -323,22 +322,8 @@ def _write(output: str, lines: Iterable[str]) -> None:
         raise RecordError(
             f"{output}: the folder {target.parent} does not exist, expected a place for the file; make it"
         )
-    descriptor, scratch = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
-            stream.writelines(lines)
-        os.chmod(scratch, 0o666 & ~_umask())
-        os.replace(scratch, target)
-    except BaseException as error:
-        Path(scratch).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            reason = (error.strerror or str(error)).lower()
-            raise RecordError(f"{output}: {reason}, nothing was written; free space or name another place") from error
-        raise
-
-
-def _umask() -> int:
-    """Return the process's umask: mkstemp makes files that only their owner may read."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        write_text(target, lines)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise RecordError(f"{output}: {reason}, nothing was written; free space or name another place") from error

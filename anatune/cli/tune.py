@@ -119,6 +119,8 @@ def tune(
     target = output or Path(schedule_file(workload))
     if not target.parent.is_dir():
         raise UsageError(f"--output {target}: the folder {target.parent} does not exist; make it")
+    if target.is_dir():
+        raise UsageError(f"--output {target}: is a folder, expected a file; name one in it")
     note_first_compilation(hardware)
     try:
         with _Display() as display:

@@ -248,6 +248,7 @@ def _header(schedule: Schedule, name: str, functions: Sequence[CFunction], openm
         "",
         f"   Arrays are row-major and aligned to {ALIGNMENT_BYTES} bytes. Functions return 0; -1: an argument is NULL",
         "   or not aligned; -2: no memory; -3: the kernel failed. They may be called from several threads at once.",
+        "   The last argument is written and must not overlap any other.",
         f"   Link with -l{name}{' (it needs OpenMP: its run-time library comes with the compiler)' * openmp}. */",
         f"#ifndef {guard}",
         f"#define {guard}",

@@ -24,8 +24,8 @@ reduction axis, and (l2, l1, unroll) of a window axis (rx, ry: they only slide a
                           first. The register factor is then the whole segment they cover and l1 is 1; units are
                           rows, or vectors on the SIMD axis: (1, 8, 1, 9) covers 17.
 "order.<level>"           Axes from the outermost to the innermost loop (loops of one iteration need no code).
-"packed"                  Tensors copied into tile order: operands as contiguous slivers along the microkernel's
-                          loops, a result as a temporary in microkernel order that is transposed when complete.
+"packed"                  Operands copied into tile order, as contiguous slivers along the microkernel's loops. A
+                          result that is strided along the SIMD axis is transposed in registers, never packed.
 "packed_ahead"            Those of them that are packed before the run (constant operands: no cost).
 "parallel"                Whether the fused "outer" loops are distributed over the cores.
 ========================= ============================================================================================

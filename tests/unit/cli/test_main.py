@@ -73,6 +73,11 @@ def test_nothing_legal_in_json_still_counts_the_rules(planned, capsys):
     [
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
         (PermissionError(13, "Permission denied", "/x/y"), 1, "error: /x/y: permission denied\n"),
+        (
+            MemoryError("Unable to allocate 3 TiB"),
+            1,
+            "error: out of memory (Unable to allocate 3 TiB); choose a smaller workload, or a machine with more\n",
+        ),
     ],
 )
 def test_other_ends(monkeypatch, capsys, error, status, text):
