@@ -212,7 +212,9 @@ def export(
             count = write_tvm_database(found, output, note)
             note(f"wrote {count} tuning record{'s' * (count != 1)} to {output}")
         else:
-            _write(output, _lines(form, found, _empty_sessions(store, workload, hw, threads, chosen, outcome, limit)))
+            whole = form == "jsonl" and outcome is None and limit is None
+            sessions = store.sessions(workload, hw, threads, on_damage=report) if whole else []
+            _write(output, _lines(form, found, [one for one in sessions if chosen in (None, one.id)]))
     if damaged:
         raise RecordError(f"{path}: {len(damaged)} rows are damaged and were left out; all others are written")
 
@@ -286,22 +288,8 @@ def _tree(record: Record) -> dict[str, object]:
     return tree
 
 
-def _empty_sessions(
-    store: RecordStore,
-    workload: Workload | None,
-    hw: str | None,
-    threads: int | None,
-    chosen: str | None,
-    outcome: str | None,
-    limit: int | None,
-) -> list[Session]:
-    """Return the sessions to export beside those of the trials: all that meet the conditions, if trials have none."""
-    if outcome is not None or limit is not None:
-        return []
-    return [one for one in store.sessions(workload, hw, threads) if chosen in (None, one.id)]
-
-
 def _lines(form: str, found: Iterable[Record], sessions: list[Session]) -> Iterable[str]:
+    """Return the lines of an export; `sessions` are written too where no trial is of them."""
     from anatune.records.export import csv_lines, json_lines
 
     return csv_lines(found) if form == "csv" else json_lines(found, sessions)

@@ -310,13 +310,33 @@ class RecordStore:
         hardware: GpuSpec | CpuSpec | str | None = None,
         threads: int | None = None,
         strategy: str | None = None,
+        *,
+        on_damage: Callable[[str], None] | None = None,
     ) -> list[Session]:
-        """Return the sessions that meet all conditions given, in the order in which they began."""
+        """Return the sessions that meet all conditions given, in the order in which they began.
+
+        Parameters
+        ----------
+        workload, hardware, threads
+            As for `trials`.
+        strategy : str, optional
+            Who asked for candidates.
+        on_damage : callable, optional
+            Called with a line for each row that is damaged, which is then left out; without it that is an error.
+        """
         wanted = self._session_condition(workload, hardware, threads, strategy)
         rows = self._database.read(
             f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE {wanted.text} ORDER BY s.number", wanted.parameters
         )
-        return [self._session(row) for row in rows]
+        found = []
+        for row in rows:
+            try:
+                found.append(self._session(row))
+            except RecordError as error:
+                if on_damage is None:
+                    raise
+                on_damage(str(error))
+        return found
 
     def session(self, session_id: str) -> Session:
         """Return one session by its id.

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sqlite3
 
 import pytest
 
@@ -127,6 +128,15 @@ def test_damaged_file(anatune, path, tmp_path):
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) == 5
     assert "left out" in done.stderr
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TRIGGER sessions_UPDATE")
+    connection.execute("UPDATE sessions SET seed = seed + 1 WHERE number = 1")
+    connection.commit()
+    connection.close()
+    done = anatune("records", "export", path)
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == 2  # the other session and its trial
+    assert "session" in done.stderr
     path.write_bytes(data[:5000])
     bad(anatune("records", "list", path), 1, str(path), "damaged")
     path.write_text("no database at all " * 100)

@@ -147,6 +147,24 @@ def test_a_damaged_row_is_named_and_the_others_are_read(path):
         store.trials()
 
 
+def test_a_damaged_session_is_named_and_the_others_are_read(path):
+    with RecordStore(path) as store:
+        whole = session_of(store)
+        store.append(whole, trial(40))
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TRIGGER sessions_UPDATE")
+    connection.execute("UPDATE sessions SET seed = seed + 1 WHERE number = 1")
+    connection.commit()
+    connection.close()
+    with RecordStore(path, read_only=True) as store:
+        with pytest.raises(RecordError, match=r"session [0-9a-f]{32} is damaged"):
+            store.sessions()
+        told = []
+        assert store.sessions(on_damage=told.append) == [whole]
+        assert len(told) == 1
+        assert [record.trial.number for record in store.iterate(on_damage=told.append)] == [40]
+
+
 def test_places_that_are_no_files(tmp_path):
     refused(tmp_path, "is a folder")
     refused(tmp_path / "none" / "tuning.sqlite", "does not exist", "make it")
