@@ -20,7 +20,7 @@ from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload import Workload
-from anatune.errors import AnatuneError, DeviceError, MissingDependencyError, RunError, SpaceError
+from anatune.errors import DeviceError, MissingDependencyError, RunError, SpaceError
 from anatune.measure.cores import physical_cores, plan_cores
 from anatune.measure.correctness import expected, random_inputs
 from anatune.measure.process import Reply, Worker, wait_for
@@ -93,7 +93,7 @@ class Measurer:
     Whatever a schedule does (no program, a build that hangs, a crash, a wrong result) is its outcome. Builders and the
     runner are processes that live until the end and are replaced when one dies. With a core to spare, building
     overlaps timing, each pinned to its own cores; otherwise they take turns. The calling process only waits while a
-    kernel is timed. Temporary files are removed at the end, whatever happened.
+    kernel is timed. Temporary files are removed at the end, also after an error; not if this process is killed.
 
     Not safe to share between threads; processes end with the thread that entered it. For a given machine, seed and
     input the outcomes are the same (times are not).
@@ -164,10 +164,7 @@ class Measurer:
             self._start(self._folder)
         except OSError as error:
             self.close()
-            if isinstance(error, AnatuneError):
-                raise
-            where = self._folder or tempfile.gettempdir()
-            raise RunError(f"{where}: {error.strerror or error}; free some space or set TMPDIR") from None
+            raise RunError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
         except BaseException:
             self.close()
             raise

@@ -90,7 +90,9 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
     Raises
     ------
     SpaceError
-        It is no schedule.
+        It is no schedule, or it contradicts itself.
+    RunError
+        It was built for another kind of processor than this one's and cannot be loaded.
     MissingDependencyError
         TVM is not installed.
     """
