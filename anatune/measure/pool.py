@@ -164,7 +164,9 @@ class Measurer:
             self._start(self._folder)
         except OSError as error:
             self.close()
-            raise RunError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
+            raise RunError(
+                f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR"
+            ) from None
         except BaseException:
             self.close()
             raise
