@@ -179,6 +179,19 @@ class LlvmCode:
                     (kind, "zeroinitializer"),
                 ],
             )
+        elif mask is not None:
+            places = ", ".join(f"i64 {lane * stride}" for lane in range(lanes))
+            pointers = self.emit(f"getelementptr {scalar}, ptr {pointer}, <{lanes} x i64> <{places}>")
+            value = self.call(
+                kind,
+                f"llvm.masked.gather.v{lanes}{_suffix(dtype)}.v{lanes}p0",
+                [
+                    (f"<{lanes} x ptr>", pointers),
+                    ("i32", str(_align(dtype))),
+                    (f"<{lanes} x i1>", mask),
+                    (kind, "zeroinitializer"),
+                ],
+            )
         else:
             value = "zeroinitializer"
             for lane in range(used):

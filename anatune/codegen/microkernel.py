@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from anatune.codegen.llvm_code import LLVM_TYPE, LlvmCode
+from anatune.core.workload import DTYPE_BYTES
 from anatune.errors import BuildError
 
 __all__ = ["EpilogueOperand", "Microkernel", "Operand", "Result", "microkernel_ir", "module_ir"]
@@ -311,11 +312,11 @@ def _prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], it
     """
     if len(kernel.trips) != 1 or kernel.moving or kernel.num_vectors * len(kernel.result.rows) < _LEAST_ACCUMULATORS:
         return
-    per_line = _LINE_BYTES // 4
     for operand, pointer in zip(kernel.operands, pointers, strict=True):
         ahead = operand.ahead
         if ahead is None:
             continue
+        per_line = _LINE_BYTES // DTYPE_BYTES[operand.dtype]
         if ahead.num_rows == 0:
             address = code.address(pointer, operand.dtype, operand.steps[step] + ahead.distance)
             code.prefetch(address, to_write=False)
@@ -373,7 +374,8 @@ def _loaded(
     place = vector if operand.lane_stride else 0
     key = (i, offset, place)
     if key not in loaded:
-        used = _used(kernel, vector) if operand.masked else kernel.lanes
+        partly = operand.masked and not kernel.simd_reduction  # a reduction's lanes are cut by `mask` alone
+        used = _used(kernel, vector) if partly else kernel.lanes
         address = code.address(pointer, operand.dtype, offset + place * kernel.lanes * operand.lane_stride)
         masked = mask if operand.lane_stride else None
         loaded[key] = code.load_vector(address, operand.dtype, operand.lane_stride, used, masked)
@@ -397,7 +399,7 @@ def _used(kernel: Microkernel, vector: int) -> int:
 
 def _prefetch_result(code: LlvmCode, kernel: Microkernel, base: str, result: Result) -> None:
     """Ask for the result's lines before the reduction, so that the stores behind it find them in the cache."""
-    per_line = _LINE_BYTES // 4
+    per_line = _LINE_BYTES // DTYPE_BYTES[result.dtype]
     lines: set[int] = set()
     if result.lane_stride == 1:
         for offset in result.rows:

@@ -112,11 +112,13 @@ class _Lowering:
             for read, found in zip(self.workload.reads, skips, strict=True)
         ]
         self.result = layout_of(self.workload.write, self.nest, self.workload, packed=False)
-        for access, layout in zip(self.workload.reads, self.layouts, strict=True):
-            if max(layout.size, access.num_elements) > _LARGEST_BUFFER:
+        sizes = {access.tensor: layout.size for access, layout in zip(self.workload.reads, self.layouts, strict=True)}
+        for access in (*self.workload.reads, *self.workload.epilogue_reads, self.workload.write):
+            elements = max(sizes.get(access.tensor, 0), access.num_elements)
+            if elements > _LARGEST_BUFFER:
                 raise BuildError(
-                    f"{access.tensor} has {max(layout.size, access.num_elements)} elements, expected at most "
-                    f"{_LARGEST_BUFFER}; split the workload"
+                    f"{access.tensor} has {elements} elements, expected at most {_LARGEST_BUFFER}: indices are 32-bit; "
+                    "split the workload"
                 )
 
     # -- microkernels ------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ class _Lowering:
                     sum(i * layout.loop_stride(loop, sizes) for i, loop in zip(step, nest.unroll, strict=True))
                     for step in steps
                 ),
-                masked=not layout.is_copy,
+                masked=not layout.is_copy or layout.register_stride(nest.simd_axis, sizes) > 1,
                 ahead=self._ahead(layout, parts, rows_axes, sizes),
             )
             for access, layout in zip(workload.reads, self.layouts, strict=True)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from anatune.core.hardware import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.measure.correctness import expected, random_inputs
+from anatune.measure.detect import detect_cpu
 from anatune.measure.kernel import Kernel
 
 __all__ = ["Verification", "build", "inspect", "verify"]
@@ -35,6 +37,24 @@ class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_rel_error: float | None = None
     message: str = ""
     tolerance: float = 0.0
+
+
+_X86 = ("sse", "avx", "avx2", "avx512")
+
+
+def check_instructions(schedule: Schedule) -> None:
+    """Raise RunError if the schedule's instruction set is not one that the present machine has."""
+    if not isinstance(schedule.hardware, CpuSpec):
+        return
+    wanted, here = schedule.hardware.compute.isa, detect_cpu().compute.isa
+    runs = wanted == here or {wanted, here} == {"neon", "sve"}
+    if wanted in _X86 and here in _X86:
+        runs = _X86.index(wanted) <= _X86.index(here)
+    if not runs:
+        raise RunError(
+            f"schedule is for {schedule.hardware.name} with {wanted}, but this machine has {here}; "
+            "anatune.inspect() works without running, a plan for --hw host runs here"
+        )
 
 
 def build(schedule: Schedule, threads: int = 1) -> Kernel:
@@ -69,6 +89,7 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel:
         raise SpaceError(f"schedule is {schedule!r:.60}, expected a Schedule; take one from anatune.plan(...)")
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
         raise SpaceError(f"threads is {threads!r}, expected an integer >= 1")
+    check_instructions(schedule)
     try:
         folder = Path(tempfile.mkdtemp(prefix="anatune-"))
     except OSError as error:
@@ -98,7 +119,7 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
     """
     try:
         kernel = build(schedule, threads)
-    except BuildError as error:
+    except (BuildError, RunError) as error:
         return Verification(False, message=str(error))
     inputs = random_inputs(schedule.workload, seed)
     want = expected(schedule.workload, inputs)
@@ -116,7 +137,8 @@ def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
     Returns
     -------
     dict
-        "registers" (vector registers in use), "spill_ops" and "spill_bytes", "num_instructions", "flop" of a call.
+        "registers" (vector registers in use), "spill_ops" and "spill_bytes", "num_instructions", "shared_bytes" (0 on
+        CPUs), "flop" of a call.
 
     Raises
     ------
@@ -127,4 +149,4 @@ def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
 
     if not isinstance(schedule, Schedule):
         raise SpaceError(f"schedule is {schedule!r:.60}, expected a Schedule; take one from anatune.plan(...)")
-    return inspect_schedule(schedule, threads=threads)
+    return {**inspect_schedule(schedule, threads=threads), "shared_bytes": 0}

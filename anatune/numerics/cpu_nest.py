@@ -183,9 +183,8 @@ def footprint(
     stride = 1
     strided = 0
     dims = 0
-    colliding_0 = (
-        0.0  # bytes that iterations of one dimension occupy of each cache, as far apart as they lie in its sets
-    )
+    # bytes that iterations of one dimension occupy of each cache, as far apart as they lie in its sets
+    colliding_0 = 0.0
     colliding_1 = 0.0
     colliding_2 = 0.0
     is_open = True

@@ -6,7 +6,7 @@ import pytest
 
 import anatune
 from anatune.core.workload_text import parse_workload
-from anatune.errors import BuildError, SpaceError
+from anatune.errors import BuildError, RunError, SpaceError
 
 tvm = pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
@@ -39,6 +39,13 @@ WORKLOADS = {
     "average_pool_nhwc": anatune.pool2d(1, 12, 14, 14, 2, 2, kind="average", stride=2, layout="NHWC"),
     "sum_of_all": parse_workload(["sum", "37x65x5"]),
     "sum_of_rows": anatune.reduction((33, 70), axes=(1,)),
+    "sum_of_whole_vectors": anatune.reduction((8, 64), axes=(1,)),
+    "max_of_whole_vectors": anatune.reduction((8, 64), axes=(1,), kind="max"),
+    "mean_of_whole_vectors": anatune.reduction((8, 64), axes=(1,), kind="mean"),
+    "matrix_vector": parse_workload(["einsum", "ij,j->i", "8x64", "64"]),
+    "dot_products": parse_workload(["einsum", "bi,bi->b", "8x64", "8x64"]),
+    "strided_dot": parse_workload(["einsum", "ij,ji->", "13x17", "17x13"]),
+    "strided_pool": anatune.max_pool2d(1, 8, 17, 17, 3, 3, stride=4, padding=1),
     "relu": parse_workload(["relu", "33x70"]),
     "einsum": parse_workload(["einsum", "bij,bjk->bik", "3x10x20", "3x20x17"]),
     "einsum_of_three": parse_workload(["einsum", "ij,jk,kl->il", "6x7", "7x8", "8x9"]),
@@ -172,6 +179,25 @@ def test_library_names_its_arguments(tmp_path):
     module = tvm.runtime.load_module(artifact.library)
     assert module["main"] is not None
     assert {packing.function for packing in artifact.packings} == {"pack_B"}
+
+
+@pytest.mark.parametrize("name", ["sum_of_whole_vectors", "max_of_whole_vectors", "matrix_vector", "strided_dot"])
+def test_the_plans_own_reductions_are_right(name):
+    check(anatune.plan(WORKLOADS[name], HOST, top_k=1).best)
+
+
+def test_results_beyond_32_bit_indices_are_refused():
+    schedule = anatune.space(anatune.matmul(65536, 65536, 16), HOST).schedule(tiles={})
+    with pytest.raises(BuildError, match="C has 4294967296 elements"):
+        lower(schedule)
+
+
+def test_wider_vectors_than_the_machine_has_are_refused():
+    if HOST.compute.isa not in ("avx2", "avx512"):
+        pytest.skip("not an x86 machine")
+    schedule = anatune.plan(anatune.matmul(16, 16, 16), anatune.hardware("aws_graviton3"), top_k=1).best
+    with pytest.raises(RunError, match="neon"):
+        anatune.build(schedule)
 
 
 def test_gpu_schedules_are_refused():
