@@ -28,7 +28,7 @@ def world(schedule):
     """A machine on which wide microkernels and unpacked operands are slower than the model thinks."""
     times, found = features_of(MODEL, MODEL.space.point_of(schedule)[None, :])
     rows, vectors = 2.0 ** found.kernel[0, 0], 2.0 ** found.kernel[0, 2]
-    wrong = 0.25 * abs(math.log2(vectors)) + 0.1 * abs(math.log2(rows / 6)) + 0.15 * (found.packs == 0).sum()
+    wrong = 0.5 * abs(math.log2(vectors)) + 0.1 * abs(math.log2(rows / 6)) + 0.15 * (found.packs == 0).sum()
     return float(times[0]) * math.exp(wrong)
 
 
@@ -57,7 +57,7 @@ def test_first_questions_are_not_near_identical():
 def test_it_learns():
     learned = run(ModelStrategy(MODEL, start=START), 30)
     blind = [MODEL.space.schedule_of(point) for point in MODEL.rank(30).points]
-    assert learned[-1] < min(map(world, blind))
+    assert learned[-1] < 0.9 * min(map(world, blind))
     drawn = [run(make_strategy("random", MODEL, seed=seed), 30)[-1] for seed in range(3)]
     assert learned[-1] < statistics.median(drawn)
 
