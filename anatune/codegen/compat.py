@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from anatune.core.hardware import CpuSpec
 from anatune.errors import BuildError, MissingDependencyError
 
-__all__ = ["PARTS_OF_ISA", "compile_module", "import_tvm", "parse_program", "schedule_of_module", "target_of"]
+__all__ = [
+    "PARTS_OF_ISA",
+    "compile_module",
+    "import_tvm",
+    "link_library",
+    "parse_program",
+    "schedule_of_module",
+    "target_of",
+]
 
 PARTS_OF_ISA: dict[str, tuple[str, str]] = {
     "avx512": ("x86_64-linux-gnu", "+avx512f,+avx512vl,+avx512bw,+avx512dq,+fma,+f16c"),
@@ -81,3 +90,18 @@ def compile_module(module: Any, target: Any) -> Any:
     except (tvm.error.TVMError, RuntimeError, ValueError, TypeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise BuildError(f"TVM cannot compile the program: {lines[-1].strip() if lines else error!r}") from None
+
+
+def link_library(compiled: Any, path: Path) -> None:
+    """Write what `compile_module` returned as a shared library.
+
+    Raises
+    ------
+    BuildError
+        There is no linker, or no space; the message is the last line of theirs.
+    """
+    try:
+        compiled.export_library(str(path))
+    except (RuntimeError, OSError) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise BuildError(f"cannot link {path.name}: {lines[-1]}; is a C compiler (cc) installed?") from None

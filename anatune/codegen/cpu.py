@@ -11,6 +11,7 @@ from anatune.codegen.artifact import Artifact, Buffer, Packing
 from anatune.codegen.compat import (
     compile_module,
     import_tvm,
+    link_library,
     parse_program,
     schedule_of_module,
     target_of,
@@ -85,12 +86,7 @@ def compile_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> A
     lowered = lower(schedule, threads=threads)
     compiled = compile_module(lowered.module, lowered.target)
     path = Path(folder) / f"{schedule.key}_{threads}.so"
-    try:
-        compiled.export_library(str(path))
-    except (RuntimeError, OSError) as error:
-        raise BuildError(
-            f"cannot link {path.name}: {str(error).splitlines()[-1]}; is a C compiler (cc) installed?"
-        ) from None
+    link_library(compiled, path)
     workload = schedule.workload
     sizes = lowered.program.packed_sizes
     arguments = [

@@ -89,7 +89,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Result:
-    """How the result is written; `contiguous` rows lie next to each other in memory, in groups (see `_store`)."""
+    """How the result is written (see `_store`)."""
 
     dtype: str
     lane_stride: int

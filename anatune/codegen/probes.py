@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anatune.codegen.artifact import Artifact, Buffer
-from anatune.codegen.compat import compile_module, import_tvm, parse_program, target_of
+from anatune.codegen.compat import compile_module, import_tvm, link_library, parse_program, target_of
 from anatune.codegen.cpu import assembly_facts
 from anatune.codegen.microkernel import Microkernel, Operand, Result, microkernel_ir, module_ir
 from anatune.core.hardware import CpuSpec
-from anatune.errors import BuildError
 
 __all__ = [
     "Probe",
@@ -99,12 +98,7 @@ def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path)
         probe = tile_probe(hardware, "main", rows, vectors, panels=_panels(hardware, vectors))
     compiled = _compile([probe], hardware)
     path = Path(folder) / f"probe_{kind}.so"
-    try:
-        compiled.export_library(str(path))
-    except (RuntimeError, OSError) as error:
-        raise BuildError(
-            f"cannot link {path.name}: {str(error).splitlines()[-1]}; is a C compiler (cc) installed?"
-        ) from None
+    link_library(compiled, path)
     buffers = tuple(Buffer(tensor, "float32", (size,)) for tensor, size in zip("ABC", probe.sizes, strict=True))
     facts = {"flop": probe.work, **assembly_facts(compiled.mod.inspect_source("asm"))}
     return Artifact("", str(path), buffers, facts=facts)

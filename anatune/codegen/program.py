@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anatune.codegen.layout import Layout, Slivers, Strided, layout_of
 from anatune.codegen.microkernel import Ahead, EpilogueOperand, Microkernel, Operand, Result, microkernel_ir, module_ir
 from anatune.codegen.nest import Loop, Nest, Part, nest_of
 from anatune.codegen.padding import Skip, border_parts, skipped_products, skips_of
+from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.hardware import CpuCompute
 from anatune.core.schedule import Schedule
 from anatune.core.workload import ACCUMULATOR_DTYPE, Access, Workload
@@ -56,35 +57,6 @@ class Program:
 
 _MANY_ROWS = 4
 """Rows that are read side by side from which on the hardware needs help to see what comes next."""
-
-
-class _Text:
-    """Indented lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.depth = 0
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    def open(self, text: str) -> None:
-        self.line(text)
-        self.depth += 1
-
-    def close(self, levels: int = 1) -> None:
-        self.depth -= levels
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines) + "\n"
-
-
-def _sum(terms: Iterable[tuple[str, int]], constant: int = 0) -> str:
-    """Return ``name * factor + ... + constant`` without what is zero."""
-    words = [name if factor == 1 else f"{name} * {factor}" for name, factor in terms if factor]
-    if constant or not words:
-        words.append(str(constant))
-    return " + ".join(words)
 
 
 class _Lowering:
@@ -262,14 +234,14 @@ class _Lowering:
         found = []
         for access, layout in zip(self.workload.reads, self.layouts, strict=True):
             shape = (layout.size,) if access.tensor in self.ahead else access.shape
-            found.append((access.tensor, _buffer(shape, access.dtype)))
+            found.append((access.tensor, buffer_type(shape, access.dtype)))
         for access in (*self.workload.epilogue_reads, self.workload.write):
-            found.append((access.tensor, _buffer(access.shape, access.dtype)))
+            found.append((access.tensor, buffer_type(access.shape, access.dtype)))
         return found
 
     def main(self, kernels: Sequence[tuple[dict[str, Part], Microkernel]]) -> str:
-        text = _Text()
-        _header(text, "main", self.parameters())
+        text = Script()
+        open_function(text, "main", self.parameters())
         pointers: list[str] = []
         for access, layout in zip(self.workload.reads, self.layouts, strict=True):
             if layout.is_copy and access.tensor not in self.ahead:
@@ -288,10 +260,10 @@ class _Lowering:
             text.line(f'{write.tensor}_sums = T.sblock_alloc_buffer(({write.num_elements},), "{dtype}")')
         text.open('with T.sblock("nest"):')
         names = [*pointers, *(access.tensor for access in self.workload.epilogue_reads)]
-        regions = [f"{name}[{_full(_shape_of(shapes, name, self.workload, self.layouts))}]" for name in names]
+        regions = [f"{name}[{whole_region(_shape_of(shapes, name, self.workload, self.layouts))}]" for name in names]
         text.line(f"T.reads({', '.join(regions)})")
         written = self.workload.write
-        regions = [f"{written.tensor}[{_full(written.shape)}]"]
+        regions = [f"{written.tensor}[{whole_region(written.shape)}]"]
         pointers = [*pointers, written.tensor, *names[len(pointers) :]]
         if keeps_sums:
             regions.append(f"{written.tensor}_sums[0:{written.num_elements}]")
@@ -301,7 +273,7 @@ class _Lowering:
         text.close()
         return str(text)
 
-    def _loops(self, text: _Text, kernels: Sequence[tuple[dict[str, Part], Microkernel]], pointers: list[str]) -> None:
+    def _loops(self, text: Script, kernels: Sequence[tuple[dict[str, Part], Microkernel]], pointers: list[str]) -> None:
         nest = self.nest
         outer, cache = nest.cache[: nest.num_outer], nest.cache[nest.num_outer :]
         depth = text.depth
@@ -346,7 +318,7 @@ class _Lowering:
                     constant += layout.call_stride(axis, part.start, sizes)
                 for axis, variable in calls:
                     terms.append((variable, layout.call_stride(axis, sizes[axis], sizes)))
-                arguments.append(f'{pointer}.data, T.Cast("int64", {_sum(terms, constant)})')
+                arguments.append(f'{pointer}.data, T.Cast("int64", {affine(terms, constant)})')
             arguments.append(flags)
             for _, skip in self.moving:
                 arguments += self._taps(skip, variables, parts[skip.axis], dict(calls))
@@ -359,7 +331,7 @@ class _Lowering:
         terms = [(variables[loop], loop.step * skip.stride) for loop in self.nest.cache if loop.axis == skip.axis]
         if skip.axis in calls:
             terms.append((calls[skip.axis], part.size * skip.stride))
-        low = _sum(terms, part.start * skip.stride + skip.offset)
+        low = affine(terms, part.start * skip.stride + skip.offset)
         step = skip.dilation
         first = f"T.max(0, ({step - 1} - ({low})) // {step})"
         end = f"T.min({self.workload.extents[skip.window]}, ({skip.size + step - 1} - ({low})) // {step})"
@@ -369,28 +341,28 @@ class _Lowering:
 
     def packing(self, access: Access, layout: Layout) -> str:
         """Return the function that packs `access` ahead of the run."""
-        text = _Text()
-        _header(
+        text = Script()
+        open_function(
             text,
             f"pack_{access.tensor}",
             [
-                (access.tensor, _buffer(access.shape, access.dtype)),
-                ("packed", _buffer((layout.size,), access.dtype)),
+                (access.tensor, buffer_type(access.shape, access.dtype)),
+                ("packed", buffer_type((layout.size,), access.dtype)),
             ],
         )
         self.copy(text, access, layout, "packed")
         return str(text)
 
-    def copy(self, text: _Text, access: Access, layout: Layout, target: str) -> None:
+    def copy(self, text: Script, access: Access, layout: Layout, target: str) -> None:
         """Write the loops that fill `target` with `access` in `layout`."""
         if isinstance(layout, Slivers):
             self._copy_slivers(text, access, layout, target)
         elif isinstance(layout, Strided):
             self._copy_strided(text, access, layout, target)
 
-    def _block(self, text: _Text, access: Access, size: int, target: str) -> None:
+    def _block(self, text: Script, access: Access, size: int, target: str) -> None:
         text.open(f'with T.sblock("{target}_fill"):')
-        text.line(f"T.reads({access.tensor}[{_full(access.shape)}])")
+        text.line(f"T.reads({access.tensor}[{whole_region(access.shape)}])")
         text.line(f"T.writes({target}[0:{size}])")
 
     def _fill(self, access: Access) -> str:
@@ -399,7 +371,7 @@ class _Lowering:
             return f'T.Cast("{access.dtype}", 0)'
         return _LOWEST[access.dtype]
 
-    def _copy_strided(self, text: _Text, access: Access, layout: Strided, target: str) -> None:
+    def _copy_strided(self, text: Script, access: Access, layout: Strided, target: str) -> None:
         """Fill the part that the tensor has, then the borders, slab by slab."""
         self._block(text, access, layout.size, target)
         bounds = []
@@ -420,7 +392,7 @@ class _Lowering:
 
     def _copy_box(
         self,
-        text: _Text,
+        text: Script,
         access: Access,
         layout: Strided,
         target: str,
@@ -440,16 +412,16 @@ class _Lowering:
                 parallel = False
                 text.open(f"for d{number} in {kind}({stop - start}):")
                 terms.append((f"d{number}", dimension.pitch))
-                position = _sum([(f"d{number}", 1)], start + dimension.low)
+                position = affine([(f"d{number}", 1)], start + dimension.low)
             indices[dimension.index] = position
         value = self._fill(access) if is_border else f"{access.tensor}[{', '.join(indices)}]"
         if all(stop > start for start, stop in box):
-            text.line(f"{target}[{_sum(terms, constant)}] = {value}")
+            text.line(f"{target}[{affine(terms, constant)}] = {value}")
         else:
             text.line("T.evaluate(0)")
         text.close(text.depth - depth)
 
-    def _copy_slivers(self, text: _Text, access: Access, layout: Slivers, target: str) -> None:
+    def _copy_slivers(self, text: Script, access: Access, layout: Slivers, target: str) -> None:
         """Walk the packed form in its own order, so that writes are contiguous."""
         nest = self.nest
         self._block(text, access, layout.size, target)
@@ -470,7 +442,7 @@ class _Lowering:
 
     def _copy_sliver(
         self,
-        text: _Text,
+        text: Script,
         access: Access,
         layout: Slivers,
         target: str,
@@ -513,7 +485,7 @@ class _Lowering:
         for index, factors in enumerate(access.indices):
             words = [(name, factor * term.coefficient) for term in factors for name, factor in position[term.axis]]
             constant_index = access.offsets[index] + sum(start[t.axis] * t.coefficient for t in factors)
-            expression = _sum(words, constant_index)
+            expression = affine(words, constant_index)
             reach = access.offsets[index] + sum(t.coefficient * (self.workload.extents[t.axis] - 1) for t in factors)
             if access.offsets[index] < 0:
                 conditions.append(f"0 <= {expression}")
@@ -524,7 +496,7 @@ class _Lowering:
         if conditions:
             joined = " and ".join(f"({condition})" for condition in conditions)
             value = f"T.if_then_else({joined}, {value}, {self._fill(access)})"
-        text.line(f"{target}[{_sum(terms, constant)}] = {value}")
+        text.line(f"{target}[{affine(terms, constant)}] = {value}")
 
 
 def _register_letter(schedule: Schedule, accumulators: int) -> str:
@@ -533,14 +505,6 @@ def _register_letter(schedule: Schedule, accumulators: int) -> str:
     if not isinstance(compute, CpuCompute) or accumulators > compute.num_vector_registers - 2:
         return ""
     return {"avx512": "v", "neon": "w", "sve": "w"}.get(compute.isa, "x")
-
-
-def _buffer(shape: Sequence[int], dtype: str) -> str:
-    return f'T.Buffer(({", ".join(map(str, shape))}{"," if len(shape) == 1 else ""}), "{dtype}")'
-
-
-def _full(shape: Sequence[int]) -> str:
-    return ", ".join(f"0:{extent}" for extent in shape) or "()"
 
 
 def _shape_of(
@@ -553,12 +517,6 @@ def _shape_of(
         if name == access.tensor:
             return (layout.size,) if f"(({layout.size},)" in parameters[name] else access.shape
     return workload.tensor(name).shape
-
-
-def _header(text: _Text, name: str, parameters: Sequence[tuple[str, str]]) -> None:
-    text.line("@T.prim_func(s_tir=True)")
-    text.open(f"def {name}({', '.join(f'{tensor}: {buffer}' for tensor, buffer in parameters)}):")
-    text.line(f'T.func_attr({{"global_symbol": "{name}", "tirx.noalias": True}})')
 
 
 def _digits(variable: str, loops: Sequence[Loop]) -> dict[Loop, str]:

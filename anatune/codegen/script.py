@@ -1,0 +1,56 @@
+"""Pieces of TVMScript text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["Script", "affine", "buffer_type", "open_function", "whole_region"]
+
+
+class Script:
+    """Indented lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def line(self, text: str) -> None:
+        """Append one line."""
+        self.lines.append("    " * self.depth + text)
+
+    def open(self, text: str) -> None:
+        """Append a line that opens a block."""
+        self.line(text)
+        self.depth += 1
+
+    def close(self, levels: int = 1) -> None:
+        """Leave blocks."""
+        self.depth -= levels
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+
+def affine(terms: Iterable[tuple[str, int]], constant: int = 0) -> str:
+    """Return ``name * factor + ... + constant`` without what is zero."""
+    words = [name if factor == 1 else f"{name} * {factor}" for name, factor in terms if factor]
+    if constant or not words:
+        words.append(str(constant))
+    return " + ".join(words)
+
+
+def buffer_type(shape: Sequence[int], dtype: str) -> str:
+    """Return the type of a parameter."""
+    return f'T.Buffer(({", ".join(map(str, shape))}{"," if len(shape) == 1 else ""}), "{dtype}")'
+
+
+def whole_region(shape: Sequence[int]) -> str:
+    """Return the region of a whole buffer."""
+    return ", ".join(f"0:{extent}" for extent in shape) or "()"
+
+
+def open_function(text: Script, name: str, parameters: Sequence[tuple[str, str]]) -> None:
+    """Append the head of a function and enter it."""
+    text.line("@T.prim_func(s_tir=True)")
+    text.open(f"def {name}({', '.join(f'{tensor}: {buffer}' for tensor, buffer in parameters)}):")
+    text.line(f'T.func_attr({{"global_symbol": "{name}", "tirx.noalias": True}})')
