@@ -121,13 +121,15 @@ def tune(
         raise UsageError(f"--output {target}: the folder {target.parent} does not exist; make it")
     if target.is_dir():
         raise UsageError(f"--output {target}: is a folder, expected a file; name one in it")
-    note_first_compilation(hardware)
+    display = _Display()
+    tuning = session.TuningSession(
+        workload, hardware, trials=trials, strategy=strategy, records=records, threads=chosen, seed=seed,
+        resume=resume, progress=display, budget_s=time_limit,
+    )  # fmt: skip
+    note_first_compilation(hardware)  # after the session has checked its arguments
     try:
-        with _Display() as display:
-            result = session.tune(
-                workload, hardware, trials=trials, strategy=strategy, records=records, threads=chosen, seed=seed,
-                resume=resume, progress=display, budget_s=time_limit,
-            )  # fmt: skip
+        with display:
+            result = tuning.run()
     except TuningInterrupted as stop:
         _show(stop.result, target, as_json)
         done = len(stop.result.trials)
