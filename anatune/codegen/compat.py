@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from anatune.core.hardware import CpuSpec
+from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.errors import BuildError, MissingDependencyError
 
 __all__ = [
     "PARTS_OF_ISA",
     "compile_module",
+    "cuda_source_of",
+    "gpu_target_of",
     "import_tvm",
     "link_library",
     "parse_program",
@@ -62,6 +64,64 @@ def target_of(hardware: CpuSpec, *, threads: int = 1) -> Any:
     return tvm.target.Target(options)
 
 
+def gpu_target_of(hardware: GpuSpec) -> Any:
+    """Return the TVM target of a GPU spec.
+
+    Raises
+    ------
+    BuildError
+        It is no NVIDIA GPU.
+    """
+    tvm = import_tvm()
+    if not hardware.arch.startswith("sm_"):
+        raise BuildError(
+            f"{hardware.name} is of architecture {hardware.arch!r}, expected an NVIDIA one (sm_..): "
+            "code is generated in CUDA C only; `anatune plan` works for it"
+        )
+    shared, compute = hardware.shared_memory, hardware.compute
+    return tvm.target.Target(
+        {
+            "kind": "cuda",
+            "arch": hardware.arch,
+            "max_threads_per_block": compute.max_threads_per_block,
+            "max_shared_memory_per_block": shared.per_block_bytes,
+            "thread_warp_size": compute.warp_size,
+        }
+    ).with_host("llvm")
+
+
+def cuda_source_of(module: Any, target: Any) -> str:
+    """Return the CUDA C that TVM makes of a module with one kernel; no GPU, driver or compiler of NVIDIA's is needed.
+
+    Loops marked for unrolling keep their pragma: the source stays short, NVRTC unrolls.
+
+    Raises
+    ------
+    BuildError
+        TVM refuses it; the message is the last line of its own.
+    """
+    tvm = import_tvm()
+    from tvm import tirx
+    from tvm.tirx.build import split_host_device_mods
+
+    try:
+        with tvm.transform.PassContext(config={"tirx.UnrollLoop": {"explicit_unroll": False, "auto_max_step": 0}}):
+            bound = tirx.transform.BindTarget(target)(module)
+            pipeline, _, finalize_device = tirx.get_default_tir_pipeline(target)
+            _, devices = split_host_device_mods(pipeline(bound))
+            ((device_target, device),) = devices.items()
+            device = finalize_device()(device)
+            source = tvm.get_global_func("target.build.cuda")(device, device_target).inspect_source()
+    except (tvm.error.TVMError, RuntimeError, ValueError, TypeError) as error:
+        raise BuildError(f"TVM cannot generate CUDA C: {_last_line(error)}") from None
+    return str(source)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else repr(error)
+
+
 def parse_program(text: str, llvm: str) -> Any:
     """Return the PrimFunc that `text` (TVMScript) describes; the name LL in it is the LLVM IR module `llvm`."""
     tvm = import_tvm()
@@ -88,8 +148,7 @@ def compile_module(module: Any, target: Any) -> Any:
     try:
         return tvm.compile(module, target=target)
     except (tvm.error.TVMError, RuntimeError, ValueError, TypeError) as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        raise BuildError(f"TVM cannot compile the program: {lines[-1].strip() if lines else error!r}") from None
+        raise BuildError(f"TVM cannot compile the program: {_last_line(error)}") from None
 
 
 def link_library(compiled: Any, path: Path) -> None:

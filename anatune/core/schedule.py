@@ -75,22 +75,23 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     def apply(self) -> Any:
         """Return the schedule as a ``tvm.s_tir.Schedule``, ready for ``tvm.compile``.
 
-        Its function ``main`` takes all tensors in the workload's own layouts: what the schedule packs ahead of the run
-        is packed in every call. Parallel loops are for as many threads as the hardware has cores.
+        Its function ``main`` takes all tensors in the workload's own layouts: what a CPU schedule packs ahead of the
+        run is packed in every call. Parallel loops are for as many threads as the hardware has cores.
 
         Raises
         ------
         anatune.errors.BuildError
-            The schedule cannot be lowered (GPU schedules cannot, yet).
+            The schedule cannot be lowered: it needs more than the device has, or the GPU is not one of NVIDIA's.
         anatune.errors.MissingDependencyError
             TVM is not installed.
         """
         # core lies below code generation and must not know it; the method is only a convenience for people who hold a
         # schedule. A name that is resolved at the call is the one place that says so, and works for a Schedule that was
         # imported from here without `anatune`'s own front door (a hook registered by the package would not).
-        lower = import_module("anatune.codegen.cpu").lower
-        cores = self.hardware.compute.num_cores if isinstance(self.hardware, CpuSpec) else 1
-        return lower(self, threads=cores, prepacked=False).tvm_schedule()
+        if isinstance(self.hardware, GpuSpec):
+            return import_module("anatune.codegen.gpu").lower_gpu(self).tvm_schedule()
+        cores = self.hardware.compute.num_cores
+        return import_module("anatune.codegen.cpu").lower(self, threads=cores, prepacked=False).tvm_schedule()
 
     def describe(self) -> str:
         """One line: the tiles of each axis (outer to inner), unroll, fetch widths, options."""

@@ -1,0 +1,53 @@
+"""What generated CUDA C needs before its kernel, instead of NVIDIA's headers: NVRTC then takes a tenth of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+__all__ = ["preamble"]
+
+_ALWAYS = """\
+typedef unsigned int uint;
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+"""
+
+_HALF = """\
+struct alignas(2) half {
+  unsigned short bits;
+  half() = default;
+  __device__ __forceinline__ explicit half(float value) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  }
+  __device__ __forceinline__ explicit operator float() const {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
+};
+"""
+
+_BFLOAT16 = """\
+struct alignas(2) nv_bfloat16 {
+  unsigned short bits;
+  nv_bfloat16() = default;
+  __device__ __forceinline__ explicit nv_bfloat16(float value) {
+    uint word = __float_as_uint(value);
+    uint rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
+    bits = (ushort)((word & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : rounded);
+  }
+  __device__ __forceinline__ explicit operator float() const { return __uint_as_float((uint)bits << 16); }
+};
+"""
+
+
+def preamble(dtypes: Collection[str]) -> str:
+    """Return the types that a kernel with tensors of `dtypes` uses."""
+    text = _ALWAYS
+    if "float16" in dtypes:
+        text += _HALF
+    if "bfloat16" in dtypes:
+        text += _BFLOAT16
+    return text

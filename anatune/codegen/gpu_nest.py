@@ -1,0 +1,294 @@
+"""The loops of a GPU schedule and where its staged tiles lie in shared memory, as numbers.
+
+Notation
+--------
+level : one factor of an axis; spatial: block, vthread, thread, reg_outer, reg_inner; reduction: k0, k1, k2.
+stride of a level : iterations of the axis that one step of the level covers.
+tile : the box of a tensor that a block needs for one step of the k0 loops, row-major, its rows `pitch` elements apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from anatune.core.hardware import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS, staged_tensors
+from anatune.core.workload import DTYPE_BYTES, Access
+from anatune.errors import BuildError, SpaceError
+
+__all__ = ["MOST_STAGES", "GpuNest", "Tile", "gpu_nest_of"]
+
+MOST_STAGES = 4
+"""Most shared-memory buffers of the staging pipeline."""
+_VECTOR_BYTES = 16
+"""Widest load or store of a thread."""
+_MOST_ELEMENTS = 2**31 - 1
+"""Addresses are computed in 32 bits."""
+_LIVE_REGISTERS = 18
+"""Registers beside accumulators and fragments; as `numerics.gpu_tile.LIVE_REGISTERS`."""
+
+Level = tuple[str, str]
+"""(axis, level)."""
+
+
+class Tile(NamedTuple):
+    """One staged tensor.
+
+    Attributes
+    ----------
+    access : Access
+    spans : tuple of int
+        Positions of each dimension.
+    pitches : tuple of int
+        Elements from one position of a dimension to the next, in shared memory.
+    base : int
+        First element in the block's shared memory.
+    size : int
+        Elements that it takes there, gaps included.
+    fetch : int
+        Elements that a thread copies at once.
+    guarded : tuple of bool
+        Whether positions of a dimension may lie outside the tensor (padding).
+    load : int
+        Elements that a thread reads from the tile at once.
+    load_level : (axis, level) or None
+        The register loop along which they follow each other; None: one by one.
+    """
+
+    access: Access
+    spans: tuple[int, ...]
+    pitches: tuple[int, ...]
+    base: int
+    size: int
+    fetch: int
+    guarded: tuple[bool, ...]
+    load: int
+    load_level: Level | None
+
+    @property
+    def num_elements(self) -> int:
+        """Elements that are copied."""
+        return math.prod(self.spans)
+
+    def stride(self, axis: str) -> int:
+        """Return how far one iteration of `axis` moves the address in the tile, elements."""
+        return sum(
+            term.coefficient * pitch
+            for terms, pitch in zip(self.access.indices, self.pitches, strict=True)
+            for term in terms
+            if term.axis == axis
+        )
+
+
+class GpuNest:
+    """Everything about the loops of one schedule that the program needs. Immutable.
+
+    Raises
+    ------
+    SpaceError
+        The schedule contradicts its workload, or has options that there are not.
+    BuildError
+        A tensor is too large for 32-bit addresses.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        hardware = schedule.hardware
+        if not isinstance(hardware, GpuSpec) or schedule.template != "gpu":
+            raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected template 'gpu' on a GPU")
+        self.schedule = schedule
+        self.workload = schedule.workload
+        self.hardware = hardware
+        self.spatial = tuple(axis.name for axis in self.workload.spatial_axes)
+        self.reduction = tuple(axis.name for axis in self.workload.reduction_axes)
+        self._check_tiles()
+        accesses = (*self.workload.reads, *self.workload.epilogue_reads, self.workload.write)
+        for access in accesses:
+            if access.num_elements > _MOST_ELEMENTS:
+                raise BuildError(
+                    f"{access.tensor} has {access.num_elements} elements, but GPU kernels address at most "
+                    f"{_MOST_ELEMENTS}; split the workload"
+                )
+        self.stages = self._option("stages", 1, MOST_STAGES)
+        pads = {tensor: self._option(f"pad_{tensor}", 0, 64) for tensor in staged_tensors(self.workload)}
+        known = {"stages", *(f"pad_{tensor}" for tensor in pads)}
+        unknown = sorted(set(schedule.options) - known)
+        if unknown:
+            raise SpaceError(f"option {unknown[0]!r} is unknown, expected some of {', '.join(sorted(known))}")
+        self.tiles = self._tiles(pads) if self.workload.reduction_axes else ()
+
+    def _check_tiles(self) -> None:
+        for axis, extent in self.workload.extents.items():
+            factors = self.schedule.tiles.get(axis, ())
+            levels = SPATIAL_LEVELS if axis in self.spatial else REDUCTION_LEVELS
+            if len(factors) != len(levels) or math.prod(factors) != extent or min(factors) < 1:
+                raise SpaceError(f"tiles[{axis!r}] = {factors}, expected {len(levels)} factors of {extent}")
+
+    def _option(self, name: str, least: int, most: int) -> int:
+        value = self.schedule.options.get(name, least)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise SpaceError(f"option {name} is {value!r}, expected an integer from {least} to {most}")
+        return value
+
+    # -- loops -------------------------------------------------------------------------------------------------
+
+    def extent(self, axis: str, level: str) -> int:
+        """Return the iterations of one level."""
+        levels = SPATIAL_LEVELS if axis in self.spatial else REDUCTION_LEVELS
+        return self.schedule.tiles[axis][levels.index(level)]
+
+    def stride(self, axis: str, level: str) -> int:
+        """Return how many iterations of `axis` one step of `level` covers."""
+        levels = SPATIAL_LEVELS if axis in self.spatial else REDUCTION_LEVELS
+        return math.prod(self.schedule.tiles[axis][levels.index(level) + 1 :])
+
+    def tile_extent(self, axis: str) -> int:
+        """Return the iterations of `axis` inside a block and a staging step."""
+        return self.workload.extents[axis] // self.schedule.tiles[axis][0]
+
+    def _product(self, axes: tuple[str, ...], *levels: str) -> int:
+        return math.prod(self.extent(axis, level) for axis in axes for level in levels)
+
+    @cached_property
+    def num_blocks(self) -> int:
+        """Blocks of the grid."""
+        return self._product(self.spatial, "block")
+
+    @cached_property
+    def num_threads(self) -> int:
+        """Threads of a block."""
+        return self._product(self.spatial, "thread")
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Staging steps: iterations of all k0 loops."""
+        return self._product(self.reduction, "k0")
+
+    @cached_property
+    def num_accumulators(self) -> int:
+        """Results of a thread."""
+        return self._product(self.spatial, "vthread", "reg_outer", "reg_inner")
+
+    @cached_property
+    def limit(self) -> int:
+        """Statements up to which loops are unrolled; as `numerics.gpu_micro.is_dynamic_one`."""
+        return max(self.schedule.unroll, self.hardware.compiler.unroll_statements)
+
+    @cached_property
+    def unrolled(self) -> frozenset[str]:
+        """Levels whose loops are unrolled: from the inside, as long as the body stays within the limit."""
+        body = self._product(self.spatial, "vthread", "reg_inner")
+        found = {"vthread", "reg_inner"} if body <= self.limit else set()
+        body *= self._product(self.reduction, "k2")
+        if body <= self.limit:
+            found.add("k2")
+        body *= self._product(self.spatial, "reg_outer")
+        if body <= self.limit:
+            found.add("reg_outer")
+        body *= self._product(self.reduction, "k1")
+        # the innermost loop around the register tile: what the schedule asks for, not what compilers do by themselves
+        if body <= max(self.schedule.unroll, 1):
+            found.add("k1")
+        return frozenset(found)
+
+    def register_extent(self, access: Access) -> int:
+        """Return the elements of `access` that a thread needs for one reduction step, one reg_outer tile."""
+        return self._product(tuple(a for a in self.spatial if access.uses(a)), "vthread", "reg_inner")
+
+    # -- tiles -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def shared_elements(self) -> int:
+        """Elements of shared memory of one stage."""
+        return sum(tile.size for tile in self.tiles)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self.stages * self.shared_elements * DTYPE_BYTES[self.workload.dtype]
+
+    def _tiles(self, pads: Mapping[str, int]) -> tuple[Tile, ...]:
+        found = [self._tile(access, pads[access.tensor]) for access in self.workload.reads]
+        # the most strictly aligned tile comes first: its size is a multiple of its alignment, so all bases are aligned
+        order = sorted(range(len(found)), key=lambda at: -max(found[at].fetch, found[at].load))
+        base = 0
+        for at in order:
+            found[at] = found[at]._replace(base=base)
+            base += found[at].size
+        widest = [max(tile.fetch, tile.load) for tile in found]
+        if self.stages > 1 and any(base % width for width in widest):  # later stages start where this one ends
+            found = [tile._replace(fetch=math.gcd(tile.fetch, base), load=math.gcd(tile.load, base)) for tile in found]
+        return tuple(found)
+
+    def _tile(self, access: Access, pad: int) -> Tile:
+        spans = tuple(
+            1 + sum(term.coefficient * (self.tile_extent(term.axis) - 1) for term in terms) for terms in access.indices
+        )
+        pitches = [1] * len(spans)
+        for d in range(len(spans) - 2, -1, -1):
+            pitches[d] = pitches[d + 1] * spans[d + 1] + (pad if d == len(spans) - 2 else 0)
+        size = pitches[0] * spans[0] if spans else 1
+        guarded = []
+        for terms, offset, extent in zip(access.indices, access.offsets, access.shape, strict=True):
+            last = offset + sum(term.coefficient * (self.workload.extents[term.axis] - 1) for term in terms)
+            guarded.append(offset < 0 or last >= extent)
+        tile = Tile(access, spans, tuple(pitches), 0, size, 1, tuple(guarded), 1, None)
+        load, level = self._shared_vector(tile)
+        return tile._replace(fetch=self._fetch_width(tile), load=load, load_level=level)
+
+    def _fetch_width(self, tile: Tile) -> int:
+        """Return the fetch width that is asked for, or 1 where its vectors would be broken or misaligned."""
+        access = tile.access
+        width = self.schedule.vector.get(access.tensor, 1)
+        if width <= 1 or width & (width - 1) or width * DTYPE_BYTES[access.dtype] > _VECTOR_BYTES or not tile.spans:
+            return 1
+        last = len(tile.spans) - 1
+        aligned = tile.spans[last] % width == 0 and access.shape[last] % width == 0
+        aligned = aligned and access.offsets[last] % width == 0 and all(p % width == 0 for p in tile.pitches[:last])
+        for term in access.indices[last]:
+            step = term.coefficient * self.tile_extent(term.axis)
+            moves = self.workload.extents[term.axis] > self.tile_extent(term.axis)
+            aligned = aligned and not (moves and step % width)
+        return width if aligned else 1
+
+    def _shared_vector(self, tile: Tile) -> tuple[int, Level | None]:
+        """Return how many elements a thread can read at once from the tile, and along which loop."""
+        if not {"vthread", "reg_inner"} <= self.unrolled:
+            return 1, None
+        widest = _VECTOR_BYTES // DTYPE_BYTES[tile.access.dtype]
+        levels: list[tuple[str, str, int, int]] = []
+        for axis in (*self.spatial, *self.reduction):
+            step = tile.stride(axis)
+            names = ("vthread", "thread", "reg_outer", "reg_inner") if axis in self.spatial else ("k1", "k2")
+            if step:
+                levels += [(axis, n, self.extent(axis, n), step * self.stride(axis, n)) for n in names]
+        levels = [entry for entry in levels if entry[2] > 1]
+        for axis, level, extent, step in levels:
+            # along the reduction only where one of its loops is unrolled and registers hold several steps
+            along_reduction = level == "k2" and axis == self.reduction[-1] and "k2" in self.unrolled
+            if step != 1 or not (level == "reg_inner" or along_reduction):
+                continue
+            width = min(widest, extent & -extent)
+            for other_axis, other_level, _, other_step in levels:
+                if (other_axis, other_level) != (axis, level):
+                    width = math.gcd(width, other_step)
+            if along_reduction and self._is_crowded(tile.access, width):
+                continue
+            if width > 1:
+                return width, (axis, level)
+        return 1, None
+
+    def _is_crowded(self, access: Access, width: int) -> bool:
+        """Whether registers do not suffice for the elements of `width` reduction steps; as `numerics.gpu_micro`."""
+        registers = self.hardware.registers
+        warps = -(-self.num_threads // self.hardware.compute.warp_size)
+        cap = min(registers.per_thread, registers.per_sm // (warps * self.hardware.compute.warp_size))
+        return self.num_accumulators + self.register_extent(access) * width + _LIVE_REGISTERS > cap
+
+
+def gpu_nest_of(schedule: Schedule) -> GpuNest:
+    """Return the loops of a schedule of the CUDA-core template; errors as `GpuNest`."""
+    return GpuNest(schedule)

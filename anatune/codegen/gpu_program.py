@@ -1,0 +1,514 @@
+"""A schedule of the CUDA-core template as TVMScript text: SSSRRSRS with staging in shared memory.
+
+Loops, outer to inner: blockIdx.x (block), threadIdx.x (thread) | k0: fetch the tiles, barrier | k1 | reg_outer | k2 |
+vthread, reg_inner | barrier. Vthreads are register tiles that are a whole block of threads apart, which is what TVM's
+own virtual threads become in CUDA C. Threads fetch tiles together, in vectors where these are aligned; fragments are
+read in vectors, too. All addresses are affine, so the shared memory is exactly the tiles' bounding boxes.
+
+With ``stages`` buffers the fetch of a later step overlaps the present one's arithmetic: through cp.async from sm_80 on
+(`codegen.gpu_async`), otherwise through registers (two buffers).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from anatune.codegen.gpu_nest import GpuNest, Tile
+from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.core.workload import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
+
+__all__ = ["ROLLED", "GpuProgram"]
+
+ROLLED = "rolled_"
+"""Prefix of loops that the compiler must not unroll either: `codegen.gpu` writes ``#pragma unroll 1`` before them."""
+
+_LOWEST = {"float32": 'T.min_value("float32")', "int32": 'T.min_value("int32")'}
+_MOST_UNROLLED_FETCHES = 16
+_REGISTER = ("vthread", "reg_inner")
+
+Terms = list[tuple[str, int]]
+
+
+class GpuProgram:
+    """Writes the program of one schedule."""
+
+    def __init__(self, nest: GpuNest) -> None:
+        self.nest = nest
+        self.workload = nest.workload
+        self.text = Script()
+        self.dtype = self.workload.dtype
+        self.accumulator = ACCUMULATOR_DTYPE[self.dtype]
+        self.output_axes = tuple(dict.fromkeys(self.workload.output_axes))
+        self.vector = self._result_width()
+        self.static = set(_REGISTER) <= nest.unrolled
+        """Register tiles are indexed by constants only."""
+
+    # -- the whole ---------------------------------------------------------------------------------------------
+
+    def script(self) -> str:
+        """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
+        nest, text = self.nest, self.text
+        operands = (*self.workload.reads, *self.workload.epilogue_reads)
+        tensors = (*operands, self.workload.write)
+        open_function(text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in tensors])
+        text.open(f'for bx in T.thread_binding({nest.num_blocks}, thread="blockIdx.x"):')
+        text.open(f'for tx in T.thread_binding({nest.num_threads}, thread="threadIdx.x"):')
+        text.open('with T.sblock("kernel"):')
+        text.line(f"T.reads({', '.join(f'{a.tensor}[{whole_region(a.shape)}]' for a in operands)})")
+        text.line(f"T.writes({self.workload.write.tensor}[{whole_region(self.workload.write.shape)}])")
+        if nest.tiles:
+            self._staged()
+        else:
+            self._direct()
+        return str(text)
+
+    def _staged(self) -> None:
+        nest, text = self.nest, self.text
+        scope = "shared.dyn" if self.is_dynamic else "shared"
+        self._allocate("smem", nest.stages * nest.shared_elements, self.dtype, scope)
+        self._allocate("acc", nest.num_accumulators, self.accumulator, "local")
+        if self.static:
+            for tile in nest.tiles:
+                steps = self._chunk if _along_reduction(tile) else 1
+                size = nest.register_extent(tile.access) * steps
+                self._allocate(f"frag_{tile.access.tensor}", size, self.dtype, "local")
+        kind = "unroll" if self.static and "reg_outer" in nest.unrolled else "serial"
+        with self._scope(f"for r in T.{kind}({nest.num_accumulators}):" if nest.num_accumulators > 1 else ""):
+            text.line(f"acc[{'r' if nest.num_accumulators > 1 else '0'}] = {self._neutral(self.accumulator)}")
+        self._pipeline()
+        self._store(lambda index: f"acc[{index}]")
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the shared memory is too large to be declared."""
+        from anatune.codegen.cuda_kernel import STATIC_SHARED_BYTES
+
+        return self.nest.shared_bytes > STATIC_SHARED_BYTES
+
+    def _allocate(self, name: str, size: int, dtype: str, scope: str) -> None:
+        self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
+
+    @contextmanager
+    def _scope(self, *heads: str) -> Any:
+        """Open blocks (those that are not empty) and close them again."""
+        depth = self.text.depth
+        for head in heads:
+            if head:
+                self.text.open(head)
+        yield
+        self.text.close(self.text.depth - depth)
+
+    # -- staging -----------------------------------------------------------------------------------------------
+
+    def _pipeline(self) -> None:
+        """Write the loop over the staging steps."""
+        nest, text = self.nest, self.text
+        steps = nest.num_steps
+        if nest.stages == 1 or steps == 1:
+            with self._scope(f"for step in range({steps}):" if steps > 1 else ""):
+                for tile in nest.tiles:
+                    self._fetch(tile, "step" if steps > 1 else "0", target="smem", offset="")
+                self._barrier()
+                self._compute("")
+                if steps > 1:
+                    self._barrier()
+            return
+        # Registers hold step n + 1 while step n is computed. Two buffers need one barrier a step: who writes buffer
+        # (n + 1) % 2 has passed the barrier of step n, which all reached after they had read that buffer.
+        for tile in nest.tiles:
+            self._allocate(f"next_{tile.access.tensor}", self._fetches(tile) * tile.fetch, self.dtype, "local")
+        for tile in nest.tiles:
+            self._fetch(tile, "0", target=f"next_{tile.access.tensor}", offset="")
+        with self._scope(f"for step in range({steps}):"):
+            offset = f"step % {nest.stages} * {nest.shared_elements} + "
+            for tile in nest.tiles:
+                self._put(tile, offset)
+            self._barrier()
+            with self._scope(f"if step < {steps - 1}:"):
+                for tile in nest.tiles:
+                    self._fetch(tile, "(step + 1)", target=f"next_{tile.access.tensor}", offset="")
+            self._compute(offset)
+
+    def _barrier(self) -> None:
+        self.text.line('T.evaluate(T.tvm_storage_sync("shared"))')
+
+    def _fetches(self, tile: Tile) -> int:
+        """Return the vectors of `tile` that one thread copies at most."""
+        return -(-tile.num_elements // (self.nest.num_threads * tile.fetch))
+
+    def _each_fetch(self, tile: Tile) -> Iterable[tuple[str, str, str]]:
+        """Yield (loop or condition, index of a thread's first element, its place among the thread's vectors)."""
+        threads, width = self.nest.num_threads, tile.fetch
+        whole, rest = divmod(tile.num_elements, threads * width)
+        mine = affine([("tx", width)]) if threads > 1 else "0"
+        if whole > 1:
+            kind = "unroll" if whole <= _MOST_UNROLLED_FETCHES else "serial"
+            yield f"for f in T.{kind}({whole}):", f"(f * {threads * width} + {mine})", "f"
+        elif whole:
+            yield "", f"({mine})", "0"
+        if rest:
+            yield f"if {mine} < {rest}:", f"({whole * threads * width} + {mine})", str(whole)
+
+    def _fetch(self, tile: Tile, step: str, *, target: str, offset: str) -> None:
+        """Copy a tile of step `step` from global memory into shared memory or the thread's registers."""
+        for head, first, place in self._each_fetch(tile):
+            lane = " + v" if tile.fetch > 1 else ""
+            with self._scope(head, f"for v in T.vectorized({tile.fetch}):" if lane else ""):
+                if target == "smem":
+                    there = offset + self._shared_index(tile, first) + lane
+                else:
+                    there = f"{place} * {tile.fetch}{lane}"
+                self.text.line(f"{target}[{there}] = {self._global(tile, step, first, lane)}")
+
+    def _put(self, tile: Tile, offset: str) -> None:
+        """Copy a tile from the thread's registers into shared memory."""
+        for head, first, place in self._each_fetch(tile):
+            lane = " + v" if tile.fetch > 1 else ""
+            with self._scope(head, f"for v in T.vectorized({tile.fetch}):" if lane else ""):
+                there = offset + self._shared_index(tile, first) + lane
+                self.text.line(f"smem[{there}] = next_{tile.access.tensor}[{place} * {tile.fetch}{lane}]")
+
+    def _positions(self, tile: Tile, first: str) -> list[str]:
+        """Return the position in each dimension of element number `first` of a tile."""
+        found = []
+        for d, span in enumerate(tile.spans):
+            inner = math.prod(tile.spans[d + 1 :])
+            found.append(_digit(first, inner, span, math.prod(tile.spans[:d])))
+        return found
+
+    def _shared_index(self, tile: Tile, first: str) -> str:
+        if tile.size == tile.num_elements:
+            return f"{tile.base} + {first}"
+        places = zip(self._positions(tile, first), tile.pitches, strict=True)
+        return affine([(place, pitch) for place, pitch in places if place != "0"], tile.base)
+
+    def _global(self, tile: Tile, step: str, first: str, lane: str) -> str:
+        """Return the element of the tensor at place `first` of the tile, or the neutral one outside the tensor."""
+        access = tile.access
+        indices, conditions = [], []
+        positions = self._positions(tile, first)
+        for d, (terms, offset) in enumerate(zip(access.indices, access.offsets, strict=True)):
+            parts: Terms = []
+            for term in terms:
+                parts += [(name, term.coefficient * size) for name, size in self._origin(term.axis, step)]
+            if positions[d] != "0":
+                parts.append((positions[d], 1))
+            index = affine(parts, offset)
+            if tile.guarded[d]:
+                conditions += [f"0 <= {index}", f"{index} < {access.shape[d]}"]
+            indices.append(index + (lane if d == len(positions) - 1 else ""))
+        element = f"{access.tensor}[{', '.join(indices) or '()'}]"
+        if not conditions:
+            return element
+        return f"T.if_then_else(T.And({_all(conditions)}), {element}, {self._neutral(access.dtype)})"
+
+    def _origin(self, axis: str, step: str) -> Terms:
+        """Return where the tile of a block and a staging step begins along `axis`."""
+        nest = self.nest
+        if axis in nest.spatial:
+            return self._digits("bx", nest.spatial, "block", axis)
+        return self._digits(step, nest.reduction, "k0", axis)
+
+    def _digits(self, name: str, axes: Sequence[str], level: str, axis: str) -> Terms:
+        """Return the part of a fused loop variable that belongs to one level of `axis`, with its stride."""
+        nest = self.nest
+        at = axes.index(axis)
+        inner = math.prod(nest.extent(other, level) for other in axes[at + 1 :])
+        outer = math.prod(nest.extent(other, level) for other in axes[:at])
+        digit = _digit(name, inner, nest.extent(axis, level), outer)
+        return [] if digit == "0" else [(digit, nest.stride(axis, level))]
+
+    def _neutral(self, dtype: str) -> str:
+        if self.workload.body != "max":
+            return f'T.Cast("{dtype}", 0)' if dtype in ("float16", "bfloat16") else f"T.{dtype}(0)"
+        return f'T.min_value("{dtype}")'
+
+    # -- arithmetic --------------------------------------------------------------------------------------------
+
+    @property
+    def _chunk(self) -> int:
+        """Reduction steps whose elements are read at once from tiles that lie along the reduction."""
+        return max((tile.load for tile in self.nest.tiles if _along_reduction(tile)), default=1)
+
+    def _loops(self, axes: Sequence[str], level: str) -> list[str]:
+        """Return the heads of the loops of one level, outer to inner."""
+        return [self._loop(f"{level}_{a}", self.nest.extent(a, level), level) for a in axes]
+
+    def _loop(self, name: str, extent: int, level: str) -> str:
+        if extent == 1:
+            return ""
+        if level in self.nest.unrolled:
+            return f"for {name} in T.unroll({extent}):"
+        return f"for {'' if level == 'k1' else ROLLED}{name} in range({extent}):"
+
+    def _variable(self, axis: str, level: str) -> str:
+        return f"{'' if level in (*self.nest.unrolled, 'k1') else ROLLED}{level}_{axis}"
+
+    def _compute(self, offset: str) -> None:
+        """Write the arithmetic of one staging step."""
+        nest = self.nest
+        reduction = list(nest.reduction)
+        chunk = self._chunk if self.static else 1
+        last = reduction[-1]
+        heads = [*self._loops(reduction, "k1"), *self._loops(nest.spatial, "reg_outer")]
+        heads += self._loops(reduction[:-1], "k2")
+        heads.append(self._loop(f"k2_{last}", nest.extent(last, "k2") // chunk, "k2"))
+        with self._scope(*heads):
+            for tile in nest.tiles:
+                if self.static and _along_reduction(tile):
+                    self._fragment(tile, offset, chunk)
+            with self._scope(f"for s in T.unroll({chunk}):" if chunk > 1 else ""):
+                for tile in nest.tiles:
+                    if self.static and not _along_reduction(tile):
+                        self._fragment(tile, offset, chunk)
+                self._multiply(offset)
+
+    def _tile_address(self, tile: Tile, chunk: int, registers: Terms) -> str:
+        """Return where in shared memory the element of the present iteration lies."""
+        nest = self.nest
+        terms: Terms = []
+        for axis in nest.spatial:
+            step = tile.stride(axis)
+            if step:
+                terms += [(name, size * step) for name, size in self._digits("tx", nest.spatial, "thread", axis)]
+                if nest.extent(axis, "reg_outer") > 1:
+                    terms.append((self._variable(axis, "reg_outer"), nest.stride(axis, "reg_outer") * step))
+        for axis in nest.reduction:
+            step = tile.stride(axis)
+            for level in ("k1", "k2"):
+                size = step * nest.stride(axis, level)
+                count = nest.extent(axis, level)
+                if level == "k2" and axis == nest.reduction[-1]:
+                    if count > chunk:
+                        terms.append((self._variable(axis, level), size * chunk))
+                    if chunk > 1 and not _along_reduction(tile):
+                        terms.append(("s", size))
+                elif count > 1:
+                    terms.append((self._variable(axis, level), size))
+        return affine(terms + registers, tile.base)
+
+    def _register_loops(self, axes: Sequence[str]) -> list[tuple[str, str]]:
+        """Return (axis, level) of the register loops of `axes`, outer to inner."""
+        pairs = itertools.product(axes, _REGISTER)
+        return [(axis, level) for axis, level in pairs if self.nest.extent(axis, level) > 1]
+
+    def _fragment(self, tile: Tile, offset: str, chunk: int) -> None:
+        """Read what a thread needs of a tile for one reduction step (or `chunk`, if it lies along the reduction)."""
+        nest = self.nest
+        axes = self._fragment_axes(tile)
+        along = _along_reduction(tile)
+        heads: list[str] = []
+        source: Terms = []
+        target: Terms = [(name, size * (chunk if along else 1)) for name, size in self._fragment_terms(tile)]
+        for axis, level in self._register_loops(axes):
+            count = nest.extent(axis, level)
+            step = tile.stride(axis) * nest.stride(axis, level)
+            name = f"{level}_{axis}"
+            if (axis, level) == tile.load_level:
+                count //= tile.load
+                target = [(n, size * tile.load if n == name else size) for n, size in target]
+                target = [(n, size) for n, size in target if n != name or count > 1]
+                step *= tile.load
+            if count > 1:
+                heads.append(f"for {name} in T.unroll({count}):")
+                source.append((name, step))
+        if along and chunk > tile.load:
+            heads.append(f"for m in T.unroll({chunk // tile.load}):")
+            source.append(("m", tile.load))
+            target.append(("m", tile.load))
+        if tile.load > 1:
+            heads.append(f"for v in T.vectorized({tile.load}):")
+            source.append(("v", 1))
+            target.append(("v", 1))
+        elif along:
+            raise AssertionError("a tile along the reduction is read in vectors")
+        with self._scope(*heads):
+            self.text.line(
+                f"frag_{tile.access.tensor}[{affine(target)}] = smem[{offset}{self._tile_address(tile, chunk, source)}]"
+            )
+
+    def _fragment_axes(self, tile: Tile) -> list[str]:
+        """Return the spatial axes of a tile, the one along which it is read in vectors last."""
+        axes = [axis for axis in self.nest.spatial if tile.access.uses(axis)]
+        if tile.load_level is not None and tile.load_level[0] in axes:
+            axes.remove(tile.load_level[0])
+            axes.append(tile.load_level[0])
+        return axes
+
+    def _fragment_terms(self, tile: Tile) -> Terms:
+        """Return the place of an element among a thread's fragment of `tile`."""
+        terms: Terms = []
+        size = 1
+        for axis, level in reversed(self._register_loops(self._fragment_axes(tile))):
+            terms.append((f"{level}_{axis}", size))
+            size *= self.nest.extent(axis, level)
+        return terms[::-1]
+
+    def _accumulator(self) -> Terms:
+        """Return the place of the present iteration's result among the accumulators, the last output axis fastest."""
+        nest = self.nest
+        terms: Terms = []
+        size = 1
+        for axis in reversed(self.output_axes):
+            for level in ("reg_inner", "reg_outer", "vthread"):
+                if nest.extent(axis, level) > 1:
+                    terms.append((self._variable(axis, level), size))
+                    size *= nest.extent(axis, level)
+        return terms[::-1]
+
+    def _multiply(self, offset: str) -> None:
+        """Write the register tile's statement."""
+        nest = self.nest
+        values = []
+        chunk = self._chunk if self.static else 1
+        for tile in nest.tiles:
+            if self.static:
+                along = _along_reduction(tile)
+                terms = [(name, size * (chunk if along else 1)) for name, size in self._fragment_terms(tile)]
+                values.append(f"frag_{tile.access.tensor}[{affine([*terms, ('s', 1)] if along else terms)}]")
+                continue
+            registers = [
+                (self._variable(axis, level), tile.stride(axis) * nest.stride(axis, level))
+                for axis, level in self._register_loops(nest.spatial)
+                if tile.stride(axis)
+            ]
+            values.append(f"smem[{offset}{self._tile_address(tile, 1, registers)}]")
+        axes = self.output_axes
+        with self._scope(*self._loops(axes, "vthread"), *self._loops(axes, "reg_inner")):
+            place = affine(self._accumulator())
+            self.text.line(f"acc[{place}] = {self._combined(f'acc[{place}]', values)}")
+
+    def _cast(self, value: str, dtype: str, to: str) -> str:
+        return value if dtype == to else f'T.Cast("{to}", {value})'
+
+    def _combined(self, before: str, values: Sequence[str]) -> str:
+        """Return the body's expression of the accumulator and the operands."""
+        values = [self._cast(value, self.dtype, self.accumulator) for value in values]
+        body = self.workload.body
+        if body == "max":
+            return f"T.max({before}, {values[0]})"
+        return f"{before} + {' * '.join(values)}"
+
+    # -- results -----------------------------------------------------------------------------------------------
+
+    def _result_width(self) -> int:
+        """Return how many results a thread can store at once: neighbours along the last output axis."""
+        nest, access = self.nest, self.workload.write
+        if not {"vthread", "reg_inner", "reg_outer"} <= nest.unrolled or not access.indices:
+            return 1
+        axis = self.output_axes[-1]
+        inner = nest.extent(axis, "reg_inner")
+        width = min(16 // max(4, DTYPE_BYTES[access.dtype]), inner & -inner)
+        tensors = [access, *self.workload.epilogue_reads, *(() if nest.tiles else self.workload.reads)]
+        while width > 1 and not all(_aligned(tensor, axis, width) for tensor in tensors):
+            width //= 2
+        return width
+
+    def _index(self, access: Access, lane: str) -> str:
+        """Return the element of a result-like tensor that belongs to the present iteration."""
+        nest = self.nest
+        indices = []
+        for terms in access.indices:
+            parts: Terms = []
+            for term in terms:
+                found = [*self._origin(term.axis, "0"), *self._digits("tx", nest.spatial, "thread", term.axis)]
+                for level in ("vthread", "reg_outer", "reg_inner"):
+                    if nest.extent(term.axis, level) > 1:
+                        found.append((self._variable(term.axis, level), nest.stride(term.axis, level)))
+                parts += [(name, size * term.coefficient) for name, size in found]
+            indices.append(affine(self._widened(parts)))
+            if lane and terms and any(term.axis == self.output_axes[-1] for term in terms):
+                indices[-1] += lane
+        return f"{access.tensor}[{', '.join(indices) or '()'}]"
+
+    def _widened(self, terms: Terms) -> Terms:
+        """Return `terms` for a loop over vectors of results instead of single ones."""
+        if self.vector == 1:
+            return terms
+        axis = self.output_axes[-1]
+        name = self._variable(axis, "reg_inner")
+        whole = self.nest.extent(axis, "reg_inner") == self.vector
+        return [(n, s * self.vector if n == name else s) for n, s in terms if not (whole and n == name)]
+
+    def _store(self, value: Any) -> None:
+        """Write the epilogue and the stores; `value` gives the expression of a result from its place."""
+        nest, write = self.nest, self.workload.write
+        axes = self.output_axes
+        heads = [*self._loops(axes, "vthread"), *self._loops(axes, "reg_outer"), *self._loops(axes, "reg_inner")]
+        lane = ""
+        if self.vector > 1:
+            last = axes[-1]
+            heads[-1] = self._loop(f"reg_inner_{last}", nest.extent(last, "reg_inner") // self.vector, "reg_inner")
+            heads.append(f"for v in T.vectorized({self.vector}):")
+            lane = " + v"
+        with self._scope(*heads):
+            result = value(affine(self._widened(self._accumulator())) + lane)
+            if self.workload.body == "average":
+                count = math.prod(axis.extent for axis in self.workload.reduction_axes)
+                result = self._mean(result, count)
+            extra = iter(self.workload.epilogue_reads)
+            for step in self.workload.epilogue:
+                if step == "relu":
+                    result = f"T.max({result}, T.{self.accumulator}(0))"
+                else:
+                    access = next(extra)
+                    result = f"{result} + {self._cast(self._index(access, lane), access.dtype, self.accumulator)}"
+            self.text.line(f"{self._index(write, lane)} = {self._cast(f'({result})', self.accumulator, write.dtype)}")
+
+    def _mean(self, value: str, count: int) -> str:
+        if self.accumulator == "int32":
+            return f"T.truncdiv({value}, {count})"
+        return f"{value} * T.float32({1.0 / count!r})"
+
+    def _direct(self) -> None:
+        """Write an operator without a reduction: operands come straight from global memory."""
+        body = self.workload.body
+        lane = " + v" if self.vector > 1 else ""
+
+        def value(_: str) -> str:
+            values = [self._cast(self._index(a, lane), a.dtype, self.accumulator) for a in self.workload.reads]
+            if body in ("multiply_add", "multiply"):
+                return " * ".join(values)
+            if body == "max" and len(values) > 1:
+                return f"T.max({values[0]}, {values[1]})"
+            if body == "relu":
+                return f"T.max({values[0]}, T.{self.accumulator}(0))"
+            return " + ".join(values)
+
+        self._store(value)
+
+
+def _along_reduction(tile: Tile) -> bool:
+    return tile.load_level is not None and tile.load_level[1] == "k2"
+
+
+def _aligned(access: Access, axis: str, width: int) -> bool:
+    """Whether `width` neighbours along `axis` are an aligned vector of the tensor, or one and the same element."""
+    if not access.uses(axis):
+        return True
+    places = [(d, term) for d, terms in enumerate(access.indices) for term in terms if term.axis == axis]
+    if len(places) > 1 or places[0][0] != len(access.shape) - 1 or places[0][1].coefficient != 1:
+        return False
+    others = all(term.coefficient % width == 0 for term in access.indices[-1] if term.axis != axis)
+    return others and access.shape[-1] % width == 0 and access.offsets[-1] % width == 0
+
+
+def _digit(name: str, inner: int, extent: int, outer: int) -> str:
+    """Return one digit of a mixed-radix number, as an expression; "0" where it can have one value only."""
+    if extent == 1 or name == "0":
+        return "0"
+    shifted = f"{name} // {inner}" if inner > 1 else name
+    return f"({shifted} % {extent})" if outer > 1 else f"({shifted})"
+
+
+def _all(conditions: Sequence[str]) -> str:
+    """Return the operands of nested ``T.And``."""
+    if len(conditions) == 1:
+        return f"{conditions[0]}, True"
+    if len(conditions) == 2:
+        return ", ".join(conditions)
+    return f"{conditions[0]}, T.And({_all(conditions[1:])})"
