@@ -1,0 +1,561 @@
+// Runs a kernel that was compiled with cuda_shim.h: a program of its own, so that whatever the kernel does ends here.
+//
+//   PROGRAM FD ORDER SEED GRID BLOCK FIRST COUNT STRIDE DYNAMIC_BYTES GRANULE  (NAME BYTES PLACE WRITABLE)...
+//
+// FD holds the arguments, each at its own page-aligned PLACE. Every argument and every shared array lies alone between
+// inaccessible memory: against its upper end in even orders, its lower end in odd ones.
+// Order 0: threads ascending, asynchronous copies arrive when waited for; 1: descending, they arrive at once; else both
+// at random by SEED. Blocks FIRST, FIRST + STRIDE, ... COUNT of them run, one after another.
+// Compiled with -fsanitize=thread, the kernel calls __tsan_* below at each access of memory (there is no ThreadSanitizer
+// behind it): bounds, alignment, reads of unwritten memory and races are then found exactly, whatever the order.
+// Exit status 0 and a line of counts on the standard output, or 3 and one line on the standard error.
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#if !defined(__x86_64__) || defined(SHIM_UCONTEXT)
+#include <ucontext.h>
+#endif
+
+struct Uint3 { unsigned x, y, z; };
+extern "C" {
+Uint3 threadIdx, blockIdx, blockDim = {1, 1, 1}, gridDim = {1, 1, 1};
+void shim_kernel(void** arguments);  // made for each kernel: calls it
+extern const int shim_traced;        // it was compiled with -fsanitize=thread
+[[noreturn]] void shim_misaligned(const void* pointer, int bytes);
+}
+
+namespace {
+
+constexpr size_t GUARD = size_t(1) << 26;         // what wrong indices land in, on both sides of each array
+constexpr size_t SHARED_SPACE = size_t(1) << 31;  // 32-bit addresses reach it
+constexpr size_t STACK = size_t(1) << 18;
+constexpr size_t CLEARED_STACK = 2048;
+constexpr int MAX_THREADS = 1024, MAX_ARRAYS = 64;
+
+struct Cell {  // of a piece of shared memory: who wrote and read it last, and when
+  uint32_t written, read;
+  uint16_t writer, reader;
+  uint32_t warp_written, warp_read;
+};
+struct Region {
+  const char* name;
+  char *begin, *end, *pages, *pages_end;
+  bool writable, shared;
+  Cell* cells;        // shared memory
+  uint32_t* writers;  // results: 1 + the thread that wrote the piece, over the whole grid
+};
+
+Region regions[MAX_ARRAYS];
+int num_regions;
+char *arena, *arena_end, *arena_next, *shared_arena, *shared_next;
+Region* slots[MAX_ARRAYS];
+int order, granule = 4;
+uint64_t seed;
+size_t dynamic_bytes, page;
+long num_barriers;
+
+enum State : unsigned char { READY, AT_BLOCK, AT_WARP, DONE };
+struct Copy { unsigned to; const void* from; int bytes, read; unsigned group; };
+struct Fiber {
+  State state;
+  int line;
+  unsigned mask;
+  char* stack;
+#if defined(__x86_64__) && !defined(SHIM_UCONTEXT)
+  void* pointer;
+#else
+  ucontext_t context;
+#endif
+  Copy* copies;
+  int num_copies, room, first_copy;
+  unsigned group;
+};
+Fiber fibers[MAX_THREADS];
+int current = -1, num_threads;
+void* deposits[MAX_THREADS];
+void** arguments;
+uint32_t epoch, block_epoch;               // since the start; that of the block's start
+uint32_t warp_epochs[MAX_THREADS / 32];    // warp barriers so far
+
+[[noreturn]] void fail(const char* format, ...) {
+  char text[640];
+  int used = 0;
+  va_list list;
+  va_start(list, format);
+  used = vsnprintf(text, sizeof text - 2, format, list);
+  va_end(list);
+  if (used > int(sizeof text) - 2) used = sizeof text - 2;
+  text[used++] = '\n';
+  if (write(2, text, size_t(used)) < 0) _exit(4);
+  _exit(3);
+}
+
+uint64_t random_bits() {  // splitmix64
+  uint64_t z = (seed += 0x9e3779b97f4a7c15ull);
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+  return z ^ z >> 31;
+}
+
+// ---- Memory ----
+
+int poison() { return order & 1 ? 0x7f : 0xff; }  // NaN; 3.4e38, which no maximum hides
+
+Region* region_of(const void* address, size_t margin) {
+  const char* at = static_cast<const char*>(address);
+  for (int i = 0; i < num_regions; ++i)
+    if (at >= regions[i].pages - margin && at < regions[i].pages_end + margin) return &regions[i];
+  return nullptr;
+}
+
+Region* new_region(const char* name, size_t bytes, char*& next, int fd, size_t place, bool writable) {
+  if (num_regions == MAX_ARRAYS) fail("more than %d arrays", MAX_ARRAYS);
+  Region& r = regions[num_regions];
+  size_t size = (bytes + page - 1) / page * page;
+  size = size ? size : page;
+  next += GUARD;
+  r.name = name;
+  r.writable = writable;
+  r.shared = fd < 0;
+  r.pages = next;
+  r.pages_end = next + size;
+  next += size;
+  int access = PROT_READ | (writable ? PROT_WRITE : 0);
+  void* got = fd < 0 ? mmap(r.pages, size, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0)
+                     : mmap(r.pages, size, access, MAP_SHARED | MAP_FIXED, fd, off_t(place));
+  if (got == MAP_FAILED) fail("%s: no memory for %zu bytes", name, bytes);
+  r.begin = r.pages + (order & 1 ? 0 : (size - bytes) / 16 * 16);
+  r.end = r.begin + bytes;
+  if (r.shared) r.cells = static_cast<Cell*>(calloc(bytes / size_t(granule) + 1, sizeof(Cell)));
+  else if (writable) r.writers = static_cast<uint32_t*>(calloc(bytes / size_t(granule) + 1, 4));
+  ++num_regions;
+  return &r;
+}
+
+void clear_shared() {
+  for (int i = 0; i < num_regions; ++i)
+    if (regions[i].shared) memset(regions[i].pages, poison(), size_t(regions[i].pages_end - regions[i].pages));
+}
+
+void check_slack() {  // between an array and the page's end
+  for (int i = 0; i < num_regions; ++i) {
+    Region& r = regions[i];
+    if (!r.writable) continue;
+    int fill = r.shared ? poison() : 0xff;
+    for (char* p = r.pages; p < r.pages_end; ++p) {
+      if (p == r.begin) p = r.end;
+      if (p < r.pages_end && static_cast<unsigned char>(*p) != fill)
+        fail("a thread of block %u wrote %zd bytes %s %s", blockIdx.x, p < r.begin ? r.begin - p : p - r.end,
+             p < r.begin ? "before" : "after", r.name);
+    }
+  }
+}
+
+[[noreturn]] void outside(const char* what, const void* address, int bytes) {
+  const char* at = static_cast<const char*>(address);
+  Region* r = region_of(address, GUARD / 2);
+  char size[32] = "";
+  if (bytes) snprintf(size, sizeof size, " %d bytes", bytes);
+  if (!r) fail("thread %d of block %u %s%s at an address outside of every array", current, blockIdx.x, what, size);
+  if (at >= r->begin && at < r->end)  // a read-only page, or an access across the end
+    fail(r->writable ? "thread %d of block %u %s%s across the end of %s" : "thread %d of block %u %s%s of its operand %s",
+         current, blockIdx.x, what, size, r->name);
+  fail("thread %d of block %u %s%s at byte %td of %s, which has %td", current, blockIdx.x, what, size, at - r->begin,
+       r->name, r->end - r->begin);
+}
+
+void on_signal(int number, siginfo_t* info, void*) {
+  if (number == SIGFPE) fail("thread %d of block %u divides by zero", current, blockIdx.x);
+  if (number != SIGSEGV && number != SIGBUS) fail("thread %d of block %u raised signal %d", current, blockIdx.x, number);
+  const char* at = static_cast<const char*>(info->si_addr);
+  for (int i = 0; i < num_threads; ++i)
+    if (fibers[i].stack && at >= fibers[i].stack - page && at < fibers[i].stack)
+      fail("thread %d of block %u needs more than %zu bytes of local memory", current, blockIdx.x, STACK);
+  outside("reads or writes", at, 0);
+}
+
+// ---- Fibers ----
+
+#if defined(__x86_64__) && !defined(SHIM_UCONTEXT)
+extern "C" void shim_swap(void** save, void* to);
+asm(R"(.text
+.globl shim_swap
+.type shim_swap, @function
+shim_swap:
+  pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
+  ret
+.size shim_swap, .-shim_swap
+)");
+void* scheduler;
+void to_scheduler() { shim_swap(&fibers[current].pointer, scheduler); }
+void to_fiber(int t) { shim_swap(&scheduler, fibers[t].pointer); }
+#else
+ucontext_t scheduler;
+void to_scheduler() { swapcontext(&fibers[current].context, &scheduler); }
+void to_fiber(int t) { swapcontext(&scheduler, &fibers[t].context); }
+#endif
+
+void wait_as(State state, int line, unsigned mask = 0) {
+  Fiber& f = fibers[current];
+  f.state = state;
+  f.line = line;
+  f.mask = mask;
+  to_scheduler();
+}
+
+void entry() {
+  shim_kernel(arguments);
+  fibers[current].state = DONE;
+  to_scheduler();
+  abort();
+}
+
+void prepare(int t) {
+  Fiber& f = fibers[t];
+  if (!f.stack) {
+    char* low = static_cast<char*>(
+        mmap(nullptr, STACK + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (low == MAP_FAILED) fail("no memory for the stacks of %d threads", num_threads);
+    mprotect(low, page, PROT_NONE);
+    f.stack = low + page;
+  }
+  memset(f.stack + STACK - CLEARED_STACK, poison(), CLEARED_STACK);
+#if defined(__x86_64__) && !defined(SHIM_UCONTEXT)
+  void** top = reinterpret_cast<void**>(f.stack + STACK);
+  *--top = nullptr;
+  *--top = reinterpret_cast<void*>(entry);
+  for (int i = 0; i < 6; ++i) *--top = nullptr;
+  f.pointer = top;
+#else
+  getcontext(&f.context);
+  f.context.uc_stack.ss_sp = f.stack;
+  f.context.uc_stack.ss_size = STACK;
+  f.context.uc_link = nullptr;
+  makecontext(&f.context, entry, 0);
+#endif
+  f.state = READY;
+  f.num_copies = f.first_copy = 0;
+  f.group = 0;
+}
+
+void shuffled(int* items, int count) {
+  for (int i = 0; i < count; ++i) items[i] = order == 1 ? count - 1 - i : i;
+  if (order > 1)
+    for (int i = count - 1; i > 0; --i) {
+      int j = int(random_bits() % uint64_t(i + 1)), kept = items[i];
+      items[i] = items[j];
+      items[j] = kept;
+    }
+}
+
+// Run the lanes of one warp until each waits for the block or has ended.
+void run_warp(int warp) {
+  int first = warp * 32, count = num_threads - first < 32 ? num_threads - first : 32, lanes[32];
+  for (;;) {
+    shuffled(lanes, count);
+    for (int i = 0; i < count; ++i) {
+      int t = first + lanes[i];
+      if (fibers[t].state != READY) continue;
+      current = t;
+      threadIdx.x = unsigned(t);
+      to_fiber(t);
+    }
+    int waiting = -1;
+    for (int t = first; t < first + count; ++t)
+      if (fibers[t].state == AT_WARP) waiting = t;
+    if (waiting < 0) return;
+    const Fiber& one = fibers[waiting];
+    for (int i = 0; i < count; ++i) {
+      const Fiber& f = fibers[first + i];
+      if (!(one.mask >> i & 1)) continue;
+      if (f.state != AT_WARP || f.line != one.line || f.mask != one.mask)
+        fail("divergent warp operation in block %u: thread %d waits at line %d for thread %d, which %s line %d",
+             blockIdx.x, waiting, one.line, first + i,
+             f.state == DONE ? "ended after" : f.state == AT_BLOCK ? "waits for the block at" : "waits at", f.line);
+    }
+    unsigned mask = one.mask;
+    for (int i = 0; i < count; ++i)
+      if (mask >> i & 1) fibers[first + i].state = READY;
+    ++warp_epochs[warp];
+  }
+}
+
+void run_block() {
+  int num_warps = (num_threads + 31) / 32, warps[MAX_THREADS / 32];
+  block_epoch = ++epoch;
+  for (int t = 0; t < num_threads; ++t) prepare(t);
+  clear_shared();
+  for (;;) {
+    shuffled(warps, num_warps);
+    for (int i = 0; i < num_warps; ++i) run_warp(warps[i]);
+    current = -1;
+    int ended = -1, waiting = -1;
+    for (int t = 0; t < num_threads; ++t) {
+      Fiber& f = fibers[t];
+      if (f.state == DONE) ended = t;
+      else if (waiting < 0) waiting = t;
+      else if (f.line != fibers[waiting].line)
+        fail("divergent barrier in block %u: thread %d waits at line %d, thread %d at line %d", blockIdx.x, waiting,
+             fibers[waiting].line, t, f.line);
+    }
+    if (waiting < 0) break;
+    if (ended >= 0)
+      fail("divergent barrier in block %u: thread %d waits at line %d, but thread %d has ended", blockIdx.x, waiting,
+           fibers[waiting].line, ended);
+    for (int t = 0; t < num_threads; ++t) fibers[t].state = READY;
+    ++num_barriers;
+    ++epoch;
+  }
+}
+
+// ---- What the kernel was compiled to tell: every access ----
+
+constexpr uint32_t IN_FLIGHT = 0xffffffffu;
+constexpr uint16_t SEVERAL = 0xffff;
+
+bool in_order(uint32_t when, uint16_t who, uint32_t warp_when) {  // before the running thread's present access?
+  if (when != epoch || who == current) return true;
+  return who != SEVERAL && who / 32 == current / 32 && warp_when != warp_epochs[current / 32];
+}
+
+void shared_access(Region& r, const char* at, size_t bytes, bool writes) {
+  size_t first = size_t(at - r.begin) / size_t(granule), last = size_t(at + bytes - 1 - r.begin) / size_t(granule);
+  for (size_t i = first; i <= last; ++i) {
+    Cell& c = r.cells[i];
+    size_t where = i * size_t(granule);
+    if (c.written == IN_FLIGHT)
+      fail("thread %d of block %u %s byte %zu of %s while an asynchronous copy of thread %d into it is in flight",
+           current, blockIdx.x, writes ? "writes" : "reads", where, r.name, c.writer);
+    if (!writes && c.written < block_epoch)
+      fail("thread %d of block %u reads byte %zu of %s, which nothing has written", current, blockIdx.x, where, r.name);
+    if (!in_order(c.written, c.writer, c.warp_written))
+      fail("race in block %u: thread %d %s byte %zu of %s, which thread %d wrote, without a barrier between them",
+           blockIdx.x, current, writes ? "writes" : "reads", where, r.name, c.writer);
+    if (writes && c.read >= block_epoch && !in_order(c.read, c.reader, c.warp_read)) {
+      char who[32] = "other threads";
+      if (c.reader != SEVERAL) snprintf(who, sizeof who, "thread %d", c.reader);
+      fail("race in block %u: thread %d writes byte %zu of %s, which %s read, without a barrier between them",
+           blockIdx.x, current, where, r.name, who);
+    }
+    uint16_t me = uint16_t(current);
+    if (writes) {
+      c.written = epoch;
+      c.writer = me;
+      c.warp_written = warp_epochs[current / 32];
+    } else {
+      bool another = c.read == epoch && c.reader != me && !in_order(c.read, c.reader, c.warp_read);
+      c.read = epoch;
+      c.reader = another ? SEVERAL : me;
+      c.warp_read = warp_epochs[current / 32];
+    }
+  }
+}
+
+void result_access(Region& r, const char* at, size_t bytes, bool writes) {
+  size_t first = size_t(at - r.begin) / size_t(granule), last = size_t(at + bytes - 1 - r.begin) / size_t(granule);
+  uint32_t me = blockIdx.x * uint32_t(MAX_THREADS) + uint32_t(current) + 1;
+  for (size_t i = first; i <= last; ++i) {
+    uint32_t& writer = r.writers[i];
+    if (writer != me && (writer || !writes)) {
+      if (!writer)
+        fail("thread %d of block %u reads byte %zu of %s, which nothing has written", current, blockIdx.x,
+             i * size_t(granule), r.name);
+      fail("race: thread %d of block %u %s byte %zu of %s, which thread %u of block %u wrote", current, blockIdx.x,
+           writes ? "writes" : "reads", i * size_t(granule), r.name, (writer - 1) % MAX_THREADS,
+           (writer - 1) / MAX_THREADS);
+    }
+    writer = me;
+  }
+}
+
+inline void access(const void* address, size_t bytes, bool writes, size_t alignment) {
+  const char* at = static_cast<const char*>(address);
+  if (at < arena || at >= arena_end || current < 0) return;  // a local array
+  Region* r = nullptr;
+  for (int i = 0; i < num_regions; ++i)
+    if (at >= regions[i].begin && at + bytes <= regions[i].end) r = &regions[i];
+  if (!r) outside(writes ? "writes" : "reads", at, int(bytes));
+  if (reinterpret_cast<uintptr_t>(at) & (alignment - 1))
+    fail("misaligned address: thread %d of block %u %s %zu bytes at byte %td of %s", current, blockIdx.x,
+         writes ? "writes" : "reads", bytes, at - r->begin, r->name);
+  if (r->shared) shared_access(*r, at, bytes, writes);
+  else if (writes && !r->writable) outside("writes", at, int(bytes));
+  else if (r->writable) result_access(*r, at, bytes, writes);
+}
+
+// ---- Asynchronous copies ----
+
+void mark_in_flight(Region& r, const char* at, int bytes, bool flying) {
+  for (int i = 0; i < bytes; i += granule) {
+    Cell& c = r.cells[(at - r.begin + i) / granule];
+    c.written = flying ? IN_FLIGHT : epoch;
+    c.writer = uint16_t(current);
+    c.warp_written = warp_epochs[current / 32];
+  }
+}
+
+void arrive(const Copy& c) {
+  char* to = shared_arena + c.to;
+  memcpy(to, c.from, size_t(c.read));
+  memset(to + c.read, 0, size_t(c.bytes - c.read));
+}
+
+}  // namespace
+
+extern "C" {
+
+void shim_block_barrier(int line) { wait_as(AT_BLOCK, line); }
+
+void shim_warp_barrier(unsigned mask, int line) {
+  int first = current / 32 * 32, count = num_threads - first;
+  if (count < 32) mask &= (1u << count) - 1;
+  wait_as(AT_WARP, line, mask);
+}
+
+void** shim_warp_deposit(const void* mine, int line) {
+  deposits[current] = const_cast<void*>(mine);
+  shim_warp_barrier(0xffffffffu, line);
+  return deposits + current / 32 * 32;
+}
+
+void shim_warp_release(int line) { shim_warp_barrier(0xffffffffu, line); }
+
+void* shim_shared(int slot, const char* name, size_t bytes) {
+  if (slot >= MAX_ARRAYS) fail("more than %d shared arrays", MAX_ARRAYS);
+  if (!slots[slot]) {
+    slots[slot] = new_region(name, bytes, shared_next, -1, 0, true);
+    memset(slots[slot]->pages, poison(), size_t(slots[slot]->pages_end - slots[slot]->pages));
+  }
+  return slots[slot]->begin;
+}
+
+void* shim_dynamic_shared(const char* name) { return shim_shared(0, name, dynamic_bytes); }
+
+unsigned shim_shared_address(const void* pointer) {
+  const char* at = static_cast<const char*>(pointer);
+  if (at < shared_arena || at >= shared_arena + SHARED_SPACE)
+    fail("thread %d of block %u takes the shared address of memory that is not shared", current, blockIdx.x);
+  return unsigned(at - shared_arena);
+}
+
+void* shim_shared_pointer(unsigned address) { return shared_arena + address; }
+
+void shim_async_copy(unsigned to, const void* from, int bytes, int read) {
+  char* target = shared_arena + to;
+  Region* r = region_of(target, 0);
+  if (reinterpret_cast<uintptr_t>(target) % unsigned(bytes) || reinterpret_cast<uintptr_t>(from) % unsigned(bytes))
+    shim_misaligned(target, bytes);
+  const char* source = static_cast<const char*>(from);
+  Region* s = region_of(source, 0);
+  if (!r || !r->shared || target < r->begin || target + bytes > r->end) outside("copies to shared memory", target, bytes);
+  if (read && (!s || s->shared || source < s->begin || source + read > s->end)) outside("copies", source, read);
+  if (order == 1 || (order > 1 && random_bits() & 1)) arrive({to, from, bytes, read, 0});
+  Fiber& f = fibers[current];
+  if (f.num_copies == f.room) {
+    if (f.first_copy > 0) {
+      memmove(f.copies, f.copies + f.first_copy, size_t(f.num_copies - f.first_copy) * sizeof(Copy));
+      f.num_copies -= f.first_copy;
+      f.first_copy = 0;
+    }
+    if (f.num_copies == f.room) {
+      f.room = f.room ? 2 * f.room : 16;
+      f.copies = static_cast<Copy*>(realloc(f.copies, size_t(f.room) * sizeof(Copy)));
+    }
+  }
+  f.copies[f.num_copies++] = {to, from, bytes, read, f.group};
+  if (shim_traced) {
+    access(target, size_t(bytes), true, size_t(bytes));
+    mark_in_flight(*r, target, bytes, true);
+  }
+}
+
+void shim_async_commit() { ++fibers[current].group; }
+
+void shim_async_wait(int groups_in_flight) {
+  Fiber& f = fibers[current];
+  for (; f.first_copy < f.num_copies; ++f.first_copy) {
+    const Copy& c = f.copies[f.first_copy];
+    if (int(f.group - c.group) <= groups_in_flight) break;
+    arrive(c);
+    if (shim_traced) mark_in_flight(*region_of(shared_arena + c.to, 0), shared_arena + c.to, c.bytes, false);
+  }
+}
+
+void shim_misaligned(const void* pointer, int bytes) {
+  Region* r = region_of(pointer, GUARD / 2);
+  fail("misaligned address: thread %d of block %u accesses %d bytes at byte %td of %s", current, blockIdx.x, bytes,
+       r ? static_cast<const char*>(pointer) - r->begin : 0, r ? r->name : "a local array");
+}
+
+void shim_trap(const char* message) { fail("thread %d of block %u: %s", current, blockIdx.x, message); }
+
+#define ACCESS(n)                                                                              \
+  void __tsan_read##n(void* p) { access(p, n, false, n); }                                     \
+  void __tsan_write##n(void* p) { access(p, n, true, n); }                                     \
+  void __tsan_unaligned_read##n(void* p) { access(p, n, false, 1); }                           \
+  void __tsan_unaligned_write##n(void* p) { access(p, n, true, 1); }                           \
+  void __tsan_volatile_read##n(void* p) { access(p, n, false, n); }                            \
+  void __tsan_volatile_write##n(void* p) { access(p, n, true, n); }
+ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
+void __tsan_read_range(void* p, size_t n) { access(p, n, false, 1); }
+void __tsan_write_range(void* p, size_t n) { access(p, n, true, 1); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+void* __tsan_memcpy(void* to, const void* from, size_t n) { access(from, n, false, 1); access(to, n, true, 1); return memcpy(to, from, n); }
+void* __tsan_memset(void* to, int value, size_t n) { access(to, n, true, 1); return memset(to, value, n); }
+}
+
+int main(int argc, char** argv) {
+  page = size_t(sysconf(_SC_PAGESIZE));
+  int fd = atoi(argv[1]);
+  order = atoi(argv[2]);
+  seed = strtoull(argv[3], nullptr, 10);
+  gridDim.x = unsigned(atoi(argv[4]));
+  num_threads = atoi(argv[5]);
+  blockDim.x = unsigned(num_threads);
+  unsigned first = unsigned(atoi(argv[6])), count = unsigned(atoi(argv[7])), stride = unsigned(atoi(argv[8]));
+  dynamic_bytes = strtoull(argv[9], nullptr, 10);
+  granule = atoi(argv[10]);
+  if (num_threads < 1 || num_threads > MAX_THREADS) fail("%d threads a block, expected 1 to %d", num_threads, MAX_THREADS);
+  size_t bytes = SHARED_SPACE;
+  for (int i = 11; i + 3 < argc; i += 4) bytes += strtoull(argv[i + 1], nullptr, 10) + 2 * GUARD;
+  void* reserved = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) fail("no address space for %zu bytes", bytes);
+  shared_arena = shared_next = arena = static_cast<char*>(reserved);
+  arena_end = arena + bytes;
+  arena_next = arena + SHARED_SPACE;
+  static void* pointers[MAX_ARRAYS];
+  int n = 0;
+  for (int i = 11; i + 3 < argc; i += 4)
+    pointers[n++] = new_region(argv[i], strtoull(argv[i + 1], nullptr, 10), arena_next, fd,
+                               strtoull(argv[i + 2], nullptr, 10), argv[i + 3][0] == '1')->begin;
+  arguments = pointers;
+  static char alternate[65536];
+  stack_t stack = {};
+  stack.ss_sp = alternate;
+  stack.ss_size = sizeof alternate;
+  sigaltstack(&stack, nullptr);
+  struct sigaction action = {};
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+  for (int number : numbers) sigaction(number, &action, nullptr);
+  for (unsigned i = 0, block = first; i < count && block < gridDim.x; ++i, block += stride) {
+    blockIdx.x = block;
+    run_block();
+    check_slack();
+  }
+  printf("%ld\n", num_barriers);
+  return 0;
+}
