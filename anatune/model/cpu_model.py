@@ -117,6 +117,12 @@ class CpuModel:
         """Score points: (num_points, CpuCol.NUM_RESULTS) float64, a column for each of the first `CpuCol`."""
         return self._run(points, PREDICT, full=True)[2].T
 
+    def raw_columns(
+        self, points: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return (rule codes, seconds, every result of `CpuCol`: (CpuCol.NUM_RESULTS, num_points))."""
+        return self._run(points, PREDICT, full=True)
+
     def _run(
         self, points: NDArray[np.int64], task: int, *, full: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:

@@ -121,6 +121,12 @@ class GpuModel:
         rules, times, columns = self._run(points, PREDICT, full=True)
         return Evaluation(times, rules, self._columns(columns))
 
+    def raw_columns(
+        self, points: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return (rule codes, seconds, every quantity of `numerics.columns.Col`: (Col.COUNT, num_points))."""
+        return self._run(points, PREDICT, full=True)
+
     def _columns(self, out: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Name the quantities of a prediction; the seven features follow [ICS24] Sec. 4.1, with units and limits right.
 
