@@ -27,6 +27,16 @@ struct alignas(2) half {
     return value;
   }
 };
+struct alignas(4) half2 {
+  half x, y;
+};
+struct alignas(8) half4 {
+  half x, y, z, w;
+};
+__device__ __forceinline__ half __float2half_rn(float value) { return half(value); }
+__device__ __forceinline__ half2 make_half2(half x, half y) { return {x, y}; }
+__device__ __forceinline__ half4 make_half4(half x, half y, half z, half w) { return {x, y, z, w}; }
+__device__ __forceinline__ uint __pack_half2(half x, half y) { return (uint)y.bits << 16 | x.bits; }
 """
 
 _BFLOAT16 = """\
@@ -40,6 +50,18 @@ struct alignas(2) nv_bfloat16 {
   }
   __device__ __forceinline__ explicit operator float() const { return __uint_as_float((uint)bits << 16); }
 };
+struct alignas(4) nv_bfloat162 {
+  nv_bfloat16 x, y;
+};
+struct alignas(8) nv_bfloat164 {
+  nv_bfloat16 x, y, z, w;
+};
+__device__ __forceinline__ nv_bfloat16 __float2bfloat16_rn(float value) { return nv_bfloat16(value); }
+__device__ __forceinline__ nv_bfloat162 make_nv_bfloat162(nv_bfloat16 x, nv_bfloat16 y) { return {x, y}; }
+__device__ __forceinline__ nv_bfloat164 make_nv_bfloat164(nv_bfloat16 x, nv_bfloat16 y, nv_bfloat16 z, nv_bfloat16 w) { return {x, y, z, w}; }
+__device__ __forceinline__ uint __pack_nv_bfloat162(nv_bfloat16 x, nv_bfloat16 y) {
+  return (uint)y.bits << 16 | x.bits;
+}
 """
 
 

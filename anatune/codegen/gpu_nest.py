@@ -245,6 +245,8 @@ class GpuNest:
         width = self.schedule.vector.get(access.tensor, 1)
         if width <= 1 or width & (width - 1) or width * DTYPE_BYTES[access.dtype] > _VECTOR_BYTES or not tile.spans:
             return 1
+        if access.dtype == "int8" and any(tile.guarded):
+            width = min(width, 4)  # TVM 0.27 cannot print a vector of eight zeros of one byte
         last = len(tile.spans) - 1
         aligned = tile.spans[last] % width == 0 and access.shape[last] % width == 0
         aligned = aligned and access.offsets[last] % width == 0 and all(p % width == 0 for p in tile.pitches[:last])

@@ -106,7 +106,7 @@ class GpuProgram:
 
     def _pipeline(self) -> None:
         """Write the loop over the staging steps."""
-        nest, text = self.nest, self.text
+        nest = self.nest
         steps = nest.num_steps
         if nest.stages == 1 or steps == 1:
             with self._scope(f"for step in range({steps}):" if steps > 1 else ""):
