@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.output import note, print_json, print_lines, print_text
+from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
 
 if TYPE_CHECKING:
     from anatune.core.hardware import CpuSpec
@@ -142,11 +143,18 @@ def detect(
 
 @app.command("calibrate")
 def calibrate(
+    what: Annotated[
+        str, typer.Argument(metavar="[host|host_gpu|host_gpu1...]", help="This machine's CPU, or one of its GPUs.")
+    ] = "host",
     print_only: Annotated[bool, typer.Option("--print", help="Print the spec, write nothing.")] = False,
     as_json: _Json = False,
     minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="Most time spent on sampling.")] = 1.0,
 ) -> None:
-    """Measure this machine's CPU: clock, ports, caches, memory, microkernels; write the spec for ``--hw host``."""
+    """Measure this machine's CPU or one of its GPUs: clock, arithmetic, caches, memory; write the spec for ``--hw``."""
+    index = _gpu_index(what)
+    if index is not None:
+        _calibrate_gpu(index, print_only=print_only, as_json=as_json, minutes=minutes)
+        return
     from anatune.core.hardware_files import spec_to_toml
     from anatune.measure.calibrate import calibrate as measure
     from anatune.measure.host_files import write_host_spec
@@ -184,6 +192,44 @@ def calibrate(
             note(line)
         return
     print_text("\n".join([f"wrote {path}; use it as --hw host", *summary]))
+
+
+def _gpu_index(what: str) -> int | None:
+    """Return which GPU is asked for, None for the CPU."""
+    name = what.lower()
+    if name == "host":
+        return None
+    number = re.fullmatch(r"(?:host_)?gpu(\d{0,3})", name)
+    if number is None:
+        raise UsageError(f"{what!r} cannot be calibrated, expected host (the CPU), host_gpu, host_gpu1 and so on")
+    return int(number[1] or 0)
+
+
+def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: float) -> None:
+    """Measure a GPU and write its spec."""
+    import msgspec
+
+    from anatune.core.hardware_files import spec_to_toml
+    from anatune.measure.calibrate_gpu import calibrate_gpu
+    from anatune.measure.host_files import write_host_spec
+    from anatune.report.calibration import gpu_calibration_lines
+
+    with _stage_progress() as progress:
+        result = calibrate_gpu(index, minutes=minutes, progress=progress)
+    spec = msgspec.structs.replace(result.spec, name=f"host_gpu{index or ''}", aliases=())
+    path = None if print_only else write_host_spec(spec=spec)
+    if as_json:
+        print_json(
+            {"path": str(path) if path else None, "gpu": spec, "measured": result.numbers, "notes": result.notes}
+        )
+        return
+    summary = [*gpu_calibration_lines(spec, result.numbers), *result.notes]
+    if print_only:
+        print_text(spec_to_toml(spec).rstrip("\n"))
+        for line in summary:
+            note(line)
+        return
+    print_text("\n".join([f"wrote {path}; use it as --hw {spec.name}", *summary]))
 
 
 @contextmanager

@@ -8,12 +8,14 @@ from typing import Any
 
 from anatune.codegen.artifact import Buffer
 from anatune.codegen.compat import cuda_source_of, gpu_target_of, import_tvm, parse_program, schedule_of_module
-from anatune.codegen.cuda_kernel import CudaKernel
+from anatune.codegen.cuda_kernel import STATIC_SHARED_BYTES, CudaKernel
 from anatune.codegen.cuda_preamble import preamble
 from anatune.codegen.gpu_nest import GpuNest
 from anatune.codegen.gpu_program import ROLLED, GpuProgram
+from anatune.codegen.tensorcore_program import tensorcore_program
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
 from anatune.errors import BuildError
 
 __all__ = ["LoweredGpu", "cuda_kernel", "lower_gpu"]
@@ -57,15 +59,21 @@ def lower_gpu(schedule: Schedule) -> LoweredGpu:
     hardware = schedule.hardware
     if not isinstance(hardware, GpuSpec):
         raise BuildError(f"schedule is for {hardware.name}, expected a GPU; anatune.codegen.cpu builds for CPUs")
-    nest = GpuNest(schedule)
-    _check_limits(hardware, nest.num_threads, nest.shared_bytes)
-    program = GpuProgram(nest)
+    if schedule.template == TENSOR_CORES:
+        cores = tensorcore_program(schedule)
+        text, blocks, threads, shared_bytes = cores.main, cores.num_blocks, cores.num_threads, cores.shared_bytes
+        is_dynamic = shared_bytes > STATIC_SHARED_BYTES
+        _check_limits(hardware, threads, shared_bytes)
+    else:
+        nest = GpuNest(schedule)
+        blocks, threads, shared_bytes = nest.num_blocks, nest.num_threads, nest.shared_bytes
+        _check_limits(hardware, threads, shared_bytes)
+        program = GpuProgram(nest)
+        text, is_dynamic = program.script(), program.is_dynamic
     tvm = import_tvm()
-    module = tvm.IRModule({"main": parse_program(program.script(), "")})
-    dynamic = nest.shared_bytes if program.is_dynamic else 0
-    return LoweredGpu(
-        schedule, module, gpu_target_of(hardware), nest.num_blocks, nest.num_threads, nest.shared_bytes, dynamic
-    )
+    module = tvm.IRModule({"main": parse_program(text, "")})
+    dynamic = shared_bytes if is_dynamic else 0
+    return LoweredGpu(schedule, module, gpu_target_of(hardware), blocks, threads, shared_bytes, dynamic)
 
 
 def _check_limits(hardware: GpuSpec, threads: int, shared_bytes: int) -> None:
@@ -86,6 +94,7 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
     lowered = lower_gpu(schedule)
     text = cuda_source_of(lowered.module, lowered.target)
     start = text.rindex('extern "C" __global__')
+    helpers = text[: text.index('extern "C" __global__')].rpartition("#endif\n")[2]
     body = re.sub(rf"^( *)(for \(int {ROLLED})", r"\1#pragma unroll 1\n\1\2", text[start:], flags=re.MULTILINE)
     workload = schedule.workload
     tensors = {a.tensor: a for a in (*workload.reads, *workload.epilogue_reads, workload.write)}
@@ -102,7 +111,7 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
     return CudaKernel(
         schedule_key=schedule.key,
         name=_KERNEL,
-        source=preamble({access.dtype for access in tensors.values()}) + body,
+        source=preamble({access.dtype for access in tensors.values()}) + helpers + body,
         arch=schedule.hardware.arch,
         parameters=tuple(parameters),
         result=workload.write.tensor,
@@ -111,3 +120,10 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
         shared_bytes=lowered.shared_bytes,
         dynamic_shared_bytes=lowered.dynamic_shared_bytes,
     )
+
+
+def _functions(text: str) -> str:
+    """Return the device functions that TVM wrote before the kernel: one for each PTX instruction, and our own."""
+    stop = text.index('extern "C" __global__')
+    start = text.rfind("#endif", 0, stop)  # of TVM's preamble
+    return text[start + len("#endif") : stop].strip() + "\n" if start >= 0 else ""

@@ -28,6 +28,8 @@ _VECTOR_BYTES = 16
 """Widest load or store of a thread."""
 _MOST_ELEMENTS = 2**31 - 1
 """Addresses are computed in 32 bits."""
+_ASYNC_SINCE = 80
+"""Compute capability, times ten, that has cp.async."""
 _LIVE_REGISTERS = 18
 """Registers beside accumulators and fragments; as `numerics.gpu_tile.LIVE_REGISTERS`."""
 
@@ -119,6 +121,11 @@ class GpuNest:
         if unknown:
             raise SpaceError(f"option {unknown[0]!r} is unknown, expected some of {', '.join(sorted(known))}")
         self.tiles = self._tiles(pads) if self.workload.reduction_axes else ()
+        if self.stages > 2 and not self.is_async:
+            raise BuildError(
+                f"option stages is {self.stages}, but without cp.async (sm_80 and later, copies of 4, 8 or 16 bytes, "
+                "padding with zeros) at most 2 buffers are of use; choose 1 or 2"
+            )
 
     def _check_tiles(self) -> None:
         for axis, extent in self.workload.extents.items():
@@ -209,6 +216,17 @@ class GpuNest:
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block."""
         return self.stages * self.shared_elements * DTYPE_BYTES[self.workload.dtype]
+
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether the staging pipeline uses cp.async."""
+        element = DTYPE_BYTES[self.workload.dtype]
+        copies = all(
+            tile.fetch * element in (4, 8, 16) and not (self.workload.body == "max" and any(tile.guarded))
+            for tile in self.tiles
+        )
+        arch = self.hardware.arch.removeprefix("sm_").rstrip("af")
+        return self.stages > 1 and copies and arch.isdigit() and int(arch) >= _ASYNC_SINCE
 
     def _tiles(self, pads: Mapping[str, int]) -> tuple[Tile, ...]:
         found = [self._tile(access, pads[access.tensor]) for access in self.workload.reads]

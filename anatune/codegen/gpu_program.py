@@ -6,7 +6,7 @@ own virtual threads become in CUDA C. Threads fetch tiles together, in vectors w
 read in vectors, too. All addresses are affine, so the shared memory is exactly the tiles' bounding boxes.
 
 With ``stages`` buffers the fetch of a later step overlaps the present one's arithmetic: through cp.async from sm_80 on
-(`codegen.gpu_async`), otherwise through registers (two buffers).
+(where copies have 4, 8 or 16 bytes), otherwise through registers (two buffers).
 """
 
 from __future__ import annotations
@@ -117,6 +117,9 @@ class GpuProgram:
                 if steps > 1:
                     self._barrier()
             return
+        if nest.is_async:
+            self._async_pipeline()
+            return
         # Registers hold step n + 1 while step n is computed. Two buffers need one barrier a step: who writes buffer
         # (n + 1) % 2 has passed the barrier of step n, which all reached after they had read that buffer.
         for tile in nest.tiles:
@@ -132,6 +135,42 @@ class GpuProgram:
                 for tile in nest.tiles:
                     self._fetch(tile, "(step + 1)", target=f"next_{tile.access.tensor}", offset="")
             self._compute(offset)
+
+    def _async_pipeline(self) -> None:
+        """Write the loop with cp.async: step n + stages - 1 is on its way while step n is computed.
+
+        One barrier a step: after it all threads' copies of step n are there, and all have read the buffer of step
+        n - 1, which the next copies overwrite. Source: [PTX] cp.async; [CUTLASS] multistage mainloop.
+        """
+        nest = self.nest
+        ahead = nest.stages - 1
+        for first in range(ahead):
+            if first < nest.num_steps:
+                self._copy_async(str(first), f"{first * nest.shared_elements} + ")
+            self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')
+        with self._scope(f"for step in range({nest.num_steps}):"):
+            self.text.line(f'T.evaluate(T.ptx["cp.async.wait_group"]({ahead - 1}))')
+            self._barrier()
+            with self._scope(f"if step < {nest.num_steps - ahead}:" if nest.num_steps > ahead else "if False:"):
+                self._copy_async(
+                    f"(step + {ahead})", f"(step + {ahead}) % {nest.stages} * {nest.shared_elements} + "
+                )
+            self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')
+            self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
+
+    def _copy_async(self, step: str, offset: str) -> None:
+        """Start the copies of all tiles of one step; positions outside a tensor become zeros."""
+        for tile in self.nest.tiles:
+            num_bytes = tile.fetch * DTYPE_BYTES[self.dtype]
+            name = f"cp.async.{'cg' if num_bytes == 16 else 'ca'}.shared.global"
+            for head, first, _ in self._each_fetch(tile):
+                element, conditions = self._element(tile, step, first, "")
+                there = f"T.address_of(smem[{offset}{self._shared_index(tile, first)}])"
+                size = ""
+                if conditions:
+                    size = f", T.Select(T.And({_all(conditions)}), T.uint32({num_bytes}), T.uint32(0))"
+                with self._scope(head):
+                    self.text.line(f'T.evaluate(T.ptx["{name}"]({there}, T.address_of({element}), {num_bytes}{size}))')
 
     def _barrier(self) -> None:
         self.text.line('T.evaluate(T.tvm_storage_sync("shared"))')
@@ -188,6 +227,13 @@ class GpuProgram:
 
     def _global(self, tile: Tile, step: str, first: str, lane: str) -> str:
         """Return the element of the tensor at place `first` of the tile, or the neutral one outside the tensor."""
+        element, conditions = self._element(tile, step, first, lane)
+        if not conditions:
+            return element
+        return f"T.if_then_else(T.And({_all(conditions)}), {element}, {self._neutral(tile.access.dtype)})"
+
+    def _element(self, tile: Tile, step: str, first: str, lane: str) -> tuple[str, list[str]]:
+        """Return the element of the tensor at place `first` of the tile, and the conditions for being inside."""
         access = tile.access
         indices, conditions = [], []
         positions = self._positions(tile, first)
@@ -201,10 +247,7 @@ class GpuProgram:
             if tile.guarded[d]:
                 conditions += [f"0 <= {index}", f"{index} < {access.shape[d]}"]
             indices.append(index + (lane if d == len(positions) - 1 else ""))
-        element = f"{access.tensor}[{', '.join(indices) or '()'}]"
-        if not conditions:
-            return element
-        return f"T.if_then_else(T.And({_all(conditions)}), {element}, {self._neutral(access.dtype)})"
+        return f"{access.tensor}[{', '.join(indices) or '()'}]", conditions
 
     def _origin(self, axis: str, step: str) -> Terms:
         """Return where the tile of a block and a staging step begins along `axis`."""
