@@ -1,0 +1,285 @@
+"""The tensor-core tile space: block, warp and instruction tiles of the matrix product behind a workload.
+
+A block of warps computes block tiles of the fused indices m and n, ``warp x mma`` instructions of 16 x 8 results each;
+k is walked in stages of ``mma`` instructions, held in a ring of buffers in shared memory. Tiles need not divide the
+extents: the last blocks and the last stage are guarded.
+
+A point is an integer vector in the order of `TensorCoreSpace.columns`. The space is small enough to be evaluated whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware import GpuSpec
+from anatune.core.implicit_gemm import implicit_gemm
+from anatune.core.sampling import checked_count, draw_points
+from anatune.core.schedule import OptionValue, Schedule
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError
+
+__all__ = ["INSTRUCTION", "LEVELS", "TEMPLATE", "TensorCoreSpace", "check_supported"]
+
+TEMPLATE = "gpu_tensorcore"
+INSTRUCTION: dict[str, tuple[int, int, int]] = {"float16": (16, 8, 16), "bfloat16": (16, 8, 16), "float32": (16, 8, 8)}
+"""Operand dtype -> m, n, k of one ``mma.sync``; float32 operands are rounded to tf32. Source: [PTX-ISA] Sec. 9.7.14."""
+LEVELS: dict[str, tuple[str, ...]] = {
+    "m": ("block", "warp", "mma", "lanes"),
+    "n": ("block", "warp", "mma", "lanes"),
+    "k": ("stage", "mma", "lanes"),
+}
+"""Factors of each fused index in ``Schedule.tiles``, outer to inner; the last is the instruction's own size."""
+STAGES = (1, 2, 3, 4)
+GROUPS = (1, 4, 8, 16)
+"""Rows of blocks that are walked together, so that concurrent blocks share operands in L2."""
+WARPS = (1, 2, 4, 8)
+MOST_BLOCK = 256
+"""Largest block tile along m and n, elements."""
+_LEAST_CAPABILITY = 8.0
+
+LegalityCheck = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+
+
+def check_supported(workload: Workload, hardware: GpuSpec) -> None:
+    """Raise SpaceError unless the template applies.
+
+    Raises
+    ------
+    SpaceError
+        The device has no ``mma.sync`` with asynchronous copies, the dtype no instruction, or the workload is no matrix
+        product.
+    """
+    capability = hardware.compute_capability
+    if capability is None or capability < _LEAST_CAPABILITY:
+        raise SpaceError(
+            f"{hardware.name} ({hardware.arch}) has no tensor cores that the template {TEMPLATE!r} can use, expected "
+            "sm_80 or later; leave out the template"
+        )
+    if workload.dtype not in INSTRUCTION:
+        raise SpaceError(
+            f"{workload.operator}: dtype is {workload.dtype}, expected one of {', '.join(INSTRUCTION)} for tensor "
+            "cores; leave out the template"
+        )
+    implicit_gemm(workload)
+
+
+class TensorCoreSpace:
+    """All tensor-core schedules of one workload on one GPU.
+
+    Guarantees: deterministic; safe to share between threads (immutable).
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    is_legal : callable
+        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+
+    Raises
+    ------
+    SpaceError
+        As `check_supported`.
+    """
+
+    template = TEMPLATE
+
+    def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
+        check_supported(workload, hardware)
+        self.workload = workload
+        self.hardware = hardware
+        self._is_legal = is_legal
+        self.gemm = implicit_gemm(workload)
+        self.axes: tuple[str, ...] = ("m", "n", "k")
+        self.extents: dict[str, int] = {axis: self.gemm.extents[axis] for axis in self.axes}
+        self.instruction: dict[str, int] = dict(zip(self.axes, INSTRUCTION[workload.dtype], strict=True))
+        self.levels: dict[str, tuple[str, ...]] = {"m": ("warp", "mma"), "n": ("warp", "mma"), "k": ("mma",)}
+        self.staged: tuple[str, ...] = tuple(operand.access.tensor for operand in self.gemm.operands)
+        self.widths: tuple[tuple[int, ...], ...] = tuple(
+            tuple(2**e for e in range(operand.width.bit_length())) for operand in self.gemm.operands
+        )
+
+    def __repr__(self) -> str:
+        return f"TensorCoreSpace({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the entries of a point."""
+        names = [f"{axis}.{level}" for axis in self.axes for level in self.levels[axis]]
+        return (*names, "stages", "group", *(f"vector.{tensor}" for tensor in self.staged))
+
+    @cached_property
+    def _tables(self) -> tuple[NDArray[np.int64], ...]:
+        """The choices of each coordinate, (count, columns it fills) int64 each."""
+        singles = (self._depths(), STAGES, GROUPS, *self.widths)
+        return (self._warp_tiles("m"), self._warp_tiles("n"), *(np.array(s, dtype=np.int64)[:, None] for s in singles))
+
+    def _warp_tiles(self, axis: str) -> NDArray[np.int64]:
+        """Return (warp, mma) pairs: powers of two, and whatever divides the extent; no block is twice too large."""
+        size, extent = self.instruction[axis], self.extents[axis]
+        most = min(MOST_BLOCK, max(size, 1 << (extent - 1).bit_length()))
+        rows = []
+        for warps in WARPS:
+            for count in range(1, 16 * 8 // size + 1):
+                block = warps * count * size
+                if block <= most and (count & (count - 1) == 0 or extent % block == 0):
+                    rows.append((warps, count))
+        return np.array(rows, dtype=np.int64)
+
+    def _depths(self) -> tuple[int, ...]:
+        """Return the instructions along k in a stage: 16 to 128 elements of 16 bits, 8 to 64 of 32 bits."""
+        size, extent = self.instruction["k"], self.extents["k"]
+        return tuple(2**e for e in range(4) if e == 0 or 2 ** (e - 1) * size < extent)
+
+    @cached_property
+    def radices(self) -> tuple[int, ...]:
+        """Number of choices of each coordinate."""
+        return tuple(len(table) for table in self._tables)
+
+    @cached_property
+    def size(self) -> int:
+        """Exact number of points, legal or not."""
+        return math.prod(self.radices)
+
+    def decode(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Turn coordinates (num_points, len(radices)) into points (num_points, len(columns)), both int64."""
+        coordinates = np.atleast_2d(coordinates)
+        parts = [table[coordinates[:, index]] for index, table in enumerate(self._tables)]
+        return np.concatenate(parts, axis=1).astype(np.int64)
+
+    def encode(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Turn points into coordinates: the inverse of `decode`.
+
+        Raises
+        ------
+        SpaceError
+            A point has a value that is none of the space's choices.
+        """
+        points = np.atleast_2d(points)
+        out = np.empty((len(points), len(self.radices)), dtype=np.int64)
+        column = 0
+        for index, table in enumerate(self._tables):
+            width = table.shape[1]
+            lookup = {tuple(row): at for at, row in enumerate(table.tolist())}
+            for row, values in enumerate(points[:, column : column + width].tolist()):
+                if tuple(values) not in lookup:
+                    names = ", ".join(self.columns[column : column + width])
+                    raise SpaceError(f"{names}: got {values}, which is no choice of this space; take a point of it")
+                out[row, index] = lookup[tuple(values)]
+            column += width
+        return out
+
+    def sample_points(self, count: int, seed: int, *, legal: bool = True) -> NDArray[np.int64]:
+        """Draw `count` points uniformly (with replacement) from the legal part of the space.
+
+        Returns
+        -------
+        (count, len(columns)) int64
+            Fewer rows only if next to nothing in the space is legal.
+        """
+        return draw_points(self.radices, self.decode, self._is_legal if legal else None, count, seed)
+
+    def sample(self, count: int, seed: int = 0) -> list[Schedule]:
+        """Draw `count` legal schedules uniformly, with replacement; the same seed gives the same ones."""
+        return [self.schedule_of(point) for point in self.sample_points(count, seed)]
+
+    def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
+        """Decode one point (a vector in the order of `columns`) into a Schedule."""
+        m_warp, m_mma, n_warp, n_mma, k_mma, stages, group, *widths = (int(v) for v in point)
+        inner = {"m": (m_warp, m_mma), "n": (n_warp, n_mma), "k": (k_mma,)}
+        return self.schedule(inner, stages, group, dict(zip(self.staged, widths, strict=True)))
+
+    def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
+        """Return the integer vector of `schedule`, (len(columns),) int64.
+
+        Raises
+        ------
+        SpaceError
+            The schedule belongs to another workload or template, or its factors or options do not fit the space.
+        """
+        if schedule.template != self.template or schedule.workload != self.workload:
+            raise SpaceError(
+                f"schedule of {schedule.workload.describe()!r} ({schedule.template}) used with {self!r}; "
+                "build it with this space's schedule()"
+            )
+        unknown = sorted(set(schedule.options) - {"stages", "group"})
+        if unknown:
+            raise SpaceError(f"option {unknown[0]!r} is unknown, expected some of stages, group")
+        inner = {}
+        for axis in self.axes:
+            factors = schedule.tiles.get(axis, ())
+            if len(factors) != len(LEVELS[axis]):
+                raise SpaceError(f"tiles[{axis!r}] is {factors}, expected {', '.join(LEVELS[axis])}")
+            inner[axis] = factors[1:-1]
+        stages = checked_count("option stages", schedule.options.get("stages", 1), 1)
+        group = checked_count("option group", schedule.options.get("group", 1), 1)
+        checked = self.schedule(inner, stages, group, schedule.vector)  # it may come from anywhere (JSON)
+        if checked.tiles != schedule.tiles:
+            raise SpaceError(
+                f"tiles are {schedule.tiles}, expected {checked.tiles}: as many blocks as cover the extents"
+            )
+        values = (factor for axis in self.axes for factor in checked.tiles[axis][1:-1])
+        return np.array([*values, stages, group, *(checked.vector[tensor] for tensor in self.staged)], dtype=np.int64)
+
+    def schedule(
+        self,
+        tiles: Mapping[str, Sequence[int]],
+        stages: int = 3,
+        group: int = 8,
+        vector: Mapping[str, int] | None = None,
+    ) -> Schedule:
+        """Build the schedule with these tiles; any sizes are accepted, legal on the device or not.
+
+        Parameters
+        ----------
+        tiles : mapping of str to sequence of int
+            "m" -> (warp, mma), "n" -> (warp, mma), "k" -> (mma,): warps of a block, instructions of a warp, and of a
+            stage along k. What is left out is 1.
+        stages : int
+            Buffers of the ring in shared memory, 1 to 4.
+        group : int
+            Rows of blocks that are walked together.
+        vector : mapping of str to int, optional
+            Operand -> fetch width in elements, the widest possible where it is left out.
+
+        Raises
+        ------
+        SpaceError
+            Unknown index or tensor, wrong number of factors, a width that alignment does not allow.
+        """
+        if not isinstance(tiles, Mapping) or not (vector is None or isinstance(vector, Mapping)):
+            raise SpaceError(
+                "schedule: tiles and vector are mappings, such as tiles={'m': (2, 4), 'n': (2, 8), 'k': (2,)}"
+            )
+        unknown = [axis for axis in tiles if axis not in self.axes]
+        if unknown:
+            raise SpaceError(f"tiles: unknown index {unknown[0]!r}, expected some of {', '.join(self.axes)}")
+        complete: dict[str, tuple[int, ...]] = {}
+        for axis in self.axes:
+            levels = self.levels[axis]
+            factors = tuple(tiles.get(axis, (1,) * len(levels)))
+            if len(factors) != len(levels):
+                raise SpaceError(
+                    f"tiles[{axis!r}] has {len(factors)} factors, expected {len(levels)}: {', '.join(levels)}"
+                )
+            factors = tuple(checked_count(f"tiles[{axis!r}] factor", factor, 1) for factor in factors)
+            inner = (*factors, self.instruction[axis])
+            complete[axis] = (-(-self.extents[axis] // math.prod(inner)), *inner)
+        if checked_count("stages", stages, 1) > max(STAGES):
+            raise SpaceError(f"stages is {stages}, expected an integer from 1 to {max(STAGES)}")
+        widths = {tensor: choices[-1] for tensor, choices in zip(self.staged, self.widths, strict=True)}
+        for tensor, width in (vector or {}).items():
+            if tensor not in widths:
+                raise SpaceError(f"vector: unknown tensor {tensor!r}, expected some of {', '.join(self.staged)}")
+            choices = self.widths[self.staged.index(tensor)]
+            if checked_count(f"vector[{tensor!r}]", width, 1) not in choices:
+                raise SpaceError(
+                    f"vector[{tensor!r}] is {width}, expected one of {choices}: wider ones are not aligned"
+                )
+            widths[tensor] = int(width)
+        options: dict[str, OptionValue] = {"stages": int(stages), "group": checked_count("group", group, 1)}
+        return Schedule(self.workload, self.hardware, self.template, complete, 0, widths, options)
