@@ -10,13 +10,12 @@ tile : the box of a tensor that a block needs for one step of the k0 loops, row-
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS, staged_tensors
+from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS
 from anatune.core.workload import DTYPE_BYTES, Access
 from anatune.errors import BuildError, SpaceError
 
@@ -115,12 +114,11 @@ class GpuNest:
                     f"{_MOST_ELEMENTS}; split the workload"
                 )
         self.stages = self._option("stages", 1, MOST_STAGES)
-        pads = {tensor: self._option(f"pad_{tensor}", 0, 64) for tensor in staged_tensors(self.workload)}
-        known = {"stages", *(f"pad_{tensor}" for tensor in pads)}
-        unknown = sorted(set(schedule.options) - known)
+        self.pad = self._option("pad", 0, 64)
+        unknown = sorted(set(schedule.options) - {"stages", "pad"})
         if unknown:
-            raise SpaceError(f"option {unknown[0]!r} is unknown, expected some of {', '.join(sorted(known))}")
-        self.tiles = self._tiles(pads) if self.workload.reduction_axes else ()
+            raise SpaceError(f"option {unknown[0]!r} is unknown, expected some of stages, pad")
+        self.tiles = self._tiles() if self.workload.reduction_axes else ()
         if self.stages > 2 and not self.is_async:
             raise BuildError(
                 f"option stages is {self.stages}, but without cp.async (sm_80 and later, copies of 4, 8 or 16 bytes, "
@@ -228,8 +226,8 @@ class GpuNest:
         arch = self.hardware.arch.removeprefix("sm_").rstrip("af")
         return self.stages > 1 and copies and arch.isdigit() and int(arch) >= _ASYNC_SINCE
 
-    def _tiles(self, pads: Mapping[str, int]) -> tuple[Tile, ...]:
-        found = [self._tile(access, pads[access.tensor]) for access in self.workload.reads]
+    def _tiles(self) -> tuple[Tile, ...]:
+        found = [self._tile(access) for access in self.workload.reads]
         # the most strictly aligned tile comes first: its size is a multiple of its alignment, so all bases are aligned
         order = sorted(range(len(found)), key=lambda at: -max(found[at].fetch, found[at].load))
         base = 0
@@ -241,13 +239,13 @@ class GpuNest:
             found = [tile._replace(fetch=math.gcd(tile.fetch, base), load=math.gcd(tile.load, base)) for tile in found]
         return tuple(found)
 
-    def _tile(self, access: Access, pad: int) -> Tile:
+    def _tile(self, access: Access) -> Tile:
         spans = tuple(
             1 + sum(term.coefficient * (self.tile_extent(term.axis) - 1) for term in terms) for terms in access.indices
         )
         pitches = [1] * len(spans)
         for d in range(len(spans) - 2, -1, -1):
-            pitches[d] = pitches[d + 1] * spans[d + 1] + (pad if d == len(spans) - 2 else 0)
+            pitches[d] = pitches[d + 1] * spans[d + 1] + (self.pad if d == len(spans) - 2 else 0)
         size = pitches[0] * spans[0] if spans else 1
         guarded = []
         for terms, offset, extent in zip(access.indices, access.offsets, access.shape, strict=True):

@@ -152,9 +152,7 @@ class GpuProgram:
             self.text.line(f'T.evaluate(T.ptx["cp.async.wait_group"]({ahead - 1}))')
             self._barrier()
             with self._scope(f"if step < {nest.num_steps - ahead}:" if nest.num_steps > ahead else "if False:"):
-                self._copy_async(
-                    f"(step + {ahead})", f"(step + {ahead}) % {nest.stages} * {nest.shared_elements} + "
-                )
+                self._copy_async(f"(step + {ahead})", f"(step + {ahead}) % {nest.stages} * {nest.shared_elements} + ")
             self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')
             self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
 
