@@ -65,7 +65,8 @@ _LOSSES = {
 class Backend(Protocol):
     """Driver calls on one device at a time; handles are whatever the package uses. Not safe to share between threads.
 
-    All calls raise KernelFaultError, LostDeviceError or RunError, also for what an earlier launch did: launches return at once.
+    All calls raise KernelFaultError, LostDeviceError or RunError, also for what an earlier launch did: launches return
+    at once.
     """
 
     name: str

@@ -16,9 +16,13 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import connection
 from typing import Any, Literal, NamedTuple
 
-from anatune.errors import MissingDependencyError, RunError
+from anatune.errors import DeviceError, MissingDependencyError, RunError
 
-__all__ = ["Reply", "Worker", "wait_for"]
+__all__ = ["Reply", "Worker", "refusal", "wait_for"]
+
+
+_BURIAL_S = 20.0
+"""Most seconds to wait for a killed process."""
 
 
 class Reply(NamedTuple):
@@ -175,7 +179,7 @@ class Worker:
 
         Raises
         ------
-        RunError, MissingDependencyError
+        RunError, DeviceError, MissingDependencyError
             The set-up of a new process failed.
         """
         until = time.monotonic() + timeout_s
@@ -195,7 +199,7 @@ class Worker:
 
         Raises
         ------
-        RunError, MissingDependencyError
+        RunError, DeviceError, MissingDependencyError
             The set-up failed.
         """
         call = self._calls.popleft() if self._calls else None
@@ -207,9 +211,7 @@ class Worker:
             return False
         if reply.kind != "value":
             self.kill()
-            if reply.error == "MissingDependencyError":
-                raise MissingDependencyError(reply.message)
-            raise RunError(f"the {self.name} process cannot be set up ({call.name}): {reply.message}")
+            raise refusal(reply, f"the {self.name} process cannot be set up ({call.name})")
         return True
 
     def _receive(self, pause_s: float) -> Reply | None:
@@ -259,7 +261,8 @@ class Worker:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # inside a driver that hangs it may never end
+                self._process.wait(_BURIAL_S)
             self._process = None
         if self._connection is not None:
             self._connection.close()
@@ -267,6 +270,15 @@ class Worker:
         if self._errors is not None:
             self._errors.close()
             self._errors = None
+
+
+def refusal(reply: Reply, what: str) -> RunError | DeviceError | MissingDependencyError:
+    """Return the error for a reply without a value to something that has to work; `what` says to what."""
+    if reply.error == "MissingDependencyError":
+        return MissingDependencyError(reply.message)
+    if reply.error in ("DeviceError", "LostDeviceError"):
+        return DeviceError(reply.message)
+    return RunError(f"{what}: {reply.message}")
 
 
 def wait_for(workers: Sequence[Worker], timeout_s: float) -> None:
