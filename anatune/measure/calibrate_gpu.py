@@ -39,6 +39,8 @@ __all__ = ["GpuCalibration", "GpuNumbers", "Measured", "calibrate_gpu", "calibra
 
 Progress = Callable[[str, float], None]
 
+SUSTAINED = "sustained"
+"""Name of the clock after some tenths of a second of nothing but multiply-adds."""
 LARGE_SPREAD = 0.05
 """Numbers that spread more stay unverified."""
 _LANES = (64, 128, 192, 256)
@@ -87,7 +89,7 @@ class GpuNumbers(msgspec.Struct, frozen=True):
     launch_s : Measured or None
         An empty kernel in a row of them.
     clocks_hz : dict of str to float
-        By probe.
+        By probe, and `SUSTAINED`.
     refused : dict of str to str
         Probes that could not be used, and why.
     """
@@ -167,11 +169,14 @@ def calibrate_gpu(
             hardware = specs[index]
         machine = GpuMachine(device, compiler or _nvrtc, lambda share: report("building probes", share))
         widest = sweep_name(CHAINS[-1], WARPS[-1])
+        sustained = 0.0
         if widest in machine.names:
             report("warming up", 0.0)
-            machine.warm_up(widest)
+            sustained = machine.warm_up(widest)
         samples = machine.sample_all(budget_s=60 * minutes, progress=lambda share: report("sampling", share))
         numbers = numbers_of(samples, machine.refused)
+        if sustained:
+            numbers = msgspec.structs.replace(numbers, clocks_hz={**numbers.clocks_hz, SUSTAINED: sustained})
     finally:
         if own:
             device.close()
@@ -300,6 +305,8 @@ def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str,
             f"clock {numbers.clock_hz / 1e9:.3f} GHz while multiplying and adding, {100 * share:.0f} % of the spec's "
             f"{compute.clock_hz / 1e9:.3f} GHz"
         )
+        if SUSTAINED in numbers.clocks_hz:
+            notes[-1] += f"; {numbers.clocks_hz[SUSTAINED] / 1e9:.3f} GHz when it does nothing else for long"
         found["compute"]["clock_hz"] = Measured(numbers.clock_hz, 0.0, best[1].samples if best else 0)
     if best is not None:
         per_cycle = best[1].value / (2 * compute.num_sms * clock)

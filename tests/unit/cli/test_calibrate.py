@@ -52,3 +52,56 @@ def test_json(instant, capsys):
 def test_minutes_must_be_positive(instant, capsys):
     assert main(["hw", "calibrate", "--minutes", "0"]) == 2
     assert "minutes" in capsys.readouterr().err
+
+
+@pytest.fixture
+def instant_gpu(monkeypatch, tmp_path):
+    """Replace the measuring of a GPU."""
+    from anatune.measure import calibrate_gpu as gpu_module
+    from tests.unit.measure.test_calibrate_gpu import false_spec, measured
+    from tests.unit.measure.test_calibrate_gpu import numbers as gpu_numbers
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def calibrate_gpu(index, *, minutes, progress):
+        progress("sampling", 0.5)
+        found = gpu_numbers(clock_hz=1.5e9, rates={"fma_4_16": measured(1.4e12)})
+        spec, notes = gpu_module.calibrated_gpu_spec(false_spec(), found, "2026-11-22")
+        return gpu_module.GpuCalibration(spec, found, notes)
+
+    monkeypatch.setattr(gpu_module, "calibrate_gpu", calibrate_gpu)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("asked", "name"), [("host_gpu", "host_gpu"), ("GPU", "host_gpu"), ("host_gpu1", "host_gpu1")])
+def test_the_spec_of_a_gpu_is_written_and_found(instant_gpu, capsys, asked, name):
+    assert main(["hw", "calibrate", asked]) == 0
+    out, err = capsys.readouterr()
+    assert f"use it as --hw {name}" in out
+    assert "4 chains in each of 16 warps" in out
+    assert "sampling" in err
+    assert hardware(name).compute.clock_hz == 1.5e9
+
+
+def test_a_gpu_as_json_and_printed(instant_gpu, capsys):
+    assert main(["hw", "calibrate", "host_gpu", "--print", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["path"] is None
+    assert answer["measured"]["rates"]["fma_4_16"]["value"] == 1.4e12
+    assert main(["hw", "calibrate", "host_gpu", "--print"]) == 0
+    assert "[shared_memory]" in capsys.readouterr().out
+    assert not list(instant_gpu.rglob("*.toml"))
+
+
+def test_no_gpu_is_one_line(monkeypatch, capsys):
+    from anatune.errors import DeviceError
+    from anatune.measure import calibrate_gpu as gpu_module
+
+    def nothing(index):
+        raise DeviceError("no GPU can be used here: no driver")
+
+    monkeypatch.setattr(gpu_module, "open_device", nothing)
+    assert main(["hw", "calibrate", "host_gpu"]) == 1
+    assert capsys.readouterr().err.splitlines() == ["error: no GPU can be used here: no driver"]
+    assert main(["hw", "calibrate", "toaster"]) == 2
+    assert "'toaster' cannot be calibrated" in capsys.readouterr().err
