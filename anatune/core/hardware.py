@@ -32,6 +32,7 @@ __all__ = [
     "MicrokernelTable",
     "Registers",
     "SharedMemory",
+    "TensorCores",
     "value_problem",
 ]
 
@@ -50,6 +51,7 @@ _KIB = ((1024.0, "KiB"), (1024.0**2, "MiB"))
 _CYCLES = _Range(0.5, 5e3, "cycles")
 _FRACTION = _Range(0.01, 1.0, "as a share of the paper value", ((0.01, "per cent"),))
 _REGISTERS = _Range(4096, 2**24, "registers of 32 bits", ((1024.0, "units of 1024"),))
+_TENSOR_PEAK = _Range(1e11, 1e17, "FLOP/s", ((1e12, "TFLOP/s"), (1e15, "PFLOP/s"), (1e9, "GFLOP/s")))
 _RATE = _Range(1 / 128, 64.0, "relative to float32")
 
 # Key -> plausible range: wide enough for every device since 2010, narrow enough to catch a wrong unit.
@@ -57,6 +59,9 @@ _RATE = _Range(1 / 128, 64.0, "relative to float32")
 _RANGES: dict[str, _Range] = {
     "clock_hz": _Range(1e8, 1e10, "Hz", ((1e6, "MHz"), (1e9, "GHz"), (1e3, "kHz"))),
     "fp32_peak_flop_per_s": _Range(1e9, 1e16, "FLOP/s", ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"))),
+    "float16_flop_per_s": _TENSOR_PEAK,
+    "bfloat16_flop_per_s": _TENSOR_PEAK,
+    "tf32_flop_per_s": _TENSOR_PEAK,
     "bandwidth_bytes_per_s": _BANDWIDTH,
     "core_bandwidth_bytes_per_s": _BANDWIDTH._replace(low=1e8),
     "bandwidth_bytes_per_cycle": _Range(0.25, 4096, "bytes per cycle and core"),
@@ -94,6 +99,7 @@ _RANGES: dict[str, _Range] = {
     "fp16_rate": _RATE,
     "int8_rate": _RATE,
     "reachable_fraction": _FRACTION,
+    "mma_sync_fraction": _FRACTION,
     "num_banks": _Range(1, 256, "banks"),
     "bank_bytes": _Range(1, 64, "bytes"),
     "transaction_bytes": _Range(4, 1024, "bytes"),
@@ -255,6 +261,18 @@ class Compiler(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Largest loop body, in statements, that the compiler unrolls fully without being told."""
 
 
+class TensorCores(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Matrix units: dense products of 16-bit (or tf32) operands, summed in float32, of the whole device."""
+
+    float16_flop_per_s: float
+    bfloat16_flop_per_s: float
+    tf32_flop_per_s: float
+    mma_sync_fraction: float = 1.0
+    """Share of these rates that ``mma.sync`` reaches: less than 1 where they need instructions of a newer kind."""
+    latency_cycles: float
+    """From one mma.sync to another that adds to its result."""
+
+
 class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="gpu", tag_field="kind"):
     """A GPU. Immutable and hashable; cross-field rules are checked on construction.
 
@@ -280,6 +298,8 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     dram: Dram
     launch: Launch
     compiler: Compiler
+    tensor_cores: TensorCores | None = None
+    """None: the device has none, or nobody has written down what they do."""
 
     def __post_init__(self) -> None:
         compute = self.compute
@@ -308,6 +328,17 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Sums of 16-bit products are kept in float32, so packed 16-bit arithmetic does not apply: their rate is 1.
         """
         return self.compute.int8_rate if dtype == "int8" else 1.0
+
+    def tensor_flop_per_s(self, dtype: str) -> float | None:
+        """Return the dense paper peak of the tensor cores for operands of `dtype` (float32: as tf32), None if unknown."""
+        if self.tensor_cores is None:
+            return None
+        rates = {
+            "float16": self.tensor_cores.float16_flop_per_s,
+            "bfloat16": self.tensor_cores.bfloat16_flop_per_s,
+            "float32": self.tensor_cores.tf32_flop_per_s,
+        }
+        return rates.get(dtype)
 
     @property
     def compute_capability(self) -> float | None:
