@@ -246,7 +246,7 @@ class GpuNest:
         pitches = [1] * len(spans)
         for d in range(len(spans) - 2, -1, -1):
             pitches[d] = pitches[d + 1] * spans[d + 1] + (self.pad if d == len(spans) - 2 else 0)
-        size = pitches[0] * spans[0] if spans else 1
+        size = 1 + sum((span - 1) * pitch for span, pitch in zip(spans, pitches, strict=True))
         guarded = []
         for terms, offset, extent in zip(access.indices, access.offsets, access.shape, strict=True):
             last = offset + sum(term.coefficient * (self.workload.extents[term.axis] - 1) for term in terms)
