@@ -1,11 +1,11 @@
 // Runs a kernel that was compiled with cuda_shim.h: a program of its own, so that whatever the kernel does ends here.
 //
-//   PROGRAM FD ORDER SEED GRID BLOCK FIRST COUNT STRIDE DYNAMIC_BYTES GRANULE  (NAME BYTES PLACE WRITABLE)...
+//   PROGRAM FD ORDER SEED GRID BLOCK FIRST STRIDE DYNAMIC_BYTES GRANULE  (NAME BYTES PLACE WRITABLE)...
 //
 // FD holds the arguments, each at its own page-aligned PLACE. Every argument and every shared array lies alone between
 // inaccessible memory: against its upper end in even orders, its lower end in odd ones.
 // Order 0: threads ascending, asynchronous copies arrive when waited for; 1: descending, they arrive at once; else both
-// at random by SEED. Blocks FIRST, FIRST + STRIDE, ... COUNT of them run, one after another.
+// at random by SEED. Blocks FIRST, FIRST + STRIDE, ... run, one after another.
 // Compiled with -fsanitize=thread, the kernel calls __tsan_* below at each access of memory (there is no ThreadSanitizer
 // behind it): bounds, alignment, reads of unwritten memory and races are then found exactly, whatever the order.
 // Exit status 0 and a line of counts on the standard output, or 3 and one line on the standard error.
@@ -524,12 +524,12 @@ int main(int argc, char** argv) {
   gridDim.x = unsigned(atoi(argv[4]));
   num_threads = atoi(argv[5]);
   blockDim.x = unsigned(num_threads);
-  unsigned first = unsigned(atoi(argv[6])), count = unsigned(atoi(argv[7])), stride = unsigned(atoi(argv[8]));
-  dynamic_bytes = strtoull(argv[9], nullptr, 10);
-  granule = atoi(argv[10]);
+  unsigned first = unsigned(atoi(argv[6])), stride = unsigned(atoi(argv[7]));
+  dynamic_bytes = strtoull(argv[8], nullptr, 10);
+  granule = atoi(argv[9]);
   if (num_threads < 1 || num_threads > MAX_THREADS) fail("%d threads a block, expected 1 to %d", num_threads, MAX_THREADS);
   size_t bytes = SHARED_SPACE;
-  for (int i = 11; i + 3 < argc; i += 4) bytes += strtoull(argv[i + 1], nullptr, 10) + 2 * GUARD;
+  for (int i = 10; i + 3 < argc; i += 4) bytes += strtoull(argv[i + 1], nullptr, 10) + 2 * GUARD;
   void* reserved = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) fail("no address space for %zu bytes", bytes);
   shared_arena = shared_next = arena = static_cast<char*>(reserved);
@@ -537,7 +537,7 @@ int main(int argc, char** argv) {
   arena_next = arena + SHARED_SPACE;
   static void* pointers[MAX_ARRAYS];
   int n = 0;
-  for (int i = 11; i + 3 < argc; i += 4)
+  for (int i = 10; i + 3 < argc; i += 4)
     pointers[n++] = new_region(argv[i], strtoull(argv[i + 1], nullptr, 10), arena_next, fd,
                                strtoull(argv[i + 2], nullptr, 10), argv[i + 3][0] == '1')->begin;
   arguments = pointers;
@@ -551,7 +551,7 @@ int main(int argc, char** argv) {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
   for (int number : numbers) sigaction(number, &action, nullptr);
-  for (unsigned i = 0, block = first; i < count && block < gridDim.x; ++i, block += stride) {
+  for (unsigned block = first; block < gridDim.x; block += stride) {
     blockIdx.x = block;
     run_block();
     check_slack();

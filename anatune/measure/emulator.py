@@ -1,7 +1,7 @@
 """Runs the CUDA C of a kernel on the CPU, exactly as written: whether it is right can be known without a GPU.
 
-The kernel is compiled by the system's C++ compiler with cuda_shim.h, and becomes a program of its own: a crash or a hang
-is an answer. cuda_shim_run.cpp says how threads are scheduled and what is noticed.
+The kernel is compiled by the system's C++ compiler with cuda_shim.h, and becomes a program of its own: a crash or a
+hang is an answer. cuda_shim_run.cpp says how threads are scheduled and what is noticed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.correctness import array_dtype
 from anatune.measure.cuda_text import cpp_source
 
-__all__ = ["Blocks", "Program", "compiler", "emulate"]
+__all__ = ["ALL_BLOCKS", "Blocks", "Program", "compiler", "emulate"]
 
 Array = NDArray[Any]
 
@@ -36,11 +36,13 @@ _SHIM_FILES = ("cuda_shim.h", "cuda_shim_mma.h")
 
 
 class Blocks(NamedTuple):
-    """Which blocks of a grid run: `first`, ``first + stride``, ..., at most `count` of them."""
+    """Which blocks of a grid run: `first`, ``first + stride`` and so on."""
 
     first: int = 0
-    count: int = 1 << 31
     stride: int = 1
+
+
+ALL_BLOCKS = Blocks()
 
 
 def compiler() -> str:
@@ -107,7 +109,12 @@ def _compile(command: str, arguments: list[str]) -> str | None:
     """Run the compiler; return None, or its first complaint."""
     try:
         done = subprocess.run(
-            [command, *arguments], capture_output=True, text=True, errors="replace", timeout=_COMPILE_LIMIT_S, check=False
+            [command, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_COMPILE_LIMIT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"not finished after {_COMPILE_LIMIT_S:g} s"
@@ -163,7 +170,7 @@ class Program:
         arrays: Mapping[str, Array],
         *,
         order: int = 0,
-        blocks: Blocks = Blocks(),
+        blocks: Blocks = ALL_BLOCKS,
         limit_s: float = 60.0,
     ) -> None:
         """Run it once; the result's array is changed in place.
@@ -227,7 +234,7 @@ class Program:
     def _run(self, file: int, words: list[str], order: int, blocks: Blocks, limit_s: float) -> None:
         kernel = self.kernel
         granule = min(array_dtype(buffer.dtype).itemsize for buffer in kernel.parameters)
-        numbers = [order, order, kernel.grid, kernel.block, blocks.first, min(blocks.count, kernel.grid), blocks.stride]
+        numbers = [order, order, kernel.grid, kernel.block, blocks.first, blocks.stride]
         numbers += [kernel.dynamic_shared_bytes, min(granule, 4)]
         try:
             done = subprocess.run(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.core.hardware import CpuSpec
+from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.errors import BuildError, RunError, SpaceError
+from anatune.errors import BuildError, DeviceError, RunError, SpaceError
 from anatune.measure.correctness import expected, random_inputs
 from anatune.measure.detect import detect_cpu
 from anatune.measure.kernel import Kernel
+from anatune.measure.verify_gpu import check_kernel
 
 __all__ = ["Verification", "build", "inspect", "verify"]
 
@@ -77,7 +78,9 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel:
     SpaceError
         It is no schedule, or it contradicts itself.
     BuildError
-        It cannot be lowered or compiled, or its hardware is no CPU.
+        It cannot be lowered or compiled.
+    DeviceError
+        Its hardware is no CPU.
     RunError
         It was built for another kind of processor than this one's and cannot be loaded.
     MissingDependencyError
@@ -85,8 +88,12 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel:
     """
     from anatune.codegen.cpu import compile_schedule
 
-    if not isinstance(schedule, Schedule):
-        raise SpaceError(f"schedule is {schedule!r:.60}, expected a Schedule; take one from anatune.plan(...)")
+    _check_type(schedule)
+    if isinstance(schedule.hardware, GpuSpec):
+        raise DeviceError(
+            f"schedule is for {schedule.hardware.name}, but kernels are called on CPUs only; anatune.verify() checks "
+            "it without a GPU, anatune export --target cuda writes its CUDA C"
+        )
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
         raise SpaceError(f"threads is {threads!r}, expected an integer >= 1")
     check_instructions(schedule)
@@ -105,8 +112,12 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel:
 def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verification:
     """Build a schedule, run it on random operands and compare with float64.
 
-    It runs in this process, without a time limit: measuring, which does not trust kernels, has processes for that.
-    The result is filled with NaN first; operands, packed constants and the memory around them must be unchanged.
+    CPU schedules run in this process, without a time limit: measuring, which does not trust kernels, has processes for
+    that. The result is filled with NaN first; operands, packed constants and the memory around them must be unchanged.
+
+    GPU schedules need no GPU: their CUDA C runs on the CPU, as written, in a process of its own
+    (`anatune.measure.emulator`): ascending, descending and random orders of the threads; races, accesses outside of an
+    array, reads of unwritten memory and divergent barriers are found. A C++ compiler must be there.
 
     Raises
     ------
@@ -115,8 +126,11 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
     RunError
         It was built for another kind of processor than this one's and cannot be loaded.
     MissingDependencyError
-        TVM is not installed.
+        TVM is not installed; a GPU schedule and no C++ compiler.
     """
+    _check_type(schedule)
+    if isinstance(schedule.hardware, GpuSpec):
+        return _verify_gpu(schedule, seed)
     try:
         kernel = build(schedule, threads)
     except (BuildError, RunError) as error:
@@ -131,14 +145,35 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
     return Verification(answer.ok, answer.max_rel_error, answer.message, want.tolerance)
 
 
+def _check_type(schedule: Schedule) -> None:
+    if not isinstance(schedule, Schedule):
+        raise SpaceError(f"schedule is {schedule!r:.60}, expected a Schedule; take one from anatune.plan(...)")
+
+
+def _verify_gpu(schedule: Schedule, seed: int) -> Verification:
+    from anatune.codegen.gpu import cuda_kernel
+
+    try:
+        kernel = cuda_kernel(schedule)
+    except BuildError as error:
+        return Verification(False, message=str(error))
+    inputs = random_inputs(schedule.workload, seed)
+    want = expected(schedule.workload, inputs)
+    try:
+        answer = check_kernel(schedule.workload, kernel, inputs, want)
+    except RunError as error:
+        return Verification(False, message=str(error), tolerance=want.tolerance)
+    return Verification(answer.ok, answer.max_rel_error, answer.message, want.tolerance)
+
+
 def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
     """Return what the compiler's output says about a schedule; nothing is loaded or run.
 
     Returns
     -------
     dict
-        "registers" (vector registers in use), "spill_ops" and "spill_bytes", "num_instructions", "shared_bytes" (0 on
-        CPUs), "flop" of a call.
+        CPU: "registers" (vector registers in use), "spill_ops" and "spill_bytes", "num_instructions", "shared_bytes"
+        (0), "flop" of a call. GPU: the fields of `anatune.codegen.gpu_facts.GpuFacts`; no GPU is needed.
 
     Raises
     ------
@@ -146,7 +181,9 @@ def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
         As `build`, also for processors other than the present one.
     """
     from anatune.codegen.cpu import inspect_schedule
+    from anatune.codegen.gpu_facts import inspect_gpu
 
-    if not isinstance(schedule, Schedule):
-        raise SpaceError(f"schedule is {schedule!r:.60}, expected a Schedule; take one from anatune.plan(...)")
+    _check_type(schedule)
+    if isinstance(schedule.hardware, GpuSpec):
+        return inspect_gpu(schedule)
     return {**inspect_schedule(schedule, threads=threads), "shared_bytes": 0}
