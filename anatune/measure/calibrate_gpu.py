@@ -13,6 +13,8 @@ l2.bandwidth_bytes_per_s             the L2 term
 dram.reachable_fraction              the DRAM term: what reading reaches of the paper bandwidth
 latencies in cycles                  the first load of a step; those of L2 and DRAM are seconds times the clock
 launch.overhead_s                    added to every kernel
+tensor_cores.mma_sync_fraction       the tensor-core template's arithmetic: the best ``mma.sync`` over the paper's rate
+tensor_cores.latency_cycles          its latency term
 ==================================== ===========================================================================
 
 Reported beside them: the sweep of multiply-add chains over warps, narrower shared loads, copies, matrix units
@@ -28,7 +30,7 @@ from typing import Any
 
 import msgspec
 
-from anatune.core.hardware import GpuSpec, value_problem
+from anatune.core.hardware import GpuSpec, TensorCores, value_problem
 from anatune.errors import DeviceError
 from anatune.measure.calibrate_gpu_machine import LAUNCH, Compile, GpuMachine, Sample
 from anatune.measure.detect_gpu import gpu_detection
@@ -43,6 +45,8 @@ SUSTAINED = "sustained"
 """Name of the clock after some tenths of a second of nothing but multiply-adds."""
 LARGE_SPREAD = 0.05
 """Numbers that spread more stay unverified."""
+_LATENCY_WORK = {"fma": 32.0, "mma": 16.0 * 8 * 16}
+"""Multiply-adds of one instruction of a warp; a load counts as one."""
 _LANES = (64, 128, 192, 256)
 _USUAL = {
     "compute.clock_hz": (0.5, 1.25),
@@ -58,6 +62,8 @@ _USUAL = {
     "dram.reachable_fraction": (0.7, 1.25),
     "dram.latency_cycles": (0.5, 2.5),
     "launch.overhead_s": (0.2, 5.0),
+    "tensor_cores.mma_sync_fraction": (0.6, 1.6),
+    "tensor_cores.latency_cycles": (0.4, 2.5),
 }
 """Measured over what the spec said: outside of these both are doubtful, and the number stays unverified."""
 
@@ -85,7 +91,8 @@ class GpuNumbers(msgspec.Struct, frozen=True):
     shared_bytes_cycle : dict of str to Measured
         A cycle and multiprocessor, by bytes of a load.
     latency_cycles, latency_s : dict of str to Measured
-        Dependent loads by level, "shared" to "dram"; "fma": dependent multiply-adds.
+        Dependent loads by level, "shared" to "dram"; dependent multiply-adds, "fma", and those of the matrix
+        units, "mma".
     launch_s : Measured or None
         An empty kernel in a row of them.
     clocks_hz : dict of str to float
@@ -206,7 +213,7 @@ def numbers_of(samples: Mapping[str, Sequence[Sample]], refused: Mapping[str, st
         kind, _, rest = name.partition("_")
         level = name.removesuffix("_latency")
         if level != name:
-            steps = 32.0 if level == "fma" else 1.0  # its work counts all threads of the warp
+            steps = _LATENCY_WORK.get(level, 1.0)
             cycles[level] = _median([steps / sample.cycle_rate for sample in taken])
             seconds[level] = _median([steps * sample.block_s / sample.block_work for sample in taken])
         elif kind in ("fma", "matrix"):
@@ -255,7 +262,8 @@ def calibrated_gpu_spec(hardware: GpuSpec, numbers: GpuNumbers, today: str) -> t
     values, notes = _values(hardware, numbers)
     source = f"anatune hw calibrate, {today}"
     groups: dict[str, Any] = {}
-    for name in ("compute", "shared_memory", "l1", "l2", "dram", "launch"):
+    hardware = _with_tensor_cores(hardware, numbers)
+    for name in ("compute", "shared_memory", "l1", "l2", "dram", "launch", "tensor_cores"):
         group = getattr(hardware, name)
         taken: dict[str, float] = {}
         unsure: set[str] = set()
@@ -348,9 +356,42 @@ def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str,
             found["dram"]["bandwidth_bytes_per_s"] = reading
             paper = reading.value
         found["dram"]["reachable_fraction"] = Measured(reading.value / paper, reading.spread, reading.samples)
+    if hardware.tensor_cores is not None:
+        found["tensor_cores"] = _tensor_core_values(hardware.tensor_cores, numbers)
     if numbers.launch_s is not None:
         found["launch"] = {"overhead_s": numbers.launch_s}
     return found, notes
+
+
+def _with_tensor_cores(hardware: GpuSpec, numbers: GpuNumbers) -> GpuSpec:
+    """Return the spec with what was measured as the rates of its tensor cores where it says nothing about them."""
+    rates = {dtype: numbers.best_matrix(dtype) for dtype in ("float16", "bfloat16", "tfloat32")}
+    found = {dtype: rate[1].value for dtype, rate in rates.items() if rate is not None}
+    if hardware.tensor_cores is not None or len(found) < len(rates) or "mma" not in numbers.latency_cycles:
+        return hardware
+    cores = TensorCores(
+        float16_flop_per_s=_round(found["float16"]),
+        bfloat16_flop_per_s=_round(found["bfloat16"]),
+        tf32_flop_per_s=_round(found["tfloat32"]),
+        latency_cycles=_round(numbers.latency_cycles["mma"].value),
+        source="rates: what mma.sync reaches, measured",
+    )
+    return msgspec.structs.replace(hardware, tensor_cores=cores)
+
+
+def _tensor_core_values(cores: TensorCores, numbers: GpuNumbers) -> dict[str, Measured]:
+    """Return the measured share of the paper's rates, the best of the 16-bit types, and the latency."""
+    found = {}
+    shares = [
+        Measured(min(1.0, rate[1].value / paper), rate[1].spread, rate[1].samples)
+        for dtype, paper in (("float16", cores.float16_flop_per_s), ("bfloat16", cores.bfloat16_flop_per_s))
+        if (rate := numbers.best_matrix(dtype)) is not None
+    ]
+    if shares:
+        found["mma_sync_fraction"] = max(shares, key=lambda share: share.value)
+    if "mma" in numbers.latency_cycles:
+        found["latency_cycles"] = numbers.latency_cycles["mma"]
+    return found
 
 
 def _round(value: float) -> float:

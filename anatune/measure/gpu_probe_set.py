@@ -56,9 +56,9 @@ def matrix_name(dtype: str, chains: int, warps: int) -> str:
 def probe_set(arch: str, num_sms: int, threads_per_sm: int, l2_bytes: int) -> dict[str, Planned]:
     """Return the probes by name, in the order in which they are made.
 
-    ``fma_C_W`` (C chains, W warps on every multiprocessor), ``fma_latency``, ``fma_float16``, ``fma_int8``,
-    ``matrix_D_C_W``, ``shared_4``, ``_8``, ``_16`` (bytes of a load), ``l2_read``, ``dram_read``, ``dram_copy``,
-    ``shared_latency``, ``l1_latency``, ``l2_latency``, ``dram_latency``; those that the architecture has.
+    ``fma_C_W`` (C chains, W warps on every multiprocessor), ``fma_float16``, ``fma_int8``, ``matrix_D_C_W`` (dtype D),
+    ``shared_4``, ``_8``, ``_16`` (bytes of a load), ``l2_read``, ``dram_read``, ``dram_copy``, and ``X_latency`` for X of
+    fma, mma, shared, l1, l2, dram; those that the architecture has.
 
     Parameters
     ----------
@@ -84,6 +84,7 @@ def probe_set(arch: str, num_sms: int, threads_per_sm: int, l2_bytes: int) -> di
         for dtype in gpu_probes.MATRIX:
             for c, w in _MATRIX_SWEEP:
                 found[matrix_name(dtype, c, w)] = Planned(gpu_probes.matrix_unit(arch, dtype, c, w, num_sms))
+        found["mma_latency"] = Planned(gpu_probes.matrix_unit(arch, "bfloat16", 1, 1, 1))
     for width, warps in ((4, 32), (8, 32), (16, 16)):
         found[f"shared_{width}"] = Planned(gpu_memory_probes.read_shared(arch, width, warps, num_sms))
     fitting = 1 << ((l2_bytes // 2).bit_length() - 1)

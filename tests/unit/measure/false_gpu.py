@@ -10,7 +10,7 @@ from anatune.measure.gpu_driver import GpuDevice
 from anatune.measure.gpu_probe_checks import _expected
 
 CLOCK_HZ = 1.5e9
-LATENCY_CYCLES = {"shared": 30.0, "l1": 40.0, "l2": 250.0, "dram": 500.0}
+LATENCY_CYCLES = {"mma": 33.0, "shared": 30.0, "l1": 40.0, "l2": 250.0, "dram": 500.0}
 LAUNCH_S = 2e-6
 
 
@@ -159,6 +159,8 @@ class FalseBackend:
             hidden = kernel.block * int(facts["chains"]) / 4.0  # an instruction in four cycles each
             return work / lanes / min(120.0 if lanes < 4 else 60.0, hidden) / CLOCK_HZ
         if probe.kind == "matrix_unit":
+            if kernel.block == 32:
+                return work / (16 * 8 * 16) * LATENCY_CYCLES["mma"] / CLOCK_HZ
             return work / {"float16": 2048, "bfloat16": 2048, "tfloat32": 1024}[facts["dtype"]] / CLOCK_HZ
         if probe.kind == "read_shared":
             return work / (124.0 if facts["width"] == 16 else 100.0) / CLOCK_HZ

@@ -24,7 +24,8 @@ def false_spec():
     """An H200 with the false device's four SMs, whose doubts are the packaged ones."""
     spec = hardware("h200")
     compute = msgspec.structs.replace(spec.compute, num_sms=4, fp32_peak_flop_per_s=2 * 4 * 128 * 1.98e9)
-    return msgspec.structs.replace(spec, compute=compute)
+    cores = msgspec.structs.replace(spec.tensor_cores, float16_flop_per_s=30e12, bfloat16_flop_per_s=30e12)
+    return msgspec.structs.replace(spec, compute=compute, tensor_cores=cores)
 
 
 def calibrate(backend, **options):
@@ -52,6 +53,8 @@ def test_the_numbers_are_found_again(tmp_path):
     for level, group in (("shared", spec.shared_memory), ("l1", spec.l1), ("l2", spec.l2), ("dram", spec.dram)):
         assert group.latency_cycles == pytest.approx(LATENCY_CYCLES[level], rel=1e-2), level
     assert numbers.best_matrix("bfloat16")[1].value == pytest.approx(2 * 2048 * 4 * CLOCK_HZ, rel=1e-3)
+    assert spec.tensor_cores.mma_sync_fraction == pytest.approx(2 * 2048 * 4 * CLOCK_HZ / 30e12, rel=1e-3)
+    assert spec.tensor_cores.latency_cycles == pytest.approx(33, rel=1e-3)
     assert numbers.fma_per_cycle["1x4"].value == pytest.approx(32, rel=1e-3)
     assert numbers.rates["dram_copy"].value == pytest.approx(3.8e12, rel=1e-3)
     assert {stage for stage, _ in stages} >= {"building probes", "sampling"}
@@ -69,7 +72,7 @@ def test_the_numbers_are_found_again(tmp_path):
         "94 % of 1.536 TFLOP/s",
         "mma.sync",
         "launch in a row: 2.000 us",
-        "latencies in cycles: fma 4",
+        "latencies in cycles: fma 4, mma 33",
     ):
         assert expected in text
 
@@ -77,7 +80,7 @@ def test_the_numbers_are_found_again(tmp_path):
 def test_what_computes_nothing_is_left_out():
     """A probe whose result is wrong is not believed, nor those that need it; the spec keeps what it said."""
     found = calibrate(FalseBackend(wrong=("read_global", "matrix_unit", "chase_shared")))
-    assert {name.split("_")[0] for name in found.numbers.refused} == {"matrix", "l2", "dram", "shared"}
+    assert {name.split("_")[0] for name in found.numbers.refused} == {"matrix", "mma", "l2", "dram", "shared"}
     assert "expected" in found.numbers.refused["l2_read"]
     assert "dram_read" in found.numbers.refused["dram_copy"]
     assert "dram_read" in found.numbers.refused["dram_latency"]
@@ -145,6 +148,17 @@ def test_a_faster_memory_and_more_lanes_than_the_spec_says():
     assert spec.compute.fp32_lanes_per_sm == 256
     assert isinstance(spec.compute.fp32_lanes_per_sm, int)
     assert any("256 lanes instead of 128" in note for note in notes)
+
+
+def test_tensor_cores_that_nobody_described():
+    unknown = msgspec.structs.replace(false_spec(), tensor_cores=None)
+    rates = {f"matrix_{dtype}_4_8": measured(2e13) for dtype in ("float16", "bfloat16", "tfloat32")}
+    found = numbers(rates=rates, latency_cycles={"mma": measured(18.0)})
+    spec, _ = calibrated_gpu_spec(unknown, found, "2026-11-22")
+    assert spec.tensor_cores.tf32_flop_per_s == 2e13
+    assert spec.tensor_cores.mma_sync_fraction == 1.0
+    assert spec.tensor_cores.latency_cycles == 18.0
+    assert calibrated_gpu_spec(unknown, numbers(), "2026-11-22")[0].tensor_cores is None
 
 
 def test_without_a_gpu(monkeypatch):
