@@ -330,7 +330,7 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return self.compute.int8_rate if dtype == "int8" else 1.0
 
     def tensor_flop_per_s(self, dtype: str) -> float | None:
-        """Return the dense paper peak of the tensor cores for operands of `dtype` (float32: as tf32), None if unknown."""
+        """Return the tensor cores' dense paper peak for operands of `dtype` (float32: as tf32), None if unknown."""
         if self.tensor_cores is None:
             return None
         rates = {

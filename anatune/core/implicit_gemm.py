@@ -18,8 +18,10 @@ from anatune.errors import SpaceError
 
 __all__ = [
     "VECTOR_BYTES",
+    "FetchPattern",
     "ImplicitGemm",
     "Operand",
+    "fetch_pattern",
     "guarded_dimensions",
     "implicit_gemm",
     "strides_of",
@@ -218,9 +220,20 @@ def _operand(
     return Operand(access, name, along_k, max(by_rows, by_k), guarded_dimensions(access, workload))
 
 
-def _touched_bytes(access: Access, fused: tuple[str, ...], workload: Workload) -> float:
-    """Return the bytes of the sectors that 32 neighbouring elements along a fused index lie in, on average."""
-    strides, element = strides_of(access), DTYPE_BYTES[access.dtype]
+class FetchPattern(NamedTuple):
+    """Consecutive elements of a row of the staged tile: `run` of them lie `step` elements apart."""
+
+    run: int
+    step: int
+
+
+def fetch_pattern(operand: Operand, gemm: ImplicitGemm, workload: Workload) -> FetchPattern:
+    """Return where the elements of a row lie in global memory."""
+    return _pattern(operand.access, gemm.k if operand.along_k else gemm.axes(operand.rows), workload)
+
+
+def _pattern(access: Access, fused: tuple[str, ...], workload: Workload) -> FetchPattern:
+    strides = strides_of(access)
     run, step = 1, 0
     for axis in reversed(fused):
         extent, stride = workload.extents[axis], strides.get(axis, 0)
@@ -230,8 +243,14 @@ def _touched_bytes(access: Access, fused: tuple[str, ...], workload: Workload) -
             break
         step = step or stride
         run *= extent
+    return FetchPattern(run, step)
+
+
+def _touched_bytes(access: Access, fused: tuple[str, ...], workload: Workload) -> float:
+    """Return the bytes of the sectors that 32 neighbouring elements along a fused index lie in, on average."""
+    run, step = _pattern(access, fused, workload)
     run = min(run, _WARP)
-    return _WARP / run * max(float(_SECTOR_BYTES), run * step * element)
+    return _WARP / run * max(float(_SECTOR_BYTES), run * step * DTYPE_BYTES[access.dtype])
 
 
 def guarded_dimensions(access: Access, workload: Workload) -> tuple[bool, ...]:

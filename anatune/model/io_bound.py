@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from anatune.core.hardware import GpuSpec
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.numerics.io_bounds import contraction_traffic
 
-__all__ = ["lower_bound_bytes", "window_reuse"]
+__all__ = ["gpu_io_bounds", "lower_bound_bytes", "window_reuse"]
+
+_REGISTER_BYTES = 4
 
 
 def window_reuse(workload: Workload) -> float:
@@ -43,3 +46,23 @@ def lower_bound_bytes(workload: Workload, capacity_bytes: float, *, with_result:
         capacity = max(1.0, capacity_bytes / element)
         bound = max(bound, element * contraction_traffic(workload.num_points, capacity, window_reuse(workload)))
     return bound
+
+
+def gpu_io_bounds(workload: Workload, hardware: GpuSpec, sharing_threads: int) -> dict[str, float]:
+    """Return memory level of a GPU -> lower bound on the bytes that cross it, whatever the schedule.
+
+    "dram": into the chip (L2 and all SMs); "l2": into an SM (shared memory, L1, registers); "shared": into registers.
+
+    Parameters
+    ----------
+    sharing_threads : int
+        Threads that use each other's registers: 1, or a warp for tensor cores. 0: nothing is staged in shared memory.
+    """
+    sm_bytes = hardware.shared_memory.per_sm_bytes + _REGISTER_BYTES * hardware.registers.per_sm
+    sm_bytes += hardware.l1.size_bytes
+    chip_bytes = hardware.l2.size_bytes + hardware.compute.num_sms * sm_bytes
+    bounds = {"dram": lower_bound_bytes(workload, chip_bytes), "l2": lower_bound_bytes(workload, sm_bytes)}
+    if sharing_threads:
+        register_bytes = _REGISTER_BYTES * hardware.registers.per_thread * sharing_threads
+        bounds["shared"] = lower_bound_bytes(workload, register_bytes, with_result=False)
+    return bounds
