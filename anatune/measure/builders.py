@@ -87,6 +87,8 @@ class Builders:
         Where they run; anywhere if empty.
     environment : mapping
         Added to this process's.
+    setup : str
+        ``module:function`` that they begin with.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Builders:
         threads: int = 1,
         cores: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
+        setup: str = "anatune.measure.builder:set_up",
     ) -> None:
         self._entry, self._limits, self._threads = entry, limits, threads
         self.workers = [
@@ -106,7 +109,7 @@ class Builders:
                 memory_bytes=limits.memory_bytes,
                 cores=cores,
                 environment={**(environment or {}), "TVM_NUM_THREADS": "1"},
-                setup=("anatune.measure.builder:set_up", {}),
+                setup=(setup, {}),
                 setup_s=limits.start_s,
             )
             for _ in range(count)

@@ -394,7 +394,7 @@ class Measurer(BaseMeasurer):
             memory_bytes=limits.memory_bytes + own,
             cores=cores.runner,
             environment=environment,
-            setup=("anatune.measure.runner:set_up", {}),
+            setup=("anatune.measure.runner:import_first", {}),
             setup_s=limits.start_s,
         )
 

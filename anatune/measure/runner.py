@@ -1,4 +1,7 @@
-"""What the runner process runs: checks and times built kernels beside the reference kernel."""
+"""What the runner process runs: checks and times built kernels beside the reference kernel.
+
+A setting's `open` makes the session that does it: here on the CPU, `anatune.measure.gpu_runner` on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +22,7 @@ from anatune.measure.kernel import Library, Prepared
 from anatune.measure.memory import Block
 from anatune.measure.timing import Clock, Samples, Timed, TimingProtocol, alternate, beside, sample_candidate, timed
 
-__all__ = ["RunReport", "Setting", "contest", "run", "set_up"]
+__all__ = ["RunReport", "RunSession", "Setting", "contest", "import_first", "run", "set_up"]
 
 
 class Setting(NamedTuple):
@@ -50,6 +53,10 @@ class Setting(NamedTuple):
     threads: int
     protocol: TimingProtocol
 
+    def open(self) -> RunSession:
+        """Return the session."""
+        return _CpuSession(self)
+
 
 class RunReport(NamedTuple):
     """What one kernel did: whether its result is right, how wrong it is, its samples (none if it is wrong)."""
@@ -60,7 +67,29 @@ class RunReport(NamedTuple):
     samples: Samples = Samples((), ())
 
 
-class _Session:
+class RunSession(Protocol):
+    """A setting with its operands, expected result and reference kernel in memory."""
+
+    @property
+    def setting(self) -> Any:
+        """What it was made from; has a ``.protocol``."""
+        ...
+
+    @property
+    def reference(self) -> Callable[[], float]:
+        """Samples the reference kernel, see `anatune.measure.timing.beside`."""
+        ...
+
+    def begin(self) -> None:
+        """Get ready for the next candidate, or the next contest."""
+        ...
+
+    def prepare(self, artifact: Any) -> tuple[Timed, RunReport]:
+        """Load a kernel and check its result."""
+        ...
+
+
+class _CpuSession:
     """A setting with its operands, expected result and reference kernel in memory."""
 
     # A kernel of one thread is timed by that thread's own clock, which stands still while another process has the core.
@@ -75,45 +104,52 @@ class _Session:
         together = copies[0] if len(copies) == 1 else _Together(copies)
         self.reference = beside(timed(together, self.clock), setting.protocol.reference_s)
 
-    def prepare(self, artifact: Artifact) -> tuple[Prepared, RunReport]:
+    def begin(self) -> None:
+        """Nothing is kept between candidates."""
+
+    def prepare(self, artifact: Artifact) -> tuple[Timed, RunReport]:
         """Load a kernel and check its result."""
         prepared = Prepared(artifact, Library(artifact), self.inputs, guarded=True)
         answer = prepared.check(self.setting.workload, self.want)
-        return prepared, RunReport(answer.ok, answer.max_rel_error, answer.message)
+        return timed(prepared.call, self.clock), RunReport(answer.ok, answer.max_rel_error, answer.message)
 
 
-_sessions: list[_Session] = []
+_sessions: list[RunSession] = []
 """The present session of this process, if any; a new one replaces it."""
 
 
-def set_up(setting: Setting | None = None) -> None:
-    """Import TVM and take up a session."""
+def import_first() -> None:
+    """Import what loading libraries needs, while there is time."""
     import_tvm()
+
+
+def set_up(setting: Any) -> None:
+    """Take up a session; `setting` has a method `open` that makes it."""
     _sessions.clear()
-    if setting is not None:
-        _sessions.append(_Session(setting))
+    _sessions.append(setting.open())
     gc.collect()
     gc.freeze()
     gc.disable()  # no collection in the middle of a sample
 
 
-def run(artifact: Artifact, incumbent: float | None) -> RunReport:
+def run(artifact: Any, incumbent: float | None) -> RunReport:
     """Check one kernel and time it."""
     session = _present()
-    prepared, report = session.prepare(artifact)
+    session.begin()
+    kernel, report = session.prepare(artifact)
     if not report.ok:
         return report
-    protocol = session.setting.protocol
-    samples = sample_candidate(timed(prepared.call, session.clock), session.reference, protocol, incumbent=incumbent)
+    samples = sample_candidate(kernel, session.reference, session.setting.protocol, incumbent=incumbent)
     return report._replace(samples=samples)
 
 
-def contest(artifacts: Sequence[Artifact], budget_s: float) -> list[RunReport]:
+def contest(artifacts: Sequence[Any], budget_s: float) -> list[RunReport]:
     """Check kernels and time those that are right in turn."""
     session = _present()
+    session.begin()
     checked = [session.prepare(artifact) for artifact in artifacts]
     right = [place for place, (_, report) in enumerate(checked) if report.ok]
-    kernels: list[Timed] = [timed(checked[place][0].call, session.clock) for place in right]
+    kernels = [checked[place][0] for place in right]
     reports = [report for _, report in checked]
     if kernels:
         samples = alternate(kernels, session.reference, session.setting.protocol, budget_s=budget_s)
@@ -122,7 +158,7 @@ def contest(artifacts: Sequence[Artifact], budget_s: float) -> list[RunReport]:
     return reports
 
 
-def _present() -> _Session:
+def _present() -> RunSession:
     if not _sessions:
         raise RunError("the runner process has no session; this is a defect of anatune")
     return _sessions[0]
