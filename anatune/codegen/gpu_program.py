@@ -121,7 +121,8 @@ class GpuProgram:
             self._async_pipeline()
             return
         # Registers hold step n + 1 while step n is computed. Two buffers need one barrier a step: who writes buffer
-        # (n + 1) % 2 has passed the barrier of step n, which all reached after they had read that buffer.
+        # (n + 1) % 2 has passed the barrier of step n, which all reached after they had read that buffer. (TVM's own
+        # analysis does not see that the buffers differ and adds a second barrier.)
         for tile in nest.tiles:
             self._allocate(f"next_{tile.access.tensor}", self._fetches(tile) * tile.fetch, self.dtype, "local")
         for tile in nest.tiles:
