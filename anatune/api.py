@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from anatune.core.hardware_files import hardware as _load_hardware
 from anatune.core.schedule import Schedule
 from anatune.core.space_cpu import CpuSpace
 from anatune.core.space_gpu import GpuSpace
+from anatune.core.space_tensorcore import TensorCoreSpace
 from anatune.core.workload import Workload
-from anatune.errors import SpaceError, UnknownNameError
+from anatune.errors import BuildError, SpaceError, UnknownNameError
 from anatune.model.evaluation import Progress
 from anatune.model.plan import Plan, prediction_row
 
@@ -23,11 +25,16 @@ if TYPE_CHECKING:
 
     from anatune.model.cpu_model import CpuModel
     from anatune.model.gpu_model import GpuModel
+    from anatune.model.tensorcore_model import TensorCoreModel
 
 __all__ = ["Plan", "hardware", "plan", "predict", "space"]
 
 MOST_SCHEDULES = 10_000
 """Most schedules that one plan returns."""
+MOST_COMPILED = 1_000
+"""Most programs that one plan compiles."""
+SCHEDULES_A_PROGRAM = 8
+"""Schedules that are ranked for each program to compile: unroll depths and fetch widths often make no difference."""
 
 
 def hardware(name: str | Path) -> GpuSpec | CpuSpec:
@@ -52,13 +59,21 @@ def hardware(name: str | Path) -> GpuSpec | CpuSpec:
         return detect_cpu()
 
 
-def model(workload: Workload, hardware: GpuSpec | CpuSpec) -> GpuModel | CpuModel:
+def model(
+    workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None = None
+) -> GpuModel | TensorCoreModel | CpuModel:
     """Return the analytical model of `workload` on `hardware` (with its tile space as ``.space``).
+
+    Parameters
+    ----------
+    template : {"gpu", "gpu_tensorcore", "cpu"}, optional
+        What the schedules look like; left out: "gpu" (CUDA cores) for GPUs, "cpu" for CPUs.
 
     Raises
     ------
     SpaceError
-        An argument is of another type (a name instead of what `anatune.hardware` returns, swapped arguments).
+        An argument is of another type (a name instead of what `anatune.hardware` returns, swapped arguments), or the
+        template does not apply to the workload or the hardware.
     """
     if not isinstance(workload, Workload):
         raise SpaceError(
@@ -68,6 +83,15 @@ def model(workload: Workload, hardware: GpuSpec | CpuSpec) -> GpuModel | CpuMode
         raise SpaceError(
             f"hardware is {hardware!r:.60}, expected a spec; get one with anatune.hardware('rtx3090') or a file's path"
         )
+    known = ("gpu", "gpu_tensorcore") if isinstance(hardware, GpuSpec) else ("cpu",)
+    if template not in (None, *known):
+        raise SpaceError(
+            f"template is {template!r:.60}, expected one of {', '.join(map(repr, known))} for {hardware.name}"
+        )
+    if isinstance(hardware, GpuSpec) and template == "gpu_tensorcore":
+        from anatune.model.tensorcore_model import TensorCoreModel
+
+        return TensorCoreModel(workload, hardware)
     if isinstance(hardware, GpuSpec):
         from anatune.model.gpu_model import GpuModel
 
@@ -77,9 +101,17 @@ def model(workload: Workload, hardware: GpuSpec | CpuSpec) -> GpuModel | CpuMode
     return CpuModel(workload, hardware)
 
 
-def space(workload: Workload, hardware: GpuSpec | CpuSpec) -> GpuSpace | CpuSpace:
-    """Return the tile space of `workload` on `hardware`: size, axes, extents, sample(), schedule()."""
-    return model(workload, hardware).space
+def space(
+    workload: Workload, hardware: GpuSpec | CpuSpec, *, template: str | None = None
+) -> GpuSpace | TensorCoreSpace | CpuSpace:
+    """Return the tile space of `workload` on `hardware`: size, axes, extents, sample(), schedule().
+
+    Parameters
+    ----------
+    template : {"gpu", "gpu_tensorcore", "cpu"}, optional
+        As in `model`: for tensor cores, "gpu_tensorcore".
+    """
+    return model(workload, hardware, template).space
 
 
 def plan(
@@ -87,9 +119,12 @@ def plan(
     hardware: GpuSpec | CpuSpec,
     top_k: int = 10,
     *,
+    template: str | None = None,
     time_limit_s: float | None = None,
     distinct: bool = False,
+    compile: int = 0,
     progress: Progress | None = None,
+    compile_progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Rank every schedule of `workload` on `hardware` with the analytical model; no device is needed.
 
@@ -99,17 +134,31 @@ def plan(
         What is computed, where.
     top_k : int
         How many schedules to return, >= 1.
+    template : {"gpu", "gpu_tensorcore", "cpu"}, optional
+        "gpu_tensorcore" for float16, bfloat16 and tf32 (float32 operands are rounded) on tensor cores; left out: "gpu"
+        (CUDA cores) for GPUs, "cpu" for CPUs.
     time_limit_s : float, optional
         Stop the search after this many seconds; the guarantee then says how far from the optimum the answer can be.
     distinct : bool
         Return one schedule of each predicted time: schedules that the model cannot tell apart count as one.
+    compile : int
+        Generate and compile the first so many different programs (no GPU is needed), correct registers, occupancy and
+        time by what the compiler says, and order them anew; ``Plan.compilation`` tells what changed. What fails to
+        compile is left out. Compiling stops after `time_limit_s`, too.
     progress : callable, optional
         Called now and then with the share of a long search that is done, in [0, 1].
+    compile_progress : callable, optional
+        Called with (programs compiled, programs to compile).
 
     Raises
     ------
     SpaceError
-        `top_k` or `time_limit_s` is not positive.
+        `top_k` or `time_limit_s` is not positive; the template does not apply; `compile` is no number of programs, or
+        the hardware is no GPU.
+    BuildError
+        The compiler does not know the GPU's architecture.
+    MissingDependencyError
+        Compiling needs packages that are not installed.
     """
     if isinstance(top_k, bool) or not isinstance(top_k, int | np.integer) or not 1 <= top_k <= MOST_SCHEDULES:
         raise SpaceError(f"plan: top_k is {top_k!r}, expected an integer >= 1 (and at most {MOST_SCHEDULES})")
@@ -117,9 +166,14 @@ def plan(
         number = isinstance(time_limit_s, int | float) and not isinstance(time_limit_s, bool)
         if not number or not time_limit_s > 0:
             raise SpaceError(f"plan: time_limit_s is {time_limit_s!r}, expected a number > 0 or None")
-    chosen = model(workload, hardware)
-    ranking = chosen.rank(int(top_k), time_limit_s, distinct=distinct, progress=progress)
-    return Plan(
+    if isinstance(compile, bool) or not isinstance(compile, int | np.integer) or not 0 <= compile <= MOST_COMPILED:
+        raise SpaceError(f"plan: compile is {compile!r}, expected an integer >= 0 (and at most {MOST_COMPILED})")
+    chosen = model(workload, hardware, template)
+    if compile:
+        _check_compiler(hardware)
+    count = max(int(top_k), SCHEDULES_A_PROGRAM * int(compile))
+    ranking = chosen.rank(count, time_limit_s, distinct=distinct, progress=progress)
+    answer = Plan(
         workload,
         hardware,
         [chosen.space.schedule_of(point) for point in ranking.points],
@@ -129,6 +183,49 @@ def plan(
         ranking.num_legal,
         ranking.rejected,
         chosen.rules,
+    )
+    if compile:
+        answer = _compiled(answer, chosen, ranking.points, int(compile), time_limit_s, compile_progress)
+    return replace(answer, schedules=answer.schedules[:top_k], predictions=answer.predictions[:top_k])
+
+
+def _check_compiler(hardware: GpuSpec | CpuSpec) -> None:
+    """Raise an error if nothing can be compiled for `hardware`: better before a search than after it."""
+    from anatune.codegen.compat import import_tvm
+    from anatune.codegen.nvrtc import check_arch
+
+    if not isinstance(hardware, GpuSpec):
+        raise SpaceError(
+            f"plan: compile is for GPUs, and {hardware.name} is none; anatune.inspect(schedule) asks the compiler here"
+        )
+    check_arch(hardware.arch)
+    import_tvm()
+
+
+def _compiled(
+    answer: Plan,
+    chosen: Any,
+    points: Any,
+    count: int,
+    time_limit_s: float | None,
+    progress: Callable[[int, int], None] | None,
+) -> Plan:
+    """Return the plan with its first programs compiled: ordered by corrected times, the others behind them."""
+    from anatune.measure.gpu_compiler import compile_ranking
+
+    result = compile_ranking(chosen, points, count, time_limit_s=time_limit_s, progress=progress)
+    ranked = result.ranked
+    behind = [place - 1 for place in result.left] + list(range(result.num_considered, len(answer.schedules)))
+    if result.failed and not ranked and not behind:
+        raise BuildError(
+            f"plan: none of the first {len(result.failed)} programs compiles; the first says: "
+            f"{result.failed[0].message}; plan without compile, or compile more"
+        )
+    return replace(
+        answer,
+        schedules=[entry.schedule for entry in ranked] + [answer.schedules[at] for at in behind],
+        predictions=[entry.after for entry in ranked if entry.after] + [answer.predictions[at] for at in behind],
+        compilation=result,
     )
 
 
@@ -148,14 +245,22 @@ def predict(workload: Workload, hardware: GpuSpec | CpuSpec, schedules: Iterable
     """
     import pandas as pd
 
-    chosen = model(workload, hardware)
+    model(workload, hardware)  # whatever is wrong with the arguments
     if isinstance(schedules, Schedule) or not isinstance(schedules, Iterable):
         raise SpaceError(f"predict: schedules is {schedules!r:.60}, expected a list of Schedule objects")
     schedules = list(schedules)
     for schedule in schedules:
         if not isinstance(schedule, Schedule):
             raise SpaceError(f"predict: got {schedule!r:.60}, expected a Schedule; build one with space.schedule(...)")
-    points = [chosen.space.point_of(schedule) for schedule in schedules]
-    table = np.array(points or [chosen.space.point_of(chosen.space.schedule({}))], dtype=np.int64)
-    frame = pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(table)])
-    return frame.iloc[: len(points)]  # no schedules: no rows, but the columns
+    rows: list[dict[str, Any]] = [{} for _ in schedules]
+    for template in dict.fromkeys(schedule.template for schedule in schedules):
+        chosen = model(workload, hardware, template)
+        places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
+        points = np.array([chosen.space.point_of(schedules[place]) for place in places], dtype=np.int64)
+        for place, prediction in zip(places, chosen.predictions(points), strict=True):
+            rows[place] = prediction_row(prediction)
+    if rows:
+        return pd.DataFrame(rows)
+    chosen = model(workload, hardware)  # no schedules: no rows, but the columns
+    empty = np.array([chosen.space.point_of(chosen.space.schedule({}))], dtype=np.int64)
+    return pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(empty)]).iloc[:0]

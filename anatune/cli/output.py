@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UsageError",
+    "count_progress",
     "line_width",
     "note",
     "note_first_compilation",
@@ -121,6 +122,28 @@ def search_progress(quiet_s: float = 3.0, every_s: float = 10.0) -> Callable[[fl
             typer.echo(f"\r{text}{end}", err=True, nl=False)
         else:
             typer.echo(f"{text}; --time-limit SECONDS ends it with a proven gap", err=True)
+
+    return report
+
+
+def count_progress(what: str, every_s: float = 10.0) -> Callable[[int, int], None]:
+    """Return a callback (done, of how many) that says on stderr how far something is.
+
+    A terminal has one line that is rewritten; elsewhere a line every `every_s` seconds, none at the end.
+    """
+    start = time.monotonic()
+    following = start if sys.stderr.isatty() else start + every_s
+
+    def report(done: int, total: int) -> None:
+        nonlocal following
+        now = time.monotonic()
+        if sys.stderr.isatty():
+            if now >= following or done == total:
+                following = now + 0.2
+                typer.echo(f"\r{what}: {done} of {total}, {now - start:.0f} s", err=True, nl=done == total)
+        elif now >= following and done < total:
+            following = now + every_s
+            note(f"{what}: {done} of {total}, {now - start:.0f} s")
 
     return report
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.output import line_width, note_first_compilation, print_json, print_lines, search_progress
+from anatune.cli.output import (
+    count_progress,
+    line_width,
+    note_first_compilation,
+    print_json,
+    print_lines,
+    search_progress,
+)
 from anatune.cli.workload import with_workload
 from anatune.errors import SpaceError
 
@@ -30,9 +37,25 @@ def _check_top_k(value: int) -> int:
     return value
 
 
+_TEMPLATES = {"cuda": "gpu", "tensorcore": "gpu_tensorcore", "cpu": "cpu"}
+"""Words of --template -> templates."""
+
+
+def _check_template(value: str | None) -> str | None:
+    if value is not None and value not in (*_TEMPLATES, *_TEMPLATES.values()):
+        raise typer.BadParameter(f"got {value}, expected one of {', '.join(_TEMPLATES)}")
+    return _TEMPLATES.get(value, value) if value is not None else None
+
+
 def _check_time_limit(value: float | None) -> float | None:
     if value is not None and not (value > 0 and math.isfinite(value)):
         raise typer.BadParameter(f"got {value:g}, expected a number of seconds > 0")
+    return value
+
+
+def _check_compile(value: int) -> int:
+    if value < 0:
+        raise typer.BadParameter(f"got {value}, expected an integer >= 0")
     return value
 
 
@@ -46,6 +69,15 @@ def plan(
     top_k: Annotated[
         int, typer.Option("--top-k", metavar="K", callback=_check_top_k, help="How many schedules to return.")
     ] = 10,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--template",
+            metavar="NAME",
+            callback=_check_template,
+            help="GPUs: cuda (default) or tensorcore (float16, bfloat16; float32 as tf32).",
+        ),
+    ] = None,
     time_limit: Annotated[
         float | None,
         typer.Option(
@@ -58,6 +90,15 @@ def plan(
     distinct: Annotated[
         bool, typer.Option("--distinct", help="One schedule of each predicted time: ties count as one.")
     ] = False,
+    compile_count: Annotated[
+        int,
+        typer.Option(
+            "--compile",
+            metavar="N",
+            callback=_check_compile,
+            help="Compile the first N different programs and correct their predictions.",
+        ),
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False,
 ) -> None:
@@ -74,9 +115,12 @@ def plan(
         workload,
         hardware,
         max(top_k, _NUM_EXPLAINED) if explain else top_k,
+        template=template,
         time_limit_s=time_limit,
         distinct=distinct,
+        compile=compile_count,
         progress=search_progress(),
+        compile_progress=count_progress("compiling"),
     )
     seconds = time.perf_counter() - start
     shown = dataclasses.replace(answer, schedules=answer.schedules[:top_k], predictions=answer.predictions[:top_k])
@@ -86,11 +130,19 @@ def plan(
             from anatune.report.explain import explanation
 
             tree["explanation"] = explanation(answer, _steps(answer))
+        if answer.compilation is not None:
+            from anatune.report.compilation import compilation_sentences
+
+            tree["compilation"]["text"] = compilation_sentences(answer.compilation)
         print_json(tree)
     elif answer.schedules:
         from anatune.report.tables import plan_lines
 
         print_lines(plan_lines(shown, width=line_width(), seconds=seconds))
+        if answer.compilation is not None:
+            from anatune.report.compilation import compilation_lines
+
+            print_lines(compilation_lines(answer.compilation, top_k, width=line_width()))
         if explain:
             from anatune.report.explain import explanation_lines
 
@@ -109,4 +161,5 @@ def _steps(answer: Plan) -> list[Alternative]:
 
     if not answer.schedules:
         return []
-    return alternatives(api.model(answer.workload, answer.hardware), answer.schedules[0], MATERIAL_SHARE)
+    best = answer.schedules[0]
+    return alternatives(api.model(answer.workload, answer.hardware, best.template), best, MATERIAL_SHARE)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
-from anatune.codegen.build_cache import BuildCache, compile_kernel
+from anatune.codegen.build_cache import compile_kernel
 from anatune.codegen.cuda_kernel import CudaKernel
+from anatune.codegen.gpu_nest import GpuNest
 from anatune.codegen.nvrtc import Cubin
 from anatune.core.schedule import Schedule
+from anatune.core.space_gpu import GpuSpace
+from anatune.errors import AnatuneError
 
-__all__ = ["GpuFacts", "facts_of", "inspect_gpu"]
+__all__ = ["GpuFacts", "compile_entry", "compile_facts", "facts_of", "inspect_gpu", "program_key"]
 
 
 class GpuFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,28 +53,38 @@ def facts_of(kernel: CudaKernel, cubin: Cubin) -> GpuFacts:
     )
 
 
-def compile_facts(schedule: Schedule, cache_folder: str | None = None) -> GpuFacts:
-    """Generate and compile `schedule` and return what the compiler says.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        For a GPU.
-    cache_folder : str, optional
-        Folder of cubins; the user's own by default.
+def compile_facts(schedule: Schedule) -> GpuFacts:
+    """Generate and compile `schedule`, through the user's cache of cubins, and return what the compiler says.
 
     Raises
     ------
     BuildError, SpaceError, MissingDependencyError
         It cannot be generated or compiled, or a package is missing.
     """
-    from pathlib import Path
-
     from anatune.codegen.gpu import cuda_kernel
 
     kernel = cuda_kernel(schedule)
-    cache = None if cache_folder is None else BuildCache(Path(cache_folder))
-    return facts_of(kernel, compile_kernel(kernel, cache))
+    return facts_of(kernel, compile_kernel(kernel))
+
+
+def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuFacts:
+    """`compile_facts` as builder processes call it (`anatune.measure.builders`)."""
+    return compile_facts(schedule)
+
+
+def program_key(schedule: Schedule) -> str:
+    """Return a key that schedules share if they become the same program: loops unrolled, widths used, tiles.
+
+    Schedules that cannot be lowered have keys of their own.
+    """
+    if schedule.template != GpuSpace.template:
+        return schedule.key
+    try:
+        nest = GpuNest(schedule)
+    except AnatuneError:
+        return schedule.key
+    tiles = [(tile.pitches, tile.base, tile.fetch, tile.load, tile.load_level) for tile in nest.tiles]
+    return repr((schedule.tiles, sorted(nest.unrolled), nest.stages, tiles))
 
 
 def inspect_gpu(schedule: Schedule) -> dict[str, int]:

@@ -16,7 +16,16 @@ import msgspec
 
 from anatune.errors import BuildError, MissingDependencyError
 
-__all__ = ["FLAGS", "CompilerFacts", "Cubin", "compile_cuda", "compiler_version", "known_archs", "parse_log"]
+__all__ = [
+    "FLAGS",
+    "CompilerFacts",
+    "Cubin",
+    "check_arch",
+    "compile_cuda",
+    "compiler_version",
+    "known_archs",
+    "parse_log",
+]
 
 FLAGS = ("--std=c++17", "-default-device", "--disable-warnings", "--ptxas-options=-v")
 """Beside the architecture. No fast math: divisions and functions of epilogues round as in float64's reference, and

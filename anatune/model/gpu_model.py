@@ -97,14 +97,20 @@ class GpuModel:
         return bounds
 
     def _run(
-        self, points: NDArray[np.int64], task: int, *, full: bool = False
+        self,
+        points: NDArray[np.int64],
+        task: int,
+        *,
+        full: bool = False,
+        compiled: NDArray[np.float64] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
         """Return (rule codes, seconds, columns of Col if `full`) of `points`."""
         points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
         count = len(points)
         rules, times = np.empty(count, dtype=np.int64), np.empty(count)
         columns = np.empty((int(Col.COUNT), count) if full else (0, 0))
-        run_points(points, task, self._nest, self._gpu, self._table, self._chunk, rules, times, columns)
+        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+        run_points(points, task, self._nest, self._gpu, self._table, self._chunk, rules, times, columns, known)
         return rules, times, columns
 
     def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -167,9 +173,18 @@ class GpuModel:
             "bank_conflicts": out[Col.CONFLICT],
         }
 
-    def predictions(self, points: NDArray[np.int64]) -> list[Prediction]:
-        """Score `points` and return one Prediction each, in order."""
-        evaluation = self.evaluate(points)
+    def predictions(self, points: NDArray[np.int64], compiled: NDArray[np.float64] | None = None) -> list[Prediction]:
+        """Score `points` and return one Prediction each, in order.
+
+        Parameters
+        ----------
+        points : (num_points, len(space.columns)) int64
+        compiled : (3, num_points) float64, optional
+            What a compiler said instead of the model: registers of a thread, shared bytes of a block, accumulators of a
+            thread in local memory.
+        """
+        rules, seconds, quantities = self._run(points, PREDICT, full=True, compiled=compiled)
+        evaluation = Evaluation(seconds, rules, self._columns(quantities))
         columns = {name: values.tolist() for name, values in evaluation.columns.items()}
         times, rules = evaluation.time_s.tolist(), evaluation.rule.tolist()
         return [self._prediction(i, times[i], rules[i], columns) for i in range(len(times))]

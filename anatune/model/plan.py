@@ -16,6 +16,8 @@ from anatune.model.evaluation import Guarantee, Rule
 if TYPE_CHECKING:
     import pandas as pd
 
+    from anatune.model.compilation import Compilation
+
 __all__ = ["Plan", "prediction_row"]
 
 
@@ -35,6 +37,9 @@ class Plan:
         Legal points, and rejected points per rule id (exact counts), or None where a time limit ended the count.
     rules : tuple of Rule
         What the ids of `rejected` mean, with the device's limits.
+    compilation : Compilation or None
+        What the compiler said, where it was asked: schedules are then ordered by the corrected times, those that were
+        not compiled last. The guarantee is about the order before.
     """
 
     workload: Workload
@@ -46,6 +51,7 @@ class Plan:
     num_legal: int | None
     rejected: dict[str, int] | None
     rules: tuple[Rule, ...]
+    compilation: Compilation | None = None
 
     @property
     def best(self) -> Schedule:
@@ -68,7 +74,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain dictionaries and lists (what `to_json` writes)."""
-        return {
+        compiled = {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
+        return compiled | {
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
             "space": {
@@ -91,7 +98,7 @@ class Plan:
         }
 
     def to_json(self) -> str:
-        """Return one JSON object: workload, hardware, space, guarantee, schedules (best first)."""
+        """Return one JSON object: workload, hardware, space, guarantee, schedules (best first), compilation if any."""
         return msgspec.json.encode(self.to_dict()).decode()
 
     def to_frame(self) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any
 from anatune.numerics._jit import jit
 from anatune.numerics.columns import CHUNK_SIZE, Chunk, Col, Gpu, Nest
 from anatune.numerics.gpu_micro import best_micro, loop_effects, micro
-from anatune.numerics.gpu_tile import limiters, load_points, macro
+from anatune.numerics.gpu_tile import limiters, load_points, macro, take_compiled
 from anatune.numerics.gpu_time import time
 
 __all__ = ["BOUND", "CHECK", "MACRO_BOUND", "PREDICT", "run_points"]
@@ -26,7 +26,16 @@ _TIME_S = int(Col.TIME_S)
 
 @jit
 def run_points(
-    points: Any, task: int, nest: Nest, gpu: Gpu, table: Any, c: Chunk, rules: Any, times: Any, columns: Any
+    points: Any,
+    task: int,
+    nest: Nest,
+    gpu: Gpu,
+    table: Any,
+    c: Chunk,
+    rules: Any,
+    times: Any,
+    columns: Any,
+    compiled: Any,
 ) -> None:
     """Check, predict or bound `points` (num_points, columns of the space) int64.
 
@@ -45,6 +54,9 @@ def run_points(
         Filled with seconds, unless `task` is CHECK.
     columns : (Col.COUNT, num_points) float64, or (0, 0)
         Filled with every quantity if it has rows.
+    compiled : (3, num_points) float64, or (0, 0)
+        What a compiler said, for PREDICT: registers of a thread, shared bytes of a block, accumulators of a thread in
+        local memory. They replace the model's own numbers.
     """
     for start in range(0, points.shape[0], CHUNK_SIZE):
         n = min(CHUNK_SIZE, points.shape[0] - start)
@@ -56,6 +68,8 @@ def run_points(
             continue
         if task == PREDICT:
             loop_effects(n, gpu, c)
+            if compiled.shape[0] > 0:
+                take_compiled(start, n, compiled, nest, gpu, c)
         else:
             for i in range(n):
                 c.values[_DYNAMIC, i] = 0.0

@@ -19,7 +19,17 @@ from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
 from anatune.numerics.columns import CHUNK_SIZE, Chunk, Col, Gpu, Nest
 from anatune.numerics.occupancy import resident_blocks_one
 
-__all__ = ["RULE_GRID", "RULE_LOCAL", "RULE_SHARED", "RULE_THREADS", "limiters", "load_points", "macro", "new_chunk"]
+__all__ = [
+    "RULE_GRID",
+    "RULE_LOCAL",
+    "RULE_SHARED",
+    "RULE_THREADS",
+    "limiters",
+    "load_points",
+    "macro",
+    "new_chunk",
+    "take_compiled",
+]
 
 RULE_THREADS, RULE_SHARED, RULE_GRID, RULE_LOCAL = 1, 2, 3, 4
 MAX_GRID = 2147483647.0
@@ -212,6 +222,15 @@ def _operands(n: int, nest: Nest, c: Chunk) -> None:
                 lines[i] += footprint / min(run, 32.0)
 
 
+@jit_inline
+def _resident_one(warps: int, registers: int, shared_bytes: float, gpu: Gpu) -> float:
+    """Return the blocks that an SM holds at once, at least 1."""
+    need = math.ceil((shared_bytes + gpu.shared_reserved_bytes) / gpu.shared_unit_bytes) * gpu.shared_unit_bytes
+    by_registers = gpu.resident_by_registers[warps, registers]
+    by_shared = math.floor(gpu.shared_sm_bytes / max(1.0, float(need)))
+    return float(max(1, min(by_registers, by_shared)))
+
+
 @jit_helper
 def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     v = c.values
@@ -248,13 +267,10 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         cap = gpu.register_cap[block_warps]
         registers = int(min(max(32.0, accumulators[i] + fragments[i] + BASE_REGISTERS), float(cap)))
         excess = accumulators[i] + LIVE_REGISTERS + math.floor(0.5 * fragments[i]) - cap
-        need = math.ceil((shared[i] + gpu.shared_reserved_bytes) / gpu.shared_unit_bytes) * gpu.shared_unit_bytes
-        by_registers = gpu.resident_by_registers[block_warps, registers]
-        by_shared = math.floor(gpu.shared_sm_bytes / max(1.0, float(need)))
         v[_REGISTERS, i] = registers
         v[_REGISTER_CAP, i] = cap
         v[_SPILLED, i] = min(accumulators[i], max(0.0, excess) * SPILL_SLOPE)
-        v[_RESIDENT, i] = max(1, min(by_registers, by_shared))
+        v[_RESIDENT, i] = _resident_one(block_warps, registers, shared[i], gpu)
 
 
 @jit_helper
@@ -310,4 +326,19 @@ def macro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     _operands(n, nest, c)
     _lanes(n, nest, gpu, c)
     _resources(n, nest, gpu, c)
+    _dram(n, nest, gpu, c)
+
+
+@jit_helper
+def take_compiled(start: int, n: int, compiled: Any, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Replace registers, shared bytes and spills by a compiler's (see `gpu_batch.run_points`), and what follows."""
+    v = c.values
+    most_warps = gpu.register_cap.shape[0] - 1
+    for i in range(n):
+        warps = int(min(v[_WARPS, i], float(most_warps)))
+        registers = int(min(compiled[0, start + i], float(gpu.register_cap[warps])))
+        v[_REGISTERS, i] = registers
+        v[_SHARED_BYTES, i] = compiled[1, start + i]
+        v[_SPILLED, i] = compiled[2, start + i]
+        v[_RESIDENT, i] = _resident_one(warps, registers, v[_SHARED_BYTES, i], gpu)
     _dram(n, nest, gpu, c)

@@ -13,24 +13,30 @@ from anatune.core.space_cpu import SPATIAL_LEVELS as CPU_SPATIAL
 from anatune.core.space_cpu import WINDOW_LEVELS as CPU_WINDOW
 from anatune.core.space_gpu import REDUCTION_LEVELS as GPU_REDUCTION
 from anatune.core.space_gpu import SPATIAL_LEVELS as GPU_SPATIAL
+from anatune.core.space_tensorcore import LEVELS as TENSOR_CORE_LEVELS
+from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
 from anatune.report.text import Line, columns, wrapped, wrapped_items
 
 __all__ = [
+    "LIMITERS",
     "guarantee_text",
     "hardware_lines",
     "marked_toml",
     "plan_lines",
+    "registers_text",
     "rejected_lines",
     "schedule_items",
     "unverified_keys",
 ]
 
-_LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
+LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
+_TENSOR_DTYPE = {"float32": "tf32"}
 _LEVELS: dict[str, dict[int, tuple[str, ...]]] = {
     "gpu": {len(levels): levels for levels in (GPU_SPATIAL, GPU_REDUCTION)},
+    TENSOR_CORES: {len(levels): levels for levels in TENSOR_CORE_LEVELS.values()},
     "cpu": {len(levels): levels for levels in (CPU_SPATIAL, CPU_REDUCTION, CPU_WINDOW)},
 }
 
@@ -75,11 +81,18 @@ def _workload_text(plan: Plan) -> str:
     return f"{name} {loops}, {workload.dtype}: {units.flop(workload.flop)}, {moved}"
 
 
+def _template(plan: Plan) -> str:
+    return plan.schedules[0].template if plan.schedules else ""
+
+
 def _hardware_text(plan: Plan) -> str:
     hardware, dtype = plan.hardware, plan.workload.dtype
-    peak = units.flop_rate(peak_flop_per_s(hardware, dtype))
+    peak = units.flop_rate(peak_flop_per_s(hardware, dtype, _template(plan)))
+    unit = dtype
+    if _template(plan) == TENSOR_CORES:
+        unit = f"{_TENSOR_DTYPE.get(dtype, dtype)} on tensor cores"
     return (
-        f"on {hardware.model} ({hardware.name}, {hardware.arch}): peak {peak} in {dtype}, "
+        f"on {hardware.model} ({hardware.name}, {hardware.arch}): peak {peak} in {unit}, "
         f"DRAM {units.rate(hardware.dram.bandwidth_bytes_per_s)}"
     )
 
@@ -110,8 +123,8 @@ def _cells(plan: Plan) -> list[list[str]]:
             peak = plan.hardware.dram.bandwidth_bytes_per_s
         else:
             rate = prediction.gflop_per_s * 1e9
-            peak = peak_flop_per_s(plan.hardware, plan.workload.dtype)
-        limiter = _LIMITERS.get(prediction.occupancy_limiter, prediction.occupancy_limiter)
+            peak = peak_flop_per_s(plan.hardware, plan.workload.dtype, _template(plan))
+        limiter = LIMITERS.get(prediction.occupancy_limiter, prediction.occupancy_limiter)
         rows.append(
             [
                 str(rank),
@@ -122,13 +135,13 @@ def _cells(plan: Plan) -> list[list[str]]:
                 f"{units.percent(prediction.occupancy).replace(' ', '')} {limiter}".rstrip(),
                 units.ratio(prediction.waves),
                 *(units.ratio(prediction.traffic_over_bound[level]) for level in levels),
-                _registers(prediction),
+                registers_text(prediction),
             ]
         )
     return rows
 
 
-def _registers(prediction: Prediction) -> str:
+def registers_text(prediction: Prediction) -> str:
     """Return the registers of a thread or microkernel, and after a plus those that are spilled."""
     resources = prediction.resources
     registers = resources.get("registers_per_thread", resources.get("registers"))

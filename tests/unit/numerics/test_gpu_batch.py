@@ -97,3 +97,29 @@ def test_one_compiled_signature() -> None:
             model.rank(1, 1e-9)
     for entry in (run_points, list_macros, conflict_table, fill_register_tables):
         assert len(getattr(entry, "signatures", [()]) or [()]) == 1, entry
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_compilers_own_numbers_change_nothing(name: str) -> None:
+    model = GpuModel(WORKLOADS[name], gpu("rtx3090"))
+    points = random_points(model, CHUNK_SIZE + 5, seed=6)
+    _, times, columns = model._run(points, PREDICT, full=True)
+    same = columns[[Col.REGISTERS, Col.SHARED_BYTES, Col.SPILLED]]
+    _, again, repeated = model._run(points, PREDICT, full=True, compiled=same)
+    assert again.tobytes() == times.tobytes()
+    assert repeated[RESULT].tobytes() == columns[RESULT].tobytes()
+
+
+def test_more_registers_lower_the_occupancy() -> None:
+    model = GpuModel(WORKLOADS["matmul"], gpu("rtx3090"))
+    points = random_points(model, 64, seed=7)
+    _, _, columns = model._run(points, PREDICT, full=True)
+    known = columns[[Col.REGISTERS, Col.SHARED_BYTES, Col.SPILLED]]
+    known[0] = np.minimum(known[0] + 60, columns[Col.REGISTER_CAP])
+    known[2] += 8
+    _, times, changed = model._run(points, PREDICT, full=True, compiled=known)
+    assert (changed[Col.RESIDENT] <= columns[Col.RESIDENT]).all()
+    assert (changed[Col.RESIDENT] < columns[Col.RESIDENT]).any()
+    assert changed[Col.REGISTERS].tolist() == known[0].tolist()
+    assert (changed[Col.SPILL_S] >= columns[Col.SPILL_S]).all()
+    assert np.isfinite(times).all()

@@ -1,0 +1,148 @@
+"""What the compiler said about a plan's first schedules, and what that changed, as text."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from anatune.core.prediction import Prediction
+from anatune.model.compilation import Compilation, CompiledSchedule
+from anatune.report import units
+from anatune.report.tables import LIMITERS, registers_text, schedule_items
+from anatune.report.text import Line, columns, wrapped
+
+__all__ = ["compilation_lines", "compilation_sentences"]
+
+_MOST_FAILURES = 3
+"""Reasons of failures that are told."""
+_SAME_SHARE = 1e-3
+"""Times and occupancies closer than this share are the same."""
+
+
+def compilation_lines(compilation: Compilation, top_k: int = 10, *, width: int = 80) -> list[Line]:
+    """Return the report of a compilation: the first programs before and after, then what changed and why."""
+    lines = []
+    ranked = compilation.ranked[:top_k]
+    if ranked:
+        heading, *rows = columns(_cells(ranked), left=(8, 9), width=width)
+        lines += [Line("what the compiler changed", "bold"), Line(heading, "bold")]
+        lines += [Line(row) for row in rows]
+        lines.append(Line(""))
+    for sentence in compilation_sentences(compilation):
+        lines += [Line(text) for text in wrapped(sentence, width, indent="- ", hanging="  ")]
+    return lines
+
+
+def _cells(ranked: list[CompiledSchedule]) -> list[list[str]]:
+    rows = [["#", "was", "time", "was", "regs", "was", "shared", "spills", "occupancy", "was"]]
+    for rank, entry in enumerate(ranked, start=1):
+        assert entry.after is not None
+        rows.append(
+            [
+                str(rank),
+                str(entry.rank_before),
+                units.duration(entry.after.time_s),
+                units.duration(entry.before.time_s),
+                str(entry.facts["registers"]),
+                registers_text(entry.before),
+                units.size(entry.facts["shared_bytes"]),
+                units.size(entry.facts["spill_bytes"]),
+                _occupancy(entry.after),
+                _occupancy(entry.before),
+            ]
+        )
+    return rows
+
+
+def _occupancy(prediction: Prediction) -> str:
+    limiter = LIMITERS.get(prediction.occupancy_limiter, prediction.occupancy_limiter)
+    return f"{units.percent(prediction.occupancy).replace(' ', '')} {limiter}".rstrip()
+
+
+def compilation_sentences(compilation: Compilation) -> list[str]:
+    """Return what was compiled, what changed and why, and what failed, as sentences."""
+    return [*_work(compilation), *_order(compilation), *_numbers(compilation), *_failures(compilation)]
+
+
+def _work(compilation: Compilation) -> list[str]:
+    done, seconds = len(compilation.schedules), compilation.seconds
+    text = (
+        f"Compiled {units.count(done)} different programs, those of the first "
+        f"{units.count(compilation.num_considered)} schedules, with {compilation.compiler} in "
+        f"{units.duration(seconds)}"
+    )
+    text += f" ({done / seconds:.1f} a second)" if done and seconds > 0 else ""
+    text += f"; {units.count(len(compilation.failed))} of them failed" if compilation.failed else ""
+    text += f"; the time limit left out {units.count(len(compilation.left))}" if compilation.left else ""
+    return [f"{text}. The guarantee is about the order before."]
+
+
+def _order(compilation: Compilation) -> list[str]:
+    """Return whether the first choice is another one now, and why."""
+    ranked = compilation.ranked
+    if not ranked:
+        return []
+    best, first = ranked[0], compilation.schedules[0]
+    if best is first:
+        return [f"The first choice stays: {_change(best)}."]
+    sentences = [
+        f"The first choice changed: number {best.rank_before} before ({', '.join(schedule_items(best.schedule))}); "
+        f"{_change(best)}."
+    ]
+    if first.after is None:
+        return [*sentences, f"The first before failed ({first.outcome.value}): {first.message}."]
+    now = ranked.index(first) + 1
+    return [*sentences, f"The first before is number {now} now, for {_change(first)}."]
+
+
+def _change(entry: CompiledSchedule) -> str:
+    """Return what the compiler changed in one program's numbers."""
+    before, after = entry.before, entry.after
+    assert after is not None
+    parts = []
+    registers = before.resources["registers_per_thread"]
+    if registers != entry.facts["registers"]:
+        parts.append(f"registers {entry.facts['registers']} instead of {registers:.0f}")
+    if before.resources["shared_bytes_per_block"] != entry.facts["shared_bytes"]:
+        shared = before.resources["shared_bytes_per_block"]
+        parts.append(f"shared memory {units.size(entry.facts['shared_bytes'])} instead of {units.size(shared)}")
+    spilled, expected = (each.resources.get("spilled_registers", 0.0) for each in (after, before))
+    if spilled != expected:
+        parts.append(f"registers in local memory {spilled:.0f} instead of {expected:.0f}")
+    if _occupancy(before) != _occupancy(after):
+        parts.append(f"occupancy {_occupancy(after)} instead of {_occupancy(before)}")
+    if _same(before.time_s, after.time_s):
+        parts.append(f"its time stays {units.duration(after.time_s)}")
+    else:
+        parts.append(f"so it takes {units.duration(after.time_s)} instead of {units.duration(before.time_s)}")
+    return ", ".join(parts)
+
+
+def _same(a: float, b: float) -> bool:
+    return abs(a - b) <= _SAME_SHARE * max(abs(a), abs(b))
+
+
+def _numbers(compilation: Compilation) -> list[str]:
+    """Return how far the model's numbers were from the compiler's."""
+    ranked = compilation.ranked
+    if not ranked:
+        return []
+    pairs = [(entry.facts, entry.before.resources, entry.before, entry.after) for entry in ranked]
+    apart = [facts["registers"] - resources["registers_per_thread"] for facts, resources, _, _ in pairs]
+    shared = sum(facts["shared_bytes"] != resources["shared_bytes_per_block"] for facts, resources, _, _ in pairs)
+    spilling = sum(facts["local_bytes"] > 0 for facts, _, _, _ in pairs)
+    occupancy = sum(after is not None and not _same(before.occupancy, after.occupancy) for _, _, before, after in pairs)
+    return [
+        f"Over these programs the estimate of registers was {fmean(abs(value) for value in apart):.1f} off on average "
+        f"({fmean(apart):+.1f}), occupancy changed in {occupancy} of {len(ranked)}, {spilling} keep results or "
+        f"registers in local memory, and shared memory was as predicted in {len(ranked) - shared} of {len(ranked)}."
+    ]
+
+
+def _failures(compilation: Compilation) -> list[str]:
+    failed = compilation.failed
+    sentences = [
+        f"Number {entry.rank_before} failed ({entry.outcome.value}): {entry.message}."
+        for entry in failed[:_MOST_FAILURES]
+    ]
+    more = len(failed) - len(sentences)
+    return [*sentences, f"So did {more} more."] if more > 0 else sentences

@@ -1,0 +1,27 @@
+"""Compilers of schedules that do as the unroll depth says; run in builder processes."""
+
+import os
+import time
+
+from anatune.codegen.gpu_facts import GpuFacts
+from anatune.errors import BuildError, MissingDependencyError, SpaceError
+
+
+def by_unroll(schedule, folder, *, threads=1):
+    """0: good, 16: spills, 64: refused, 512: never ends, 1024: dies."""
+    unroll = schedule.unroll
+    if unroll == 64:
+        raise BuildError("ptxas says no")
+    if unroll == 512:
+        time.sleep(600)
+    if unroll == 1024:
+        os._exit(3)
+    return GpuFacts(200, 1024, 16 if unroll else 0, 32 if unroll else 0, 5000)
+
+
+def impossible(schedule, folder, *, threads=1):
+    raise SpaceError("factors do not fit")
+
+
+def nothing_installed(schedule, folder, *, threads=1):
+    raise MissingDependencyError("install it with: pip install 'anatune[cuda]'")
