@@ -99,6 +99,8 @@ class TensorCoreSpace:
         self.instruction: dict[str, int] = dict(zip(self.axes, INSTRUCTION[workload.dtype], strict=True))
         self.levels: dict[str, tuple[str, ...]] = {"m": ("warp", "mma"), "n": ("warp", "mma"), "k": ("mma",)}
         self.staged: tuple[str, ...] = tuple(operand.access.tensor for operand in self.gemm.operands)
+        self.stage_counts: tuple[int, ...] = STAGES
+        self.groups: tuple[int, ...] = GROUPS
         self.widths: tuple[tuple[int, ...], ...] = tuple(
             tuple(2**e for e in range(operand.width.bit_length())) for operand in self.gemm.operands
         )

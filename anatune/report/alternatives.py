@@ -14,6 +14,7 @@ from anatune.core.schedule import Schedule
 if TYPE_CHECKING:
     from anatune.model.cpu_model import CpuModel
     from anatune.model.gpu_model import GpuModel
+    from anatune.model.tensorcore_model import TensorCoreModel
 
 __all__ = ["Alternative", "alternatives"]
 
@@ -27,14 +28,16 @@ class Alternative(NamedTuple):
     prediction: Prediction
 
 
-def alternatives(model: GpuModel | CpuModel, schedule: Schedule, slower_by: float) -> list[Alternative]:
+def alternatives(
+    model: GpuModel | TensorCoreModel | CpuModel, schedule: Schedule, slower_by: float
+) -> list[Alternative]:
     """Return, for each thing that can be chosen, the cheapest single other choice that is noticeably slower.
 
     A step moves the smallest prime factor of a tile from one level to another, or changes one of the other choices.
 
     Parameters
     ----------
-    model : GpuModel or CpuModel
+    model : GpuModel, TensorCoreModel or CpuModel
         Model of the schedule's workload and hardware.
     schedule : Schedule
         Where the steps start.
@@ -62,7 +65,7 @@ def alternatives(model: GpuModel | CpuModel, schedule: Schedule, slower_by: floa
     return sorted(cheapest.values(), key=lambda choice: -choice.prediction.time_s)
 
 
-def _steps(model: GpuModel | CpuModel, schedule: Schedule) -> Iterator[tuple[str, str, list[int]]]:
+def _steps(model: GpuModel | TensorCoreModel | CpuModel, schedule: Schedule) -> Iterator[tuple[str, str, list[int]]]:
     """Yield (what, change in words, point) for every step away from a schedule."""
     space = model.space
     start = [int(value) for value in space.point_of(schedule)]
@@ -90,7 +93,7 @@ def _steps(model: GpuModel | CpuModel, schedule: Schedule) -> Iterator[tuple[str
                 yield name, _choice_text(name, value), point
 
 
-def _choices(model: GpuModel | CpuModel) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _choices(model: GpuModel | TensorCoreModel | CpuModel) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the columns that are no tiles, and the values they may have."""
     space = model.space
     yield "unroll", getattr(space, "unroll_depths", ())
@@ -98,6 +101,8 @@ def _choices(model: GpuModel | CpuModel) -> Iterator[tuple[str, tuple[int, ...]]
         yield f"vector.{tensor}", getattr(space, "fetch_widths", ())
     for tensor in getattr(space, "packable", ()):
         yield f"pack.{tensor}", (0, 1)
+    yield "stages", getattr(space, "stage_counts", ())
+    yield "group", getattr(space, "groups", ())
     yield "parallel", (0, 1)
 
 
@@ -107,5 +112,7 @@ def _choice_text(name: str, value: int) -> str:
         "unroll": f"unrolling up to {value}",
         "vector": f"fetching {tensor} by {value}",
         "pack": f"{tensor} packed" if value else f"{tensor} not packed",
+        "stages": f"a ring of {value} stages",
+        "group": f"blocks walked by {value} rows",
         "parallel": "all cores" if value else "one core",
     }[kind]

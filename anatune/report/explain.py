@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from anatune.core.prediction import Prediction
+from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.alternatives import Alternative
-from anatune.report.roofline import peak_flop_per_s, roofline
+from anatune.report.roofline import peak_flop_per_s, reachable_share, roofline
 from anatune.report.tables import rejected_lines, schedule_items, unverified_keys
 from anatune.report.text import Line, wrapped
 
@@ -23,6 +24,9 @@ MATERIAL_SHARE = 0.02
 
 MAX_STEPS = 4
 """Single other choices that are told."""
+
+_CUDA_CORES = ("compute.fma_latency_cycles", "compute.reachable_fraction")
+"""Keys of a GPU's spec that say nothing about its tensor cores."""
 
 MAX_PARTS = 3
 """Parts that a comparison names, those that differ most."""
@@ -38,6 +42,7 @@ class _Part(NamedTuple):
 
 _PARTS: dict[str, _Part] = {
     "fma": _Part("the multiply-add units", "fewer operations, or a device with a higher peak", "compute"),
+    "mma": _Part("the tensor cores", "fewer operations, or a device whose tensor cores are faster", "tensor_cores"),
     "issue": _Part(
         "issuing instructions",
         "more multiply-adds for each load and address (larger register tiles)",
@@ -257,14 +262,15 @@ def _circumstances(best: Prediction, other: Prediction) -> list[str]:
 
 def _roofline(plan: Plan) -> list[str]:
     """Return what would have to change to be faster than the best schedule."""
-    best, floors = plan.predictions[0], roofline(plan.workload, plan.hardware)
+    best, floors = plan.predictions[0], roofline(plan.workload, plan.hardware, plan.schedules[0].template)
     moving = (
         f"{units.duration(floors.dram_s)} for {units.size(plan.workload.compulsory_bytes)} of compulsory traffic at "
         f"{units.rate(plan.hardware.dram.bandwidth_bytes_per_s)}"
     )
     if plan.workload.flop:
-        peak = units.flop_rate(peak_flop_per_s(plan.hardware, plan.workload.dtype))
-        reached = units.percent(plan.hardware.compute.reachable_fraction)
+        template = plan.schedules[0].template
+        peak = units.flop_rate(peak_flop_per_s(plan.hardware, plan.workload.dtype, template))
+        reached = units.percent(reachable_share(plan.hardware, template))
         moving = (
             f"{units.duration(floors.fma_s)} for the operations alone ({units.flop(plan.workload.flop)} at {peak}; "
             f"{units.duration(floors.fma_reachable_s)} at the {reached} that compiled code reaches), nor below {moving}"
@@ -324,6 +330,9 @@ def _doubts(plan: Plan) -> list[str]:
 
 
 def _is_unused(key: str, plan: Plan) -> bool:
-    """Whether an unverified number is about another dtype than the workload's."""
+    """Whether an unverified number is about another dtype than the workload's, or about units that are not used."""
     dtype = plan.workload.dtype
+    on_tensor_cores = bool(plan.schedules) and plan.schedules[0].template == TENSOR_CORES
+    if key.startswith("tensor_cores.") != on_tensor_cores and (key in _CUDA_CORES or key.startswith("tensor_cores.")):
+        return True
     return key == "compute.fp16_rate" or (key == "compute.int8_rate" and dtype != "int8")

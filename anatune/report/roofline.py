@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
 from anatune.core.workload import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
 
-__all__ = ["Roofline", "dram_bandwidth", "peak_flop_per_s", "roofline"]
+__all__ = ["Roofline", "dram_bandwidth", "peak_flop_per_s", "reachable_share", "roofline"]
 
 
 class Roofline(NamedTuple):
@@ -24,12 +25,17 @@ class Roofline(NamedTuple):
         return "fma" if self.fma_s >= self.dram_s else "dram"
 
 
-def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str) -> float:
-    """Return the paper peak for operands of `dtype`, operations a second (no tensor cores).
+def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "") -> float:
+    """Return the paper peak for operands of `dtype`, operations a second.
 
-    GPUs: the float32 peak times the spec's rate of the dtype. CPUs: vectors hold elements of the dtype that sums are
-    kept in, four bytes each, so that the float32 peak holds for all.
+    GPUs: the float32 peak times the spec's rate of the dtype; for the template "gpu_tensorcore" the tensor cores' own.
+    CPUs: vectors hold elements of the dtype that sums are kept in, four bytes each, so that the float32 peak holds for
+    all.
     """
+    if isinstance(hardware, GpuSpec) and template == TENSOR_CORES:
+        peak = hardware.tensor_flop_per_s(dtype)
+        if peak is not None:
+            return peak
     peak = hardware.compute.fp32_peak_flop_per_s
     if isinstance(hardware, GpuSpec):
         return peak * hardware.arithmetic_rate(dtype)
@@ -42,13 +48,20 @@ def dram_bandwidth(hardware: GpuSpec | CpuSpec) -> tuple[float, float]:
     return paper, paper * getattr(hardware.dram, "reachable_fraction", 1.0)
 
 
-def roofline(workload: Workload, hardware: GpuSpec | CpuSpec) -> Roofline:
+def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:
+    """Return the share of the paper peak that compiled code of a template reaches."""
+    if isinstance(hardware, GpuSpec) and template == TENSOR_CORES and hardware.tensor_cores is not None:
+        return hardware.tensor_cores.mma_sync_fraction
+    return hardware.compute.reachable_fraction
+
+
+def roofline(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> Roofline:
     """Return the floors of `workload` on `hardware`: all its operations, and its compulsory bytes once."""
-    peak = peak_flop_per_s(hardware, workload.dtype)
+    peak = peak_flop_per_s(hardware, workload.dtype, template)
     paper, reachable = dram_bandwidth(hardware)
     return Roofline(
         fma_s=workload.flop / peak,
-        fma_reachable_s=workload.flop / (peak * hardware.compute.reachable_fraction),
+        fma_reachable_s=workload.flop / (peak * reachable_share(hardware, template)),
         dram_s=workload.compulsory_bytes / paper,
         dram_reachable_s=workload.compulsory_bytes / reachable,
     )
