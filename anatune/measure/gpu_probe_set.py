@@ -57,7 +57,7 @@ def probe_set(arch: str, num_sms: int, threads_per_sm: int, l2_bytes: int) -> di
     """Return the probes by name, in the order in which they are made.
 
     ``fma_C_W`` (C chains, W warps on every multiprocessor), ``fma_float16``, ``fma_int8``, ``matrix_D_C_W`` (dtype D),
-    ``shared_4``, ``_8``, ``_16`` (bytes of a load), ``l2_read``, ``dram_read``, ``dram_copy``, and ``X_latency`` for X of
+    ``shared_4``, ``_8``, ``_16`` (bytes of a load), ``l2_read``, ``dram_read``, ``dram_copy``; ``X_latency`` for X of
     fma, mma, shared, l1, l2, dram; those that the architecture has.
 
     Parameters

@@ -1,0 +1,106 @@
+"""What the GPU benchmark knows so far, in one JSON file: calls of a few minutes each continue each other.
+
+Every layer is saved as soon as it is done; a call that is cut off loses the layer it was at.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from anatune.core.hardware import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.measure.calibrate_gpu import GpuNumbers
+
+__all__ = ["OURS", "LayerState", "State", "entry_name"]
+
+OURS = ("plan", "16", "64")
+"""anatune's kernels: the plan's first choice, the best after so many trials."""
+
+
+class LayerState(msgspec.Struct):
+    """One layer in one dtype.
+
+    Attributes
+    ----------
+    layer, dtype, workload : str
+        Its name; of the operands ("tfloat32": float32 through the matrix units); what it is.
+    flop : int
+        Of one run, products with the padding's zeros counted.
+    schedules : dict of str to Schedule
+        By the names of `OURS`.
+    plan_s, tune_s : float
+        Wall time.
+    num_trials, num_failed : int
+        Of tuning.
+    samples : dict of str to dict of str to list of float
+        Seconds of one run by "flush" or "warm", then by method ("anatune:16", "torch:nchw", "triton"), in rounds.
+    kernels : dict of str to list of str
+        Kernels that a rival's method launches.
+    errors : dict of str to float
+        By method: norm of the difference from float64 over the norm.
+    notes : list of str
+        What went wrong.
+    """
+
+    layer: str
+    dtype: str
+    workload: str
+    flop: int
+    schedules: dict[str, Schedule] = {}
+    plan_s: float = 0.0
+    tune_s: float = 0.0
+    num_trials: int = 0
+    num_failed: int = 0
+    samples: dict[str, dict[str, list[float]]] = {}
+    kernels: dict[str, list[str]] = {}
+    errors: dict[str, float] = {}
+    notes: list[str] = []
+
+
+def entry_name(layer: str, dtype: str) -> str:
+    """Return the key of a layer in a dtype."""
+    return layer if dtype == "float32" else f"{layer}:{dtype}"
+
+
+class State(msgspec.Struct):
+    """Everything: the device, its calibration, the layers by `entry_name`."""
+
+    device: str
+    arch: str
+    spec: GpuSpec | None = None
+    calibrated: bool = False
+    numbers: GpuNumbers | None = None
+    environment: dict[str, Any] = {}
+    layers: dict[str, LayerState] = {}
+
+    @staticmethod
+    def open(path: Path, device: str, arch: str) -> State:
+        """Return the file's contents, or an empty state where there is none.
+
+        Raises
+        ------
+        SystemExit
+            The file is of another device, or damaged.
+        """
+        if not path.exists():
+            return State(device, arch)
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=State)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise SystemExit(f"{path}: {error}; remove it or name another folder with --state") from None
+        if (found.device, found.arch) != (device, arch):
+            raise SystemExit(
+                f"{path} is of {found.device} ({found.arch}), here is {device} ({arch}): name another folder with "
+                "--state"
+            )
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write the file anew, whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        fresh.replace(path)
