@@ -1,0 +1,293 @@
+"""The GPU benchmark without a GPU: layers, ratios, tables, the dry run through all stages, going on, one-line ends."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[3] / "bench"))
+
+import device_gpu
+import layers_gpu
+import rivals_gpu
+import tables_gpu
+import timing_gpu
+from dry_gpu import DrySystem
+from state_gpu import LayerState, State, entry_name
+from system_gpu import FaultedError, Found
+
+import anatune
+from anatune.errors import DeviceError, RunError
+from anatune.measure.correctness import expected, random_inputs
+
+
+def test_layers_are_those_of_the_papers():
+    for name, layer in layers_gpu.LAYERS.items():
+        if layer.group != "extra":
+            assert layer.workload() == anatune.layer(f"{layer.group}:{name}")
+    assert len(layers_gpu.choose_layers(None)) == 6 + 13 + 11
+    assert [layer.name for layer in layers_gpu.choose_layers("l0, R1?,m0")] == ["M0", "R10", "R11", "R12", "L0"]
+    with pytest.raises(SystemExit, match="'R99' is unknown"):
+        layers_gpu.choose_layers("R99")
+
+
+class StillClock:
+    """A clock that counts what it is asked for."""
+
+    def __init__(self, times):
+        self.times, self.asked = times, []
+
+    def sample(self, method, mode, seconds):
+        self.asked.append((method, mode))
+        return self.times[method] * (2.0 if mode == "flush" else 1.0)
+
+
+def test_methods_take_turns():
+    clock = StillClock({len: 1e-3, abs: 2e-3, max: 3e-3})
+    found = timing_gpu.interleave({"a": len, "b": abs, "c": max}, clock, 4)
+    assert found["warm"] == {"a": [1e-3] * 4, "b": [2e-3] * 4, "c": [3e-3] * 4}
+    assert found["flush"]["b"] == [4e-3] * 4
+    firsts = [clock.asked[3 + 6 * turn][0] for turn in range(4)]
+    assert firsts == [len, abs, max, len]
+
+
+def test_ratios_and_errors():
+    assert timing_gpu.paired_ratio([1.0, 2.0, 10.0], [2.0, 4.0, 10.0]) == 2.0
+    assert timing_gpu.geometric_mean([]) is None
+    assert timing_gpu.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+    assert timing_gpu.relative_error([1.0, np.nan], [1.0, 1.0]) == float("inf")
+    assert timing_gpu.relative_error([3.0, 4.0], [3.0, 4.0]) == 0.0
+
+
+class CountingDevice:
+    """What `timing_gpu.Clock` uses of a device."""
+
+    attributes: dict[str, int] = {"L2_CACHE_SIZE": 1 << 20}  # noqa: RUF012
+
+    def __init__(self):
+        self.calls, self.filled = [], 0
+
+    def activate(self):
+        pass
+
+    def allocate(self, num_bytes):
+        assert num_bytes == 2 << 20
+        return "buffer"
+
+    def fill(self, buffer, byte=0):
+        self.filled += 1
+
+    def time_calls(self, call, *, samples=1, launches=1, before=None):
+        for _ in range(samples):
+            before()
+        self.calls.append((samples, launches))
+        return [1e-5] * samples
+
+
+def test_the_clock_flushes_and_hides():
+    device, spins = CountingDevice(), []
+    clock = timing_gpu.Clock(device, lambda seconds: spins.append(seconds) or (lambda: None))
+    assert clock.sample(print, "flush", 1e-5) == 1e-5
+    assert device.calls == [(32, 1)]
+    assert device.filled == 32
+    assert clock.sample(print, "warm", 1e-5) == pytest.approx(1e-5)
+    assert device.calls[1] == (3, 64)
+    assert device.filled == 32
+    assert spins[1] >= 64 * timing_gpu.HOST_S
+    clock.sample(print, "warm", 1.0)
+    assert device.calls[2] == (1, 2)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def state_with(**entries):
+    state = State("GPU", "sm_90", anatune.hardware("h200"))
+    for name, (dtype, samples, kernels, errors) in entries.items():
+        entry = LayerState(name, dtype, name, 10**9)
+        entry.samples, entry.kernels, entry.errors = {"flush": samples}, kernels, errors
+        state.layers[entry_name(name, dtype)] = entry
+    return state
+
+
+def test_rows_and_aims():
+    samples = {
+        "anatune:plan": [2e-5] * 3,
+        "anatune:16": [1.6e-5] * 3,
+        "anatune:64": [1.5e-5] * 3,
+        "torch:nchw": [1.2e-5] * 3,
+        "torch:nhwc": [1.8e-5] * 3,
+    }
+    matmul = {"anatune:plan": [1e-5] * 3, "torch:mm": [1.3e-5] * 3, "triton:matmul": [2e-5] * 3}
+    state = state_with(
+        R2=("float32", samples, {"torch:nchw": ["cudnn_winograd_nonfused"]}, {}),
+        M1=("float32", matmul, {"torch:mm": ["sgemm"]}, {"anatune:plan": 1e-6}),
+        M2=("bfloat16", matmul, {}, {"torch:mm": 0.5}),
+    )
+    winograd, exact, wrong = tables_gpu.rows_of(state)
+    assert winograd.library == "torch:nchw"
+    assert not winograd.same_arithmetic
+    assert winograd.plan_of_best == pytest.approx(0.75)
+    assert winograd.over_library == pytest.approx(0.8)
+    assert exact.over_library == pytest.approx(1.3)
+    assert exact.over_triton == pytest.approx(2.0)
+    assert exact.plan_of_best is None
+    assert exact.flop_per_s == pytest.approx(1e14)
+    assert wrong.over_library is None
+    found = {aim.text: aim for aim in tables_gpu.aims([winograd, exact, wrong])}
+    assert found["flush: fp32, plan's first choice over the best found"].reached == pytest.approx(0.75)
+    assert found["flush: fp32, tuned over cuBLAS/cuDNN, same arithmetic"].layers == 1
+    assert found["warm: fp32, tuned over cuBLAS/cuDNN, same arithmetic"].reached is None
+
+
+def test_a_wrong_result_is_not_compared():
+    samples = {"anatune:plan": [1e-5], "anatune:16": [1e-6], "torch:mm": [1e-5]}
+    state = state_with(M1=("float32", samples, {}, {"anatune:16": 0.1}))
+    (row,) = tables_gpu.rows_of(state)
+    assert "16" not in row.times_s
+    assert row.over_library == pytest.approx(1.0)
+
+
+def test_the_peak_is_the_measured_one():
+    state = state_with()
+    spec = anatune.hardware("h200")
+    assert tables_gpu.peak_of(state, "float32") == spec.compute.fp32_peak_flop_per_s * spec.compute.reachable_fraction
+    assert tables_gpu.peak_of(state, "tfloat32") == 494.7e12
+    state.numbers = DrySystem(spec).calibrate(1.0).numbers
+    assert tables_gpu.peak_of(state, "float32") == pytest.approx(0.95 * spec.compute.fp32_peak_flop_per_s)
+
+
+# ---- the whole way ---------------------------------------------------------------------------------------------------
+
+
+def call(folder, *arguments):
+    device_gpu.main(["--dry-run", "--state", str(folder), "--rounds", "2", *arguments])
+    return msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
+
+
+def test_dry_run_through_all_stages(tmp_path, capsys):
+    stages = ",".join(device_gpu.STAGES)
+    state = call(tmp_path, "--stage", stages, "--layers", "M0,R2", "--dtypes", "bfloat16")
+    out = capsys.readouterr().out
+    assert set(state.layers) == {"M0", "R2", "M0:bfloat16", "R2:bfloat16"}
+    assert state.calibrated
+    entry = state.layers["M0"]
+    assert set(entry.schedules) == {"plan", "16", "64"}
+    assert set(entry.samples["warm"]) >= {"anatune:plan", "anatune:16", "anatune:64", "torch:mm", "triton:matmul"}
+    assert state.layers["M0:bfloat16"].schedules["plan"].template == "gpu_tensorcore"
+    assert "aims" in out
+    assert "Winograd" in out
+    assert "mean nothing" in (tmp_path / "table.txt").read_text()
+    results = msgspec.json.decode((tmp_path / "results.json").read_bytes())
+    assert len(results["rows"]) == 8
+    assert anatune.hardware(str(tmp_path / "spec.toml")).arch == "sm_90"
+
+
+def test_calls_continue_each_other(tmp_path, capsys):
+    state = call(tmp_path, "--stage", "plan,tune16,anchors", "--layers", "M0,M2", "--seconds", "0")
+    assert "call again" in capsys.readouterr().out
+    assert not any(entry.schedules for entry in state.layers.values())
+    state = call(tmp_path, "--stage", "plan", "--layers", "M0,M2")
+    first = state.layers["M0"].plan_s
+    state = call(tmp_path, "--stage", "plan,anchors", "--layers", "M0,M2")
+    assert state.layers["M0"].plan_s == first
+    assert state.layers["M2"].samples["flush"]["anatune:plan"]
+    with pytest.raises(SystemExit, match="is of NVIDIA H200"):
+        call(tmp_path, "--hw", "rtx3090")
+
+
+class Trouble(DrySystem):
+    """A machine on which something goes wrong."""
+
+    def __init__(self, problem):
+        super().__init__(anatune.hardware("h200"))
+        self.problem, self.benched = problem, []
+
+    def bench(self, layer, dtype, schedules, notes):
+        self.benched.append((layer.name, sorted(schedules)))
+        if layer.name == "M0" and "16" in schedules:
+            raise self.problem
+        return super().bench(layer, dtype, schedules, notes)
+
+    def tune(self, layer, dtype, spec, trials, records, budget_s):
+        other = anatune.plan(layer.workload(), spec, 2, distinct=True).schedules[1]
+        return Found(other, trials, 0)
+
+
+def trouble(tmp_path, problem):
+    options = device_gpu._parser().parse_args(["--state", str(tmp_path), "--layers", "M0,M2", "--rounds", "1"])
+    assert isinstance(options, argparse.Namespace)
+    system = Trouble(problem)
+    return system, device_gpu.Run(system, options)
+
+
+def test_a_failing_layer_is_noted_and_the_others_go_on(tmp_path, capsys):
+    _, run = trouble(tmp_path, RunError("no memory"))
+    run.stages(["plan", "tune16", "anchors"])
+    assert run.state.layers["M0"].notes == ["M0 float32 anchors: no memory"]
+    assert run.state.layers["M2"].samples["warm"]
+    assert "no memory" in capsys.readouterr().out
+
+
+def test_a_device_that_disappears_ends_the_call_and_keeps_what_is_known(tmp_path):
+    _, run = trouble(tmp_path, DeviceError("the GPU is gone"))
+    with pytest.raises(DeviceError, match="gone"):
+        run.stages(["plan", "tune16", "anchors"])
+    assert State.open(run.path, run.state.device, "sm_90").layers["M2"].schedules
+
+
+def test_a_kernel_that_breaks_the_device_is_left_out_from_then_on(tmp_path):
+    system, run = trouble(tmp_path, FaultedError("anatune:16", "illegal address"))
+    with pytest.raises(SystemExit, match="left out from now on"):
+        run.stages(["plan", "tune16", "anchors"])
+    again = device_gpu.Run(system, run._options)
+    again.stages(["anchors"])
+    assert system.benched == [("M0", ["16", "plan"]), ("M0", ["plan"]), ("M2", ["16", "plan"])]
+
+
+@pytest.mark.parametrize("arguments", [["--stage", "rest"], ["--dtypes", "int4"], ["--layers", "Q1", "--dry-run"]])
+def test_unknown_words_are_one_line(arguments, tmp_path):
+    with pytest.raises(SystemExit, match="is unknown, expected"):
+        device_gpu.main(["--state", str(tmp_path), *arguments])
+
+
+def test_without_a_gpu_it_ends_with_one_line(monkeypatch, tmp_path):
+    import system_gpu
+
+    def nothing(index):
+        raise DeviceError("no GPU can be used here: no driver")
+
+    monkeypatch.setattr(system_gpu, "open_device", nothing)
+    with pytest.raises(SystemExit, match=r"^device_gpu: no GPU can be used here: no driver$"):
+        device_gpu.main(["--state", str(tmp_path)])
+
+
+def test_a_damaged_state_is_one_line(tmp_path):
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(SystemExit, match="remove it or name another folder"):
+        call(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("M0", "float32"), ("R4", "float32"), ("M2", "bfloat16")])
+def test_rivals_compute_the_layer(name, dtype):
+    """PyTorch on the CPU computes what anatune's layer says, in its layout."""
+    pytest.importorskip("torch")
+    layer, notes = layers_gpu.LAYERS[name], []
+    workload = layer.workload(dtype)
+    inputs = random_inputs(workload, 0)
+    want = expected(workload, inputs).result
+    methods = rivals_gpu.Rivals("cpu").methods(layer, dtype, inputs, notes)
+    assert {method.split(":")[0] for method in methods} == {"torch"}
+    for method, read in methods.values():
+        method()
+        error = timing_gpu.relative_error(read().reshape(want.shape), want)
+        assert error < (1e-5 if dtype == "float32" else 1e-2)
+    assert not notes
+
+
+def test_winograd_is_told_from_its_name():
+    assert rivals_gpu.is_same_arithmetic(["ampere_sgemm_128x64_tn"])
+    assert not rivals_gpu.is_same_arithmetic(["void cudnn::winograd::generateWinogradTilesKernel"])
