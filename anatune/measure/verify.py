@@ -14,6 +14,7 @@ from anatune.errors import BuildError, DeviceError, RunError, SpaceError
 from anatune.measure.correctness import expected, random_inputs
 from anatune.measure.detect import detect_cpu
 from anatune.measure.kernel import Kernel
+from anatune.measure.rounding import operands_used
 from anatune.measure.verify_gpu import check_kernel
 
 __all__ = ["Verification", "build", "inspect", "verify"]
@@ -158,7 +159,7 @@ def _verify_gpu(schedule: Schedule, seed: int) -> Verification:
     except BuildError as error:
         return Verification(False, message=str(error))
     inputs = random_inputs(schedule.workload, seed)
-    want = expected(schedule.workload, inputs)
+    want = expected(schedule.workload, operands_used(schedule, inputs))
     try:
         answer = check_kernel(schedule.workload, kernel, inputs, want)
     except RunError as error:

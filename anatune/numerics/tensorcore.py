@@ -36,11 +36,12 @@ __all__ = [
 RULE_THREADS, RULE_SHARED, RULE_REGISTERS, RULE_COPIES, RULE_GRID = 1, 2, 3, 4, 5
 MOST_COPIES = 64
 """Copies of a thread and stage: they are unrolled, and code must fit the instruction cache."""
-BASE_REGISTERS = 38
-"""Addresses and loop counters: what ptxas reports above accumulators and two sets of fragments (sm_80, bf16, 64 x 64
-results a warp: 230 in all)."""
+BASE_REGISTERS = 18
+"""Loop counters and addresses. This and the weights in `registers_one` fit 147 kernels compiled for sm_80 to sm_90
+(16-bit and tf32, products and convolutions): 20 registers off on average, as the compiler keeps addresses in whatever
+registers are left; 5 off for 64 x 64 results a warp with wide copies."""
 LEAST_REGISTERS = 24
-"""Of these, how many are needed when registers are short."""
+"""Addresses and loop counters when registers are short."""
 STEP_INSTRUCTIONS = 24.0
 """Loop, ring index, barrier and address instructions of a warp and stage. Assumed."""
 STEP_CYCLES = 40.0
@@ -79,10 +80,11 @@ _STEPS = int(TensorCol.STEPS)
 
 
 @jit_inline
-def registers_one(m_mma: int, n_mma: int, k_mma: int, through_registers: int) -> int:
-    """Return the registers that a thread would like: accumulators, two sets of fragments, copies on their way."""
-    sets = 2 if k_mma > 1 else 1
-    return 4 * m_mma * n_mma + sets * (4 * m_mma + 2 * n_mma) + through_registers + BASE_REGISTERS
+def registers_one(m_mma: int, n_mma: int, k_mma: int, copies: int, guarded: int) -> int:
+    """Return the registers that a thread would like: accumulators, fragments (two sets from k_mma 2 on), addresses."""
+    accumulators, fragments = 4 * m_mma * n_mma, 4 * m_mma + 2 * n_mma
+    more = 3 * fragments // 4 if k_mma > 1 else 0
+    return BASE_REGISTERS + accumulators + 7 * fragments // 4 + more + copies // 2 + 3 * k_mma + 10 * guarded
 
 
 @jit_inline
@@ -168,6 +170,7 @@ def run_products(
         # resources and rules
         most_copies = 0
         through_registers = 0
+        all_copies = 0
         copy_slots = 0.0
         copy_lines = 0.0
         fill_bytes = 0.0
@@ -176,6 +179,7 @@ def run_products(
             width = points[i, 7 + t]
             copies = ceil_div(edge * block_k // width, threads)
             most_copies = max(most_copies, copies)
+            all_copies += copies
             issued = math.ceil(edge * block_k / width / WARP)  # instructions of all warps
             cost = COPY_INSTRUCTIONS + product.address[t]
             if width * product.element_bytes < 4:
@@ -192,8 +196,9 @@ def run_products(
         shared_bytes = shared_bytes_one(block_m, block_n, block_k, warps, n_mma, stages, product.element_bytes)
         accumulators = 4 * m_mma * n_mma
         cap = gpu.register_cap[min(warps, gpu.register_cap.shape[0] - 1)]
-        need = accumulators + 4 * m_mma + 2 * n_mma + through_registers + LEAST_REGISTERS
-        registers = min(registers_one(m_mma, n_mma, k_mma, through_registers), cap)
+        need = accumulators + 4 * m_mma + 2 * n_mma + through_registers // 2 + LEAST_REGISTERS
+        guarded = 1 if product.address[0] + product.address[1] > 0 else 0
+        registers = min(registers_one(m_mma, n_mma, k_mma, all_copies, guarded), cap)
         if known.shape[0] > 0:
             registers = int(known[0, i])
             shared_bytes = int(known[1, i])
