@@ -42,6 +42,19 @@ CLBLAST_UNROLL = 512
 """Unroll depth that stands for CLBlast's fully unrolled KWI loop."""
 
 
+CLBLAST_KNOBS = (
+    "GEMMK", "KREG", "MWG", "NWG", "KWG", "MDIMC", "NDIMC", "MDIMA", "NDIMB", "KWI", "VWM", "VWN", "STRM", "STRN",
+    "SA", "SB",
+)  # fmt: skip
+OTHER_KNOBS = {
+    "ansor": (),
+    "autotvm": ("unroll_explicit",),
+    "tophub": (),
+    "clblast": ("GEMMK", "KREG", "MDIMA", "NDIMB", "STRM", "STRN", "SA", "SB"),
+}
+"""Tuner -> its parameters that a point of the template does not hold."""
+
+
 @dataclass(frozen=True)
 class Group:
     """All recorded points of one workload on one device in one table."""
@@ -59,6 +72,14 @@ class Group:
     """(num_points,): NaN where the trial failed."""
     unbiased: NDArray[np.bool_]
     """(num_points,): part of an unbiased sample of the tuner's space."""
+    spread: NDArray[np.float64]
+    """(num_points,): standard deviation over mean of the repeated runs, NaN where it is not recorded."""
+    num_runs: NDArray[np.float64]
+    """(num_points,): repeated runs, NaN where it is not recorded."""
+    others: dict[str, NDArray[np.int64]]
+    """Parameters of the tuner that the points do not hold -> (num_points,)."""
+    knobs: dict[str, NDArray[np.int64]]
+    """All parameters of the tuner, where they are not tiles -> (num_points,); empty otherwise."""
 
 
 def table_files(folder: Path) -> list[Path]:
@@ -104,6 +125,13 @@ def _integers(frame: pd.DataFrame, column: str, default: int) -> NDArray[np.int6
     if column not in frame:
         return np.full(len(frame), default, dtype=np.int64)
     return pd.to_numeric(frame[column], errors="coerce").fillna(default).astype(np.int64).to_numpy()
+
+
+def _numbers(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    """Return a column as numbers, NaN where it is missing or blank."""
+    if column not in frame:
+        return np.full(len(frame), np.nan)
+    return pd.to_numeric(frame[column], errors="coerce").to_numpy(dtype=float)
 
 
 def _with_unroll_and_widths(tiles: Sequence[NDArray[np.int64]], frame: pd.DataFrame) -> NDArray[np.int64]:
@@ -193,7 +221,7 @@ def _kind(frame: pd.DataFrame) -> str | None:
     return None
 
 
-def load_groups(folder: Path, notes: list[str] | None = None) -> Iterator[Group]:
+def load_groups(folder: Path, notes: list[str] | None = None, *, whole: bool = False) -> Iterator[Group]:
     """Yield every group of recorded GPU points in `folder`, table by table.
 
     Parameters
@@ -202,6 +230,8 @@ def load_groups(folder: Path, notes: list[str] | None = None) -> Iterator[Group]
         Folder of CSV tables; any of them may be missing, others in it are left alone.
     notes : list of str, optional
         What was left out, and why, is appended here.
+    whole : bool
+        Keep the CLBlast rows that do not stage both operands, too: the tuner's whole space.
     """
     notes = notes if notes is not None else []
     for path in table_files(folder):
@@ -213,16 +243,16 @@ def load_groups(folder: Path, notes: list[str] | None = None) -> Iterator[Group]
             continue
         kind = _kind(frame)
         if kind is not None:
-            yield from _groups(frame, table, kind, notes)
+            yield from _groups(frame, table, kind, notes, whole)
 
 
-def _usable(frame: pd.DataFrame, table: str, kind: str, notes: list[str]) -> pd.DataFrame:
+def _usable(frame: pd.DataFrame, table: str, kind: str, notes: list[str], whole: bool) -> pd.DataFrame:
     """Drop the rows that the template does not describe or that appear twice."""
     total = len(frame)
     frame = frame[frame["gpu"].notna()]
     if kind == "clblast":
         for column, value in (("SA", 1), ("SB", 1), ("GEMMK", 0)):
-            if column in frame:
+            if column in frame and not whole:
                 frame = frame[frame[column] == value]
         if len(frame) < total:
             notes.append(f"{table}: {total - len(frame)} rows do not stage both operands (SA, SB), left out")
@@ -252,8 +282,8 @@ def _unbiased(frame: pd.DataFrame, kind: str) -> NDArray[np.bool_]:
     return np.ones(len(frame), dtype=bool)
 
 
-def _groups(frame: pd.DataFrame, table: str, kind: str, notes: list[str]) -> Iterator[Group]:
-    frame = _usable(frame, table, kind, notes)
+def _groups(frame: pd.DataFrame, table: str, kind: str, notes: list[str], whole: bool) -> Iterator[Group]:
+    frame = _usable(frame, table, kind, notes, whole)
     frame = frame.assign(gpu=frame["gpu"].astype(str), workload_id=frame["workload_id"].astype(str))
     for device, of_device in frame.groupby("gpu", sort=True):
         try:
@@ -290,7 +320,13 @@ def _groups(frame: pd.DataFrame, table: str, kind: str, notes: list[str]) -> Ite
             time_s = np.where(failed, np.nan, pd.to_numeric(rows["time_s"], errors="coerce").to_numpy(float))
             time_s[~(time_s > 0)] = np.nan
             unbiased = _unbiased(rows, kind)
+            runs = "n_times" if "n_times" in rows else "n_ok"
+            others = {name: _integers(rows, name, 0)[fine] for name in OTHER_KNOBS[kind] if name in rows}
+            knobs = {
+                name: _integers(rows, name, 0)[fine] for name in CLBLAST_KNOBS if kind == "clblast" and name in rows
+            }
             yield Group(
                 table, kind, str(device), str(workload_id), workload, hardware,
-                points[fine], time_s[fine], unbiased[fine],
+                points[fine], time_s[fine], unbiased[fine], _numbers(rows, "cv")[fine], _numbers(rows, runs)[fine],
+                others, knobs,
             )  # fmt: skip

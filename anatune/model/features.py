@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.workload import DTYPE_BYTES
+from anatune.errors import SpaceError
 from anatune.model.gpu_model import GpuModel
 from anatune.numerics.columns import Col
 from anatune.numerics.cpu_columns import CpuCol
@@ -60,17 +61,38 @@ class FeatureTable(NamedTuple):
     values: Floats
 
 
-def feature_table(model: GpuModel | CpuModel, points: Integers) -> FeatureTable:
-    """Return the features of `points`, (num_points, columns of the model's space) int64."""
+def feature_table(model: Any, points: Integers) -> FeatureTable:
+    """Return the features of `points`, (num_points, columns of the model's space) int64.
+
+    `model` is a GpuModel, a CpuModel, or has a method ``feature_table(points)`` of its own.
+
+    Raises
+    ------
+    SpaceError
+        The model has no features.
+    """
     points = np.atleast_2d(points)
     if isinstance(model, GpuModel):
         return _gpu_table(model, points)
-    return _cpu_table(model, points)
+    if hasattr(model, "raw_columns"):
+        return _cpu_table(model, points)
+    if not hasattr(model, "feature_table"):
+        if hasattr(model, "model"):  # a list of points, a corrected model
+            return feature_table(model.model, points)
+        raise SpaceError(f"no features of points of {type(model).__name__}, expected a GpuModel or a CpuModel")
+    table: FeatureTable = model.feature_table(points)
+    return table
 
 
 def _log2(values: Any) -> Floats:
     """Return base-2 logarithms; what is not positive counts as 2^-30."""
     return np.log2(np.maximum(np.asarray(values, dtype=np.float64), 2.0**-30))
+
+
+def _evenness(counts: Floats) -> Floats:
+    """Return log2 of the largest power of two that divides each count: what alignment and fast division depend on."""
+    whole = counts.astype(np.int64)
+    return np.log2((whole & -whole).astype(np.float64))
 
 
 def _factors(model: Any, points: Integers, axis: str) -> dict[str, Floats]:
@@ -143,6 +165,8 @@ def _gpu_table(model: GpuModel, points: Integers) -> FeatureTable:
         columns[f"s{place}_results"] = _log2(vthread * inner * outer)
         columns[f"s{place}_inner"] = _log2(inner)
         columns[f"s{place}_tile"] = _log2(thread * vthread * inner * outer)
+        columns[f"s{place}_thread_even"] = _evenness(thread)
+        columns[f"s{place}_block_even"] = _evenness(given.get("block", one))
     reduction = [axis.name for axis in workload.reduction_axes]
     reduction = [reduction[0], *reduction[:0:-1]] if reduction else []
     for place in range(_REDUCTION_SHOWN):

@@ -10,22 +10,50 @@ Source: [RW] (Rasmussen, Williams: Gaussian Processes for Machine Learning) Alg.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-from anatune.search.features import Features, Similarity
 
 __all__ = ["Batch", "Correction"]
 
 Floats = NDArray[np.float64]
 
+
+class Similarity(Protocol):
+    """Prior covariance of the residuals of points, with the attributes `variance` and `noise_std`."""
+
+    @property
+    def variance(self) -> float:
+        """Prior variance of one residual, without noise."""
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of what two measurements of one point differ by."""
+
+    def covariance(self, one: Any, many: Any) -> Floats:
+        """Return the covariance of one point (a batch of one row) with each of many."""
+
+
+class Batched(Protocol):
+    """Features of a batch of points."""
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+
+    def joined(self, others: Sequence[Any]) -> Any:
+        """Return the points of this batch and then those of the others as one batch."""
+
+
+_F = TypeVar("_F", bound=Batched)
+
 _CLIP = 0.25
 """Residuals count at most this much beyond the median one: a kernel that spills is slow by a factor, not by a trend."""
 
 
-class Batch:
+class Batch(Generic[_F]):
     """Candidates whose posterior is kept up to date.
 
     Parameters
@@ -36,9 +64,9 @@ class Batch:
         Their covariance.
     """
 
-    def __init__(self, features: Features, similarity: Similarity) -> None:
+    def __init__(self, features: _F, similarity: Similarity) -> None:
         self.features = features
-        size = len(features.kernel)
+        size = features.size
         self._similarity = similarity
         self._weights: Floats = np.empty((16, size))
         self._known = 0
@@ -54,7 +82,7 @@ class Batch:
         """Posterior variance of the residuals, (candidates,)."""
         return np.maximum(self._left, 0.0)
 
-    def extend(self, factor: Floats, observed: list[Features]) -> None:
+    def extend(self, factor: Floats, observed: list[_F]) -> None:
         """Take in the observations it does not know yet; `factor` is the Cholesky factor of all of them."""
         for number in range(self._known, len(observed)):
             if number == len(self._weights):
@@ -67,18 +95,21 @@ class Batch:
             self._known = number + 1
 
 
-class Correction:
+class Correction(Generic[_F]):
     """Residuals of observed points, and what they say of others.
 
     Parameters
     ----------
     similarity
         Covariance of residuals.
+    clip : float
+        Residuals count at most this much beyond the median one.
     """
 
-    def __init__(self, similarity: Similarity) -> None:
+    def __init__(self, similarity: Similarity, clip: float = _CLIP) -> None:
         self.similarity = similarity
-        self.observed: list[Features] = []
+        self._clip = clip
+        self.observed: list[_F] = []
         self._factor: Floats = np.zeros((16, 16))
         self._covariance: Floats = np.zeros((16, 16))
 
@@ -87,20 +118,13 @@ class Correction:
         """Cholesky factor of the covariance of the observations."""
         return self._factor[: len(self.observed), : len(self.observed)]
 
-    def observe(self, features: Features) -> int:
+    def observe(self, features: _F) -> int:
         """Add an observation (a batch of one row), with or without a value later; return its number."""
         number = len(self.observed)
         if number == len(self._factor):
             grow = ((0, number), (0, number))
             self._factor, self._covariance = np.pad(self._factor, grow), np.pad(self._covariance, grow)
-        known = [*self.observed, features]
-        together = Features(
-            np.concatenate([one.kernel for one in known]),
-            np.concatenate([one.tiles for one in known]),
-            np.concatenate([one.shares for one in known]),
-            np.concatenate([one.packs for one in known]),
-            np.concatenate([one.loops for one in known]),
-        )
+        together = self.observed[0].joined([*self.observed[1:], features]) if self.observed else features
         row = self.similarity.covariance(features, together)
         row[-1] += self.similarity.noise_std**2
         self._covariance[number, : number + 1] = self._covariance[: number + 1, number] = row
@@ -124,7 +148,7 @@ class Correction:
         known = np.array(sorted(values), dtype=np.int64)
         residuals = np.array([values[number] for number in known.tolist()])
         middle = float(np.median(residuals))
-        residuals = np.clip(residuals - middle, -_CLIP, _CLIP)
+        residuals = np.clip(residuals - middle, -self._clip, self._clip)
         inside = self._covariance[np.ix_(known, known)]
         both = np.linalg.solve(inside, np.column_stack([residuals, np.ones(len(known))]))
         mean = float(both[:, 0].sum() / both[:, 1].sum())  # generalised least squares

@@ -11,6 +11,7 @@ choices : packed tensors; the innermost loop of each level; whether the outer lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,15 @@ class Features(NamedTuple):
     shares: Floats
     packs: Integers
     loops: Integers
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+        return len(self.kernel)
+
+    def joined(self, others: Sequence[Features]) -> Features:
+        """Return the points of this batch and then those of the others as one batch."""
+        return Features(*(np.concatenate(parts) for parts in zip(self, *others, strict=True)))
 
     def row(self, at: int) -> Features:
         """Return one point as a batch."""

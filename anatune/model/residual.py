@@ -1,0 +1,259 @@
+"""What the analytical model gets wrong, learned from measurements: LightGBM on log(measured / predicted).
+
+What counts is the order of the schedules of one workload on one device, so each such group has an offset of its own
+that training takes out (fixed effects): after every tree the mean error of a group is subtracted, and what remains is
+clipped (Huber's loss), because a kernel that spills is slow by a factor that says nothing about the others.
+
+The correction fades out where a point's features lie outside the range that training saw: there the answer is the
+analytical one. Failed trials have no time and never enter the regression; whether a trial fails is a target of its own.
+
+Source: LightGBM [Ke17]; Huber's loss [Huber64]. Training is deterministic: one thread, fixed seeds.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.errors import MissingDependencyError
+
+__all__ = ["Correction", "ResidualModel", "ResidualOptions", "import_lightgbm"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_MIN_GROUP = 10
+"""Fewest measured points of a group that training uses."""
+_MARGIN = 0.05
+"""Share of a feature's range by which a point may lie outside of it and still count as inside."""
+_OUTSIDE_SHARE = 0.1
+"""Share of the features outside their ranges at which nothing of the correction is left."""
+_MIN_FAILED = 20
+"""Fewest failed trials from which their classifier is trained."""
+
+
+class ResidualOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of `ResidualModel`; defaults: leave-one-workload-out on the recorded Ansor and AutoTVM tables.
+
+    Attributes
+    ----------
+    num_trees, num_leaves, learning_rate, min_leaf_rows, feature_share, row_share, ridge, num_bins
+        As LightGBM's num_iterations, num_leaves, learning_rate, min_data_in_leaf, feature_fraction, bagging_fraction,
+        lambda_l2 and max_bin.
+    num_members : int
+        Models of an ensemble, with different seeds; how far they differ is part of the uncertainty.
+    clip : float
+        Errors of log time count at most this much.
+    group_rows : int
+        Rows drawn of a group, at most: no workload outvotes the others.
+    update_trees, update_leaves : int
+        Size of what `ResidualModel.update` adds.
+    """
+
+    num_trees: int = 150
+    num_leaves: int = 31
+    learning_rate: float = 0.08
+    min_leaf_rows: int = 60
+    feature_share: float = 0.4
+    row_share: float = 0.7
+    ridge: float = 5.0
+    num_bins: int = 63
+    num_members: int = 2
+    clip: float = 0.3
+    group_rows: int = 500
+    update_trees: int = 30
+    update_leaves: int = 7
+
+
+class Correction(NamedTuple):
+    """What a `ResidualModel` says about points.
+
+    Attributes
+    ----------
+    log_ratio : (num_points,) float64
+        What to add to the logarithm of the analytical time; 0 where support is 0.
+    std : (num_points,) float64
+        Standard deviation of the corrected logarithm.
+    support : (num_points,) float64
+        Share of the correction that is used, in [0, 1].
+    failure : (num_points,) float64
+        Probability that the trial fails, in [0, 1]; 0 where too few failures were seen.
+    """
+
+    log_ratio: Floats
+    std: Floats
+    support: Floats
+    failure: Floats
+
+
+def import_lightgbm() -> ModuleType:
+    """Return the package lightgbm.
+
+    Raises
+    ------
+    MissingDependencyError
+        It is not installed.
+    """
+    try:
+        import lightgbm
+    except ImportError:
+        raise MissingDependencyError(
+            "the learned correction needs the package lightgbm, which is not installed; pip install 'anatune[learn]'"
+        ) from None
+    module: ModuleType = lightgbm
+    return module
+
+
+class ResidualModel:
+    """Learns log(measured / predicted) from features of points; like scikit-learn's estimators.
+
+    Fitted attributes: ``names_`` (features), ``members_`` (boosters), ``failures_`` (a booster or None), ``low_`` and
+    ``high_`` (range of each feature), ``noise_`` (what stays unexplained), ``delta_`` (what `update` adds).
+    Guarantees: the same rows in any order give the same model up to the order of equal rows; no global state.
+    """
+
+    def __init__(self, options: ResidualOptions | None = None) -> None:
+        self.options = options or ResidualOptions()
+
+    def fit(self, features: Floats, names: tuple[str, ...], log_ratio: Floats, groups: Integers) -> ResidualModel:
+        """Train from measurements.
+
+        Parameters
+        ----------
+        features : (num_rows, num_features) float64
+        names : tuple of str
+            Names of the features.
+        log_ratio : (num_rows,) float64
+            log(measured / predicted); NaN where the trial failed.
+        groups : (num_rows,) int64
+            Rows of one workload on one device have the same number.
+
+        Raises
+        ------
+        ValueError
+            No group has as many as 10 measured rows.
+        """
+        lgb = import_lightgbm()
+        chosen = _draw(log_ratio, groups, self.options.group_rows)
+        if not len(chosen):
+            raise ValueError(f"no workload has {_MIN_GROUP} measured points, expected at least one")
+        x, y, group = features[chosen], log_ratio[chosen], np.unique(groups[chosen], return_inverse=True)[1]
+        self.names_ = tuple(names)
+        self.low_, self.high_ = x.min(axis=0), x.max(axis=0)
+        self.members_ = [
+            self._train(lgb, x, y, group, seed, self.options.num_trees, self.options.num_leaves)
+            for seed in range(self.options.num_members)
+        ]
+        left = _centred(y - self._mean(x), group)
+        self.noise_ = float(np.sqrt(np.mean(np.square(np.clip(left, -1.0, 1.0)))))
+        self.failures_ = self._train_failures(lgb, features, np.isnan(log_ratio))
+        self.delta_: Any = None
+        return self
+
+    def update(self, features: Floats, log_ratio: Floats, groups: Integers) -> ResidualModel:
+        """Refit the part that follows new measurements: a few trees on what the fitted model leaves; milliseconds.
+
+        Each call replaces the last one's trees, so `features` are all rows of the session, in any order.
+        """
+        lgb = import_lightgbm()
+        good = np.isfinite(log_ratio)
+        self.delta_ = None
+        if int(good.sum()) >= 2 * _MIN_GROUP:
+            x, group = features[good], np.unique(groups[good], return_inverse=True)[1]
+            left = log_ratio[good] - self._mean(x)
+            self.delta_ = self._train(
+                lgb, x, left, group, 0, self.options.update_trees, self.options.update_leaves, min_leaf=5, ridge=1.0
+            )
+        return self
+
+    def predict(self, features: Floats) -> Correction:
+        """Return what the model says about points of these features, (num_points, num_features)."""
+        features = np.atleast_2d(features)
+        each = np.array([_raw(member, features) for member in self.members_])
+        support = self._support(features)
+        log_ratio = each.mean(axis=0) * support
+        if self.delta_ is not None:
+            log_ratio = log_ratio + _raw(self.delta_, features)
+        spread = each.std(axis=0) if len(each) > 1 else np.zeros(len(features))
+        std = np.sqrt(np.square(self.noise_) + np.square(spread) + np.square((1.0 - support) * 2.0 * self.noise_))
+        failure = (
+            np.zeros(len(features)) if self.failures_ is None else 1.0 / (1.0 + np.exp(-_raw(self.failures_, features)))
+        )
+        return Correction(log_ratio, std, support, failure)
+
+    def _mean(self, features: Floats) -> Floats:
+        mean: Floats = np.mean([_raw(member, features) for member in self.members_], axis=0)
+        return mean
+
+    def _support(self, features: Floats) -> Floats:
+        """Return 1 inside the ranges of training, falling to 0 where a tenth of the features lie outside."""
+        margin = _MARGIN * (self.high_ - self.low_) + 1e-9
+        outside = ((features < self.low_ - margin) | (features > self.high_ + margin)).mean(axis=1)
+        support: Floats = np.clip(1.0 - outside / _OUTSIDE_SHARE, 0.0, 1.0)
+        return support
+
+    def _train(
+        self, lgb: Any, x: Floats, y: Floats, group: Integers, seed: int, num_trees: int, num_leaves: int,
+        min_leaf: int | None = None, ridge: float | None = None,
+    ) -> Any:  # fmt: skip
+        """Return a booster of `y` less the offset of each group."""
+        options = self.options
+        sizes = np.bincount(group)
+        weight = 1.0 / np.sqrt(sizes[group])  # workloads with many rows count more, but not in proportion
+        weight /= weight.mean()
+        total = np.bincount(group, weight)
+        y = _centred(y, group)
+
+        def gradient(raw: Floats, _: Any) -> tuple[Floats, Floats]:
+            error = raw - y
+            error -= (np.bincount(group, weight * error) / total)[group]
+            return np.clip(error, -options.clip, options.clip) * weight, weight
+
+        settings = {
+            "objective": gradient, "learning_rate": options.learning_rate, "num_leaves": num_leaves,
+            "min_data_in_leaf": options.min_leaf_rows if min_leaf is None else min_leaf,
+            "lambda_l2": options.ridge if ridge is None else ridge, "feature_fraction": options.feature_share,
+            "bagging_fraction": options.row_share, "bagging_freq": 1, "num_threads": 1, "verbose": -1, "seed": seed,
+            "deterministic": True, "force_row_wise": True, "max_bin": options.num_bins, "feature_pre_filter": False,
+        }  # fmt: skip
+        data = lgb.Dataset(x, y, params={"max_bin": options.num_bins, "verbose": -1, "feature_pre_filter": False})
+        return lgb.train(settings, data, num_trees)
+
+    def _train_failures(self, lgb: Any, features: Floats, failed: NDArray[np.bool_]) -> Any:
+        """Return a classifier of failed trials, None if there are too few of them or nothing else."""
+        if min(int(failed.sum()), int((~failed).sum())) < _MIN_FAILED:
+            return None
+        settings = {
+            "objective": "binary", "learning_rate": 0.1, "num_leaves": 15, "min_data_in_leaf": 20, "lambda_l2": 5.0,
+            "feature_fraction": 0.5, "num_threads": 1, "verbose": -1, "seed": 0, "deterministic": True,
+            "force_row_wise": True, "max_bin": self.options.num_bins,
+        }  # fmt: skip
+        return lgb.train(settings, lgb.Dataset(features, failed.astype(np.float64), params={"verbose": -1}), 60)
+
+
+def _raw(booster: Any, features: Floats) -> Floats:
+    result: Floats = np.asarray(booster.predict(features, raw_score=True, num_threads=1), dtype=np.float64)
+    return result
+
+
+def _centred(values: Floats, group: Integers) -> Floats:
+    """Return `values` less the median of their group."""
+    middle = np.array([np.median(values[group == number]) for number in range(int(group.max()) + 1)])
+    return values - middle[group]
+
+
+def _draw(log_ratio: Floats, groups: Integers, most: int) -> Integers:
+    """Return the rows that training uses: measured ones of groups with enough of them, a fixed draw of large ones."""
+    rng = np.random.default_rng(0)
+    rows: list[Integers] = []
+    for group in np.unique(groups):
+        own = np.flatnonzero((groups == group) & np.isfinite(log_ratio))
+        if len(own) > most:
+            own = np.sort(rng.choice(own, most, replace=False))
+        if len(own) >= _MIN_GROUP:
+            rows.append(own)
+    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
