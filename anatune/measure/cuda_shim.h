@@ -61,10 +61,13 @@ void shim_async_commit();
 void shim_async_wait(int groups_in_flight);
 void shim_misaligned(const void* pointer, int bytes) __attribute__((cold, noreturn));
 void shim_trap(const char* message) __attribute__((cold, noreturn));
+extern char shim_poison[64];  // what stands where nothing was written
 void* memcpy(void*, const void*, size_t);
 void* memset(void*, int, size_t);
 }
 static constexpr int warpSize = 32;
+// a loop of copies: a call of memset would keep the array out of registers
+#define SHIM_FILL(array) for (auto& element : array) element = *(decltype(&element))shim_poison;
 #define __syncthreads() shim_block_barrier(__LINE__)
 #define __trap() shim_trap("the kernel called __trap")
 

@@ -24,6 +24,7 @@
 struct Uint3 { unsigned x, y, z; };
 extern "C" {
 Uint3 threadIdx, blockIdx, blockDim = {1, 1, 1}, gridDim = {1, 1, 1};
+alignas(64) char shim_poison[64];
 void shim_kernel(void** arguments);  // made for each kernel: calls it
 extern const int shim_traced;        // it was compiled with -fsanitize=thread
 [[noreturn]] void shim_misaligned(const void* pointer, int bytes);
@@ -55,6 +56,7 @@ int num_regions;
 char *arena, *arena_end, *arena_next, *shared_arena, *shared_next;
 Region* slots[MAX_ARRAYS];
 int order, granule = 4;
+int poison = 0xff;  // NaN; in odd orders 0x7f: 3.4e38, which no maximum hides
 uint64_t seed;
 size_t dynamic_bytes, page;
 long num_barriers;
@@ -104,8 +106,6 @@ uint64_t random_bits() {  // splitmix64
 
 // ---- Memory ----
 
-int poison() { return order & 1 ? 0x7f : 0xff; }  // NaN; 3.4e38, which no maximum hides
-
 Region* region_of(const void* address, size_t margin) {
   const char* at = static_cast<const char*>(address);
   for (int i = 0; i < num_regions; ++i)
@@ -139,19 +139,19 @@ Region* new_region(const char* name, size_t bytes, char*& next, int fd, size_t p
 
 void clear_shared() {
   for (int i = 0; i < num_regions; ++i)
-    if (regions[i].shared) memset(regions[i].pages, poison(), size_t(regions[i].pages_end - regions[i].pages));
+    if (regions[i].shared) memset(regions[i].pages, poison, size_t(regions[i].pages_end - regions[i].pages));
 }
 
 void check_slack() {  // between an array and the page's end
   for (int i = 0; i < num_regions; ++i) {
     Region& r = regions[i];
     if (!r.writable) continue;
-    int fill = r.shared ? poison() : 0xff;
+    int fill = r.shared ? poison : 0xff;
     for (char* p = r.pages; p < r.pages_end; ++p) {
       if (p == r.begin) p = r.end;
       if (p < r.pages_end && static_cast<unsigned char>(*p) != fill)
-        fail("a thread of block %u wrote %zd bytes %s %s", blockIdx.x, p < r.begin ? r.begin - p : p - r.end,
-             p < r.begin ? "before" : "after", r.name);
+        fail("a thread of block %u wrote byte %td of %s, which has %td", blockIdx.x, p - r.begin, r.name,
+             r.end - r.begin);
     }
   }
 }
@@ -174,7 +174,7 @@ void on_signal(int number, siginfo_t* info, void*) {
   if (number != SIGSEGV && number != SIGBUS) fail("thread %d of block %u raised signal %d", current, blockIdx.x, number);
   const char* at = static_cast<const char*>(info->si_addr);
   for (int i = 0; i < num_threads; ++i)
-    if (fibers[i].stack && at >= fibers[i].stack - page && at < fibers[i].stack)
+    if (fibers[i].stack && at >= fibers[i].stack - STACK && at < fibers[i].stack)
       fail("thread %d of block %u needs more than %zu bytes of local memory", current, blockIdx.x, STACK);
   outside("reads or writes", at, 0);
 }
@@ -222,12 +222,12 @@ void prepare(int t) {
   Fiber& f = fibers[t];
   if (!f.stack) {
     char* low = static_cast<char*>(
-        mmap(nullptr, STACK + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        mmap(nullptr, 2 * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (low == MAP_FAILED) fail("no memory for the stacks of %d threads", num_threads);
-    mprotect(low, page, PROT_NONE);
-    f.stack = low + page;
+    mprotect(low, STACK, PROT_NONE);
+    f.stack = low + STACK;
   }
-  memset(f.stack + STACK - CLEARED_STACK, poison(), CLEARED_STACK);
+  memset(f.stack + STACK - CLEARED_STACK, poison, CLEARED_STACK);
 #if defined(__x86_64__) && !defined(SHIM_UCONTEXT)
   void** top = reinterpret_cast<void**>(f.stack + STACK);
   *--top = nullptr;
@@ -335,7 +335,7 @@ void shared_access(Region& r, const char* at, size_t bytes, bool writes) {
       fail("thread %d of block %u %s byte %zu of %s while an asynchronous copy of thread %d into it is in flight",
            current, blockIdx.x, writes ? "writes" : "reads", where, r.name, c.writer);
     if (!writes && c.written < block_epoch)
-      fail("thread %d of block %u reads byte %zu of %s, which nothing has written", current, blockIdx.x, where, r.name);
+      fail("thread %d of block %u reads byte %zu of %s, which nothing has written yet", current, blockIdx.x, where, r.name);
     if (!in_order(c.written, c.writer, c.warp_written))
       fail("race in block %u: thread %d %s byte %zu of %s, which thread %d wrote, without a barrier between them",
            blockIdx.x, current, writes ? "writes" : "reads", where, r.name, c.writer);
@@ -366,7 +366,7 @@ void result_access(Region& r, const char* at, size_t bytes, bool writes) {
     uint32_t& writer = r.writers[i];
     if (writer != me && (writer || !writes)) {
       if (!writer)
-        fail("thread %d of block %u reads byte %zu of %s, which nothing has written", current, blockIdx.x,
+        fail("thread %d of block %u reads byte %zu of %s, which nothing has written yet", current, blockIdx.x,
              i * size_t(granule), r.name);
       fail("race: thread %d of block %u %s byte %zu of %s, which thread %u of block %u wrote", current, blockIdx.x,
            writes ? "writes" : "reads", i * size_t(granule), r.name, (writer - 1) % MAX_THREADS,
@@ -432,7 +432,7 @@ void* shim_shared(int slot, const char* name, size_t bytes) {
   if (slot >= MAX_ARRAYS) fail("more than %d shared arrays", MAX_ARRAYS);
   if (!slots[slot]) {
     slots[slot] = new_region(name, bytes, shared_next, -1, 0, true);
-    memset(slots[slot]->pages, poison(), size_t(slots[slot]->pages_end - slots[slot]->pages));
+    memset(slots[slot]->pages, poison, size_t(slots[slot]->pages_end - slots[slot]->pages));
   }
   return slots[slot]->begin;
 }
@@ -520,6 +520,8 @@ int main(int argc, char** argv) {
   page = size_t(sysconf(_SC_PAGESIZE));
   int fd = atoi(argv[1]);
   order = atoi(argv[2]);
+  poison = order & 1 ? 0x7f : 0xff;
+  memset(shim_poison, poison, sizeof shim_poison);
   seed = strtoull(argv[3], nullptr, 10);
   gridDim.x = unsigned(atoi(argv[4]));
   num_threads = atoi(argv[5]);

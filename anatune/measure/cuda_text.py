@@ -1,6 +1,7 @@
 """CUDA C as text for a C++ compiler: what no macro of cuda_shim.h can turn into C++ is rewritten, line for line.
 
 - ``__shared__ float x[8];`` becomes a pointer to memory that the shim gives out, alone between guard pages.
+- ``float x[8];`` in the kernel is filled with what should not be there: registers that are used before they are set.
 - Inline PTX becomes calls: ``asm("op.a %0, [%1], 4;" : "=r"(x) : "r"(y));`` becomes ``ptx_op_a((x), (y), 4);``.
 - ``#include`` lines go; the shim is told which of NVIDIA's headers were asked for.
 """
@@ -26,6 +27,9 @@ _HEADERS = {
 _ALIGNED = r"(?:(?:alignas|__align__)\s*\(\s*\w+\s*\)\s*)?"
 _SHARED = re.compile(
     rf"(extern\s+)?(?:static\s+)?__shared__\s+{_ALIGNED}((?:(?:un)?signed\s+)?[\w:]+)\s+{_ALIGNED}(\w+)\s*((?:\[[^\]]*\])+)\s*;"
+)
+_LOCAL = re.compile(
+    rf"^[ \t]*{_ALIGNED}(?!return\b|extern\b)(?:(?:un)?signed\s+)?\w+\s+(\w+)\[[^\]]*\]\s*;", re.MULTILINE
 )
 _ASM = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile|__volatile__)?\s*\(")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -55,7 +59,7 @@ def cpp_source(kernel: CudaKernel, shim: str, *, traced: bool) -> str:
         raise RunError(f"the CUDA source has no function {kernel.name}")
     wanted = {_HEADERS[name] for name in _INCLUDE.findall(text) if name in _HEADERS}
     text = _INCLUDE.sub("", text)
-    text = _shared_arrays(_assembly(text))
+    text = _local_arrays(_shared_arrays(_assembly(text)), kernel.name)
     pointers = ", ".join(f"shim_any{{arguments[{place}]}}" for place in range(len(kernel.parameters)))
     architecture = int(re.sub(r"\D", "", kernel.arch) or 0) * 10
     return "\n".join(
@@ -94,6 +98,12 @@ def _shared_arrays(text: str) -> str:
         line = next(line for line in text.splitlines() if "__shared__" in line)
         raise RunError(f"this declaration of shared memory is not understood by the emulator: {line.strip():.80}")
     return text
+
+
+def _local_arrays(text: str, name: str) -> str:
+    body = [match.end() for match in re.finditer(rf"\b{re.escape(name)}\s*\(", text)][-1]
+    filled = _LOCAL.sub(r"\g<0> SHIM_FILL(\g<1>)", text[body:])
+    return text[:body] + filled
 
 
 def _assembly(text: str) -> str:

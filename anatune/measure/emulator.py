@@ -85,14 +85,12 @@ def _shim(command: str) -> _Shim:
             includes.append(f'#include "{name}"')
     (folder / "run.cpp").write_bytes((package / "cuda_shim_run.cpp").read_bytes())
     program = folder / "run.o"
-    flags = [*_FLAGS, "-march=native", "-ftrivial-auto-var-init=pattern"]
-    for flag in ("-ftrivial-auto-var-init=pattern", "-march=native"):  # older compilers, other processors
-        log = _compile(command, [*flags, "-O2", "-c", str(folder / "run.cpp"), "-o", str(program)])
-        if log is None:
-            break
-        flags.remove(flag)
-    else:
-        log = _compile(command, [*flags, "-O2", "-c", str(folder / "run.cpp"), "-o", str(program)])
+    flags = [*_FLAGS, "-march=native"]
+    command_line = ["-O2", "-c", str(folder / "run.cpp"), "-o", str(program)]
+    log = _compile(command, [*flags, *command_line])
+    if log is not None and "-march" in log:  # not every processor's compiler knows it
+        flags.pop()
+        log = _compile(command, [*flags, *command_line])
     if log is not None:
         raise RunError(f"{command} cannot compile anatune's CUDA shim: {log}; set CXX to a recent g++ or clang++")
     return _Shim(folder, program, tuple(flags), "\n".join(includes))

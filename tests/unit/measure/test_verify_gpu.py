@@ -1,0 +1,133 @@
+"""GPU schedules without a GPU: random legal points are right, and faults put into their kernels are found."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+sys.path.append(str(Path(__file__).parents[3] / "bench"))
+
+from gpu_mutants import mutants
+
+import anatune
+from anatune import batch_matmul, conv2d, matmul
+from anatune.codegen.gpu import cuda_kernel
+from anatune.core.operators import depthwise_conv2d, max_pool2d, reduction
+from anatune.errors import DeviceError, MissingDependencyError, RunError, SpaceError
+from anatune.measure import verify_gpu
+from anatune.measure.correctness import expected, random_inputs
+from anatune.measure.emulator import ALL_BLOCKS, compiler
+from anatune.measure.verify_gpu import check_kernel, spread_blocks
+from anatune.model.gpu_model import GpuModel
+
+try:
+    compiler()
+except MissingDependencyError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+WORKLOADS = {
+    "matmul": matmul(32, 48, 40),
+    "matmul epilogue": matmul(24, 32, 16, transpose_b=True, epilogue=("bias", "add", "relu")),
+    "matmul float16": matmul(32, 32, 32, dtype="float16"),
+    "matmul int8": matmul(32, 32, 32, dtype="int8"),
+    "batch_matmul": batch_matmul(3, 16, 24, 20, epilogue=("relu",)),
+    "conv2d stride padding": conv2d(1, 8, 11, 11, 8, 3, 3, stride=2, padding=1, epilogue=("bias", "relu")),
+    "conv2d dilation": conv2d(1, 4, 9, 8, 8, 3, 3, padding=2, dilation=2),
+    "conv2d groups": conv2d(2, 8, 6, 6, 12, 3, 3, padding=1, groups=2),
+    "conv2d NHWC": conv2d(1, 8, 7, 7, 8, 3, 3, padding=1, layout="NHWC", epilogue=("bias",)),
+    "depthwise": depthwise_conv2d(1, 8, 8, 8, 3, 3, padding=1, epilogue=("relu",)),
+    "max_pool2d": max_pool2d(1, 8, 9, 9, 3, 3, stride=2, padding=1),
+    "reduction": reduction((24, 60), axes=1),
+}
+
+
+def point(workload, seed, hardware="rtx3090", most_threads=256):
+    """Return a random schedule whose blocks have 2 to `most_threads` threads."""
+    for schedule in GpuModel(workload, anatune.hardware(hardware)).space.sample(200, seed):
+        if 1 < cuda_threads(schedule) <= most_threads:
+            return schedule
+    raise AssertionError("no such point")
+
+
+def cuda_threads(schedule):
+    return int(np.prod([tiles[2] for tiles in schedule.tiles.values() if len(tiles) == 5]))
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_random_points(name):
+    answer = anatune.verify(point(WORKLOADS[name], seed=sum(map(ord, name))))
+    assert answer.message == ""
+    assert answer.ok
+    assert answer.max_rel_error <= answer.tolerance
+
+
+@pytest.mark.parametrize("name", ["matmul epilogue", "conv2d stride padding", "max_pool2d"])
+def test_mutants_are_caught(name):
+    workload = WORKLOADS[name]
+    kernel = cuda_kernel(point(workload, seed=3))
+    inputs = random_inputs(workload)
+    want = expected(workload, inputs)
+    made = 0
+    for what, mutant in mutants(kernel):
+        made += 1
+        try:
+            answer = check_kernel(workload, mutant, inputs, want)
+        except RunError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+            continue
+        assert not answer.ok, what
+    assert made >= 3
+
+
+def test_orders_that_disagree_are_a_fault(monkeypatch):
+    """What the traced run does not look for: a result that depends on which thread comes first."""
+    workload = matmul(8, 8, 4)
+    kernel = cuda_kernel(point(workload, 0))
+    source = kernel.source
+    brace = source.index("{", source.rindex("main_kernel(")) + 1
+    late = "\n  static int order = -1;\n  if (order < 0) order = threadIdx.x;\n  int first = order;\n"
+    end = source.rindex("}")
+    spoilt = source[:brace] + late + source[brace:end] + "  if (first > 0) C_ptr[0] = 0.0f;\n}\n"
+    inputs = random_inputs(workload)
+    mutant = msgspec.structs.replace(kernel, source=spoilt)
+    monkeypatch.setattr(verify_gpu, "_TRACED_FLOP", 1.0)
+    answer = check_kernel(workload, mutant, inputs, expected(workload, inputs))
+    assert not answer.ok
+    assert "C[0, 0] is 0 instead of" in answer.message
+    assert answer.message.endswith("when threads run in descending order")
+
+
+def test_what_is_wrong_is_said():
+    workload = WORKLOADS["matmul"]
+    kernel = cuda_kernel(point(workload, 1))
+    inputs = random_inputs(workload)
+    want = expected(workload, inputs)
+    nothing = msgspec.structs.replace(kernel, source=kernel.source.replace("C_ptr[", "if (threadIdx.x > 9999) C_ptr["))
+    if nothing.source != kernel.source:
+        assert "is NaN or was never written" in check_kernel(workload, nothing, inputs, want).message
+    smaller = msgspec.structs.replace(kernel, grid=max(1, kernel.grid // 2))
+    answer = check_kernel(workload, smaller, inputs, want)
+    assert kernel.grid == 1 or "never written" in answer.message
+
+
+@pytest.mark.parametrize(("grid", "share"), [(1, 0.1), (7, 0.5), (1000, 0.01), (1000, 0.3), (50, 1.0), (50, 7.0)])
+def test_spread_blocks(grid, share):
+    blocks = spread_blocks(grid, share)
+    chosen = list(range(blocks.first, grid, blocks.stride))
+    assert chosen[-1] == grid - 1
+    assert min(grid, max(1, grid * share)) - 1 <= len(chosen) <= max(1, 2 * grid * share)
+    assert share < 1 or blocks == ALL_BLOCKS
+
+
+def test_refusals():
+    schedule = point(WORKLOADS["matmul"], 1)
+    with pytest.raises(DeviceError, match=r"schedule is for .*3090, but kernels are called on CPUs only"):
+        anatune.build(schedule)
+    with pytest.raises(SpaceError, match="expected a Schedule"):
+        anatune.verify("matmul")
+    broken = msgspec.structs.replace(schedule, tiles={**schedule.tiles, "i": (7, 1, 1, 1, 1)})
+    with pytest.raises(SpaceError):
+        anatune.verify(broken)
