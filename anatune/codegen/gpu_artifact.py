@@ -15,14 +15,11 @@ from anatune.codegen.gpu_probes import multiply_add
 from anatune.codegen.nvrtc import CompilerFacts, Cubin
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
 from anatune.errors import BuildError, RunError, SpaceError
 
 __all__ = ["GpuArtifact", "build_reference", "build_schedule", "check_resources", "read_image", "write_artifact"]
 
 _REFERENCE_CHAINS, _REFERENCE_WARPS, _REFERENCE_BLOCKS_PER_SM = 8, 8, 2
-_TF32_EPS = 2.0**-10
-"""Distance from 1 to the next tf32 number. Source: [PTX-ISA] Sec. 5.2.3, 10 bits of mantissa."""
 
 
 class GpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,8 +43,6 @@ class GpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Blocks of the grid, threads of a block; both along x.
     shared_bytes, dynamic_shared_bytes : int
         Shared memory of a block; the part of it that the launch asks for.
-    operand_eps : float
-        The kernel rounds its operands to numbers this far apart at 1 (tf32); 0 if it takes them as they are.
     facts : CompilerFacts
         What the compiler said.
     """
@@ -63,11 +58,10 @@ class GpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block: int
     shared_bytes: int
     dynamic_shared_bytes: int
-    operand_eps: float
     facts: CompilerFacts
 
 
-def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path, *, operand_eps: float = 0.0) -> GpuArtifact:
+def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifact:
     """Write a cubin into `folder`, under a name that its contents give, and return its artifact.
 
     Raises
@@ -93,7 +87,6 @@ def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path, *, operand_ep
         block=kernel.block,
         shared_bytes=cubin.facts.shared_bytes + kernel.dynamic_shared_bytes,
         dynamic_shared_bytes=kernel.dynamic_shared_bytes,
-        operand_eps=operand_eps,
         facts=cubin.facts,
     )
 
@@ -114,8 +107,7 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Gpu
         It cannot be generated or compiled; TVM or NVRTC is not installed.
     """
     kernel = cuda_kernel(schedule)
-    tf32 = schedule.template == TENSOR_CORES and schedule.workload.dtype == "float32"
-    artifact = write_artifact(kernel, compile_kernel(kernel), folder, operand_eps=_TF32_EPS if tf32 else 0.0)
+    artifact = write_artifact(kernel, compile_kernel(kernel), folder)
     assert isinstance(schedule.hardware, GpuSpec)
     check_resources(artifact, schedule.hardware)
     return artifact

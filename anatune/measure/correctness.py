@@ -33,7 +33,6 @@ __all__ = [
     "random_inputs",
     "reference",
     "tolerance",
-    "with_rounded_operands",
 ]
 
 Array = NDArray[Any]
@@ -160,16 +159,6 @@ def expected(workload: Workload, inputs: Mapping[str, Array]) -> Expected:
     largest = float(max(result.max(), -result.min()))
     scale = max(largest, _spread(workload, inputs)) or 1.0
     return Expected(result, scale, tolerance(workload, scale))
-
-
-def with_rounded_operands(want: Expected, operand_eps: float) -> Expected:
-    """Return what is expected of a kernel that rounds its operands (tf32) to numbers `operand_eps` apart at 1.
-
-    Rounding an operand errs by at most half an eps of it, evenly: a product by ``0.41 * eps`` of itself, as a standard
-    deviation, and a sum of products of mean zero by as much of its own spread, which is at most the scale. The factor
-    is that of `tolerance`.
-    """
-    return want._replace(tolerance=want.tolerance + _SUM_FACTOR * operand_eps)
 
 
 def tolerance(workload: Workload, scale: float = 1.0) -> float:

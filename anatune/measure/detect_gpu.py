@@ -1,18 +1,17 @@
-"""The present machine's NVIDIA GPUs, read through NVIDIA's cuda-bindings where that package is installed."""
+"""The present machine's NVIDIA GPUs, read through cuda-bindings or pycuda, whichever is installed and works."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
 from anatune.core.hardware import GpuSpec
 from anatune.core.hardware_files import load_spec_file
-from anatune.errors import DeviceError, SpecError
+from anatune.errors import DeviceError, RunError, SpecError
+from anatune.measure.gpu_backends import NO_GPU, Backend, make_backend
 from anatune.resources import data_folder
 
 __all__ = ["detect_gpus", "gpu_detection"]
@@ -23,45 +22,30 @@ def detect_gpus() -> list[GpuSpec]:
     return gpu_detection()[0]
 
 
-def gpu_detection(driver: Any = None) -> tuple[list[GpuSpec], str]:
+def gpu_detection(driver: Backend | str | None = None) -> tuple[list[GpuSpec], str]:
     """Return the specs of the NVIDIA GPUs of this machine and how they were found, or why there are none.
 
     Parameters
     ----------
-    driver
-        The module ``cuda.bindings.driver``, or something that behaves alike; imported by default.
+    driver : Backend or str, optional
+        Driver calls, or the name of a backend; by default the backend that works.
     """
-    if driver is None:
-        try:
-            driver = importlib.import_module("cuda.bindings.driver")
-        except ImportError:
-            return [], "NVIDIA's Python package is not installed: pip install cuda-bindings"
     try:
-        _call(driver, "cuInit", 0)
-        count = int(_call(driver, "cuDeviceGetCount"))
-        specs = [_gpu_spec(driver, _call(driver, "cuDeviceGet", index)) for index in range(count)]
-    except (DeviceError, SpecError, AttributeError, RuntimeError, OSError) as error:  # also too old a package
-        return [], f"no NVIDIA GPU can be asked: {error}"
-    return specs, f"{count} found through cuda-bindings" if count else "the NVIDIA driver reports no device"
+        backend = make_backend(driver) if driver is None or isinstance(driver, str) else driver
+        count = backend.count()
+        specs = [_gpu_spec(backend, index) for index in range(count)]
+    except (DeviceError, RunError, SpecError) as error:
+        return [], str(error).removeprefix(NO_GPU)
+    return specs, f"{count} found through {backend.name}" if count else "the NVIDIA driver reports no device"
 
 
-def _call(driver: Any, function: str, *arguments: Any) -> Any:
-    """Call the driver and return its one result (None for a bare status)."""
-    status, *results = getattr(driver, function)(*arguments)
-    if int(status) != 0:
-        raise DeviceError(f"{function} answered {getattr(status, 'name', status)}")
-    return results[0] if results else None
-
-
-def _gpu_spec(driver: Any, device: Any) -> GpuSpec:
+def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
     """Return the packaged spec nearest to a device, with the device's own attributes in it."""
 
     def ask(name: str) -> int:
-        attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(_call(driver, "cuDeviceGetAttribute", attribute, device))
+        return backend.attribute(index, name)
 
-    raw = _call(driver, "cuDeviceGetName", 256, device)
-    product = (raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)).strip("\0 ")
+    product = backend.device_name(index)
     major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
     num_sms, clock_hz = ask("MULTIPROCESSOR_COUNT"), ask("CLOCK_RATE") * 1e3
     near = _nearest_gpu(product, 10 * major + minor, num_sms)

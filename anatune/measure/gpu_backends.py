@@ -18,6 +18,7 @@ from anatune.errors import DeviceError, MissingDependencyError, RunError
 
 __all__ = ["BACKENDS", "Backend", "CudaBindings", "KernelFaultError", "LostDeviceError", "PyCuda", "make_backend"]
 
+NO_GPU = "no GPU can be used here: "
 WITHOUT_GPU = "plan, inspect, verify and export work without a GPU"
 
 Bytes = NDArray[np.uint8]
@@ -476,4 +477,4 @@ def make_backend(name: str | None = None) -> Backend:
             why = str(error) if name is not None else why
         except DeviceError as error:
             why = str(error)  # says more than that the other package is missing
-    raise DeviceError(f"no GPU can be used here: {why}; {WITHOUT_GPU}")
+    raise DeviceError(f"{NO_GPU}{why}; {WITHOUT_GPU}")

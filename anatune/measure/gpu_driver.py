@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.errors import DeviceError, RunError
-from anatune.measure.gpu_backends import WITHOUT_GPU, Backend, KernelFaultError, LostDeviceError, make_backend
+from anatune.measure.gpu_backends import NO_GPU, WITHOUT_GPU, Backend, KernelFaultError, LostDeviceError, make_backend
 
 __all__ = ["GpuBuffer", "GpuDevice", "GpuFunction", "KernelFaultError", "LostDeviceError", "open_device"]
 
@@ -393,7 +393,7 @@ def open_device(index: int = 0, backend: str | Backend | None = None) -> GpuDevi
     try:
         return GpuDevice(chosen, index)
     except RunError as error:
-        raise DeviceError(f"no GPU can be used here: {error}; {WITHOUT_GPU}") from None
+        raise DeviceError(f"{NO_GPU}{error}; {WITHOUT_GPU}") from None
 
 
 def _attributes(backend: Backend, index: int) -> dict[str, int]:

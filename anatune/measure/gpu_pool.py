@@ -11,15 +11,17 @@ import msgspec
 from anatune.codegen.gpu_artifact import GpuArtifact
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
 from anatune.core.trial import Measurement
 from anatune.core.workload import Workload
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.builders import Builders, Job, Limits
 from anatune.measure.cores import physical_cores, plan_cores
-from anatune.measure.correctness import Expected
+from anatune.measure.correctness import Expected, expected, random_inputs
 from anatune.measure.gpu_runner import GPU_PROTOCOL, L2_MODES, GpuSetting
 from anatune.measure.pool import BaseMeasurer
 from anatune.measure.process import Worker, refusal, wait_for
+from anatune.measure.rounding import operands_used
 from anatune.measure.timing import TimingProtocol
 
 __all__ = ["Built", "GpuMeasurer", "ManifestMeasurer", "build_schedules", "check_l2"]
@@ -27,6 +29,10 @@ __all__ = ["Built", "GpuMeasurer", "ManifestMeasurer", "build_schedules", "check
 _BUILDER = "anatune.codegen.gpu_artifact:build_schedule"
 _REFERENCE = "anatune.codegen.gpu_artifact:build_reference"
 _SETUP = "anatune.measure.builder:set_up_gpu"
+
+_TRUNCATION = 4.0
+"""Factor on the allowed error of tensor cores: sums are cut off, not rounded, so that errors add up instead of
+cancelling. Source: [Fasi2021] (V100, T4, A100); four times covers sums of some 10,000 products."""
 
 Built = GpuArtifact | Measurement
 """What became of a build: the artifact, or the outcome and the message that say why there is none."""
@@ -58,6 +64,8 @@ class GpuMeasurer(BaseMeasurer):
         What the schedules compute, for which GPU (this machine's).
     threads : int
         1.
+    template : str
+        Of the schedules: "gpu" or "gpu_tensorcore", which rounds float32 operands to tf32.
     limits
         Time and memory of one candidate; the memory is that of builders, on the host.
     seed : int
@@ -93,6 +101,7 @@ class GpuMeasurer(BaseMeasurer):
         hardware: CpuSpec | GpuSpec,
         *,
         threads: int = 1,
+        template: str = "gpu",
         limits: Limits | None = None,
         seed: int = 0,
         protocol: TimingProtocol | None = None,
@@ -106,6 +115,7 @@ class GpuMeasurer(BaseMeasurer):
         if not isinstance(hardware, GpuSpec):
             raise DeviceError(f"{hardware.name} is no GPU; anatune.measure.pool measures on CPUs")
         super().__init__(workload, hardware, threads=threads, limits=limits, seed=seed)
+        self._template = template
         self._protocol, self._l2 = protocol or GPU_PROTOCOL, check_l2(l2)
         self._device, self._backend = device, backend
         self._builder_entry, self._reference_entry, self._builder_setup = builder, reference, builder_setup
@@ -128,6 +138,16 @@ class GpuMeasurer(BaseMeasurer):
     def _begin_reference(self, builders: Builders, folder: Path) -> Worker | None:
         return builders.begin_reference(self._reference_entry, self.hardware, folder)
 
+    def _expected(self) -> Expected:
+        sample = Schedule(self.workload, self.hardware, self._template, {})
+        want = expected(self.workload, operands_used(sample, random_inputs(self.workload, self._seed)))
+        return want._replace(tolerance=_TRUNCATION * want.tolerance) if self._template == TENSOR_CORES else want
+
+    def _job(self, schedule: Schedule) -> Job:
+        if schedule.template != self._template:
+            raise SpaceError(f"schedule is of the template {schedule.template!r}, expected {self._template!r}")
+        return super()._job(schedule)
+
     def _setting(self, reference: Any, path: Path, want: Expected) -> GpuSetting:
         return GpuSetting(
             self.workload,
@@ -148,7 +168,7 @@ class ManifestMeasurer(GpuMeasurer):
 
     Parameters
     ----------
-    workload, hardware, threads, limits, seed, protocol, l2, device, backend
+    workload, hardware, threads, template, limits, seed, protocol, l2, device, backend
         As for `GpuMeasurer`.
     built : mapping of str to Built
         By key of the schedule.

@@ -87,6 +87,10 @@ class BaseMeasurer(abc.ABC):
     def _begin_reference(self, builders: Builders, folder: Path) -> Worker | None:
         """Have the reference kernel built; return the process that does it, if there is something to do."""
 
+    def _expected(self) -> Expected:
+        """Return what kernels have to compute."""
+        return expected(self.workload, random_inputs(self.workload, self._seed))
+
     @abc.abstractmethod
     def _setting(self, reference: Any, path: Path, want: Expected) -> Any:
         """Return what the runner needs to know; `reference` is what the builder said, `path` holds what is expected."""
@@ -132,7 +136,7 @@ class BaseMeasurer(abc.ABC):
         builders.start()
         runner.start()
         first = self._begin_reference(builders, folder / "reference")
-        want = expected(self.workload, random_inputs(self.workload, self._seed))
+        want = self._expected()
         path = folder / "expected.npy"
         np.save(path, want.result)
         reference = None
