@@ -1,4 +1,4 @@
-"""``anatune export``: a schedule as a compiled library for C programs, or as a TVM module."""
+"""``anatune export``: a schedule as a compiled library for C programs, as CUDA C and a cubin, or as a TVM module."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 FORMATS = ("so", "tvm")
+TARGETS = ("cpu", "cuda")
 
 
 def _check_format(value: str) -> str:
     if value not in FORMATS:
         raise typer.BadParameter(f"got {value!r}, expected one of {', '.join(FORMATS)}")
+    return value
+
+
+def _check_target(value: str | None) -> str | None:
+    if value is not None and value not in TARGETS:
+        raise typer.BadParameter(f"got {value!r}, expected one of {', '.join(TARGETS)}")
     return value
 
 
@@ -41,7 +48,8 @@ def export(
         list[str] | None,
         typer.Argument(
             metavar="FILE|WORKLOAD...",
-            help="A schedule file (what `anatune tune` writes), or with --records a workload as for `anatune plan`.",
+            help="A schedule file (what `anatune tune` writes), or with --records or --hw a workload as for "
+            "`anatune plan`.",
         ),
     ] = None,
     records: Annotated[
@@ -53,9 +61,18 @@ def export(
             "--format",
             metavar="so|tvm",
             callback=_check_format,
-            help="so: a shared library and a C header; tvm: an IRModule as JSON.",
+            help="so: a compiled kernel and a C header; tvm: an IRModule as JSON.",
         ),
     ] = "so",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="cpu|cuda",
+            callback=_check_target,
+            help="cuda: CUDA C, a cubin and a C header that launches it; no GPU is needed.  [default: the schedule's]",
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder; made if it is missing.")] = Path("."),
     name: Annotated[
         str | None,
@@ -72,49 +89,96 @@ def export(
         ),
     ] = None,
     hw: Annotated[
-        str | None, typer.Option("--hw", metavar="NAME", help="With --records: what was measured on this hardware.")
+        str | None,
+        typer.Option(
+            "--hw",
+            metavar="NAME",
+            help="With --records: what was measured on this hardware. Without: the plan's first choice for it.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> None:
     """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
     given = words or []
-    schedule, tuned_threads = _from_file(given, hw) if records is None else _from_records(given, records, hw, threads)
-    chosen = threads or tuned_threads
+    if records is not None:
+        schedule, tuned_threads = _from_records(given, records, hw, threads)
+    else:
+        schedule, tuned_threads = _from_file(given) if hw is None else _from_plan(given, hw)
+    _check_kind(schedule, target, threads)
     title = name or _identifier(schedule)
     output.mkdir(parents=True, exist_ok=True)
-    manifest = (
-        _write_library(schedule, title, output, chosen)
-        if form == "so"
-        else _write_module(schedule, title, output, chosen)
-    )
+    if form == "tvm":
+        manifest = _write_module(schedule, title, output, threads or tuned_threads)
+    elif _is_gpu(schedule):
+        manifest = _write_cuda(schedule, title, output)
+    else:
+        manifest = _write_library(schedule, title, output, threads or tuned_threads)
     path = output / f"{title}.json"
     _write_manifest(path, manifest)
     if as_json:
         print_json({**manifest, "manifest": str(path)})
         return
-    lines = [f"wrote {output / str(file)}" for key, file in manifest.items() if key in ("library", "header", "module")]
+    files = ("source", "cubin", "library", "header", "module")
+    lines = [f"wrote {output / str(file)}" for key, file in manifest.items() if key in files]
     lines.append(f"wrote {path}: how to call it")
     lines += [str(function["prototype"]) for function in manifest["functions"] if "prototype" in function]
     print_text("\n".join(lines))
 
 
-def _from_file(words: list[str], hw: str | None) -> tuple[Schedule, int]:
-    """Return the schedule of a file, and the cores that it was planned for."""
+def _is_gpu(schedule: Schedule) -> bool:
+    from anatune.core.hardware import GpuSpec
+
+    return isinstance(schedule.hardware, GpuSpec)
+
+
+def _check_kind(schedule: Schedule, target: str | None, threads: int | None) -> None:
+    """Raise UsageError where --target or --threads do not go with the schedule."""
+    kind = "cuda" if _is_gpu(schedule) else "cpu"
+    if target is not None and target != kind:
+        raise UsageError(f"--target {target}: the schedule is for {schedule.hardware.name}; leave it out or say {kind}")
+    if kind == "cuda" and threads is not None:
+        raise UsageError("--threads is for CPU schedules; a GPU schedule has its own launch configuration")
+
+
+def _cores(schedule: Schedule) -> int:
     from anatune.core.hardware import CpuSpec
+
+    return schedule.hardware.compute.num_cores if isinstance(schedule.hardware, CpuSpec) else 1
+
+
+def _from_plan(words: list[str], hw: str) -> tuple[Schedule, int]:
+    """Return the plan's first choice, and the cores that it was planned for."""
+    from anatune.api import hardware, plan
+    from anatune.core.workload_text import parse_workload
+    from anatune.errors import SpaceError
+
+    if not words:
+        raise UsageError("the workload is missing; write for example anatune export --hw rtx3090 matmul 512x4096x1024")
+    workload = parse_workload(words)
+    spec = hardware(hw)
+    schedules = plan(workload, spec, top_k=1).schedules
+    if not schedules:
+        raise SpaceError(f"no schedule of {workload.describe()} is legal on {spec.name}; `anatune plan` says why")
+    return schedules[0], _cores(schedules[0])
+
+
+def _from_file(words: list[str]) -> tuple[Schedule, int]:
+    """Return the schedule of a file, and the cores that it was planned for."""
     from anatune.core.schedule import Schedule
     from anatune.errors import SpaceError
 
     if len(words) != 1:
         got = f"got {' '.join(words)!r}" if words else "it is missing"
-        raise UsageError(f"expected a schedule file, {got}; write anatune export FILE.json, or --records PATH WORKLOAD")
-    if hw is not None:
-        raise UsageError("--hw chooses among records, but the schedule comes from a file; leave it out")
+        raise UsageError(
+            f"expected a schedule file, {got}; write anatune export FILE.json, or --records PATH WORKLOAD, "
+            "or --hw NAME WORKLOAD"
+        )
     path = Path(words[0])
     try:
         schedule = Schedule.from_json(path.read_bytes())
     except SpaceError as error:
         raise SpaceError(f"{path}: {error}") from None
-    return schedule, schedule.hardware.compute.num_cores if isinstance(schedule.hardware, CpuSpec) else 1
+    return schedule, _cores(schedule)
 
 
 def _from_records(words: list[str], records: Path, hw: str | None, threads: int | None) -> tuple[Schedule, int]:
@@ -160,6 +224,34 @@ def _write_library(schedule: Schedule, name: str, folder: Path, threads: int) ->
         "needs_openmp": made.openmp,
         "alignment_bytes": ALIGNMENT_BYTES,
         **_about(schedule, functions),
+    }
+
+
+def _write_cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, Any]:
+    import msgspec
+
+    from anatune.codegen.export_cuda import write_cuda
+
+    made = write_cuda(schedule, name, folder)
+    kernel = made.kernel
+    arguments = ", ".join(f"CUdeviceptr {one.tensor}" for one in made.arguments)
+    launch = f"CUresult {name}_launch(CUfunction kernel, CUstream stream, {arguments});"
+    main = {"name": name, "purpose": "launches the kernel", "prototype": launch, "arguments": made.arguments}
+    return {
+        "format": "cuda",
+        "source": made.source,
+        "cubin": made.cubin,
+        "header": made.header,
+        "launch": {
+            "kernel": kernel.name,
+            "grid": [kernel.grid, 1, 1],
+            "block": [kernel.block, 1, 1],
+            "shared_bytes": kernel.shared_bytes,
+            "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
+            "parameters": [parameter.tensor for parameter in kernel.parameters],
+        },
+        "compiler": msgspec.structs.asdict(made.facts),
+        **_about(schedule, [main]),
     }
 
 

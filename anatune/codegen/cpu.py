@@ -65,7 +65,7 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
         TVM is not installed.
     """
     if not isinstance(schedule.hardware, CpuSpec):
-        raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; GPU schedules cannot be built yet")
+        raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; codegen.gpu has GPUs")
     program = program_of(schedule, threads=threads, prepacked=prepacked)
     tvm = import_tvm()
     functions = {"main": parse_program(program.main, program.llvm)}

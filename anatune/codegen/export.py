@@ -23,7 +23,8 @@ from typing import NamedTuple
 from anatune.codegen.artifact import Buffer
 from anatune.codegen.compat import PARTS_OF_ISA, compile_module, import_tvm
 from anatune.codegen.cpu import LoweredProgram, lower
-from anatune.core.hardware import CpuSpec
+from anatune.codegen.gpu import LoweredGpu, lower_gpu
+from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError
 
@@ -181,7 +182,11 @@ def tvm_module_json(schedule: Schedule, *, threads: int) -> tuple[str, str]:
     BuildError
         The schedule cannot be lowered.
     """
-    lowered = lower(schedule, threads=threads, prepacked=False)
+    lowered: LoweredProgram | LoweredGpu
+    if isinstance(schedule.hardware, GpuSpec):
+        lowered = lower_gpu(schedule)
+    else:
+        lowered = lower(schedule, threads=threads, prepacked=False)
     return str(import_tvm().ir.save_json(lowered.module)), str(lowered.target)
 
 
