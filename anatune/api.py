@@ -19,6 +19,7 @@ from anatune.core.workload import Workload
 from anatune.errors import BuildError, SpaceError, UnknownNameError
 from anatune.model.evaluation import Progress
 from anatune.model.plan import Plan, prediction_row
+from anatune.model.templates import make_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,22 +84,7 @@ def model(
         raise SpaceError(
             f"hardware is {hardware!r:.60}, expected a spec; get one with anatune.hardware('rtx3090') or a file's path"
         )
-    known = ("gpu", "gpu_tensorcore") if isinstance(hardware, GpuSpec) else ("cpu",)
-    if template not in (None, *known):
-        raise SpaceError(
-            f"template is {template!r:.60}, expected one of {', '.join(map(repr, known))} for {hardware.name}"
-        )
-    if isinstance(hardware, GpuSpec) and template == "gpu_tensorcore":
-        from anatune.model.tensorcore_model import TensorCoreModel
-
-        return TensorCoreModel(workload, hardware)
-    if isinstance(hardware, GpuSpec):
-        from anatune.model.gpu_model import GpuModel
-
-        return GpuModel(workload, hardware)
-    from anatune.model.cpu_model import CpuModel
-
-    return CpuModel(workload, hardware)
+    return make_model(workload, hardware, template)
 
 
 def space(

@@ -121,7 +121,7 @@ class Run:
                 f"{self._clock() - started:.1f} s"
             )
 
-        self._each(f"tune{trials}", one, lambda entry: entry.num_trials < trials, layers, dtypes)
+        self._each(f"tune{trials}", one, lambda entry: name not in entry.schedules, layers, dtypes)
 
     def anchors(self, layers: Sequence[Layer] | None = None, dtypes: Sequence[str] = ("float32",)) -> None:
         """Time what there is beside cuBLAS, cuDNN and Triton."""

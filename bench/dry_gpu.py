@@ -18,7 +18,8 @@ import anatune
 from anatune import api
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.measure.calibrate_gpu import GpuCalibration, GpuNumbers, Measured, calibrated_gpu_spec
+from anatune.measure.calibrate_gpu import GpuCalibration, calibrated_gpu_spec
+from anatune.measure.gpu_numbers import GpuNumbers, Measured
 
 __all__ = ["DrySystem"]
 

@@ -12,7 +12,7 @@ import msgspec
 
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.measure.calibrate_gpu import GpuNumbers
+from anatune.measure.gpu_numbers import GpuNumbers
 
 __all__ = ["OURS", "LayerState", "State", "entry_name"]
 

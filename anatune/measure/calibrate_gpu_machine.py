@@ -159,9 +159,19 @@ class GpuMachine:
                 problem = str(error)
             if problem is not None:
                 self.refused[name] = problem
-                self._loaded.pop(name, None)
+                unusable = self._loaded.pop(name, None)
+                if unusable is not None and not plan.reads:
+                    for buffer in unusable.buffers.values():
+                        buffer.free()
             if progress is not None:
                 progress((number + 1) / len(planned))
+
+    def close(self) -> None:
+        """Give the device's memory back."""
+        for loaded in (*self._spins, self._empty, *self._loaded.values()):
+            for buffer in loaded.buffers.values():
+                buffer.free()
+        self._loaded.clear()
 
     @property
     def names(self) -> list[str]:

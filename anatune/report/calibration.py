@@ -8,7 +8,7 @@ from anatune.report import units
 
 if TYPE_CHECKING:
     from anatune.core.hardware import GpuSpec
-    from anatune.measure.calibrate_gpu import GpuNumbers, Measured
+    from anatune.measure.gpu_numbers import GpuNumbers, Measured
 
 __all__ = ["gpu_calibration_lines"]
 

@@ -6,10 +6,13 @@ import os
 
 import msgspec
 
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import DeviceError, SpaceError
 
-__all__ = ["check_machine", "choose_threads", "usable_cores", "with_threads"]
+__all__ = ["check_gpu", "check_machine", "choose_threads", "usable_cores", "with_threads"]
+
+_OTHER_MEMORY = 1.2
+"""Devices whose bandwidths differ by more than this factor are not the same."""
 
 
 def usable_cores() -> int:
@@ -50,14 +53,20 @@ def with_threads(hardware: CpuSpec, threads: int) -> CpuSpec:
     return replace(hardware, compute=compute, dram=dram, **caches)
 
 
-def choose_threads(hardware: CpuSpec, threads: int | None, usable: int | None = None) -> int:
+def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int | None = None) -> int:
     """Return the number of threads to tune for: `threads`, by default all cores of the spec that can be used.
+
+    1 for GPUs: their kernels have no threads on the host.
 
     Raises
     ------
     SpaceError
         `threads` is no integer >= 1, or more than the CPU or the process has.
     """
+    if isinstance(hardware, GpuSpec):
+        if threads not in (None, 1) or isinstance(threads, bool):
+            raise SpaceError(f"threads is {threads!r}, but {hardware.name} is a GPU: leave threads out")
+        return 1
     most = min(hardware.compute.num_cores, usable_cores() if usable is None else usable)
     if threads is None:
         return most
@@ -69,31 +78,81 @@ def choose_threads(hardware: CpuSpec, threads: int | None, usable: int | None = 
     return threads
 
 
-def check_machine(hardware: CpuSpec | GpuSpec, host: CpuSpec | None = None) -> CpuSpec:
+def check_machine(hardware: CpuSpec | GpuSpec, host: HardwareSpec | None = None) -> CpuSpec | GpuSpec:
     """Return `hardware` if it describes the present machine.
 
     Parameters
     ----------
-    host : CpuSpec, optional
-        The present machine; detected by default.
+    host : CpuSpec or GpuSpec, optional
+        The present machine's CPU or GPU; detected by default.
 
     Raises
     ------
     DeviceError
-        It is a GPU, or a CPU of another architecture or instruction set.
+        It is a CPU of another architecture or instruction set, or another GPU, or there is no GPU.
     """
-    if not isinstance(hardware, CpuSpec):
-        raise DeviceError(
-            f"{hardware.name} is a GPU: tuning measures on the present machine's CPU only, so far; "
-            f"`anatune plan --hw {hardware.name}` ranks schedules without measuring"
-        )
+    if isinstance(hardware, GpuSpec):
+        return check_gpu(hardware, host)
     if host is None:
         from anatune.measure.detect import detect_cpu
 
         host = detect_cpu()
+    assert isinstance(host, CpuSpec)
     if (hardware.arch, hardware.compute.isa) != (host.arch, host.compute.isa):
         raise DeviceError(
             f"{hardware.name} is a {hardware.arch} with {hardware.compute.isa}, this machine a {host.arch} with "
             f"{host.compute.isa}: tuning measures on the present machine only; use --hw host, or tune there"
         )
     return hardware
+
+
+def check_gpu(
+    hardware: GpuSpec, present: HardwareSpec | None = None, *, device: int = 0, backend: str | None = None
+) -> GpuSpec:
+    """Return `hardware` if it describes the present machine's GPU.
+
+    An H100 and an H200 differ in their memory only: its bandwidth, by clock and width, is compared, too.
+
+    Parameters
+    ----------
+    present : GpuSpec, optional
+        What is there; detected by default.
+    device : int
+        Number of the device, as CUDA counts.
+    backend : str, optional
+        As `anatune.measure.gpu_driver.open_device` takes it.
+
+    Raises
+    ------
+    DeviceError
+        There is no GPU, or another one.
+    """
+    if present is None:
+        from anatune.measure.detect_gpu import gpu_detection
+
+        found, why = gpu_detection(backend)
+        if device >= len(found):
+            raise DeviceError(
+                f"tuning for {hardware.name} needs that GPU: {why}; `anatune tune --build-only` builds here what a "
+                "machine with the GPU can measure"
+                if not found
+                else f"GPU {device} does not exist, expected 0 to {len(found) - 1}"
+            )
+        present = found[device]
+    assert isinstance(present, GpuSpec)
+    bandwidths = hardware.dram.bandwidth_bytes_per_s, present.dram.bandwidth_bytes_per_s
+    if _words(hardware) != _words(present):
+        said = f"{_words(hardware)}, this machine's GPU ({present.model}) is {_words(present)}"
+    elif max(bandwidths) > _OTHER_MEMORY * min(bandwidths):
+        wanted, there = (f"{value / 1e9:.0f} GB/s" for value in bandwidths)
+        said = f"a GPU with {wanted}, this machine's ({present.model}) has {there}"
+    else:
+        return hardware
+    raise DeviceError(
+        f"{hardware.name} is {said}: tuning measures on the present machine only; `anatune hw detect` writes a spec "
+        "for --hw host_gpu"
+    )
+
+
+def _words(gpu: GpuSpec) -> str:
+    return f"an {gpu.arch} with {gpu.compute.num_sms} multiprocessors"

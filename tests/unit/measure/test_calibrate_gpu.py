@@ -6,7 +6,8 @@ import pytest
 from anatune.core.hardware_files import hardware, load_spec_file, spec_to_toml
 from anatune.errors import DeviceError
 from anatune.measure import calibrate_gpu as module
-from anatune.measure.calibrate_gpu import GpuNumbers, Measured, calibrate_gpu, calibrated_gpu_spec
+from anatune.measure.calibrate_gpu import calibrate_gpu, calibrated_gpu_spec
+from anatune.measure.gpu_numbers import GpuNumbers, Measured
 from anatune.measure.gpu_probe_set import probe_set
 from anatune.report.calibration import gpu_calibration_lines
 from tests.unit.measure.false_gpu import CLOCK_HZ, LATENCY_CYCLES, LAUNCH_S, FalseBackend
@@ -29,9 +30,13 @@ def false_spec():
 
 
 def calibrate(backend, **options):
-    return calibrate_gpu(
+    """Calibrate; whatever was allocated is given back, but for what a refused launch or too little memory left."""
+    found = calibrate_gpu(
         hardware=false_spec(), device=backend.device(), compiler=backend.compile, minutes=1e-3, **options
     )
+    if not backend.broken and not backend.wrong and backend.free_bytes > 1 << 30:
+        assert not [memory for memory in backend.memory.values() if memory.nbytes > 1 << 20]
+    return found
 
 
 def test_the_numbers_are_found_again(tmp_path):

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 import anatune
+from anatune.core.hardware import GpuSpec
 from anatune.errors import DeviceError, SpaceError
-from anatune.tuning.machine import check_machine, choose_threads, usable_cores, with_threads
-from tests.naive_gpu import gpu
+from anatune.tuning.machine import check_gpu, check_machine, choose_threads, usable_cores, with_threads
 
 CPU = anatune.hardware("xeon_gold_6230r")
 CORES = CPU.compute.num_cores
@@ -39,8 +39,6 @@ def test_threads_by_default_and_by_choice():
 
 def test_machines():
     assert check_machine(CPU, CPU) is CPU
-    with pytest.raises(DeviceError, match="rtx3090 is a GPU"):
-        check_machine(gpu("rtx3090"))
     with pytest.raises(DeviceError, match="tune there"):
         check_machine(CPU, anatune.hardware("graviton3"))
     older = msgspec.structs.replace(
@@ -51,3 +49,28 @@ def test_machines():
     )
     with pytest.raises(DeviceError, match="avx2"):
         check_machine(older, CPU)
+
+
+def test_gpus():
+    h200 = anatune.hardware("h200")
+    assert isinstance(h200, GpuSpec)
+    assert check_machine(h200, h200) is check_gpu(h200, h200) is h200
+    other = msgspec.structs.replace(h200, name="mine", dram=msgspec.structs.replace(h200.dram, latency_cycles=500.0))
+    assert check_gpu(other, h200) is other
+    with pytest.raises(DeviceError, match=r"h200 is a GPU with 4800 GB/s, this machine's \(NVIDIA H100 SXM.*\) has 33"):
+        check_gpu(h200, anatune.hardware("h100_sxm"))
+    with pytest.raises(
+        DeviceError, match=r"h200 is an sm_90 with 132 multiprocessors, this machine's GPU .* an sm_86"
+    ):
+        check_gpu(h200, anatune.hardware("rtx3090"))
+    assert choose_threads(h200, None) == 1
+    with pytest.raises(SpaceError, match="threads is 4, but h200 is a GPU"):
+        choose_threads(h200, 4)
+
+
+def test_no_gpu(monkeypatch):
+    from anatune.measure import detect_gpu
+
+    monkeypatch.setattr(detect_gpu, "gpu_detection", lambda _: ([], "no driver"))
+    with pytest.raises(DeviceError, match=r"tuning for h200 needs that GPU: no driver; `anatune tune --build-only`"):
+        check_machine(anatune.hardware("h200"))

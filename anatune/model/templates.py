@@ -1,0 +1,49 @@
+"""Which analytical model belongs to a template."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError
+
+if TYPE_CHECKING:
+    from anatune.model.cpu_model import CpuModel
+    from anatune.model.gpu_model import GpuModel
+    from anatune.model.tensorcore_model import TensorCoreModel
+
+__all__ = ["make_model"]
+
+
+def make_model(
+    workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None = None
+) -> GpuModel | TensorCoreModel | CpuModel:
+    """Return the analytical model of `workload` on `hardware` (with its tile space as ``.space``).
+
+    Parameters
+    ----------
+    template : {"gpu", "gpu_tensorcore", "cpu"}, optional
+        What the schedules look like; left out: "gpu" (CUDA cores) for GPUs, "cpu" for CPUs.
+
+    Raises
+    ------
+    SpaceError
+        The template does not apply to the workload or the hardware.
+    """
+    known = ("gpu", "gpu_tensorcore") if isinstance(hardware, GpuSpec) else ("cpu",)
+    if template not in (None, *known):
+        raise SpaceError(
+            f"template is {template!r:.60}, expected one of {', '.join(map(repr, known))} for {hardware.name}"
+        )
+    if isinstance(hardware, GpuSpec) and template == "gpu_tensorcore":
+        from anatune.model.tensorcore_model import TensorCoreModel
+
+        return TensorCoreModel(workload, hardware)
+    if isinstance(hardware, GpuSpec):
+        from anatune.model.gpu_model import GpuModel
+
+        return GpuModel(workload, hardware)
+    from anatune.model.cpu_model import CpuModel
+
+    return CpuModel(workload, hardware)
