@@ -85,7 +85,7 @@ class TensorCoreProgram:
             self._one_stage()
         else:
             self._pipeline()
-        text.line('T.tvm_storage_sync("shared")')
+            text.line('T.tvm_storage_sync("shared")')
         write_results(text, layout, self._origin)
 
     def _allocate(self, name: str, size: int, dtype: str, scope: str = "local") -> None:
