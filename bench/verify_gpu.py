@@ -2,12 +2,14 @@
 
     python bench/verify_gpu.py [--points 7] [--hw rtx3090 ...] [--only conv2d] [--mutants 30] [--seed 0] [--json FILE]
 
-Exit status 1 if a point was wrong or could not be generated.
+Half of the points get two or three stages or padded rows of shared memory; names that begin with "tensor" use the
+template for tensor cores. Exit status 1 if a point was wrong or could not be generated.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,10 +33,12 @@ from anatune.core.operators import (
 )
 from anatune.core.schedule import Schedule
 from anatune.core.workload import Workload
-from anatune.errors import AnatuneError, RunError
+from anatune.errors import AnatuneError, BuildError, RunError
 from anatune.measure.correctness import expected, random_inputs
+from anatune.measure.rounding import operands_used
 from anatune.measure.verify_gpu import check_kernel
 from anatune.model.gpu_model import GpuModel
+from anatune.model.tensorcore_model import TensorCoreModel
 
 __all__ = ["Row", "workloads"]
 
@@ -86,10 +90,32 @@ def workloads() -> Iterator[tuple[str, Workload]]:
     yield "reduction max", reduction((12, 10, 64), axes=(1, 2), kind="max")
     yield "einsum", einsum("bij,bkj->bik", [(3, 20, 16), (3, 24, 16)])
     yield "elementwise", elementwise((30, 64))
+    yield "tensor matmul float16", matmul(128, 96, 64, dtype="float16")
+    yield "tensor matmul bfloat16", matmul(96, 64, 64, dtype="bfloat16", transpose_b=True, epilogue=("bias", "relu"))
+    yield "tensor matmul tf32", matmul(64, 96, 64)
+    yield "tensor batch_matmul", batch_matmul(3, 32, 64, 32, dtype="float16")
+    yield "tensor conv2d", conv2d(1, 32, 8, 8, 64, 3, 3, padding=1, layout="NHWC", dtype="float16", epilogue=("bias",))
 
 
-def _points(workload: Workload, hardware: GpuSpec, count: int, seed: int) -> list[Schedule]:
-    return GpuModel(workload, hardware).space.sample(count, seed)
+def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: int) -> list[Schedule]:
+    if name.startswith("tensor"):
+        return TensorCoreModel(workload, hardware).space.sample(count, seed)
+    draw = random.Random(seed)
+    found = GpuModel(workload, hardware).space.sample(count, seed)
+    return [schedule if draw.random() < 0.5 else _staged(schedule, draw) for schedule in found]
+
+
+def _staged(schedule: Schedule, draw: random.Random) -> Schedule:
+    """Return the schedule with stages and padding, or as it is where the device refuses them."""
+    options = {"stages": draw.choice((1, 2, 2, 3)), "pad": draw.choice((0, 0, 1, 4))}
+    for stages in (options["stages"], 2):
+        staged = msgspec.structs.replace(schedule, options={**options, "stages": stages})
+        try:
+            cuda_kernel(staged)
+        except BuildError:
+            continue
+        return staged
+    return schedule
 
 
 def _check(name: str, schedule: Schedule) -> Row:
@@ -109,7 +135,7 @@ def _mutants(schedule: Schedule) -> Iterator[tuple[str, bool, str]]:
     """Yield (what, whether it was caught, how) of each mutant of one schedule's kernel."""
     workload = schedule.workload
     inputs = random_inputs(workload)
-    want = expected(workload, inputs)
+    want = expected(workload, operands_used(schedule, inputs))
     for what, kernel in mutants(cuda_kernel(schedule)):
         try:
             answer = check_kernel(workload, kernel, inputs, want)
@@ -141,7 +167,7 @@ def main() -> int:
         mine: list[Row] = []
         for hardware in options.hw:
             spec = anatune.hardware(hardware)
-            for schedule in _points(workload, spec, options.points, options.seed + number):
+            for schedule in _points(name, workload, spec, options.points, options.seed + number):
                 mine.append(_check(name, schedule))
                 if mine[-1].ok:
                     right.append(schedule)

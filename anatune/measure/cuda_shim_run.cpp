@@ -65,6 +65,7 @@ enum State : unsigned char { READY, AT_BLOCK, AT_WARP, DONE };
 struct Copy { unsigned to; const void* from; int bytes, read; unsigned group; };
 struct Fiber {
   State state;
+  bool orders;  // what it waits at orders memory
   int line;
   unsigned mask;
   char* stack;
@@ -82,7 +83,7 @@ int current = -1, num_threads;
 void* deposits[MAX_THREADS];
 void** arguments;
 uint32_t epoch, block_epoch;               // since the start; that of the block's start
-uint32_t warp_epochs[MAX_THREADS / 32];    // warp barriers so far
+uint32_t warp_epochs[MAX_THREADS / 32];    // __syncwarps so far: shuffles and the like order no memory
 
 [[noreturn]] void fail(const char* format, ...) {
   char text[640];
@@ -203,12 +204,19 @@ void to_scheduler() { swapcontext(&fibers[current].context, &scheduler); }
 void to_fiber(int t) { swapcontext(&scheduler, &fibers[t].context); }
 #endif
 
-void wait_as(State state, int line, unsigned mask = 0) {
+void wait_as(State state, int line, unsigned mask = 0, bool orders = true) {
   Fiber& f = fibers[current];
   f.state = state;
+  f.orders = orders;
   f.line = line;
   f.mask = mask;
   to_scheduler();
+}
+
+void wait_for_lanes(unsigned mask, int line, bool orders) {
+  int first = current / 32 * 32, count = num_threads - first;
+  if (count < 32) mask &= (1u << count) - 1;
+  wait_as(AT_WARP, line, mask, orders);
 }
 
 void entry() {
@@ -282,9 +290,9 @@ void run_warp(int warp) {
              f.state == DONE ? "ended after" : f.state == AT_BLOCK ? "waits for the block at" : "waits at", f.line);
     }
     unsigned mask = one.mask;
+    if (one.orders) ++warp_epochs[warp];
     for (int i = 0; i < count; ++i)
       if (mask >> i & 1) fibers[first + i].state = READY;
-    ++warp_epochs[warp];
   }
 }
 
@@ -414,19 +422,15 @@ extern "C" {
 
 void shim_block_barrier(int line) { wait_as(AT_BLOCK, line); }
 
-void shim_warp_barrier(unsigned mask, int line) {
-  int first = current / 32 * 32, count = num_threads - first;
-  if (count < 32) mask &= (1u << count) - 1;
-  wait_as(AT_WARP, line, mask);
-}
+void shim_warp_barrier(unsigned mask, int line) { wait_for_lanes(mask, line, true); }
 
 void** shim_warp_deposit(const void* mine, int line) {
   deposits[current] = const_cast<void*>(mine);
-  shim_warp_barrier(0xffffffffu, line);
+  wait_for_lanes(0xffffffffu, line, false);
   return deposits + current / 32 * 32;
 }
 
-void shim_warp_release(int line) { shim_warp_barrier(0xffffffffu, line); }
+void shim_warp_release(int line) { wait_for_lanes(0xffffffffu, line, false); }
 
 void* shim_shared(int slot, const char* name, size_t bytes) {
   if (slot >= MAX_ARRAYS) fail("more than %d shared arrays", MAX_ARRAYS);

@@ -168,6 +168,12 @@ def test_a_barrier_of_the_warp_is_enough_for_a_warp():
         np.testing.assert_array_equal(y, x.reshape(-1, 32)[:, ::-1].reshape(-1))
 
 
+def test_shuffles_order_no_memory():
+    body = REVERSE.replace("64", "32").replace("63", "31").replace("__syncthreads()", "__shfl_sync(~0u, 0, 0)")
+    with pytest.raises(RunError, match=r"nothing has written yet$|without a barrier"):
+        run(body, 0, traced=True, grid=8, block=32)
+
+
 def test_part_of_the_grid():
     x, y = run(REVERSE, blocks=Blocks(1, 2))
     ran = np.repeat([False, True, False, True], 64)
