@@ -14,6 +14,7 @@ from anatune.core.space_gpu import GpuSpace, staged_tensors
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.model.evaluation import Evaluation, Progress, Ranking, Rule
 from anatune.model.gpu_ranking import rank_gpu
+from anatune.model.gpu_registers import expected_registers
 from anatune.model.io_bound import lower_bound_bytes
 from anatune.model.pack import pack_chunk, pack_gpu, pack_nest
 from anatune.numerics.columns import Col, Limiter
@@ -36,6 +37,7 @@ FEATURES = (
 """The seven features of [ICS24] Sec. 4.1, under the paper's names."""
 RESOURCES = (
     "registers_per_thread",
+    "counted_registers",
     "spilled_registers",
     "shared_bytes_per_block",
     "threads_per_block",
@@ -55,13 +57,21 @@ class GpuModel:
 
     Guarantees: deterministic; every prediction depends on its own point only. Not safe for concurrent use of one
     object (it owns work space); make one a thread.
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    stages, pad : int
+        Buffers of the staging pipeline and elements between rows of staged tiles, the same for all points; the
+        template "gpu" has 1 and 0, `PipelinedModel` chooses.
     """
 
-    def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
+    def __init__(self, workload: Workload, hardware: GpuSpec, *, stages: int = 1, pad: int = 0) -> None:
         self.workload = workload
         self.hardware = hardware
         self.space = GpuSpace(workload, hardware, lambda points: self.check(points) == 0)
-        self._nest = pack_nest(workload, staged=bool(staged_tensors(workload)))
+        self._nest = pack_nest(workload, staged=bool(staged_tensors(workload)), stages=stages, pad=pad)
         self._gpu = pack_gpu(hardware, workload.dtype)
         self._chunk = pack_chunk(self._nest)
         shared, compute = hardware.shared_memory, hardware.compute
@@ -164,6 +174,7 @@ class GpuModel:
             "l2_bytes": out[Col.L2_BYTES] + out[Col.LOCAL_L2_BYTES],
             "shared_traffic_bytes": shared_bytes if self._nest.staged else np.zeros(out.shape[1]),
             "registers_per_thread": out[Col.REGISTERS],
+            "counted_registers": out[Col.REGISTERS],
             "spilled_registers": out[Col.SPILLED],
             "shared_bytes_per_block": out[Col.SHARED_BYTES],
             "threads_per_block": threads,
@@ -184,10 +195,14 @@ class GpuModel:
             thread in local memory.
         """
         rules, seconds, quantities = self._run(points, PREDICT, full=True, compiled=compiled)
-        evaluation = Evaluation(seconds, rules, self._columns(quantities))
-        columns = {name: values.tolist() for name, values in evaluation.columns.items()}
-        times, rules = evaluation.time_s.tolist(), evaluation.rule.tolist()
-        return [self._prediction(i, times[i], rules[i], columns) for i in range(len(times))]
+        arrays = self._columns(quantities)
+        expected = None
+        if compiled is None:
+            expected = expected_registers(self, np.atleast_2d(points), quantities)
+        if expected is not None:
+            arrays["registers_per_thread"] = expected
+        columns = {name: values.tolist() for name, values in arrays.items()}
+        return [self._prediction(i, float(seconds[i]), int(rules[i]), columns) for i in range(len(seconds))]
 
     def _prediction(self, i: int, time_s: float, rule: int, columns: dict[str, list[float]]) -> Prediction:
         parts = {name: columns[name][i] for name in PARTS}

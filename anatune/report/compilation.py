@@ -7,7 +7,7 @@ from statistics import fmean
 from anatune.core.prediction import Prediction
 from anatune.model.compilation import Compilation, CompiledSchedule
 from anatune.report import units
-from anatune.report.tables import LIMITERS, registers_text, schedule_items
+from anatune.report.tables import LIMITERS, schedule_items
 from anatune.report.text import Line, columns, wrapped
 
 __all__ = ["compilation_lines", "compilation_sentences"]
@@ -43,7 +43,7 @@ def _cells(ranked: list[CompiledSchedule]) -> list[list[str]]:
                 units.duration(entry.after.time_s),
                 units.duration(entry.before.time_s),
                 str(entry.facts["registers"]),
-                registers_text(entry.before),
+                f"{_counted(entry.before):.0f}",
                 units.size(entry.facts["shared_bytes"]),
                 units.size(entry.facts["spill_bytes"]),
                 _occupancy(entry.after),
@@ -99,7 +99,7 @@ def _change(entry: CompiledSchedule) -> str:
     before, after = entry.before, entry.after
     assert after is not None
     parts = []
-    registers = before.resources["registers_per_thread"]
+    registers = _counted(before)
     if registers != entry.facts["registers"]:
         parts.append(f"registers {entry.facts['registers']} instead of {registers:.0f}")
     if before.resources["shared_bytes_per_block"] != entry.facts["shared_bytes"]:
@@ -117,6 +117,12 @@ def _change(entry: CompiledSchedule) -> str:
     return ", ".join(parts)
 
 
+def _counted(prediction: Prediction) -> float:
+    """Return the registers that a prediction's occupancy rests on."""
+    resources = prediction.resources
+    return resources.get("counted_registers", resources["registers_per_thread"])
+
+
 def _same(a: float, b: float) -> bool:
     return abs(a - b) <= _SAME_SHARE * max(abs(a), abs(b))
 
@@ -128,13 +134,15 @@ def _numbers(compilation: Compilation) -> list[str]:
         return []
     pairs = [(entry.facts, entry.before.resources, entry.before, entry.after) for entry in ranked]
     apart = [facts["registers"] - resources["registers_per_thread"] for facts, resources, _, _ in pairs]
+    counted = [facts["registers"] - _counted(before) for facts, _, before, _ in pairs]
     shared = sum(facts["shared_bytes"] != resources["shared_bytes_per_block"] for facts, resources, _, _ in pairs)
     spilling = sum(facts["local_bytes"] > 0 for facts, _, _, _ in pairs)
     occupancy = sum(after is not None and not _same(before.occupancy, after.occupancy) for _, _, before, after in pairs)
     return [
-        f"Over these programs the estimate of registers was {fmean(abs(value) for value in apart):.1f} off on average "
-        f"({fmean(apart):+.1f}), occupancy changed in {occupancy} of {len(ranked)}, {spilling} keep results or "
-        f"registers in local memory, and shared memory was as predicted in {len(ranked) - shared} of {len(ranked)}."
+        f"Over these programs the registers that were expected of the compiler are {fmean(map(abs, apart)):.1f} off on "
+        f"average, those that the model counts for the occupancy {fmean(map(abs, counted)):.1f}; occupancy changed in "
+        f"{occupancy} of {len(ranked)}, {spilling} keep results or registers in local memory, and shared memory was as "
+        f"predicted in {len(ranked) - shared} of {len(ranked)}."
     ]
 
 
