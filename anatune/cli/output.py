@@ -148,12 +148,13 @@ def count_progress(what: str, every_s: float = 10.0) -> Callable[[int, int], Non
     return report
 
 
-def note_first_compilation(hardware: GpuSpec | CpuSpec) -> None:
+def note_first_compilation(hardware: GpuSpec | CpuSpec, template: str | None = None) -> None:
     """Say on stderr that the model is compiled now, if no earlier run left its code."""
     from anatune.core.hardware import GpuSpec
     from anatune.numerics import _jit
 
-    if _jit.has_cached_code("gpu_" if isinstance(hardware, GpuSpec) else "cpu_"):
+    of_gpu = "tensorcore" if template == "gpu_tensorcore" else "gpu_"
+    if _jit.has_cached_code(of_gpu if isinstance(hardware, GpuSpec) else "cpu_"):
         return
     folder = _jit.cache_folder()
     existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
