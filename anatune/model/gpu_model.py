@@ -15,7 +15,7 @@ from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.model.evaluation import Evaluation, Progress, Ranking, Rule
 from anatune.model.gpu_ranking import rank_gpu
 from anatune.model.gpu_registers import expected_registers
-from anatune.model.io_bound import lower_bound_bytes
+from anatune.model.io_bound import gpu_io_bounds
 from anatune.model.pack import pack_chunk, pack_gpu, pack_nest
 from anatune.numerics.columns import Col, Limiter
 from anatune.numerics.gpu_batch import BOUND, CHECK, MACRO_BOUND, PREDICT, run_points
@@ -88,23 +88,8 @@ class GpuModel:
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:
-        """Memory level -> lower bound on the bytes that cross it, whatever the schedule.
-
-        "dram": into the chip (L2 and all SMs); "l2": into an SM (shared memory, L1, registers); "shared": into the
-        registers of a thread.
-        """
-        hardware = self.hardware
-        sm_bytes = hardware.shared_memory.per_sm_bytes + REGISTER_BYTES * hardware.registers.per_sm
-        sm_bytes += hardware.l1.size_bytes
-        chip_bytes = hardware.l2.size_bytes + hardware.compute.num_sms * sm_bytes
-        thread_bytes = REGISTER_BYTES * hardware.registers.per_thread
-        bounds = {
-            "dram": lower_bound_bytes(self.workload, chip_bytes),
-            "l2": lower_bound_bytes(self.workload, sm_bytes),
-        }
-        if self._nest.staged:
-            bounds["shared"] = lower_bound_bytes(self.workload, thread_bytes, with_result=False)
-        return bounds
+        """Memory level -> lower bound on the bytes that cross it; see `gpu_io_bounds`."""
+        return gpu_io_bounds(self.workload, self.hardware, int(bool(self._nest.staged)))
 
     def _run(
         self,
