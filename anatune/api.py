@@ -17,8 +17,10 @@ from anatune.core.space_gpu import GpuSpace
 from anatune.core.space_tensorcore import TensorCoreSpace
 from anatune.core.workload import Workload
 from anatune.errors import BuildError, SpaceError, UnknownNameError
+from anatune.model.corrected import SHORTLIST, CorrectedModel
+from anatune.model.corrections import AUTO, NONE, find_correction, named_correction
 from anatune.model.evaluation import Progress
-from anatune.model.plan import Plan, prediction_row
+from anatune.model.plan import AppliedCorrection, Plan, prediction_row
 from anatune.model.templates import make_model
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ def plan(
     time_limit_s: float | None = None,
     distinct: bool = False,
     compile: int = 0,
+    correction: str | Path = AUTO,
     progress: Progress | None = None,
     compile_progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
@@ -131,6 +134,10 @@ def plan(
         Generate and compile the first so many different programs (no GPU is needed), correct registers, occupancy and
         time by what the compiler says, and order them anew; ``Plan.compilation`` tells what changed. What fails to
         compile is left out. Compiling stops after `time_limit_s`, too.
+    correction : "auto", "none", or str or Path
+        Learned correction of times and order: "auto" uses one that was made for this device (shipped, or by
+        ``anatune records train``), unless something is compiled; a folder or a shipped one's name uses that;
+        "none" is the analytical model as it is. ``Plan.correction`` tells what was used.
     progress : callable, optional
         Called now and then with the share of a long search that is done, in [0, 1].
     compile_progress : callable, optional
@@ -144,7 +151,9 @@ def plan(
     BuildError
         The compiler does not know the GPU's architecture.
     MissingDependencyError
-        Compiling needs packages that are not installed.
+        Compiling, or the correction that was named, needs packages that are not installed.
+    UnknownNameError, ModelVersionError
+        There is no such correction; it is damaged, or for another template or version.
     """
     if isinstance(top_k, bool) or not isinstance(top_k, int | np.integer) or not 1 <= top_k <= MOST_SCHEDULES:
         raise SpaceError(f"plan: top_k is {top_k!r}, expected an integer >= 1 (and at most {MOST_SCHEDULES})")
@@ -154,9 +163,15 @@ def plan(
             raise SpaceError(f"plan: time_limit_s is {time_limit_s!r}, expected a number > 0 or None")
     if isinstance(compile, bool) or not isinstance(compile, int | np.integer) or not 0 <= compile <= MOST_COMPILED:
         raise SpaceError(f"plan: compile is {compile!r}, expected an integer >= 0 (and at most {MOST_COMPILED})")
-    chosen = model(workload, hardware, template)
+    chosen: Any = model(workload, hardware, template)
     if compile:
         _check_compiler(hardware)
+        if str(correction) not in (AUTO, NONE):
+            raise SpaceError("plan: compile and correction both change the order; leave one out")
+        correction = NONE
+    saved = find_correction(hardware, chosen.space.template, correction)
+    if saved is not None:
+        chosen = CorrectedModel(chosen, saved.model)
     count = max(int(top_k), SCHEDULES_A_PROGRAM * int(compile))
     ranking = chosen.rank(count, time_limit_s, distinct=distinct, progress=progress)
     answer = Plan(
@@ -170,9 +185,21 @@ def plan(
         ranking.rejected,
         chosen.rules,
     )
+    if saved is not None and len(ranking.points):
+        support = float(chosen.correction(ranking.points[:1]).support[0])
+        applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
+        answer = replace(answer, correction=applied)
     if compile:
         answer = _compiled(answer, chosen, ranking.points, int(compile), time_limit_s, compile_progress)
     return replace(answer, schedules=answer.schedules[:top_k], predictions=answer.predictions[:top_k])
+
+
+def model_of(answer: Plan) -> Any:
+    """Return the model that ordered a plan: the analytical one, with the plan's correction if it has one."""
+    chosen = model(answer.workload, answer.hardware, answer.best.template)
+    if answer.correction is None:
+        return chosen
+    return CorrectedModel(chosen, named_correction(answer.correction.folder).model)
 
 
 def _check_compiler(hardware: GpuSpec | CpuSpec) -> None:
@@ -215,19 +242,34 @@ def _compiled(
     )
 
 
-def predict(workload: Workload, hardware: GpuSpec | CpuSpec, schedules: Iterable[Schedule]) -> pd.DataFrame:
-    """Score schedules with the analytical model.
+def predict(
+    workload: Workload,
+    hardware: GpuSpec | CpuSpec,
+    schedules: Iterable[Schedule],
+    *,
+    correction: str | Path = AUTO,
+) -> pd.DataFrame:
+    """Score schedules with the analytical model, and a learned correction where one was made for the device.
+
+    Parameters
+    ----------
+    correction : "auto", "none", or str or Path
+        As in `plan`.
 
     Returns
     -------
     pandas.DataFrame
         One row a schedule, in the order given: time_s, its parts, the features, legal, rule (the first broken one).
+        Where a correction was used, there are three more columns: correction (its name), plain_s (the analytical time)
+        and support (the share of the correction that was used, in [0, 1]).
 
     Raises
     ------
     SpaceError
         A schedule belongs to another workload or template, or `schedules` holds something else. A schedule that was
         made for another device is scored on `hardware`: that is how a choice is carried over.
+    UnknownNameError, ModelVersionError, MissingDependencyError
+        The correction that was named does not exist, does not fit, or needs a package that is not installed.
     """
     import pandas as pd
 
@@ -243,8 +285,20 @@ def predict(workload: Workload, hardware: GpuSpec | CpuSpec, schedules: Iterable
         chosen = model(workload, hardware, template)
         places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
         points = np.array([chosen.space.point_of(schedules[place]) for place in places], dtype=np.int64)
-        for place, prediction in zip(places, chosen.predictions(points), strict=True):
-            rows[place] = prediction_row(prediction)
+        predictions = chosen.predictions(points)
+        more: list[dict[str, Any]] = [{} for _ in places]
+        saved = find_correction(hardware, template, correction)
+        if saved is not None:
+            corrected = CorrectedModel(chosen, saved.model)
+            support = corrected.correction(points).support.tolist()
+            plain_s = [prediction.time_s for prediction in predictions]
+            predictions = corrected.predictions(points)
+            more = [
+                {"correction": saved.card.name, "plain_s": time_s, "support": share}
+                for time_s, share in zip(plain_s, support, strict=True)
+            ]
+        for place, prediction, columns in zip(places, predictions, more, strict=True):
+            rows[place] = prediction_row(prediction) | columns
     if rows:
         return pd.DataFrame(rows)
     chosen = model(workload, hardware)  # no schedules: no rows, but the columns

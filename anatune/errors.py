@@ -11,6 +11,7 @@ __all__ = [
     "BuildError",
     "DeviceError",
     "MissingDependencyError",
+    "ModelVersionError",
     "RecordError",
     "RunError",
     "SpaceError",
@@ -46,6 +47,10 @@ class DeviceError(AnatuneError, RuntimeError):
 
 class MissingDependencyError(AnatuneError, ImportError):
     """An optional package is not installed; the message gives the pip line."""
+
+
+class ModelVersionError(AnatuneError, ValueError):
+    """A saved model is damaged, incomplete, or of another version of the features."""
 
 
 class BuildError(AnatuneError, RuntimeError):

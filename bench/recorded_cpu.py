@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -38,6 +39,7 @@ from anatune.core.hardware import CpuSpec
 from anatune.core.workload import Access, Axis, Term, Workload
 from anatune.errors import AnatuneError
 from anatune.model.cpu_model import CpuModel
+from anatune.model.features import FeatureTable, feature_table
 
 CONV_ID = re.compile(r"conv_n(\d+)_c(\d+)_h(\d+)x(\d+)_k(\d+)_r(\d+)x(\d+)_s(\d+)x(\d+)_o(\d+)x(\d+)")
 ANSOR_DEVICE = "ryzen3700x"
@@ -61,6 +63,8 @@ class CpuGroup:
     """(num_points,): part of an unbiased sample of the tuner's space."""
     predicted_time_fn: Callable[[], NDArray[np.float64]]
     """() -> (num_points,) seconds the analytical model predicts."""
+    feature_table_fn: Callable[[], FeatureTable]
+    """() -> features of the points, for learned corrections."""
     rows: pd.DataFrame
     """The table's own columns of these points."""
 
@@ -182,7 +186,12 @@ def _num_chunks(model: CpuModel, points: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def nchwc_times(workload: Workload, hardware: CpuSpec, rows: pd.DataFrame) -> NDArray[np.float64]:
-    """Return predicted seconds of AutoTVM NCHWc rows.
+    """Return predicted seconds of AutoTVM NCHWc rows, (num_rows,)."""
+    return nchwc_table(workload, hardware, rows).time_s
+
+
+def nchwc_table(workload: Workload, hardware: CpuSpec, rows: pd.DataFrame) -> FeatureTable:
+    """Return predicted seconds and features of AutoTVM NCHWc rows.
 
     A block that does not divide the width or height computes the padded rest, and LLVM widens vectors of oc_bn elements
     to the next power of two: both are scored on a padded nest. On cores with 64-bit pipes (Cortex-A72) vectors of up to
@@ -191,17 +200,39 @@ def nchwc_times(workload: Workload, hardware: CpuSpec, rows: pd.DataFrame) -> ND
     extents = workload.extents
     oh, ow, oc = _tile_oh(rows), rows["ow_bn"].to_numpy(np.int64), rows["oc_bn"].to_numpy(np.int64)
     kinds = np.column_stack([rows["ic_bn"].to_numpy(np.int64), oc, -extents["y"] % oh, -extents["x"] % ow])
-    result = np.empty(len(rows))
+    parts: list[tuple[NDArray[np.int64], FeatureTable]] = []
     for kind in np.unique(kinds, axis=0):
         use = (kinds == kind).all(axis=1)
         nest = nchwc_nest(workload, *(int(v) for v in kind))
         narrow = nest.extents["fi"] <= 2 and hardware.arch == "cortex-a72"
         model = CpuModel(nest, _half_width(hardware) if narrow else hardware, simd="fi")
-        result[use] = model.times(nchwc_points(model, rows[use]))[0]
+        part = feature_table(model, nchwc_points(model, rows[use]))
         if nest.extents["fi"] == 1:  # LLVM's SLP vectoriser packs the unrolled positions where that pays
             model = CpuModel(nest, hardware, simd="x")
-            result[use] = np.minimum(result[use], model.times(nchwc_points(model, rows[use]))[0])
-    return result
+            part = _faster(part, feature_table(model, nchwc_points(model, rows[use])))
+        parts.append((np.flatnonzero(use), part))
+    order = np.argsort(np.concatenate([at for at, _ in parts]))
+    tables = [table for _, table in parts]
+    own = np.column_stack([np.log2(rows["ic_bn"]), np.log2(oc), np.log2(ow), np.log2(oh)])
+    return FeatureTable(
+        np.concatenate([table.time_s for table in tables])[order],
+        np.concatenate([table.rule for table in tables])[order],
+        (*tables[0].names, "knob_ic_bn", "knob_oc_bn", "knob_ow_bn", "knob_oh_bn"),
+        np.column_stack([np.concatenate([table.values for table in tables])[order], own]),
+    )
+
+
+def _faster(one: FeatureTable, other: FeatureTable) -> FeatureTable:
+    """Return for each point the table that predicts less."""
+    return _chosen(one.time_s <= other.time_s, one, other)
+
+
+def _chosen(use: NDArray[np.bool_], one: FeatureTable, other: FeatureTable) -> FeatureTable:
+    """Return `one` where `use`, else `other`."""
+    return FeatureTable(
+        np.where(use, one.time_s, other.time_s), np.where(use, one.rule, other.rule), one.names,
+        np.where(use[:, None], one.values, other.values),
+    )  # fmt: skip
 
 
 def _half_width(hardware: CpuSpec) -> CpuSpec:
@@ -266,7 +297,7 @@ def _nchwc_groups(frame: pd.DataFrame, table: str, notes: list[str]) -> Iterator
         yield CpuGroup(
             table, "autotvm_nchwc", str(device), str(workload_id), workload, hardware,
             rows["time_s"].astype(float).where(~failed).to_numpy(), (rows["kept"] != "best").to_numpy(),
-            partial(nchwc_times, workload, hardware, rows), rows,
+            partial(nchwc_times, workload, hardware, rows), partial(nchwc_table, workload, hardware, rows), rows,
         )  # fmt: skip
 
 
@@ -295,11 +326,17 @@ def _ansor_groups(frame: pd.DataFrame, table: str, notes: list[str]) -> Iterator
         def predicted(model=model, slow=slow, points=points, in_memory=in_memory) -> NDArray[np.float64]:
             return np.where(in_memory, slow.times(points)[0], model.times(points)[0])
 
+        def features(
+            model: CpuModel = model, slow: CpuModel = slow, points: Any = points, in_memory: Any = in_memory
+        ) -> FeatureTable:
+            found = _chosen(in_memory, feature_table(slow, points), feature_table(model, points))
+            return found._replace(names=(*found.names, "in_memory"), values=np.column_stack([found.values, in_memory]))
+
         failed = rows["err"].fillna(0).to_numpy() != 0
         yield CpuGroup(
             table, "ansor_x86", ANSOR_DEVICE, str(file).removesuffix(".json"), workload, hardware,
             rows["time_s"].astype(float).where(~failed).to_numpy()[fine], (rows["idx"] < 64).to_numpy()[fine],
-            predicted, rows[fine],
+            predicted, features, rows[fine],
         )  # fmt: skip
 
 

@@ -103,7 +103,13 @@ class RecordedTable:
     points: Integers
     time_s: NDArray[np.float64]
     spread: NDArray[np.float64]
+    num_runs: NDArray[np.float64]
     knobs: dict[str, Integers] | None
+
+    def runs_of(self, row: int | None) -> float:
+        """Return how often a point was run in its measurement; 1 where that is not recorded."""
+        number = 1.0 if row is None else float(self.num_runs[row])
+        return number if number > 0 else 1.0
 
     def table(self, model: Any | None = None) -> TableModel:
         """Return the list of points, predicted by `model` (by default the analytical one)."""
@@ -135,8 +141,9 @@ def recorded_table(group: Group) -> RecordedTable:
     parts = np.split(order, np.cumsum(np.bincount(place))[:-1])
     time_s = np.array([_median(group.time_s[rows]) for rows in parts])
     spread = np.array([_median(group.spread[rows]) for rows in parts])
+    num_runs = np.array([_median(group.num_runs[rows]) for rows in parts])
     knobs = {name: values[first] for name, values in group.knobs.items()} if group.knobs else None
-    return RecordedTable(group, model, points, time_s, spread, knobs)
+    return RecordedTable(group, model, points, time_s, spread, num_runs, knobs)
 
 
 def _median(values: NDArray[np.float64]) -> float:

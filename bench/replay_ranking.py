@@ -1,6 +1,6 @@
 """Score the analytical models on recorded measurements: rank correlation, regret, pruning, legality, error.
 
-    python bench/replay_ranking.py FOLDER [--json FILE] [--device D ...] [--table T ...]
+    python bench/replay_ranking.py FOLDER [--json FILE] [--device D ...] [--table T ...] [--model plain --model ...]
 
 What each number means: bench/README.md. Needs no device; anything in FOLDER that cannot be used is listed.
 """
@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+from corrections import MODELS, corrected_times
 from numpy.typing import NDArray
 from ranking_metrics import (
     fraction_faster,
@@ -129,21 +130,26 @@ class Space:
         return self.drawn[key]
 
 
-def score_group(group: RecordedGroup, space: Space | None) -> GroupScore:
+def score_group(
+    group: RecordedGroup, space: Space | None, corrected_s: NDArray[np.float64] | None = None
+) -> GroupScore:
     """Score one group; without `space` the winners' place in the space is not computed (NaN).
 
-    CPU tables come with predicted times only: their kernels are not all points of the template, so that their
+    With `corrected_s` the points are ranked by these times, and the winners' place in the space is not computed
+    either. CPU tables come with predicted times only: their kernels are not all points of the template, so that their
     legality and their place in the space are not judged.
     """
     hardware, kind, sample = group.hardware, group.kind, np.empty(0)
     if isinstance(hardware, GpuSpec):
         evaluation = api.model(group.workload, hardware).evaluate(group.points)  # type: ignore[attr-defined]
         predicted, legal = evaluation.time_s, evaluation.rule == 0
-        if space:
+        if space and corrected_s is None:
             sample = space.times(group.workload, hardware)
     else:
         predicted = group.predicted_time_fn()  # type: ignore[attr-defined]
         legal, kind = np.ones(len(predicted), dtype=bool), "cpu"
+    if corrected_s is not None:
+        predicted, sample = corrected_s, np.empty(0)
     good = np.isfinite(group.time_s)
     rows: Iterable[int] = ()
     if good.any():
@@ -489,6 +495,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", nargs="+", metavar="T", help="only these tables (patterns or beginnings)")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="legal points drawn a space; 0: none")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument(
+        "--model",
+        action="append",
+        choices=MODELS,
+        help="what is scored, may be repeated (default: plain): corrections.py",
+    )
     options = parser.parse_args(arguments)
     started = time.perf_counter()
     notes: list[str] = []
@@ -501,38 +513,84 @@ def main(arguments: Sequence[str] | None = None) -> None:
         told = "".join(f"\n  {note}" for note in notes)
         raise SystemExit(f"replay_ranking: nothing to score in {options.folder}{told}")
     space = Space(options.samples, options.seed) if options.samples > 0 else None
-    scores: list[GroupScore] = []
+    models = list(dict.fromkeys(options.model or ["plain"]))
+    everything = groups if models == ["plain"] else list(collect(options.folder, []))
+    scores_of: dict[str, list[GroupScore]] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("replay", total=len(groups))
-        for group in groups:
-            progress.update(task, description=f"{group.device} {group.workload_id}")
-            try:
-                scores.append(score_group(group, space))
-            except AnatuneError as error:
-                notes.append(f"{group.table}: {group.device} {group.workload_id}: skipped: {error}")
-            progress.advance(task)
-    summaries = summarise(scores)
-    listed = aims(scores, planned_speed())
+        for model in models:
+            task = progress.add_task(model, total=None)
+            corrected = {}
+            if model != "plain":
+                times = corrected_times(everything, model, lambda at=task: progress.advance(at))
+                corrected = {_identity(one): found for one, found in zip(everything, times, strict=True)}
+            progress.update(task, total=len(groups), completed=0)
+            scores: list[GroupScore] = []
+            for group in groups:
+                progress.update(task, description=f"{model} {group.device} {group.workload_id}")
+                try:
+                    scores.append(score_group(group, space, corrected.get(_identity(group))))
+                except AnatuneError as error:
+                    notes.append(f"{group.table}: {group.device} {group.workload_id}: skipped: {error}")
+                progress.advance(task)
+            scores_of[model] = scores
     console = Console()
     console = console if console.width >= TABLE_WIDTH else Console(width=TABLE_WIDTH)
-    console.print(results_table(summaries))
-    console.print(aims_table(listed))
+    results = {}
+    for model, scores in scores_of.items():
+        summaries, listed = summarise(scores), aims(scores, planned_speed())
+        results[model] = {
+            "summaries": summaries,
+            "aims": [{**dataclasses.asdict(aim), "verdict": aim.verdict} for aim in listed],
+            "workloads": scores,
+        }
+        if len(scores_of) > 1:
+            console.print(f"model: {model}", highlight=False)
+        console.print(results_table(summaries))
+        if model == "plain":
+            console.print(aims_table(listed))
+    if len(scores_of) > 1:
+        console.print(comparison_table(scores_of))
     for note in notes:
         console.print(f"left out: {note}", markup=False, highlight=False, soft_wrap=True)
     seconds = time.perf_counter() - started
-    console.print(f"{len(scores)} workloads, {sum(s.num_rows for s in scores)} rows, {seconds:.0f} s")
+    first = scores_of[models[0]]
+    console.print(f"{len(first)} workloads, {sum(s.num_rows for s in first)} rows, {seconds:.0f} s")
     if options.json:
         write_json(
             options.json,
             {
                 "environment": environment(seed=options.seed, samples=options.samples, seconds=seconds),
-                "summaries": summaries,
-                "aims": [{**dataclasses.asdict(aim), "verdict": aim.verdict} for aim in listed],
-                "workloads": scores,
+                **results[models[0]],
+                "models": results,
                 "left_out": notes,
             },
         )
+
+
+def _identity(group: RecordedGroup) -> tuple[str, str, str]:
+    return group.table, group.device, group.workload_id
+
+
+def comparison_table(scores_of: dict[str, list[GroupScore]]) -> Table:
+    """Return the models side by side: medians of Spearman's rho and of the top-8 regret."""
+    table = Table(title="Side by side: Spearman, top-1 and top-8 regret, medians", box=SIMPLE_HEAD)
+    for name in ("table", "device", "loads", *scores_of):
+        table.add_column(name, justify="left" if name in ("table", "device") else "right", no_wrap=True)
+    parts = {model: _by(scores, _table_and_device) for model, scores in scores_of.items()}
+    first = next(iter(scores_of.values()))
+    keys = [key for key, part in _by(first, _table_and_device).items() if part[0].kind != "tophub"]
+    for key in (*keys, "all"):
+        cells = []
+        for model, scores in scores_of.items():
+            part = [s for s in scores if s.kind != "tophub"] if key == "all" else parts[model].get(key, [])
+            rho = quantile((s.spearman for s in part), 0.5)
+            regrets = (quantile((s.regret[k] for s in part), 0.5) for k in (1, 8))
+            cells.append(f"{rho:.3f}  " + "  ".join(f"{regret:.3f}" for regret in regrets))
+        where, _, device = key.rpartition(", ")
+        count = sum(s.kind != "tophub" for s in first) if key == "all" else len(parts[next(iter(scores_of))][key])
+        table.add_row(where or "all tables", device if where else "", str(count), *cells)
+    return table
 
 
 if __name__ == "__main__":

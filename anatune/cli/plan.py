@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anatune.cli.output import (
+    UsageError,
     count_progress,
     line_width,
     note_first_compilation,
@@ -99,6 +100,13 @@ def plan(
             help="Compile the first N different programs and correct their predictions.",
         ),
     ] = 0,
+    correction: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use, shipped or your own."),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="No learned correction, also where one was made for the device.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False,
 ) -> None:
@@ -108,6 +116,8 @@ def plan(
     """
     from anatune import api
 
+    if plain and correction is not None:
+        raise UsageError("--plain uses no correction, --model names one; leave one out")
     hardware = api.hardware(hw)
     note_first_compilation(hardware)
     start = time.perf_counter()
@@ -119,6 +129,7 @@ def plan(
         time_limit_s=time_limit,
         distinct=distinct,
         compile=compile_count,
+        correction="none" if plain else correction or "auto",
         progress=search_progress(),
         compile_progress=count_progress("compiling"),
     )
@@ -162,4 +173,4 @@ def _steps(answer: Plan) -> list[Alternative]:
     if not answer.schedules:
         return []
     best = answer.schedules[0]
-    return alternatives(api.model(answer.workload, answer.hardware, best.template), best, MATERIAL_SHARE)
+    return alternatives(api.model_of(answer), best, MATERIAL_SHARE)

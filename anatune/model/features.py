@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.workload import DTYPE_BYTES
-from anatune.errors import SpaceError
-from anatune.model.gpu_model import GpuModel
 from anatune.numerics.columns import Col
 from anatune.numerics.cpu_columns import CpuCol
 
 if TYPE_CHECKING:
     from anatune.model.cpu_model import CpuModel
+    from anatune.model.gpu_model import GpuModel
 
 __all__ = ["FEATURE_VERSION", "FeatureTable", "feature_table"]
 
@@ -64,24 +63,27 @@ class FeatureTable(NamedTuple):
 def feature_table(model: Any, points: Integers) -> FeatureTable:
     """Return the features of `points`, (num_points, columns of the model's space) int64.
 
-    `model` is a GpuModel, a CpuModel, or has a method ``feature_table(points)`` of its own.
-
-    Raises
-    ------
-    SpaceError
-        The model has no features.
+    `model` is an analytical model, or has a method ``feature_table(points)`` of its own.
     """
     points = np.atleast_2d(points)
-    if isinstance(model, GpuModel):
+    if hasattr(model, "feature_table"):
+        table: FeatureTable = model.feature_table(points)
+        return table
+    if hasattr(model, "model"):  # a list of points, a corrected model
+        return feature_table(model.model, points)
+    if model.space.template == "gpu":
         return _gpu_table(model, points)
-    if hasattr(model, "raw_columns"):
+    if model.space.template == "cpu":
         return _cpu_table(model, points)
-    if not hasattr(model, "feature_table"):
-        if hasattr(model, "model"):  # a list of points, a corrected model
-            return feature_table(model.model, points)
-        raise SpaceError(f"no features of points of {type(model).__name__}, expected a GpuModel or a CpuModel")
-    table: FeatureTable = model.feature_table(points)
-    return table
+    return _other_table(model, points)
+
+
+def _other_table(model: Any, points: Integers) -> FeatureTable:
+    """Return the features of points of any other template: time shares, and the logarithms of the point's numbers."""
+    found = model.evaluate(points)
+    columns = {f"share_{name}": part / found.time_s for name, part in found.columns.items() if name.endswith("_s")}
+    columns |= {name: _log2(1.0 + column) for name, column in zip(model.space.columns, points.T, strict=True)}
+    return FeatureTable(found.time_s, found.rule, tuple(columns), np.column_stack(list(columns.values())))
 
 
 def _log2(values: Any) -> Floats:

@@ -18,7 +18,36 @@ if TYPE_CHECKING:
 
     from anatune.model.compilation import Compilation
 
-__all__ = ["Plan", "prediction_row"]
+__all__ = ["AppliedCorrection", "Plan", "prediction_row"]
+
+
+class AppliedCorrection(msgspec.Struct, frozen=True):
+    """A learned correction that ordered a plan.
+
+    Attributes
+    ----------
+    name : str
+        Of the correction, see its card.
+    shortlist : int
+        First schedules of the analytical ranking (one of each predicted time) that were ordered anew. The guarantee is
+        about these, not about their new order.
+    support : float
+        Share of the correction that was used for the best schedule: 1 where training saw points alike, 0 where none.
+    folder : str
+        Where its files lie.
+    """
+
+    name: str
+    shortlist: int
+    support: float
+    folder: str
+
+    def describe(self) -> str:
+        """Return one sentence."""
+        return (
+            f"times and order corrected by {self.name}: the first {self.shortlist} of the analytical ranking were "
+            "ordered anew; the guarantee is about the ranking before"
+        )
 
 
 @dataclass(frozen=True)
@@ -40,6 +69,8 @@ class Plan:
     compilation : Compilation or None
         What the compiler said, where it was asked: schedules are then ordered by the corrected times, those that were
         not compiled last. The guarantee is about the order before.
+    correction : AppliedCorrection or None
+        The learned correction that changed times and order, where one was used.
     """
 
     workload: Workload
@@ -52,6 +83,7 @@ class Plan:
     rejected: dict[str, int] | None
     rules: tuple[Rule, ...]
     compilation: Compilation | None = None
+    correction: AppliedCorrection | None = None
 
     @property
     def best(self) -> Schedule:
@@ -75,6 +107,8 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain dictionaries and lists (what `to_json` writes)."""
         compiled = {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
+        if self.correction is not None:
+            compiled["correction"] = msgspec.to_builtins(self.correction) | {"text": self.correction.describe()}
         return compiled | {
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},

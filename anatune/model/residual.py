@@ -54,7 +54,7 @@ class ResidualOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Size of what `ResidualModel.update` adds.
     """
 
-    num_trees: int = 150
+    num_trees: int = 200
     num_leaves: int = 31
     learning_rate: float = 0.08
     min_leaf_rows: int = 60
@@ -243,7 +243,8 @@ def _raw(booster: Any, features: Floats) -> Floats:
 def _centred(values: Floats, group: Integers) -> Floats:
     """Return `values` less the median of their group."""
     middle = np.array([np.median(values[group == number]) for number in range(int(group.max()) + 1)])
-    return values - middle[group]
+    centred: Floats = values - middle[group]
+    return centred
 
 
 def _draw(log_ratio: Floats, groups: Integers, most: int) -> Integers:

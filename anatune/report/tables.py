@@ -59,6 +59,8 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
     lines = [Line(text, "bold") for text in wrapped(_workload_text(plan), width, hanging="  ")]
     lines += [Line(text) for text in wrapped(_hardware_text(plan), width, hanging="  ")]
     lines += [Line(text) for text in wrapped(guarantee_text(plan, seconds), width, hanging="  ")]
+    if plan.correction is not None:
+        lines += [Line(text) for text in wrapped(plan.correction.describe(), width, hanging="  ")]
     if not plan.schedules:
         return lines
     lines.append(Line(""))

@@ -141,8 +141,9 @@ class LearnedStrategy:
         self._model = model
         self._seed = seed
         self._ranked = ranked
-        self._options: Any = read_options(self.options_type, options)
-        self._similarity = _Similarity(self._options.residual_std**2, self._options.noise_std)
+        settings: Any = read_options(self.options_type, options)
+        self._options: Any = settings
+        self._similarity = _Similarity(settings.residual_std**2, settings.noise_std)
         self._correction: Correction[_Features] = Correction(self._similarity, clip=0.5)
         self._known = Points(model)
         self._scale: _Scale | None = None
