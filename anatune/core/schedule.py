@@ -26,9 +26,11 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     workload, hardware
         What is computed, and on which device the choice was made.
     template : str
-        "gpu" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2) or "cpu" (cache and register tiles).
+        "gpu" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "gpu_tensorcore" (block, warp, mma, lanes |
+        stage, mma, lanes) or "cpu" (cache and register tiles).
     tiles : dict of str to tuple of int
-        Axis -> factors from the outermost to the innermost loop; each product is the axis's extent.
+        Axis -> factors from the outermost to the innermost loop; each product is the axis's extent. Tensor cores: fused
+        index ("m", "n", "k") -> factors; each product is the extent or, at a guarded edge, more.
     unroll : int
         GPU: largest number of statements that is unrolled explicitly (TVM's auto_unroll_max_step). CPU: steps of the
         reduction that the microkernel unrolls.
