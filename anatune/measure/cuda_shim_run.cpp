@@ -6,179 +6,15 @@
 // inaccessible memory: against its upper end in even orders, its lower end in odd ones.
 // Order 0: threads ascending, asynchronous copies arrive when waited for; 1: descending, they arrive at once; else both
 // at random by SEED. Blocks FIRST, FIRST + STRIDE, ... run, one after another.
-// Compiled with -fsanitize=thread, the kernel calls __tsan_* below at each access of memory (there is no ThreadSanitizer
-// behind it): bounds, alignment, reads of unwritten memory and races are then found exactly, whatever the order.
+// Compiled with -fsanitize=thread, the kernel calls __tsan_* of cuda_shim_trace.h at each access of memory (there is no
+// ThreadSanitizer behind it): bounds, alignment, reads of unwritten memory and races are then found exactly, whatever the order.
 // Exit status 0 and a line of counts on the standard output, or 3 and one line on the standard error.
-#include <cstdarg>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <signal.h>
-#include <sys/mman.h>
-#include <unistd.h>
-#if !defined(__x86_64__) || defined(SHIM_UCONTEXT)
-#include <ucontext.h>
+#include "cuda_shim_trace.h"
+#ifdef __linux__
+#include <sys/prctl.h>
 #endif
-
-struct Uint3 { unsigned x, y, z; };
-extern "C" {
-Uint3 threadIdx, blockIdx, blockDim = {1, 1, 1}, gridDim = {1, 1, 1};
-alignas(64) char shim_poison[64];
-void shim_kernel(void** arguments);  // made for each kernel: calls it
-extern const int shim_traced;        // it was compiled with -fsanitize=thread
-[[noreturn]] void shim_misaligned(const void* pointer, int bytes);
-}
 
 namespace {
-
-constexpr size_t GUARD = size_t(1) << 26;         // what wrong indices land in, on both sides of each array
-constexpr size_t SHARED_SPACE = size_t(1) << 31;  // 32-bit addresses reach it
-constexpr size_t STACK = size_t(1) << 18;
-constexpr size_t CLEARED_STACK = 2048;
-constexpr int MAX_THREADS = 1024, MAX_ARRAYS = 64;
-
-struct Cell {  // of a piece of shared memory: who wrote and read it last, and when
-  uint32_t written, read;
-  uint16_t writer, reader;
-  uint32_t warp_written, warp_read;
-};
-struct Region {
-  const char* name;
-  char *begin, *end, *pages, *pages_end;
-  bool writable, shared;
-  Cell* cells;        // shared memory
-  uint32_t* writers;  // results: 1 + the thread that wrote the piece, over the whole grid
-};
-
-Region regions[MAX_ARRAYS];
-int num_regions;
-char *arena, *arena_end, *arena_next, *shared_arena, *shared_next;
-Region* slots[MAX_ARRAYS];
-int order, granule = 4;
-int poison = 0xff;  // NaN; in odd orders 0x7f: 3.4e38, which no maximum hides
-uint64_t seed;
-size_t dynamic_bytes, page;
-long num_barriers;
-
-enum State : unsigned char { READY, AT_BLOCK, AT_WARP, DONE };
-struct Copy { unsigned to; const void* from; int bytes, read; unsigned group; };
-struct Fiber {
-  State state;
-  bool orders;  // what it waits at orders memory
-  int line;
-  unsigned mask;
-  char* stack;
-#if defined(__x86_64__) && !defined(SHIM_UCONTEXT)
-  void* pointer;
-#else
-  ucontext_t context;
-#endif
-  Copy* copies;
-  int num_copies, room, first_copy;
-  unsigned group;
-};
-Fiber fibers[MAX_THREADS];
-int current = -1, num_threads;
-void* deposits[MAX_THREADS];
-void** arguments;
-uint32_t epoch, block_epoch;               // since the start; that of the block's start
-uint32_t warp_epochs[MAX_THREADS / 32];    // __syncwarps so far: shuffles and the like order no memory
-
-[[noreturn]] void fail(const char* format, ...) {
-  char text[640];
-  int used = 0;
-  va_list list;
-  va_start(list, format);
-  used = vsnprintf(text, sizeof text - 2, format, list);
-  va_end(list);
-  if (used > int(sizeof text) - 2) used = sizeof text - 2;
-  text[used++] = '\n';
-  if (write(2, text, size_t(used)) < 0) _exit(4);
-  _exit(3);
-}
-
-uint64_t random_bits() {  // splitmix64
-  uint64_t z = (seed += 0x9e3779b97f4a7c15ull);
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-  return z ^ z >> 31;
-}
-
-// ---- Memory ----
-
-Region* region_of(const void* address, size_t margin) {
-  const char* at = static_cast<const char*>(address);
-  for (int i = 0; i < num_regions; ++i)
-    if (at >= regions[i].pages - margin && at < regions[i].pages_end + margin) return &regions[i];
-  return nullptr;
-}
-
-Region* new_region(const char* name, size_t bytes, char*& next, int fd, size_t place, bool writable) {
-  if (num_regions == MAX_ARRAYS) fail("more than %d arrays", MAX_ARRAYS);
-  Region& r = regions[num_regions];
-  size_t size = (bytes + page - 1) / page * page;
-  size = size ? size : page;
-  next += GUARD;
-  r.name = name;
-  r.writable = writable;
-  r.shared = fd < 0;
-  r.pages = next;
-  r.pages_end = next + size;
-  next += size;
-  int access = PROT_READ | (writable ? PROT_WRITE : 0);
-  void* got = fd < 0 ? mmap(r.pages, size, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0)
-                     : mmap(r.pages, size, access, MAP_SHARED | MAP_FIXED, fd, off_t(place));
-  if (got == MAP_FAILED) fail("%s: no memory for %zu bytes", name, bytes);
-  r.begin = r.pages + (order & 1 ? 0 : (size - bytes) / 16 * 16);
-  r.end = r.begin + bytes;
-  if (r.shared) r.cells = static_cast<Cell*>(calloc(bytes / size_t(granule) + 1, sizeof(Cell)));
-  else if (writable) r.writers = static_cast<uint32_t*>(calloc(bytes / size_t(granule) + 1, 4));
-  ++num_regions;
-  return &r;
-}
-
-void clear_shared() {
-  for (int i = 0; i < num_regions; ++i)
-    if (regions[i].shared) memset(regions[i].pages, poison, size_t(regions[i].pages_end - regions[i].pages));
-}
-
-void check_slack() {  // between an array and the page's end
-  for (int i = 0; i < num_regions; ++i) {
-    Region& r = regions[i];
-    if (!r.writable) continue;
-    int fill = r.shared ? poison : 0xff;
-    for (char* p = r.pages; p < r.pages_end; ++p) {
-      if (p == r.begin) p = r.end;
-      if (p < r.pages_end && static_cast<unsigned char>(*p) != fill)
-        fail("a thread of block %u wrote byte %td of %s, which has %td", blockIdx.x, p - r.begin, r.name,
-             r.end - r.begin);
-    }
-  }
-}
-
-[[noreturn]] void outside(const char* what, const void* address, int bytes) {
-  const char* at = static_cast<const char*>(address);
-  Region* r = region_of(address, GUARD / 2);
-  char size[32] = "";
-  if (bytes) snprintf(size, sizeof size, " %d bytes", bytes);
-  if (!r) fail("thread %d of block %u %s%s at an address outside of every array", current, blockIdx.x, what, size);
-  if (at >= r->begin && at < r->end)  // a read-only page, or an access across the end
-    fail(r->writable ? "thread %d of block %u %s%s across the end of %s" : "thread %d of block %u %s%s of its operand %s",
-         current, blockIdx.x, what, size, r->name);
-  fail("thread %d of block %u %s%s at byte %td of %s, which has %td", current, blockIdx.x, what, size, at - r->begin,
-       r->name, r->end - r->begin);
-}
-
-void on_signal(int number, siginfo_t* info, void*) {
-  if (number == SIGFPE) fail("thread %d of block %u divides by zero", current, blockIdx.x);
-  if (number != SIGSEGV && number != SIGBUS) fail("thread %d of block %u raised signal %d", current, blockIdx.x, number);
-  const char* at = static_cast<const char*>(info->si_addr);
-  for (int i = 0; i < num_threads; ++i)
-    if (fibers[i].stack && at >= fibers[i].stack - STACK && at < fibers[i].stack)
-      fail("thread %d of block %u needs more than %zu bytes of local memory", current, blockIdx.x, STACK);
-  outside("reads or writes", at, 0);
-}
 
 // ---- Fibers ----
 
@@ -324,81 +160,6 @@ void run_block() {
   }
 }
 
-// ---- What the kernel was compiled to tell: every access ----
-
-constexpr uint32_t IN_FLIGHT = 0xffffffffu;
-constexpr uint16_t SEVERAL = 0xffff;
-
-bool in_order(uint32_t when, uint16_t who, uint32_t warp_when) {  // before the running thread's present access?
-  if (when != epoch || who == current) return true;
-  return who != SEVERAL && who / 32 == current / 32 && warp_when != warp_epochs[current / 32];
-}
-
-void shared_access(Region& r, const char* at, size_t bytes, bool writes) {
-  size_t first = size_t(at - r.begin) / size_t(granule), last = size_t(at + bytes - 1 - r.begin) / size_t(granule);
-  for (size_t i = first; i <= last; ++i) {
-    Cell& c = r.cells[i];
-    size_t where = i * size_t(granule);
-    if (c.written == IN_FLIGHT)
-      fail("thread %d of block %u %s byte %zu of %s while an asynchronous copy of thread %d into it is in flight",
-           current, blockIdx.x, writes ? "writes" : "reads", where, r.name, c.writer);
-    if (!writes && c.written < block_epoch)
-      fail("thread %d of block %u reads byte %zu of %s, which nothing has written yet", current, blockIdx.x, where, r.name);
-    if (!in_order(c.written, c.writer, c.warp_written))
-      fail("race in block %u: thread %d %s byte %zu of %s, which thread %d wrote, without a barrier between them",
-           blockIdx.x, current, writes ? "writes" : "reads", where, r.name, c.writer);
-    if (writes && c.read >= block_epoch && !in_order(c.read, c.reader, c.warp_read)) {
-      char who[32] = "other threads";
-      if (c.reader != SEVERAL) snprintf(who, sizeof who, "thread %d", c.reader);
-      fail("race in block %u: thread %d writes byte %zu of %s, which %s read, without a barrier between them",
-           blockIdx.x, current, where, r.name, who);
-    }
-    uint16_t me = uint16_t(current);
-    if (writes) {
-      c.written = epoch;
-      c.writer = me;
-      c.warp_written = warp_epochs[current / 32];
-    } else {
-      bool another = c.read == epoch && c.reader != me && !in_order(c.read, c.reader, c.warp_read);
-      c.read = epoch;
-      c.reader = another ? SEVERAL : me;
-      c.warp_read = warp_epochs[current / 32];
-    }
-  }
-}
-
-void result_access(Region& r, const char* at, size_t bytes, bool writes) {
-  size_t first = size_t(at - r.begin) / size_t(granule), last = size_t(at + bytes - 1 - r.begin) / size_t(granule);
-  uint32_t me = blockIdx.x * uint32_t(MAX_THREADS) + uint32_t(current) + 1;
-  for (size_t i = first; i <= last; ++i) {
-    uint32_t& writer = r.writers[i];
-    if (writer != me && (writer || !writes)) {
-      if (!writer)
-        fail("thread %d of block %u reads byte %zu of %s, which nothing has written yet", current, blockIdx.x,
-             i * size_t(granule), r.name);
-      fail("race: thread %d of block %u %s byte %zu of %s, which thread %u of block %u wrote", current, blockIdx.x,
-           writes ? "writes" : "reads", i * size_t(granule), r.name, (writer - 1) % MAX_THREADS,
-           (writer - 1) / MAX_THREADS);
-    }
-    writer = me;
-  }
-}
-
-inline void access(const void* address, size_t bytes, bool writes, size_t alignment) {
-  const char* at = static_cast<const char*>(address);
-  if (at < arena || at >= arena_end || current < 0) return;  // a local array
-  Region* r = nullptr;
-  for (int i = 0; i < num_regions; ++i)
-    if (at >= regions[i].begin && at + bytes <= regions[i].end) r = &regions[i];
-  if (!r) outside(writes ? "writes" : "reads", at, int(bytes));
-  if (reinterpret_cast<uintptr_t>(at) & (alignment - 1))
-    fail("misaligned address: thread %d of block %u %s %zu bytes at byte %td of %s", current, blockIdx.x,
-         writes ? "writes" : "reads", bytes, at - r->begin, r->name);
-  if (r->shared) shared_access(*r, at, bytes, writes);
-  else if (writes && !r->writable) outside("writes", at, int(bytes));
-  else if (r->writable) result_access(*r, at, bytes, writes);
-}
-
 // ---- Asynchronous copies ----
 
 void mark_in_flight(Region& r, const char* at, int bytes, bool flying) {
@@ -500,27 +261,12 @@ void shim_misaligned(const void* pointer, int bytes) {
 }
 
 void shim_trap(const char* message) { fail("thread %d of block %u: %s", current, blockIdx.x, message); }
-
-#define ACCESS(n)                                                                              \
-  void __tsan_read##n(void* p) { access(p, n, false, n); }                                     \
-  void __tsan_write##n(void* p) { access(p, n, true, n); }                                     \
-  void __tsan_unaligned_read##n(void* p) { access(p, n, false, 1); }                           \
-  void __tsan_unaligned_write##n(void* p) { access(p, n, true, 1); }                           \
-  void __tsan_volatile_read##n(void* p) { access(p, n, false, n); }                            \
-  void __tsan_volatile_write##n(void* p) { access(p, n, true, n); }
-ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
-void __tsan_read_range(void* p, size_t n) { access(p, n, false, 1); }
-void __tsan_write_range(void* p, size_t n) { access(p, n, true, 1); }
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
-void* __tsan_memcpy(void* to, const void* from, size_t n) { access(from, n, false, 1); access(to, n, true, 1); return memcpy(to, from, n); }
-void* __tsan_memset(void* to, int value, size_t n) { access(to, n, true, 1); return memset(to, value, n); }
 }
 
 int main(int argc, char** argv) {
+#ifdef __linux__
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody waits for the answer
+#endif
   page = size_t(sysconf(_SC_PAGESIZE));
   int fd = atoi(argv[1]);
   order = atoi(argv[2]);

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ Array = NDArray[Any]
 
 _COMPILE_LIMIT_S = 120.0
 _FLAGS = ("-std=c++17", "-w", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
-_SHIM_FILES = ("cuda_shim.h", "cuda_shim_mma.h")
+_KERNEL_HEADERS = ("cuda_shim.h", "cuda_shim_mma.h")
 
 
 class Blocks(NamedTuple):
@@ -76,24 +76,19 @@ def _shim(command: str) -> _Shim:
     """Compile the part that is the same for all kernels, once a process."""
     folder = _new_folder()
     weakref.finalize(_shim, shutil.rmtree, folder, ignore_errors=True)
-    package = resources.files("anatune.measure")
-    includes = []
-    for name in _SHIM_FILES:
-        source = package / name
-        if source.is_file():
-            (folder / name).write_bytes(source.read_bytes())
-            includes.append(f'#include "{name}"')
-    (folder / "run.cpp").write_bytes((package / "cuda_shim_run.cpp").read_bytes())
+    for source in resources.files("anatune.measure").iterdir():
+        if source.name.startswith("cuda_shim"):
+            (folder / source.name).write_bytes(source.read_bytes())
     program = folder / "run.o"
     flags = [*_FLAGS, "-march=native"]
-    command_line = ["-O2", "-c", str(folder / "run.cpp"), "-o", str(program)]
+    command_line = ["-O2", "-c", str(folder / "cuda_shim_run.cpp"), "-o", str(program)]
     log = _compile(command, [*flags, *command_line])
     if log is not None and "-march" in log:  # not every processor's compiler knows it
         flags.pop()
         log = _compile(command, [*flags, *command_line])
     if log is not None:
         raise RunError(f"{command} cannot compile anatune's CUDA shim: {log}; set CXX to a recent g++ or clang++")
-    return _Shim(folder, program, tuple(flags), "\n".join(includes))
+    return _Shim(folder, program, tuple(flags), "\n".join(f'#include "{name}"' for name in _KERNEL_HEADERS))
 
 
 def _new_folder() -> Path:
@@ -137,7 +132,7 @@ class Program:
     traced : bool
         Look at every access to shared and global memory: races between threads (a missing barrier), reads of what
         nothing has written, misaligned vectors and accesses outside of an array are then found exactly, whatever
-        the order of the threads. Takes 2 to 5 times longer.
+        the order of the threads. Takes about seven times longer.
 
     Raises
     ------
@@ -195,27 +190,25 @@ class Program:
             array = self._checked(buffer.tensor, arrays)
             places.append(size)
             size += -(-max(array.nbytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        with tempfile.TemporaryFile() as file:
-            file.truncate(size)
-            with mmap.mmap(file.fileno(), size) as memory:
-                words = []
-                whole = np.frombuffer(memory, np.uint8)
-                whole[:] = 0xFF
-                views = {}
-                for buffer, place in zip(self.kernel.parameters, places, strict=True):
-                    array = arrays[buffer.tensor]
-                    start = place + _start(array.nbytes, order)
-                    view = whole[start : start + array.nbytes]
-                    view[:] = array.reshape(-1).view(np.uint8)
-                    views[buffer.tensor] = view
-                    writable = buffer.tensor == self.kernel.result
-                    words += [buffer.tensor, str(array.nbytes), str(place), str(int(writable))]
-                try:
-                    self._run(file.fileno(), words, order, blocks, limit_s)
-                    result = arrays[self.kernel.result]
-                    result.reshape(-1).view(np.uint8)[:] = views[self.kernel.result]
-                finally:
-                    del whole, view, views
+        with _file_of(size) as file, mmap.mmap(file.fileno(), size) as memory:
+            words = []
+            whole = np.frombuffer(memory, np.uint8)
+            whole[:] = 0xFF
+            views = {}
+            for buffer, place in zip(self.kernel.parameters, places, strict=True):
+                array = arrays[buffer.tensor]
+                start = place + _start(array.nbytes, order)
+                view = whole[start : start + array.nbytes]
+                view[:] = array.reshape(-1).view(np.uint8)
+                views[buffer.tensor] = view
+                writable = buffer.tensor == self.kernel.result
+                words += [buffer.tensor, str(array.nbytes), str(place), str(int(writable))]
+            try:
+                self._run(file.fileno(), words, order, blocks, limit_s)
+                result = arrays[self.kernel.result]
+                result.reshape(-1).view(np.uint8)[:] = views[self.kernel.result]
+            finally:
+                del whole, view, views
 
     def _checked(self, name: str, arrays: Mapping[str, Array]) -> Array:
         buffer = next(buffer for buffer in self.kernel.parameters if buffer.tensor == name)
@@ -247,10 +240,30 @@ class Program:
         except subprocess.TimeoutExpired:
             raise RunError(f"{kernel.name} did not finish within {limit_s:g} s on the CPU") from None
         except OSError as error:
-            raise RunError(f"{self._program} cannot be started: {error.strerror or error}") from None
+            raise RunError(f"{self._program} cannot be started: {error.strerror or error}; set TMPDIR") from None
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
             raise RunError(f"{kernel.name}: {lines[-1].strip()}")
+
+
+def _file_of(size: int) -> IO[bytes]:
+    """Return a nameless file of `size` bytes that are there: writing into a hole of a full disk ends the process."""
+    try:
+        file = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
+    except OSError as error:
+        raise RunError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+    except OSError as error:
+        file.close()
+        raise RunError(
+            f"{tempfile.gettempdir()}: no room for {size} bytes of arguments ({error.strerror or error}); "
+            "free some space or set TMPDIR"
+        ) from None
+    return file
 
 
 def _start(num_bytes: int, order: int) -> int:

@@ -1,5 +1,6 @@
 """Small CUDA kernels, right and wrong, on the CPU: what is wrong is found and named."""
 
+import errno
 import functools
 import os
 import stat
@@ -381,6 +382,15 @@ def test_bad_input():
         program(REVERSE).run({"x": x.astype(np.float64), "y": y})
     with pytest.raises(RunError, match="2048 threads a block"):
         emulate(make("y[0] = 0.0f;", block=2048), {"x": x, "y": y})
+
+
+def test_a_full_disk(monkeypatch):
+    def refuse(file, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    with pytest.raises(RunError, match=r"no room for \d+ bytes of arguments \(No space left on device\); free some"):
+        program(REVERSE).run({"x": operand(), "y": operand()})
 
 
 def test_no_compiler(monkeypatch, tmp_path):
