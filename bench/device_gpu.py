@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layers_gpu import LAYERS, Layer, choose_layers
+from layers_gpu import Layer, choose_layers
 from state_gpu import OURS, LayerState, State, entry_name
 from timing_gpu import interleave
 
@@ -301,8 +301,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.build is not None:
             from build_gpu import build_layers
 
-            layers = [LAYERS[layer.name] for layer in choose_layers(options.layers)]
-            build_layers(layers, options.hw or "h200", options.build, options.trials, options.megabytes, say)
+            wanted = [(layer, "float32", options.trials) for layer in choose_layers(options.layers)]
+            if "tensorcore" in names:
+                layers = choose_layers(options.layers or _TENSOR_LAYERS)
+                wanted += [(layer, d, _TENSOR_TRIALS) for d in options.dtypes.split(",") for layer in layers]
+            build_layers(wanted, options.hw or "h200", options.build, options.megabytes, say)
             return
         system: System
         if options.dry_run:

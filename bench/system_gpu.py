@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import platform
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,10 +20,11 @@ from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
 from anatune.core.workload import Workload
-from anatune.errors import AnatuneError
+from anatune.errors import AnatuneError, RecordError
 from anatune.measure.calibrate_gpu import GpuCalibration, calibrate_gpu
 from anatune.measure.correctness import array_dtype, expected, random_inputs
 from anatune.measure.gpu_driver import GpuBuffer, GpuDevice, KernelFaultError, open_device
+from anatune.tuning.manifest import MANIFEST, Manifest, read_manifest
 
 __all__ = [
     "Bench",
@@ -32,7 +32,6 @@ __all__ = [
     "Found",
     "RealSystem",
     "System",
-    "accepted",
     "first_choice",
     "operands_dtype",
     "template_of",
@@ -127,12 +126,6 @@ def template_of(dtype: str) -> str | None:
     return None if dtype == "float32" else _TENSOR_CORES
 
 
-def accepted(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
-    """Return those of `options` that are asked for, i.e. not None, and that `function` takes."""
-    known = inspect.signature(function).parameters
-    return {name: value for name, value in options.items() if value is not None and name in known}
-
-
 def first_choice(layer: Layer, dtype: str, spec: GpuSpec) -> Schedule:
     """Return the plan's first choice, from the model alone."""
     workload = layer.workload(operands_dtype(dtype))
@@ -200,6 +193,8 @@ class RealSystem:
         return calibrate_gpu(self._index, minutes=minutes, device=self._device)
 
     def spec(self) -> GpuSpec:  # noqa: D102
+        if self._kernels is not None:  # kernels belong to the spec that they were planned with
+            return self._any_manifest().hardware
         from anatune.measure.detect_gpu import gpu_detection
 
         specs, why = gpu_detection()
@@ -207,22 +202,35 @@ class RealSystem:
             raise SystemExit(f"GPU {self._index} cannot be described: {why}; name a spec with --hw")
         return specs[self._index]
 
+    def _any_manifest(self) -> Manifest:
+        assert self._kernels is not None
+        for path in sorted(self._kernels.glob(f"*/{MANIFEST}")):
+            return read_manifest(path.parent)
+        raise RecordError(f"{self._kernels} holds no kernels; build them with --build {self._kernels}")
+
+    def _manifest(self, layer: Layer, dtype: str) -> Manifest | None:
+        """Return the layer's kernels that were built elsewhere, None where kernels are built here."""
+        return None if self._kernels is None else read_manifest(self._kernels / entry_folder(layer, dtype))
+
     def plan(self, layer: Layer, dtype: str, spec: GpuSpec) -> Schedule:  # noqa: D102
-        return first_choice(layer, dtype, spec)
+        manifest = self._manifest(layer, dtype)
+        return first_choice(layer, dtype, spec) if manifest is None else manifest.schedules()[0]
 
     def tune(  # noqa: D102
         self, layer: Layer, dtype: str, spec: GpuSpec, trials: int, records: Path, budget_s: float
     ) -> Found:
-        options = accepted(
-            anatune.tune,
-            template=template_of(dtype),
+        manifest = self._manifest(layer, dtype)
+        result = anatune.tune(
+            layer.workload(operands_dtype(dtype)),
+            spec if manifest is None else manifest.hardware,
+            trials=trials,
+            records=str(records),
             seed=self._seed,
             resume=True,
             budget_s=budget_s,
+            template=template_of(dtype) if manifest is None else None,
+            device=self._index,
             manifest=None if self._kernels is None else self._kernels / entry_folder(layer, dtype),
-        )
-        result = anatune.tune(
-            layer.workload(operands_dtype(dtype)), spec, trials=trials, records=str(records), **options
         )
         self._device.activate()
         done = list(result.trials)
@@ -259,10 +267,10 @@ class RealSystem:
     def _artifact(self, schedule: Schedule, layer: Layer, dtype: str) -> GpuArtifact:
         """Return a schedule's kernel: built here, or found among those built elsewhere."""
         if schedule.key not in self._made:
-            if self._kernels is not None:
-                from build_gpu import kernels_of
-
-                self._made.update(kernels_of(self._kernels / entry_folder(layer, dtype)))
+            manifest = self._manifest(layer, dtype)
+            if manifest is not None:
+                built = manifest.built().items()
+                self._made.update({key: one for key, one in built if isinstance(one, GpuArtifact)})
             if schedule.key not in self._made:
                 self._made[schedule.key] = build_schedule(schedule, self._folder)
         return self._made[schedule.key]

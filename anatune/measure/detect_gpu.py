@@ -11,7 +11,7 @@ import msgspec
 from anatune.core.hardware import GpuSpec
 from anatune.core.hardware_files import load_spec_file
 from anatune.errors import DeviceError, RunError, SpecError
-from anatune.measure.gpu_backends import NO_GPU, Backend, make_backend
+from anatune.measure.gpu_backends import NO_GPU, WITHOUT_GPU, Backend, make_backend
 from anatune.resources import data_folder
 
 __all__ = ["detect_gpus", "gpu_detection"]
@@ -35,7 +35,7 @@ def gpu_detection(driver: Backend | str | None = None) -> tuple[list[GpuSpec], s
         count = backend.count()
         specs = [_gpu_spec(backend, index) for index in range(count)]
     except (DeviceError, RunError, SpecError) as error:
-        return [], str(error).removeprefix(NO_GPU)
+        return [], str(error).removeprefix(NO_GPU).removesuffix(f"; {WITHOUT_GPU}")
     return specs, f"{count} found through {backend.name}" if count else "the NVIDIA driver reports no device"
 
 

@@ -223,10 +223,10 @@ class CudaBindings:
             status, *results = getattr(self._driver, function)(*arguments)
         except (RuntimeError, OSError, AttributeError, ValueError) as error:
             # No libcuda (a RuntimeError), too old a package (no such function), a status that the package cannot name.
-            lines = str(error).splitlines() or [type(error).__name__]
-            raise LostDeviceError(
-                f"NVIDIA's driver cannot be used: {lines[0].strip().rstrip('.')} ({function})"
-            ) from None
+            line = (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".")
+            if function == "cuInit" and isinstance(error, RuntimeError):
+                line = "the library libcuda cannot be loaded, is the driver installed?"
+            raise LostDeviceError(f"NVIDIA's driver cannot be used: {line} ({function})") from None
         if int(status) != 0:
             name = str(getattr(status, "name", status)).removeprefix("CUDA_ERROR_")
             raise failure(name, function, self._text(status))

@@ -18,13 +18,13 @@ from anatune.errors import DeviceError, SpaceError
 from anatune.measure.builders import Builders, Job, Limits
 from anatune.measure.cores import physical_cores, plan_cores
 from anatune.measure.correctness import Expected, expected, random_inputs
-from anatune.measure.gpu_runner import GPU_PROTOCOL, L2_MODES, GpuSetting
+from anatune.measure.gpu_runner import GPU_PROTOCOL, GpuSetting, check_l2
 from anatune.measure.pool import BaseMeasurer
 from anatune.measure.process import Worker, refusal, wait_for
 from anatune.measure.rounding import operands_used
 from anatune.measure.timing import TimingProtocol
 
-__all__ = ["Built", "GpuMeasurer", "ManifestMeasurer", "build_schedules", "check_l2"]
+__all__ = ["Built", "GpuMeasurer", "ManifestMeasurer", "build_schedules"]
 
 _BUILDER = "anatune.codegen.gpu_artifact:build_schedule"
 _REFERENCE = "anatune.codegen.gpu_artifact:build_reference"
@@ -36,19 +36,6 @@ cancelling. Source: [Fasi2021] (V100, T4, A100); four times covers sums of some 
 
 Built = GpuArtifact | Measurement
 """What became of a build: the artifact, or the outcome and the message that say why there is none."""
-
-
-def check_l2(mode: str) -> str:
-    """Return `mode` if it is a way of timing.
-
-    Raises
-    ------
-    SpaceError
-        It is none.
-    """
-    if mode not in L2_MODES:
-        raise SpaceError(f"l2 is {mode!r}, expected {' or '.join(map(repr, L2_MODES))}")
-    return mode
 
 
 class GpuMeasurer(BaseMeasurer):

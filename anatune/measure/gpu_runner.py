@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from anatune.codegen.artifact import Buffer
 from anatune.codegen.gpu_artifact import GpuArtifact, read_image
 from anatune.core.workload import Workload
-from anatune.errors import AnatuneError, RunError
+from anatune.errors import AnatuneError, RunError, SpaceError
 from anatune.measure.correctness import (
     Comparison,
     Expected,
@@ -34,7 +34,7 @@ from anatune.measure.runner import RunReport
 from anatune.measure.timing import Clock, Timed, TimingProtocol, beside
 from anatune.measure.worker import resolve
 
-__all__ = ["GPU_PROTOCOL", "L2_MODES", "GpuSession", "GpuSetting", "Operands", "timed_launches"]
+__all__ = ["GPU_PROTOCOL", "L2_MODES", "GpuSession", "GpuSetting", "Operands", "check_l2", "timed_launches"]
 
 Array = NDArray[Any]
 
@@ -53,6 +53,19 @@ _REFERENCE_ROUNDS = 256
 """About 65 us on an H200 (128 multiply-adds of 512 threads a multiprocessor and round)."""
 _FIRST_WARM_UP_S, _WARM_UP_S = 0.3, 0.02
 """The reference kernel runs so long before the first and before every later candidate: clocks rise and settle."""
+
+
+def check_l2(mode: str) -> str:
+    """Return `mode` if it is a way of timing.
+
+    Raises
+    ------
+    SpaceError
+        It is none.
+    """
+    if mode not in L2_MODES:
+        raise SpaceError(f"l2 is {mode!r}, expected {' or '.join(map(repr, L2_MODES))}")
+    return mode
 
 
 class GpuSetting(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from anatune.core.hardware import CpuSpec
+from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload import Workload
@@ -98,7 +98,7 @@ class TuningResult:
     Attributes
     ----------
     workload, hardware
-        What was tuned; the CPU as given.
+        What was tuned; the device as given.
     threads : int
         Threads that kernels ran with.
     strategy, seed
@@ -120,7 +120,7 @@ class TuningResult:
     """
 
     workload: Workload
-    hardware: CpuSpec
+    hardware: CpuSpec | GpuSpec
     threads: int
     strategy: str
     seed: int

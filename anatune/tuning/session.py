@@ -11,19 +11,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anatune.codegen.nest import nest_of
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload import Workload
-from anatune.errors import SpaceError
-from anatune.measure.pool import Limits, Measurer
-from anatune.model.cpu_model import CpuModel
+from anatune.errors import DeviceError, SpaceError
+from anatune.measure.builders import Limits
+from anatune.measure.gpu_runner import check_l2
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
-from anatune.search.base import DEFAULT_STRATEGY, Strategy, check_strategy, make_strategy
+from anatune.search.base import DEFAULT_STRATEGY, Strategy, check_strategy
 from anatune.tuning.interrupts import Interrupts
-from anatune.tuning.machine import check_machine, choose_threads, with_threads
+from anatune.tuning.machine import check_gpu, check_machine, choose_threads
+from anatune.tuning.manifest import SOURCE, Manifest, read_manifest
 from anatune.tuning.result import (
     Comparison,
     TuningInterrupted,
@@ -32,6 +32,7 @@ from anatune.tuning.result import (
     compare_contenders,
     rank_trials,
 )
+from anatune.tuning.source import Source, lowered_key, source_of_manifest, source_of_model
 
 __all__ = ["MeasurerLike", "TuningSession", "lowered_key", "tune"]
 
@@ -39,8 +40,6 @@ MOST_TRIALS = 100_000
 COMPARED = "compare"
 """Source of the records of the final comparison: samples of a schedule that has its own trial already."""
 
-_RANKED = 16
-"""Points of the ranking that strategies start from."""
 _CONTENDERS = 3
 _CONTENDING = 1.15
 """The final comparison takes so many of the best trials, up to so many times the best time, and the plan's choice."""
@@ -83,6 +82,12 @@ def tune(
     progress: Progress | None = None,
     limits: Limits | None = None,
     budget_s: float | None = None,
+    *,
+    template: str | None = None,
+    l2: str | None = None,
+    device: int = 0,
+    backend: str | None = None,
+    manifest: str | Path | None = None,
 ) -> TuningResult:
     """Build, check and time schedules of `workload` on the present machine and return the fastest.
 
@@ -93,16 +98,16 @@ def tune(
     ----------
     workload : Workload
         What is computed.
-    hw : CpuSpec
-        The present machine, from ``anatune.hardware("host")`` or a spec of it.
+    hw : CpuSpec or GpuSpec
+        The present machine, from ``anatune.hardware("host")`` or a spec of it; a spec of its GPU.
     trials : int
         How many schedules to measure, with those of a resumed session.
     strategy : str
-        Who asks for schedules: "model", "random" or "grid".
+        Who asks for schedules: one of `anatune.search.base.STRATEGIES`.
     records : str or Path, optional
         Record file; every trial is on the disk before the next question. None: nothing is kept.
     threads : int, optional
-        Threads that kernels run with; by default the cores of `hw` that this process may use. The library reads no
+        Threads that CPU kernels run with; by default the cores of `hw` that this process may use. The library reads no
         environment variables; the command line passes TVM_NUM_THREADS.
     seed : int
         Of the strategy's choices and the operands; a resumed session keeps its own.
@@ -115,11 +120,23 @@ def tune(
         Time and memory of one schedule.
     budget_s : float, optional
         Ask for nothing new after this many seconds.
+    template : {"gpu", "gpu_tensorcore"}, optional
+        What a GPU's schedules look like; CUDA cores by default.
+    l2 : {"flush", "warm"}, optional
+        GPUs: whether the L2 cache holds nothing of the operands when a launch begins (the default), or what the launch
+        before left there.
+    device : int
+        GPUs: number of the device, as CUDA counts.
+    backend : str, optional
+        GPUs: "pycuda" or "cuda-bindings"; by default the one that works.
+    manifest : str or Path, optional
+        GPUs: folder of kernels that ``anatune tune --build-only`` built elsewhere; they are measured in their order,
+        `strategy` and `seed` do not count. Neither TVM nor a compiler is needed.
 
     Raises
     ------
     DeviceError
-        `hw` is not the present machine.
+        `hw` is not the present machine; a GPU disappeared (all trials before that are kept).
     SpaceError, UnknownNameError
         An argument is wrong; no schedule is legal.
     RecordError
@@ -131,7 +148,8 @@ def tune(
     """
     session = TuningSession(
         workload, hw, trials=trials, strategy=strategy, records=records, threads=threads, seed=seed, resume=resume,
-        progress=progress, limits=limits, budget_s=budget_s,
+        progress=progress, limits=limits, budget_s=budget_s, template=template, l2=l2, device=device, backend=backend,
+        manifest=manifest,
     )  # fmt: skip
     return session.run()
 
@@ -143,10 +161,13 @@ class TuningSession:
     ----------
     workload, hw, trials, strategy, records, threads, seed, resume, progress, limits, budget_s
         As for `tune`.
-    host : CpuSpec, optional
-        The present machine; detected by default.
-    measurer : callable
-        (workload, hardware, threads=, limits=, seed=) -> a context manager as `Measurer`.
+    template, l2, device, backend, manifest
+        As for `tune`.
+    host : CpuSpec or GpuSpec, optional
+        The present machine, or its GPU; detected by default.
+    measurer : callable, optional
+        (workload, hardware, threads=, limits=, seed=, and for GPUs template=, l2=, device=, backend=) -> a context
+        manager as `Measurer`.
     program_key : callable, optional
         Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
     clock : callable
@@ -167,8 +188,13 @@ class TuningSession:
         progress: Progress | None = None,
         limits: Limits | None = None,
         budget_s: float | None = None,
-        host: CpuSpec | None = None,
-        measurer: Callable[..., MeasurerLike] = Measurer,
+        template: str | None = None,
+        l2: str | None = None,
+        device: int = 0,
+        backend: str | None = None,
+        manifest: str | Path | None = None,
+        host: CpuSpec | GpuSpec | None = None,
+        measurer: Callable[..., MeasurerLike] | None = None,
         program_key: Callable[[Schedule], Hashable] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -181,14 +207,30 @@ class TuningSession:
         self._strategy_name = check_strategy(strategy)
         self._seed = _integer("seed", seed, 0, 2**63 - 1)
         self._budget_s = _seconds("budget_s", budget_s)
-        self._hardware = check_machine(hw, host)
+        self._manifest: Manifest | None = None
+        if manifest is not None:
+            self._manifest = _fitting(read_manifest(manifest), workload, hw)
+            self._strategy_name, self._seed, template = SOURCE, self._manifest.seed, self._manifest.template
+            self._trials_wanted = min(self._trials_wanted, len(self._manifest.entries))
+        self._template = template
+        self._gpu: dict[str, Any] = {}
+        """What only GPU sessions have; sessions that differ in it are not resumed."""
+        if isinstance(hw, GpuSpec):
+            self._gpu = {"template": template or "gpu", "l2": check_l2(l2 or "flush")}
+            self._on = {"device": _integer("device", device, 0, 1023), "backend": backend}
+            self._hardware: CpuSpec | GpuSpec = check_gpu(hw, host, device=device, backend=backend)
+        elif l2 is not None or template not in (None, "cpu"):
+            raise SpaceError(f"tune: l2 and template are for GPUs, and {hw.name} is none; leave them out")
+        else:
+            self._on = {}
+            self._hardware = check_machine(hw, host)
         self._threads = choose_threads(self._hardware, threads)
         if resume and records is None:
             raise SpaceError("resume is True, but records is None; name the record file of the session to go on with")
         self._records, self._resume = records, resume
         self._report, self._limits = progress, limits
         self._make_measurer, self._clock = measurer, clock
-        self._program_key = program_key or lowered_key
+        self._given_key = program_key
         self._began = clock()
         self._trials: list[Trial] = []
         self._asked: dict[str, str] = {}
@@ -202,8 +244,9 @@ class TuningSession:
         self._session: Session | None = None
         self._comparison: Comparison | None = None
         self._plan_first: Schedule | None = None
-        self._model: CpuModel
+        self._source: Source
         self._strategy: Strategy
+        self._program_key: Callable[[Schedule], Hashable]
 
     def run(self) -> TuningResult:
         """Tune; see `tune`."""
@@ -224,43 +267,48 @@ class TuningSession:
     def _run(self) -> None:
         self._say("plan")
         history = self._take_up()
-        self._model = CpuModel(self._workload, with_threads(self._hardware, self._threads))
-        start = self._model.rank(_RANKED).points
-        if not len(start):
-            raise SpaceError(
-                f"{self._workload.describe()} on {self._hardware.name}: no schedule is legal; "
-                f"`anatune plan` says which limits are in the way"
-            )
-        self._strategy = make_strategy(self._strategy_name, self._model, seed=self._seed, start=start)
-        self._plan_first = self._model.space.schedule_of(start[0])
+        self._source = source = self._make_source()
+        self._strategy, self._program_key = source.strategy, self._given_key or source.program_key
+        self._plan_first = source.first
         self._replay(history)
-        measurer = self._make_measurer(
-            self._workload, self._model.hardware, threads=self._threads, limits=self._limits, seed=self._seed
-        )
+        make = self._make_measurer or source.measurer
+        measurer: MeasurerLike = make(
+            self._workload, source.hardware, threads=self._threads, limits=self._limits, seed=self._seed,
+            **self._gpu, **self._on,
+        )  # fmt: skip
         with measurer:
             if self._store is not None and self._session is None:
                 self._session = self._new_session(self._store)
             measurer.incumbent = self._best_relative()
-            self._measure(measurer)
-            self._compare(measurer)
+            try:
+                self._measure(measurer)
+                self._compare(measurer)
+            except DeviceError as error:
+                kept = f"kept in {self._records}, --resume goes on" if self._records else "lost with this session"
+                raise DeviceError(f"{error}; {len(self._trials)} trials are {kept}") from None
+
+    def _make_source(self) -> Source:
+        if self._manifest is not None:
+            return source_of_manifest(self._manifest)
+        return source_of_model(
+            self._workload, self._hardware, self._threads, self._template, self._strategy_name, self._seed
+        )
 
     def _take_up(self) -> list[Trial]:
         """Return the trials of the session to resume, if there is one."""
         if self._store is None or not self._resume:
             return []
-        found = self._store.latest_session(self._workload, self._hardware, self._threads, self._strategy_name)
-        if found is None:
-            # Detection may read another clock than it did then; the session goes on under the spec it began with.
-            same = [
-                one
-                for one in self._store.sessions(self._workload, self._hardware.name, self._threads, self._strategy_name)
-                if isinstance(one.hardware, CpuSpec)
-                and (one.hardware.model, one.hardware.arch) == (self._hardware.model, self._hardware.arch)
-            ]
-            found = same[-1] if same else None
+        # Detection may read another clock than it did then; the session goes on under the spec it began with.
+        here, asked = self._hardware, (self._workload, self._hardware.name, self._threads, self._strategy_name)
+        same = [
+            one
+            for one in self._store.sessions(*asked)
+            if (type(one.hardware), one.hardware.model, one.hardware.arch) == (type(here), here.model, here.arch)
+            and {name: one.settings.get(name) for name in self._gpu} == self._gpu
+        ]
+        found = next((one for one in reversed(same) if one.hardware == here), same[-1] if same else None)
         if found is None:
             return []
-        assert isinstance(found.hardware, CpuSpec)
         self._session, self._seed, self._hardware = found, found.seed, found.hardware
         recorded = [record.trial for record in self._store.trials(session=found)]
         return [trial for trial in recorded if trial.source != COMPARED]
@@ -268,8 +316,14 @@ class TuningSession:
     def _new_session(self, store: RecordStore) -> Session:
         return store.new_session(
             self._workload, self._hardware, self._threads, self._strategy_name, self._seed,
-            {"trials": self._trials_wanted},
+            {"trials": self._trials_wanted, **self._gpu, **self._provenance()},
         )  # fmt: skip
+
+    def _provenance(self) -> dict[str, Any]:
+        """Return what a GPU's records have to say beside the environment."""
+        if self._manifest is None:
+            return {}
+        return {"compiler": self._manifest.compiler, "flags": list(self._manifest.flags), "built": "elsewhere"}
 
     def _replay(self, history: list[Trial]) -> None:
         """Go through what was measured before, as if it came back now."""
@@ -334,7 +388,7 @@ class TuningSession:
             measurement,
             number=len(self._trials),
             source=self._asked[schedule.key],
-            predicted_s=self._predicted(schedule),
+            predicted_s=self._source.predicted(schedule),
             threads=self._threads,
         )
         if self._store is not None and self._session is not None:
@@ -381,10 +435,6 @@ class TuningSession:
     def _best_relative(self) -> float | None:
         values = [trial.measurement.relative for trial in self._trials]
         return min((value for value in values if value is not None), default=None)
-
-    def _predicted(self, schedule: Schedule) -> float | None:
-        seconds = float(self._model.times(self._model.space.point_of(schedule)[None, :])[0][0])
-        return seconds if math.isfinite(seconds) else None
 
     def _elapsed_s(self) -> float:
         return self._clock() - self._began
@@ -437,34 +487,27 @@ class TuningSession:
         )
 
 
-def lowered_key(schedule: Schedule) -> Hashable:
-    """Return all that the generated program depends on beside the workload; the schedule's key if it has no program.
-
-    The program's text would do as well, but takes 10 ms to write.
-    """
-    try:
-        nest = nest_of(schedule)
-    except SpaceError:
-        return schedule.key
-    parallel = bool(schedule.options.get("parallel", False))
-    return (
-        tuple((loop.axis, loop.extent, loop.step) for loop in nest.cache),
-        nest.num_outer if parallel else None,
-        tuple(axis for axis in nest.calls if len(nest.parts[axis]) > 1 or nest.parts[axis][0].count > 1),
-        tuple(nest.parts.items()),
-        tuple((loop.axis, loop.extent, loop.step) for loop in nest.inner),
-        tuple((loop.axis, loop.extent, loop.step) for loop in nest.unroll),
-        (nest.simd_axis, nest.lanes, nest.simd_reduction, nest.tail),
-        (schedule.options.get("packed"), schedule.options.get("packed_ahead")),
-    )
-
-
 def _time(trial: Trial, ranked: Sequence[Trial]) -> float:
     """Return what `rank_trials` sorted by."""
     relative = trial.measurement.relative
     if relative is not None and all(one.measurement.relative is not None for one in ranked):
         return relative
     return trial.measurement.time_s or math.inf
+
+
+def _fitting(manifest: Manifest, workload: Workload, hw: CpuSpec | GpuSpec) -> Manifest:
+    """Return the manifest if it is of this workload and kind of GPU."""
+    if manifest.workload != workload:
+        raise SpaceError(
+            f"manifest: its kernels compute {manifest.workload.describe()}, expected {workload.describe()}; "
+            "name the manifest of this workload"
+        )
+    if hw.arch != manifest.hardware.arch:
+        raise SpaceError(
+            f"manifest: its kernels are for {manifest.hardware.name} ({manifest.hardware.arch}), expected {hw.arch} "
+            f"for {hw.name}; build them with --hw {hw.name}"
+        )
+    return manifest
 
 
 def _integer(name: str, value: object, least: int, most: int) -> int:

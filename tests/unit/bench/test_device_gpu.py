@@ -291,3 +291,120 @@ def test_rivals_compute_the_layer(name, dtype):
 def test_winograd_is_told_from_its_name():
     assert rivals_gpu.is_same_arithmetic(["ampere_sgemm_128x64_tn"])
     assert not rivals_gpu.is_same_arithmetic(["void cudnn::winograd::generateWinogradTilesKernel"])
+
+
+# ---- the real machine's way, on a driver that pretends ---------------------------------------------------------------
+
+SMALL = layers_gpu.Layer("S0", "extra", layers_gpu.Matmul(32, 64, 16))
+
+
+def false_cubin(schedule, folder, fault=""):
+    """As `build_schedule`: the cubin holds the CUDA C, the launch computes the product."""
+    from anatune.codegen.gpu import cuda_kernel
+    from anatune.codegen.gpu_artifact import write_artifact
+    from anatune.codegen.nvrtc import CompilerFacts, Cubin
+    from tests.unit.measure.fake_cuda import image_of, seconds_of
+
+    kernel = cuda_kernel(schedule)
+    image = image_of(kernel, seconds_of(schedule), fault=fault, product=True)
+    return write_artifact(kernel, Cubin(kernel.name, kernel.arch, image, CompilerFacts(32)), folder)
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Return a `RealSystem` whose driver and compiler pretend; cubins hold the CUDA C."""
+    pytest.importorskip("tvm")
+    import system_gpu
+
+    from anatune.measure.gpu_backends import CudaBindings
+    from anatune.measure.gpu_driver import GpuDevice
+    from tests.unit.measure.fake_cuda import FakeCuda
+
+    monkeypatch.setattr(system_gpu, "open_device", lambda index: GpuDevice(CudaBindings(FakeCuda()), index))
+    monkeypatch.setattr(system_gpu, "spinner", lambda device: lambda seconds: lambda: None)
+    monkeypatch.setattr(system_gpu, "build_schedule", false_cubin)
+    return system_gpu.RealSystem(rivals=False)
+
+
+def test_our_kernels_are_checked_and_timed(pretended):
+    from tests.unit.measure.fake_cuda import seconds_of
+
+    schedule = pretended.plan(SMALL, "float32", anatune.hardware("h200"))
+    notes = []
+    bench = pretended.bench(SMALL, "float32", {"plan": schedule}, notes)
+    assert not notes
+    assert bench.errors["anatune:plan"] < 1e-6
+    samples = timing_gpu.interleave(bench.methods, pretended.clock, 2)
+    for mode in timing_gpu.MODES:
+        assert samples[mode]["anatune:plan"] == pytest.approx([seconds_of(schedule)] * 2)
+    bench.close()
+    assert pretended.versions()["backend"] == "cuda-bindings"
+    pretended.close()
+
+
+@pytest.mark.parametrize(("fault", "ends"), [("wrong", False), ("refused", False), ("illegal", True)])
+def test_what_our_kernels_do_wrong(pretended, monkeypatch, fault, ends):
+    import system_gpu
+
+    monkeypatch.setattr(system_gpu, "build_schedule", lambda schedule, folder: false_cubin(schedule, folder, fault))
+    schedules = {"16": pretended.plan(SMALL, "float32", anatune.hardware("h200"))}
+    notes = []
+    if ends:
+        with pytest.raises(FaultedError, match="anatune:16: the kernel failed on the GPU"):
+            pretended.bench(SMALL, "float32", schedules, notes)
+        return
+    bench = pretended.bench(SMALL, "float32", schedules, notes)
+    if fault == "wrong":
+        assert bench.errors["anatune:16"] > 1e-3
+    else:
+        assert not bench.methods
+        assert "LAUNCH_OUT_OF_RESOURCES" in notes[0]
+
+
+def test_kernels_built_elsewhere(pretended, monkeypatch, tmp_path, capsys):
+    """The build fills folders up to its limit; there, plan and tuning take what is in them."""
+    import build_gpu
+    import system_gpu
+
+    from anatune.tuning.manifest import build_manifest
+    from tests.unit.measure.fake_cuda import build_reference
+
+    def builds(schedules, hardware, folder, *, limits=None):
+        yield build_reference("", hardware, folder)
+        for schedule in schedules:
+            yield schedule, false_cubin(schedule, folder)
+
+    def built(*arguments, **options):
+        return build_manifest(*arguments, builds=builds, **options)
+
+    pytest.importorskip("cuda.bindings")
+    wanted = [(SMALL, "float32", 3), (layers_gpu.LAYERS["M0"], "float32", 3), (layers_gpu.LAYERS["M2"], "float32", 3)]
+    told = []
+    assert build_gpu.build_layers(wanted[:1], "h200", tmp_path, 48.0, told.append, built) == []
+    assert "3 of 3 kernels" in told[0]
+    assert build_gpu.build_layers(wanted, "h200", tmp_path, 1e-6, told.append, built) == ["M0-float32", "M2-float32"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["S0-float32"]
+    with pytest.raises(SystemExit, match="is a CPU"):
+        build_gpu.build_layers(wanted, "ryzen_7950x", tmp_path, 1.0, told.append, built)
+
+    monkeypatch.setattr(system_gpu, "build_schedule", None)
+    system = system_gpu.RealSystem(rivals=False, kernels=tmp_path)
+    spec = system.spec()
+    assert spec == anatune.hardware("h200")
+    plan = system.plan(SMALL, "float32", spec)
+    bench = system.bench(SMALL, "float32", {"plan": plan}, [])
+    assert bench.errors["anatune:plan"] < 1e-6
+    asked = {}
+
+    def tune(workload, hw, **options):
+        asked.update(options, workload=workload)
+        return argparse.Namespace(trials=[], best=plan)
+
+    monkeypatch.setattr(anatune, "tune", tune)
+    assert system.tune(SMALL, "float32", spec, 16, tmp_path / "records.sqlite", 30.0) == Found(plan, 0, 0)
+    assert asked["manifest"] == tmp_path / "S0-float32"
+    assert asked["trials"] == 16
+    assert asked["resume"]
+    empty = system_gpu.RealSystem(rivals=False, kernels=tmp_path / "nothing")
+    with pytest.raises(anatune.AnatuneError, match="build them with --build"):
+        empty.spec()

@@ -1,0 +1,286 @@
+"""Kernels that were built elsewhere: a folder of cubins and a manifest that says what they are and how to launch them.
+
+``manifest.json`` is {"sha256": of the text of "manifest", "manifest": {...}}. Neither TVM nor a compiler is needed to
+measure what it names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from anatune import __version__
+from anatune.codegen.gpu_artifact import GpuArtifact, read_image
+from anatune.core.hardware import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Measurement, Trial
+from anatune.core.workload import Workload
+from anatune.errors import DeviceError, RecordError, RunError, SpaceError
+from anatune.measure.builders import Limits
+from anatune.measure.gpu_pool import Built, build_schedules
+from anatune.model.templates import make_model
+from anatune.records.schema import schedule_of, schedule_text
+
+__all__ = ["MANIFEST", "Manifest", "ManifestEntry", "ManifestStrategy", "build_manifest", "read_manifest"]
+
+MANIFEST = "manifest.json"
+VERSION = 1
+"""Of the file's layout; files of other versions are refused."""
+SOURCE = "plan"
+"""The strategy's name in the records: schedules come in the order of the plan."""
+
+
+class ManifestEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One schedule: what the model says, and its kernel or why there is none."""
+
+    schedule: str
+    predicted_s: float | None = None
+    artifact: GpuArtifact | None = None
+    failure: Measurement | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was built. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    version : int
+        Of the layout.
+    anatune, compiler : str
+        What built it.
+    flags : tuple of str
+        The compiler's, beside the architecture.
+    workload, hardware
+        What is computed; the GPU that the schedules were chosen for.
+    template : str
+        Of all schedules.
+    seed : int
+        Of the random operands.
+    reference : GpuArtifact
+        The kernel timed beside all candidates.
+    entries : tuple of ManifestEntry
+        In the order of the plan; a schedule is the JSON of `Schedule` without workload and hardware.
+    """
+
+    version: int
+    anatune: str
+    compiler: str
+    flags: tuple[str, ...]
+    workload: Workload
+    hardware: GpuSpec
+    template: str
+    seed: int
+    reference: GpuArtifact
+    entries: tuple[ManifestEntry, ...]
+
+    def schedules(self) -> list[Schedule]:
+        """Return the schedules, in the order of the plan."""
+        return [schedule_of(entry.schedule, self.workload, self.hardware) for entry in self.entries]
+
+    def built(self) -> dict[str, Built]:
+        """Return what became of each schedule, by its key."""
+        found: dict[str, Built] = {}
+        for schedule, entry in zip(self.schedules(), self.entries, strict=True):
+            one = entry.artifact if entry.artifact is not None else entry.failure
+            assert one is not None
+            found[schedule.key] = one
+        return found
+
+    def predictions(self) -> dict[str, float | None]:
+        """Return the model's times by key of the schedule, s."""
+        return {s.key: entry.predicted_s for s, entry in zip(self.schedules(), self.entries, strict=True)}
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    sha256: str
+    manifest: msgspec.Raw
+
+
+class ManifestStrategy:
+    """Asks for the schedules of a manifest in their order; a `search.base.Strategy`."""
+
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
+        self._left = list(schedules)
+
+    def ask(self, n: int) -> list[Schedule]:
+        """Return the next `n` schedules; fewer at the end."""
+        asked, self._left = self._left[:n], self._left[n:]
+        return asked
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Leave out what was measured."""
+        known = {trial.schedule.key for trial in trials}
+        self._left = [schedule for schedule in self._left if schedule.key not in known]
+
+
+def build_manifest(
+    workload: Workload,
+    hardware: GpuSpec,
+    folder: str | Path,
+    *,
+    trials: int = 64,
+    template: str | None = None,
+    seed: int = 0,
+    limits: Limits | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
+    builds: Callable[..., object] = build_schedules,
+) -> Manifest:
+    """Build the plan's first schedules and write them with a manifest into `folder`; no GPU is needed.
+
+    Schedules that the model cannot tell apart count as one. What cannot be built becomes an outcome when the manifest
+    is measured.
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed; for which GPU.
+    folder
+        Made; its manifest is replaced.
+    trials : int
+        How many schedules.
+    template : {"gpu", "gpu_tensorcore"}, optional
+        What the schedules look like.
+    seed : int
+        Of the operands.
+    limits
+        Of one build.
+    progress : callable, optional
+        Called with (schedules done, of them failed, schedules in all).
+    builds : callable
+        `build_schedules`, or something that behaves alike.
+
+    Raises
+    ------
+    DeviceError
+        The hardware is no GPU.
+    SpaceError
+        No schedule is legal; an argument is wrong.
+    RecordError
+        The folder cannot be written to.
+    MissingDependencyError
+        TVM or NVRTC is not installed.
+    """
+    from anatune.codegen.nvrtc import FLAGS, compiler_version
+
+    if not isinstance(hardware, GpuSpec):
+        raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
+    compiler = compiler_version()
+    model = make_model(workload, hardware, template)
+    points = model.rank(trials, None, distinct=True).points
+    if not len(points):
+        raise SpaceError(f"{workload.describe()} on {hardware.name}: no schedule is legal; `anatune plan` says why")
+    schedules = [model.space.schedule_of(point) for point in points]
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror or error}; choose a folder that can be written to") from None
+    reference: GpuArtifact | None = None
+    built: dict[str, Built] = {}
+    failed = 0
+    for one in builds(schedules, hardware, path, limits=limits):  # type: ignore[attr-defined]
+        if isinstance(one, GpuArtifact):
+            reference = one
+            continue
+        built[one[0].key] = one[1]
+        failed += isinstance(one[1], Measurement)
+        if progress is not None:
+            progress(len(built), failed, len(schedules))
+    assert reference is not None
+    entries = []
+    for schedule, seconds in zip(schedules, model.times(points)[0], strict=True):
+        result = built[schedule.key]
+        entries.append(
+            ManifestEntry(
+                schedule_text(schedule),
+                float(seconds) if math.isfinite(seconds) else None,
+                _relative(result) if isinstance(result, GpuArtifact) else None,
+                result if isinstance(result, Measurement) else None,
+            )
+        )
+    manifest = Manifest(
+        VERSION,
+        __version__,
+        compiler,
+        tuple(FLAGS),
+        workload,
+        hardware,
+        model.space.template,
+        seed,
+        _relative(reference),
+        tuple(entries),
+    )
+    _write(path / MANIFEST, manifest)
+    return manifest
+
+
+def _relative(artifact: GpuArtifact) -> GpuArtifact:
+    return msgspec.structs.replace(artifact, image=Path(artifact.image).name)
+
+
+def _write(path: Path, manifest: Manifest) -> None:
+    """Write the file as a whole or not at all."""
+    text = msgspec.json.encode(manifest)
+    whole = msgspec.json.encode(_File(hashlib.sha256(text).hexdigest(), msgspec.Raw(text)))
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".manifest-")
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(whole)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror or error}; free some space") from None
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Read what `build_manifest` wrote and check every file; paths of cubins become absolute.
+
+    Raises
+    ------
+    RecordError
+        There is none, it is damaged or of another version, or a cubin is missing or damaged.
+    """
+    path = Path(folder) / MANIFEST if Path(folder).name != MANIFEST else Path(folder)
+    again = "build it again with `anatune tune --build-only`"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordError(
+            f"{path}: {error.strerror or error}; expected a folder that `anatune tune --build-only` wrote"
+        ) from None
+    try:
+        file = msgspec.json.decode(content, type=_File)
+        version = msgspec.json.decode(file.manifest, type=dict).get("version")
+        if version != VERSION:
+            raise RecordError(f"{path} is of version {version!r}, expected {VERSION}; {again} and this anatune")
+        if hashlib.sha256(bytes(file.manifest)).hexdigest() != file.sha256:
+            raise RecordError(f"{path} is damaged: its contents are not what was written; {again}")
+        manifest = msgspec.json.decode(file.manifest, type=Manifest)
+        manifest.built()
+    except (msgspec.DecodeError, UnicodeDecodeError, AssertionError, SpaceError) as error:
+        raise RecordError(f"{path} is damaged or no manifest ({error}); {again}") from None
+    where = path.resolve().parent
+    try:
+        reference = _checked(manifest.reference, where)
+        entries = tuple(
+            entry
+            if entry.artifact is None
+            else msgspec.structs.replace(entry, artifact=_checked(entry.artifact, where))
+            for entry in manifest.entries
+        )
+    except RunError as error:
+        raise RecordError(f"{path} names a kernel that is not there as it was built: {error}") from None
+    return msgspec.structs.replace(manifest, reference=reference, entries=entries)
+
+
+def _checked(artifact: GpuArtifact, where: Path) -> GpuArtifact:
+    """Return the artifact with an absolute path; raise RunError if its cubin is not what was built."""
+    found = msgspec.structs.replace(artifact, image=str(where / Path(artifact.image).name))
+    read_image(found)
+    return found

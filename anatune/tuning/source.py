@@ -1,0 +1,127 @@
+"""Where a session's schedules come from: a model and a strategy, or a manifest of kernels that were built elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+from anatune.codegen.nest import nest_of
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError
+from anatune.search.base import Strategy, make_strategy
+from anatune.tuning.machine import with_threads
+from anatune.tuning.manifest import Manifest, ManifestStrategy
+
+__all__ = ["Source", "lowered_key", "source_of_manifest", "source_of_model"]
+
+_RANKED = 16
+"""Points of the ranking that strategies start from."""
+
+
+class Source(NamedTuple):
+    """What a session asks.
+
+    Attributes
+    ----------
+    strategy : Strategy
+        Who proposes schedules.
+    first : Schedule
+        The plan's own first choice.
+    hardware : CpuSpec or GpuSpec
+        Of the schedules.
+    predicted : callable
+        Schedule -> the model's time, s, or None.
+    program_key : callable
+        Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
+    measurer : callable
+        Makes the measurer, (workload, hardware, threads=, limits=, seed=, ...).
+    """
+
+    strategy: Strategy
+    first: Schedule
+    hardware: CpuSpec | GpuSpec
+    predicted: Callable[[Schedule], float | None]
+    program_key: Callable[[Schedule], Hashable]
+    measurer: Callable[..., Any]
+
+
+def source_of_model(
+    workload: Workload, hardware: CpuSpec | GpuSpec, threads: int, template: str | None, strategy: str, seed: int
+) -> Source:
+    """Rank and start a strategy.
+
+    Raises
+    ------
+    SpaceError
+        No schedule is legal; the template does not apply.
+    """
+    from anatune.model.templates import make_model
+
+    here = with_threads(hardware, threads) if isinstance(hardware, CpuSpec) else hardware
+    model = make_model(workload, here, template)
+    ranked = model.rank(_RANKED).points
+    if not len(ranked):
+        raise SpaceError(
+            f"{workload.describe()} on {hardware.name}: no schedule is legal; "
+            f"`anatune plan` says which limits are in the way"
+        )
+
+    def predicted(schedule: Schedule) -> float | None:
+        seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
+        return seconds if math.isfinite(seconds) else None
+
+    measurer: Callable[..., Any]
+    key: Callable[[Schedule], Hashable]
+    if isinstance(hardware, GpuSpec):
+        from anatune.codegen.gpu_facts import program_key
+        from anatune.measure.gpu_pool import GpuMeasurer
+
+        measurer, key = GpuMeasurer, program_key
+    else:
+        from anatune.measure.pool import Measurer
+
+        measurer, key = Measurer, lowered_key
+    made = make_strategy(strategy, model, seed=seed, ranked=ranked)
+    return Source(made, model.space.schedule_of(ranked[0]), here, predicted, key, measurer)
+
+
+def source_of_manifest(manifest: Manifest) -> Source:
+    """Go through a manifest in its order; no model is needed."""
+    from anatune.measure.gpu_pool import ManifestMeasurer
+
+    schedules, predictions = manifest.schedules(), manifest.predictions()
+    measurer = functools.partial(ManifestMeasurer, built=manifest.built(), reference=manifest.reference)
+    return Source(
+        ManifestStrategy(schedules),
+        schedules[0],
+        manifest.hardware,
+        lambda schedule: predictions.get(schedule.key),
+        lambda schedule: schedule.key,
+        measurer,
+    )
+
+
+def lowered_key(schedule: Schedule) -> Hashable:
+    """Return all that the generated CPU program depends on beside the workload; the key of what has no program.
+
+    The program's text would do as well, but takes 10 ms to write.
+    """
+    try:
+        nest = nest_of(schedule)
+    except SpaceError:
+        return schedule.key
+    parallel = bool(schedule.options.get("parallel", False))
+    return (
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.cache),
+        nest.num_outer if parallel else None,
+        tuple(axis for axis in nest.calls if len(nest.parts[axis]) > 1 or nest.parts[axis][0].count > 1),
+        tuple(nest.parts.items()),
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.inner),
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.unroll),
+        (nest.simd_axis, nest.lanes, nest.simd_reduction, nest.tail),
+        (schedule.options.get("packed"), schedule.options.get("packed_ahead")),
+    )
