@@ -7,27 +7,44 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.errors import UnknownNameError
 
-__all__ = ["DEFAULT_STRATEGY", "STRATEGIES", "Strategy", "check_strategy", "make_strategy"]
+__all__ = [
+    "DEFAULT_STRATEGY",
+    "STARTS",
+    "STRATEGIES",
+    "Strategy",
+    "check_start",
+    "check_strategy",
+    "make_strategy",
+]
 
 DEFAULT_STRATEGY = "model"
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
-        "model": "anatune.search.ranked:ModelStrategy",
+        "model": "anatune.search.learned:model_strategy",
+        "dgd": "anatune.search.gradient:GradientStrategy",
+        "droplet": "anatune.search.droplet:DropletStrategy",
+        "nose": "anatune.search.evolution:EvolutionStrategy",
+        "bayes": "anatune.search.bayes:BayesStrategy",
+        "structured": "anatune.search.structured:StructuredStrategy",
+        "genetic": "anatune.search.genetic:GeneticStrategy",
         "random": "anatune.search.random:RandomStrategy",
         "grid": "anatune.search.grid:GridStrategy",
     }
 )
 """Name -> ``module:class``, imported on first use.
 
-A class is called with (model, seed=, start=): the analytical model of the workload on the hardware (with its
-``.space``), the seed of all random choices, and the first points of the model's ranking, best first (None: rank when
-needed).
+A class is called with (model, seed=, start=, ranked=, options=), see `make_strategy`.
 """
+
+STARTS = ("model", "paper")
+"""Where a strategy starts: from the model's ranking, or as it was published."""
 
 
 @runtime_checkable
@@ -65,7 +82,28 @@ def check_strategy(name: str) -> str:
     return name
 
 
-def make_strategy(name: str, model: Any, *, seed: int = 0, start: Any = None) -> Strategy:
+def check_start(start: str) -> str:
+    """Return `start` if it is one of `STARTS`.
+
+    Raises
+    ------
+    UnknownNameError
+        It is not; the message lists them.
+    """
+    if start not in STARTS:
+        raise UnknownNameError(f"unknown start {start!r}, expected one of {', '.join(STARTS)}")
+    return start
+
+
+def make_strategy(
+    name: str,
+    model: Any,
+    *,
+    seed: int = 0,
+    start: str = "model",
+    ranked: Any = None,
+    options: msgspec.Struct | Mapping[str, Any] | None = None,
+) -> Strategy:
     """Return a new strategy.
 
     Parameters
@@ -73,17 +111,25 @@ def make_strategy(name: str, model: Any, *, seed: int = 0, start: Any = None) ->
     name : str
         One of `STRATEGIES`.
     model
-        Analytical model of the workload on the hardware, from `anatune.api.model`.
+        Analytical model of the workload on the hardware, from `anatune.api.model`, or a `search.table.TableModel`.
     seed : int
         Of its random choices, >= 0.
-    start : (num_points, num_columns) int64, optional
+    start : {"model", "paper"}
+        Start from the model's ranking, or as published. The default strategy has no published form; "random" and "grid"
+        never look at the model.
+    ranked : (num_points, num_columns) int64, optional
         First points of the model's ranking, best first, where they are known already.
+    options : struct or mapping, optional
+        The strategy's settings, its ``options_type`` or some of its fields.
 
     Raises
     ------
     UnknownNameError
-        No such strategy.
+        No such strategy, no such start.
+    SpaceError
+        A setting does not exist or has an impossible value.
     """
     module, _, attribute = STRATEGIES[check_strategy(name)].partition(":")
-    strategy: Strategy = getattr(import_module(module), attribute)(model, seed=seed, start=start)
+    made = getattr(import_module(module), attribute)
+    strategy: Strategy = made(model, seed=seed, start=check_start(start), ranked=ranked, options=options)
     return strategy

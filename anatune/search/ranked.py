@@ -10,8 +10,8 @@ every second question asks for the best estimate, without a bonus for what is un
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,12 +24,16 @@ from anatune.model.cpu_model import CpuModel
 from anatune.search.correction import Batch, Correction
 from anatune.search.features import Features, Similarity, features_of
 from anatune.search.neighbours import Moves, first_pool
+from anatune.search.options import read_options
 from anatune.search.points import Points, program_key
 
 __all__ = ["ModelOptions", "ModelStrategy"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+_KERNEL = Similarity()
 
 
 class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +68,7 @@ class _Candidates(NamedTuple):
 
     points: Integers
     log_times: Floats
-    batch: Batch
+    batch: Batch[Features]
 
 
 class ModelStrategy:
@@ -74,22 +78,28 @@ class ModelStrategy:
 
     Parameters
     ----------
-    model, seed, start
+    model, seed, start, ranked, options
         As for `search.base.make_strategy`.
-    options
-        Settings.
     """
 
+    options_type: ClassVar[type[msgspec.Struct]] = ModelOptions
+
     def __init__(
-        self, model: CpuModel, *, seed: int = 0, start: Integers | None = None, options: ModelOptions | None = None
+        self,
+        model: CpuModel,
+        *,
+        seed: int = 0,
+        start: str = "model",
+        ranked: Integers | None = None,
+        options: msgspec.Struct | Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(model, CpuModel):
             raise SpaceError("strategy 'model' searches CPU spaces only, so far; use 'random' or 'grid'")
         self._model = model
-        self._start = start
+        self._ranked = ranked
         self._seed = seed
-        self._options = options or ModelOptions()
-        self._correction = Correction(Similarity())
+        self._options: Any = read_options(self.options_type, options)
+        self._correction: Correction[Features] = Correction(_KERNEL)
         self._moves = Moves(model.space)
         self._known = Points(model)
         self._pool: _Candidates | None = None
@@ -190,7 +200,7 @@ class ModelStrategy:
 
     def _closeness(self, one: Features, many: Features) -> Floats:
         """Return how much points share with a failed one: 1 for the same microkernel and packing."""
-        similarity = self._correction.similarity._replace(tiles_std=0.0, shares_std=0.0)
+        similarity = _KERNEL._replace(tiles_std=0.0, shares_std=0.0)
         return similarity.covariance(one, many) / similarity.variance
 
     # ---- the pool --------------------------------------------------------------------------------------------
@@ -198,7 +208,7 @@ class ModelStrategy:
     def _first(self) -> _Candidates:
         """Return the part of the pool that does not depend on measurements."""
         if self._pool is None:
-            start = self._start
+            start = self._ranked
             if start is None:
                 start = self._model.rank(self._options.num_ranked).points
             self._pool = self._candidates(first_pool(self._model, self._moves, np.asarray(start), self._seed))

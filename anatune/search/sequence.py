@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
+from anatune.search.options import NoOptions, read_options
 from anatune.search.points import Seen
 
 __all__ = ["SequenceStrategy"]
@@ -21,11 +23,29 @@ class SequenceStrategy(abc.ABC):
 
     Parameters
     ----------
-    model, seed, start
-        As for `search.base.make_strategy`; `start` is not used.
+    model, seed, start, ranked, options
+        As for `search.base.make_strategy`; `start` and `ranked` are not used.
+
+    Raises
+    ------
+    SpaceError
+        `options` are not those of this strategy.
     """
 
-    def __init__(self, model: Any, *, seed: int = 0, start: object = None) -> None:
+    options_type: ClassVar[type[msgspec.Struct]] = NoOptions
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        seed: int = 0,
+        start: str = "model",
+        ranked: NDArray[np.int64] | None = None,
+        options: msgspec.Struct | Mapping[str, Any] | None = None,
+    ) -> None:
+        self._as_published = start == "paper"
+        self._ranked = ranked
+        self._options: Any = read_options(self.options_type, options)
         self._model = model
         self._space = model.space
         self._seed = seed

@@ -43,19 +43,19 @@ def run(strategy, trials):
 
 
 def test_the_first_question_is_the_rankings_first_point():
-    assert ModelStrategy(MODEL, start=START).ask(1) == [MODEL.space.schedule_of(START[0])]
+    assert ModelStrategy(MODEL, ranked=START).ask(1) == [MODEL.space.schedule_of(START[0])]
     assert ModelStrategy(MODEL).ask(1) == [MODEL.space.schedule_of(START[0])]
 
 
 def test_first_questions_are_not_near_identical():
-    asked = ModelStrategy(MODEL, start=START).ask(12)
+    asked = ModelStrategy(MODEL, ranked=START).ask(12)
     assert kernels(asked) >= 6
     times = MODEL.times(np.array([MODEL.space.point_of(schedule) for schedule in asked]))[0]
     assert times.max() < 1.5 * times.min()
 
 
 def test_it_learns():
-    learned = run(ModelStrategy(MODEL, start=START), 30)
+    learned = run(ModelStrategy(MODEL, ranked=START), 30)
     blind = [MODEL.space.schedule_of(point) for point in MODEL.rank(30).points]
     assert learned[-1] < 0.9 * min(map(world, blind))
     drawn = [run(make_strategy("random", MODEL, seed=seed), 30)[-1] for seed in range(3)]
@@ -63,7 +63,7 @@ def test_it_learns():
 
 
 def test_relative_times_are_used_where_all_trials_have_them():
-    slow, fast = ModelStrategy(MODEL, start=START), ModelStrategy(MODEL, start=START)
+    slow, fast = ModelStrategy(MODEL, ranked=START), ModelStrategy(MODEL, ranked=START)
     for strategy, speed in ((slow, 2.0), (fast, 1.0)):  # the same machine in a slow and in a fast minute
         for number in range(10):
             (schedule,) = strategy.ask(1)
@@ -75,7 +75,7 @@ def test_relative_times_are_used_where_all_trials_have_them():
 
 
 def test_failing_microkernels_are_left():
-    strategy = ModelStrategy(MODEL, start=START)
+    strategy = ModelStrategy(MODEL, ranked=START)
     failed = strategy.ask(1)
     strategy.tell([Trial(failed[0], Measurement(Outcome.BUILD_ERROR, "no"))])
     following = strategy.ask(6)
@@ -83,8 +83,8 @@ def test_failing_microkernels_are_left():
 
 
 def test_options_have_an_effect():
-    greedy = ModelStrategy(MODEL, start=START, options=ModelOptions(num_first=0, exploration=0.0))
-    assert kernels(greedy.ask(12)) <= kernels(ModelStrategy(MODEL, start=START).ask(12))
+    greedy = ModelStrategy(MODEL, ranked=START, options=ModelOptions(num_first=0, exploration=0.0))
+    assert kernels(greedy.ask(12)) <= kernels(ModelStrategy(MODEL, ranked=START).ask(12))
 
 
 def test_nothing_legal():
@@ -96,7 +96,7 @@ def test_nothing_legal():
             return super().times(points)[0], np.ones(len(points), dtype=np.int64)
 
     made = Nothing(anatune.matmul(2, 2, 2), CPU)
-    assert ModelStrategy(made, start=START[:0, :0].reshape(0, len(made.space.columns))).ask(3) == []
+    assert ModelStrategy(made, ranked=START[:0, :0].reshape(0, len(made.space.columns))).ask(3) == []
 
 
 @pytest.mark.parametrize("workload", [anatune.matmul(1, 1, 1), anatune.reduction((7,), axes=(0,))])

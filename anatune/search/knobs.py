@@ -1,0 +1,365 @@
+"""The choices that make up a point, as strategies vary them: steps on sorted lists, and genes to exchange.
+
+A *knob* is one choice with a sorted list of values: an inner factor of an axis (divisors of its extent; the outermost
+factor follows from the others), the calls of a pair of microkernels, an unroll depth, a fetch width, an order, a
+packing. One step of a knob is the next larger or smaller value. Source: [ICS24] Sec. 5.1 (hops); [Droplet24] Def. 3.2.
+
+A *gene* is what two points can exchange and both stay tilings: the whole tiling of an axis as its number in the sorted
+list of tilings, and each other choice. Source: [BO24] Sec. 3.3.1; AutoTVM's knobs, that [NoSE] uses, are the same.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import KDTree
+
+from anatune.core.factor import divisors
+from anatune.core.space_cpu import ORDER_LEVELS, CpuSpace
+from anatune.search.table import TableModel, TableSpace
+
+__all__ = ["Knobs", "TableKnobs", "TileKnobs", "knobs_of"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+
+_MOST_NEIGHBOURS = 4096
+"""Neighbours of one distance that are listed; of more, a sample."""
+
+
+class Knobs(abc.ABC):
+    """How strategies move through the points of one model.
+
+    Parameters
+    ----------
+    model
+        With ``space``, ``check``, ``times`` and ``evaluate``.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The knobs with more than one value.
+    radices : (K,) int64
+        Number of values of each of them.
+    gene_radices : (G,) int64
+        Number of values of each gene.
+    """
+
+    names: tuple[str, ...]
+    radices: Integers
+    gene_radices: Integers
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.space = model.space
+
+    @abc.abstractmethod
+    def indices(self, points: Integers) -> Integers:
+        """Return the number of each knob's value, (num_points, K)."""
+
+    @abc.abstractmethod
+    def at(self, indices: Integers) -> tuple[Integers, Booleans]:
+        """Return (points, which of them are legal points of the space) for numbers of values, in range or not."""
+
+    @abc.abstractmethod
+    def genes(self, points: Integers) -> Integers:
+        """Return the genes of points, (num_points, G)."""
+
+    @abc.abstractmethod
+    def from_genes(self, genes: Integers) -> tuple[Integers, Booleans]:
+        """Return (points, which of them are legal) for genes in range."""
+
+    def draw(self, count: int, seed: Sequence[int]) -> Integers:
+        """Return `count` points drawn uniformly from the legal ones, with replacement."""
+        state = int(np.random.SeedSequence(list(seed)).generate_state(1)[0])
+        points: Integers = self.space.sample_points(count, state)
+        return points
+
+    def neighbours(self, point: Integers, hops: int, seed: Sequence[int] = (0,)) -> Integers:
+        """Return the legal points that differ in exactly `hops` knobs, by one step each, (num_points, C) int64.
+
+        Of very many, a sample that `seed` decides.
+        """
+        if not 0 < hops <= len(self.names):
+            return np.empty((0, len(point)), dtype=np.int64)
+        steps = _steps(len(self.names), hops)
+        if len(steps) > _MOST_NEIGHBOURS:
+            chosen = np.random.default_rng(list(seed)).choice(len(steps), _MOST_NEIGHBOURS, replace=False)
+            steps = steps[np.sort(chosen)]
+        points, legal = self.at(self.indices(point[None, :]) + steps)
+        return points[legal]
+
+    def beyond(self, last: Integers, now: Integers) -> Integers | None:
+        """Return the point that repeats the change from `last` to `now`; None where there is none."""
+        both = self.indices(np.stack([last, now]))
+        goal = np.clip(2 * both[1] - both[0], 0, self.radices - 1)
+        points, legal = self.at(goal[None, :])
+        found: Integers = points[0]
+        return found if legal[0] and not np.array_equal(found, now) else None
+
+    def values(self, points: Integers) -> Floats:
+        """Return the values that distances are taken of, (num_points, columns), >= 0."""
+        return points.astype(np.float64)
+
+
+@lru_cache(maxsize=64)
+def _steps(num_knobs: int, hops: int) -> Integers:
+    """Return all vectors of steps with `hops` entries of +1 or -1, (count, num_knobs)."""
+    places = np.array(list(itertools.combinations(range(num_knobs), hops)), dtype=np.int64)
+    signs = np.array(list(itertools.product((1, -1), repeat=hops)), dtype=np.int64)
+    steps = np.zeros((len(places), len(signs), num_knobs), dtype=np.int64)
+    for at in range(hops):
+        steps[np.arange(len(places))[:, None], np.arange(len(signs))[None, :], places[:, at][:, None]] = signs[:, at]
+    flat = steps.reshape(-1, num_knobs)
+    flat.setflags(write=False)
+    return flat
+
+
+class TileKnobs(Knobs):
+    """Knobs of a GPU or CPU tile space."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        space = self.space
+        self._columns = {name: at for at, name in enumerate(space.columns)}
+        names, places, values = [], [], []
+        self._axes: list[tuple[int, int, list[int], int]] = []
+        """Extent, column of the outermost factor, columns of the others, column of the pair (-1: none)."""
+        for axis in space.axes:
+            outer, *inner = (self._columns[f"{axis}.{level}"] for level in space.levels[axis])
+            pair = self._columns.get(f"pair.{axis}", -1)
+            self._axes.append((space.extents[axis], outer, inner, pair))
+            for column in inner:
+                names.append(space.columns[column])
+                places.append(column)
+                values.append(np.array(divisors(space.extents[axis]), dtype=np.int64))
+            if pair >= 0:
+                names.append(space.columns[pair])
+                places.append(pair)
+                values.append(np.unique(space.table(axis)[:, -1]))
+        for column, choices in self._choices():
+            names.append(space.columns[column])
+            places.append(column)
+            values.append(choices)
+        kept = [at for at, one in enumerate(values) if len(one) > 1]
+        self.names = tuple(names[at] for at in kept)
+        self._places = [places[at] for at in kept]
+        self._values = [values[at] for at in kept]
+        self.radices = np.array([len(one) for one in self._values], dtype=np.int64)
+        self.gene_radices = np.array(space.radices, dtype=np.int64)
+        self._tables: dict[str, tuple[Integers, Integers, Integers]] = {}
+
+    def _choices(self) -> list[tuple[int, Integers]]:
+        """Return (column, values) of everything that is no tiling."""
+        space = self.space
+        first = sum(len(space.levels[axis]) for axis in space.axes)
+        if isinstance(space, CpuSpace):
+            first += len(space.pairable)
+            return [(at, np.arange(r)) for at, r in enumerate(space.radices[len(space.axes) :], start=first)]
+        depths = [np.array(space.unroll_depths, dtype=np.int64)]
+        widths = [np.array(space.fetch_widths, dtype=np.int64) for _ in space.staged]
+        return list(enumerate([*depths, *widths], start=first))
+
+    def indices(self, points: Integers) -> Integers:
+        """Return the number of each knob's value, (num_points, K)."""
+        columns = [
+            np.searchsorted(values, points[:, at]) for at, values in zip(self._places, self._values, strict=True)
+        ]
+        if not columns:
+            return np.empty((len(points), 0), dtype=np.int64)
+        return np.column_stack(columns).astype(np.int64)
+
+    def at(self, indices: Integers) -> tuple[Integers, Booleans]:
+        """Return (points, which of them are legal points of the space) for numbers of values, in range or not."""
+        good: Booleans = np.asarray(((indices >= 0) & (indices < self.radices)).all(axis=1))
+        inside = np.clip(indices, 0, self.radices - 1)
+        points = np.ones((len(indices), len(self.space.columns)), dtype=np.int64)
+        for at, choices in self._choices():
+            points[:, at] = choices[0]
+        for _, _, _, pair in self._axes:
+            if pair >= 0:
+                points[:, pair] = 0
+        for knob, (at, values) in enumerate(zip(self._places, self._values, strict=True)):
+            points[:, at] = values[inside[:, knob]]
+        for axis, (extent, outer, inner, pair) in zip(self.space.axes, self._axes, strict=True):
+            product = points[:, inner].astype(np.float64).prod(axis=1)  # no overflow; exact below 2**53
+            whole = (product <= extent) & (extent % np.maximum(product, 1).astype(np.int64) == 0)
+            points[:, outer] = np.where(whole, extent // np.maximum(product, 1), 1).astype(np.int64)
+            good &= whole
+            if pair >= 0 and (points[:, pair] > 0).any():
+                good &= self._rows(axis, points[:, [outer, *inner, pair]]) >= 0
+        at_good = np.flatnonzero(good)
+        if len(at_good):
+            good[at_good] = self.model.check(points[at_good]) == 0
+        return points, good
+
+    def genes(self, points: Integers) -> Integers:
+        """Return the genes of points, (num_points, G)."""
+        out = np.empty((len(points), len(self.gene_radices)), dtype=np.int64)
+        for number, (axis, (_, outer, inner, pair)) in enumerate(zip(self.space.axes, self._axes, strict=True)):
+            columns = [outer, *inner, pair] if pair >= 0 else [outer, *inner]
+            out[:, number] = self._rows(axis, points[:, columns])
+        for number, (column, choices) in enumerate(self._choices(), start=len(self._axes)):
+            out[:, number] = np.searchsorted(choices, points[:, column])
+        return out
+
+    def from_genes(self, genes: Integers) -> tuple[Integers, Booleans]:
+        """Return (points, which of them are legal) for genes in range."""
+        points = self.space.decode(genes)
+        return points, self.model.check(points) == 0
+
+    def values(self, points: Integers) -> Floats:
+        """Return the values that distances are taken of: the factors, and the numbers of the other choices."""
+        out = points.astype(np.float64)
+        if isinstance(self.space, CpuSpace):  # an order is a name, no quantity: a difference is a difference
+            for level in ORDER_LEVELS:
+                out[:, self._columns[f"order.{level}"]] += 1.0
+        return out
+
+    def _rows(self, axis: str, rows: Integers) -> Integers:
+        """Return the number of each tiling in the axis's table, -1 where it is none."""
+        if axis not in self._tables:
+            table = self.space.table(axis)
+            biggest = table.max(axis=0) + 1
+            keys = _keys(table, biggest)
+            order = np.argsort(keys, kind="stable")
+            self._tables[axis] = (keys[order], order.astype(np.int64), biggest)
+        keys, order, biggest = self._tables[axis]
+        wanted = _keys(np.minimum(rows, biggest - 1), biggest)
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        found: Integers = np.where((keys[at] == wanted) & (rows < biggest).all(axis=1), order[at], -1)
+        return found
+
+
+def _keys(rows: Integers, radices: Integers) -> Any:
+    """Return one number for each row, different for different rows (floats where integers would overflow)."""
+    if np.prod(radices.astype(np.float64)) < 2.0**62:
+        weights = np.concatenate([np.cumprod(radices[::-1])[::-1][1:], [1]])
+        return rows @ weights
+    packed = np.ascontiguousarray(rows.astype(">i8"))
+    return packed.view(np.dtype((np.void, packed.shape[1] * 8))).reshape(-1)
+
+
+class TableKnobs(Knobs):
+    """Knobs of a list of points: the values that occur in it. What is not in the list is snapped to the nearest point.
+
+    Nearest: fewest steps, summed over the knobs. Neighbours of sparse lists are the nearest points.
+    """
+
+    def __init__(self, model: TableModel) -> None:
+        super().__init__(model)
+        space: TableSpace = model.space
+        columns = dict(space.knobs) or self._factors(space)
+        found = {name: np.unique(column, return_inverse=True) for name, column in columns.items()}
+        kept = {name: both for name, both in found.items() if len(both[0]) > 1}
+        self.names = tuple(kept)
+        self._at: Integers = np.zeros((space.size, 0), dtype=np.int64)
+        if kept:
+            self._at = np.column_stack([both[1].reshape(-1) for both in kept.values()]).astype(np.int64)
+        self._tree = KDTree(self._at) if kept else None
+        self.radices = np.array([len(both[0]) for both in kept.values()], dtype=np.int64)
+        self._genes = self._at if space.knobs else self._tilings(space)
+        self.gene_radices = np.asarray(self._genes.max(axis=0, initial=0) + 1, dtype=np.int64)
+        self._row_of_genes = {row.tobytes(): number for number, row in enumerate(self._genes)}
+        self._row_of_knobs = {row.tobytes(): number for number, row in enumerate(self._at)}
+        self._knobs_of_genes = self._values_of_genes()
+        some = self._at[np.linspace(0, space.size - 1, min(space.size, 16)).astype(np.int64)]
+        counts = [int((np.abs(self._at - one).sum(axis=1) == 1).sum()) for one in some]
+        self._is_sparse = 2 * float(np.median(counts)) < len(self.names)
+
+    @staticmethod
+    def _factors(space: TableSpace) -> dict[str, Integers]:
+        """Return the columns of the points without the outermost factor of each axis."""
+        outer = {f"{axis}.{space.levels[axis][0]}" for axis in space.axes}
+        return {name: space.points[:, at] for at, name in enumerate(space.columns) if name not in outer}
+
+    @staticmethod
+    def _tilings(space: TableSpace) -> Integers:
+        """Return the number of each axis's tiling among those that occur, and of each other choice."""
+        found, at = [], 0
+        for axis in space.axes:
+            width = len(space.levels[axis])
+            found.append(np.unique(space.points[:, at : at + width], axis=0, return_inverse=True)[1].reshape(-1))
+            at += width
+        found += [np.unique(column, return_inverse=True)[1].reshape(-1) for column in space.points[:, at:].T]
+        return np.column_stack(found).astype(np.int64)
+
+    def _values_of_genes(self) -> list[tuple[list[int], Integers]]:
+        """Return for each gene the knobs it decides, and their values for each of its values."""
+        found = []
+        if self.space.knobs:
+            groups = [[name] for name in self.names]
+        else:
+            groups = [[f"{axis}.{level}" for level in self.space.levels[axis]] for axis in self.space.axes]
+            groups += [[name] for name in self.space.columns[sum(map(len, groups)) :]]
+        for gene, group in enumerate(groups):
+            knobs = [at for at, name in enumerate(self.names) if name in group]
+            first = np.unique(self._genes[:, gene], return_index=True)[1]
+            found.append((knobs, self._at[first][:, knobs]))
+        return found
+
+    def _rows(self, points: Integers) -> Integers:
+        return np.array([self.space.row_of(point) for point in points], dtype=np.int64)
+
+    def indices(self, points: Integers) -> Integers:
+        """Return the number of each knob's value, (num_points, K)."""
+        return self._at[self._rows(points)]
+
+    def at(self, indices: Integers) -> tuple[Integers, Booleans]:
+        """Return the nearest points of the list, and True for each."""
+        indices = np.ascontiguousarray(indices, dtype=np.int64)
+        rows = np.array([self._row_of_knobs.get(row.tobytes(), -1) for row in indices], dtype=np.int64)
+        unknown = np.flatnonzero(rows < 0)
+        if len(unknown) and self._tree is not None:
+            rows[unknown] = self._tree.query(indices[unknown], p=1)[1]
+        return self.space.points[rows], np.ones(len(rows), dtype=np.bool_)
+
+    def genes(self, points: Integers) -> Integers:
+        """Return the genes of points, (num_points, G)."""
+        return self._genes[self._rows(points)]
+
+    def from_genes(self, genes: Integers) -> tuple[Integers, Booleans]:
+        """Return the points with these genes, the nearest ones where there are none."""
+        genes = np.ascontiguousarray(genes, dtype=np.int64)
+        rows = np.array([self._row_of_genes.get(one.tobytes(), -1) for one in genes], dtype=np.int64)
+        points = self.space.points[rows]
+        unknown = np.flatnonzero(rows < 0)
+        if len(unknown):
+            indices = np.zeros((len(unknown), len(self.names)), dtype=np.int64)
+            for gene, (knobs, values) in enumerate(self._knobs_of_genes):
+                indices[:, knobs] = values[genes[unknown, gene]]
+            points[unknown] = self.at(indices)[0]
+        return points, np.ones(len(rows), dtype=np.bool_)
+
+    def neighbours(self, point: Integers, hops: int, seed: Sequence[int] = (0,)) -> Integers:
+        """Return the points of the list that are `hops` knobs away; of a sparse list, that ring of nearest points."""
+        away = np.abs(self._at - self.indices(point[None, :]))
+        distance = away.sum(axis=1)
+        if not self._is_sparse:
+            rows = np.flatnonzero((distance == hops) & (away.max(axis=1, initial=0) == 1))
+        else:
+            order = np.lexsort((np.arange(len(distance)), distance))[1:]
+            size = 2 * len(self.names)
+            first = [0, size, 3 * size, 7 * size]
+            rows = order[first[hops - 1] : first[hops]] if hops < len(first) else order[:0]
+        found: Integers = self.space.points[rows]
+        return found
+
+    def values(self, points: Integers) -> Floats:
+        """Return the values that distances are taken of: the tuner's own parameters where they are known."""
+        if not self.space.knobs:
+            return points.astype(np.float64)
+        rows = self._rows(points)
+        return np.column_stack([column[rows] for column in self.space.knobs.values()]).astype(np.float64)
+
+
+def knobs_of(model: Any) -> Knobs:
+    """Return the knobs of a model's space."""
+    return TableKnobs(model) if isinstance(model.space, TableSpace) else TileKnobs(model)

@@ -1,0 +1,175 @@
+"""A space restricted to a finite list of points, such as those that somebody recorded.
+
+Strategies search it as they search a tile space: `search.knobs` knows how to step through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.sampling import checked_count, draw_points
+from anatune.core.schedule import Schedule
+from anatune.errors import SpaceError
+from anatune.model.evaluation import Evaluation, Guarantee, Ranking, Rule
+
+__all__ = ["TableModel", "TableSpace"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class TableSpace:
+    """The points of a list, with the interface of a tile space; the one coordinate is the number of the row.
+
+    Guarantees: deterministic; safe to share between threads (immutable).
+
+    Parameters
+    ----------
+    space
+        Tile space that the points belong to.
+    points : (num_points, num_columns) int64
+        All different.
+    knobs : mapping of str to (num_points,) int64, optional
+        Names and values of the parameters that a tuner would vary, where they are not the factors of the points.
+
+    Raises
+    ------
+    SpaceError
+        No point, a point twice, a wrong number of columns, or knobs of another length.
+    """
+
+    def __init__(self, space: Any, points: Integers, knobs: Mapping[str, Sequence[int]] | None = None) -> None:
+        points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
+        if points.shape[1] != len(space.columns) or not len(points):
+            raise SpaceError(
+                f"table of shape {points.shape}, expected at least one row of {len(space.columns)} columns: "
+                "see space.columns"
+            )
+        self.tiles = space
+        self.points = points
+        self.knobs = {name: np.asarray(values, dtype=np.int64) for name, values in (knobs or {}).items()}
+        for name, values in self.knobs.items():
+            if values.shape != (len(points),):
+                raise SpaceError(f"knob {name!r} has shape {values.shape}, expected one value for each of the points")
+        self.workload, self.hardware, self.template = space.workload, space.hardware, space.template
+        self.axes, self.levels, self.extents = space.axes, space.levels, space.extents
+        self.columns: tuple[str, ...] = tuple(space.columns)
+        self.radices: tuple[int, ...] = (len(points),)
+        self.size = len(points)
+        self._rows = {point.tobytes(): row for row, point in enumerate(points)}
+        if len(self._rows) != len(points):
+            raise SpaceError(f"{len(points) - len(self._rows)} points of the table are there twice; merge them first")
+
+    def __repr__(self) -> str:
+        return f"TableSpace({self.size} points of {self.tiles!r})"
+
+    def row_of(self, point: Integers) -> int | None:
+        """Return the number of a point, None if it is not in the table."""
+        return self._rows.get(np.ascontiguousarray(point, dtype=np.int64).tobytes())
+
+    def decode(self, coordinates: Integers) -> Integers:
+        """Turn row numbers, (num_points, 1), into points."""
+        return self.points[np.atleast_2d(coordinates)[:, 0]]
+
+    def encode(self, points: Integers) -> Integers:
+        """Turn points into row numbers, (num_points, 1).
+
+        Raises
+        ------
+        SpaceError
+            A point is not in the table.
+        """
+        rows = [self.row_of(point) for point in np.atleast_2d(points)]
+        if None in rows:
+            raise SpaceError("point is not in the table; only recorded points can be used here")
+        return np.array(rows, dtype=np.int64).reshape(-1, 1)
+
+    def sample_points(self, count: int, seed: int, *, legal: bool = True) -> Integers:
+        """Draw `count` points uniformly, with replacement."""
+        return draw_points(self.radices, self.decode, None, count, seed)
+
+    def sample(self, count: int, seed: int = 0) -> list[Schedule]:
+        """Draw `count` schedules uniformly, with replacement; the same seed gives the same ones."""
+        return [self.schedule_of(point) for point in self.sample_points(checked_count("count", count, 0), seed)]
+
+    def schedule_of(self, point: Integers) -> Schedule:
+        """Decode one point into a Schedule."""
+        schedule: Schedule = self.tiles.schedule_of(point)
+        return schedule
+
+    def point_of(self, schedule: Schedule) -> Integers:
+        """Return the integer vector of `schedule`.
+
+        Raises
+        ------
+        SpaceError
+            The schedule is none of the tile space's, or not in the table.
+        """
+        point: Integers = self.tiles.point_of(schedule)
+        if self.row_of(point) is None:
+            raise SpaceError(f"schedule {schedule.describe()!r} is not in the table; only recorded points can be used")
+        return point
+
+
+class TableModel:
+    """A model whose space is a list of points: what was recorded, and nothing else.
+
+    All points of the list count as legal, whatever the rules of `model` say: somebody ran them. Predictions are those
+    of `model`.
+
+    Parameters
+    ----------
+    model
+        Analytical model of the workload on the device, or one with the same methods.
+    points, knobs
+        As for `TableSpace`.
+    """
+
+    def __init__(self, model: Any, points: Integers, knobs: Mapping[str, Sequence[int]] | None = None) -> None:
+        self.model = model
+        self.space = TableSpace(model.space, points, knobs)
+        self.workload, self.hardware = model.workload, model.hardware
+        self.rules: tuple[Rule, ...] = (Rule("recorded", "points of the table", float(self.space.size)),)
+
+    @cached_property
+    def _evaluation(self) -> Evaluation:
+        found: Evaluation = self.model.evaluate(self.space.points)
+        return found
+
+    def row_of(self, schedule: Schedule) -> int | None:
+        """Return the row of a schedule, None if it is not in the table."""
+        try:
+            return self.space.row_of(self.space.tiles.point_of(schedule))
+        except SpaceError:
+            return None
+
+    def _numbers(self, points: Integers) -> Integers:
+        """Return the row of each point, -1 where there is none."""
+        rows = (self.space.row_of(point) for point in np.atleast_2d(points))
+        return np.array([-1 if row is None else row for row in rows], dtype=np.int64)
+
+    def check(self, points: Integers) -> Integers:
+        """Return 0 for each point of the table, 1 for others."""
+        return (self._numbers(points) < 0).astype(np.int64)
+
+    def times(self, points: Integers) -> tuple[Floats, Integers]:
+        """Return (predicted seconds, `check`) of points; inf for points outside the table."""
+        rows = self._numbers(points)
+        return np.where(rows < 0, np.inf, self._evaluation.time_s[rows]), (rows < 0).astype(np.int64)
+
+    def evaluate(self, points: Integers) -> Evaluation:
+        """Return the predictions of points of the table."""
+        rows = self._numbers(points)
+        columns = {name: values[rows] for name, values in self._evaluation.columns.items()}
+        return Evaluation(self._evaluation.time_s[rows], (rows < 0).astype(np.int64), columns)
+
+    def rank(self, top_k: int, *_: object, **__: object) -> Ranking:
+        """Return the `top_k` points of smallest predicted time, earlier rows first where they are equal."""
+        order = np.argsort(self._evaluation.time_s, kind="stable")[:top_k]
+        guarantee = Guarantee("exhaustive", 0.0, self.space.size, 0)
+        return Ranking(self.space.points[order], guarantee, self.space.size, {})
