@@ -1,0 +1,129 @@
+"""NoSE: evolution with a weighted k-nearest-neighbour surrogate that picks which children are measured.
+
+Source: [NoSE] Sec. III-B; settings of Sec. V-D.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+from anatune.search.heredity import first_population, mutate, roulette, single_point_crossover
+from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
+
+__all__ = ["EvolutionOptions", "EvolutionStrategy", "weighted_neighbours"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_TRIES = 20
+"""Times that children are made again where too few of them are legal and new."""
+
+
+class EvolutionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the strategy "nose".
+
+    Attributes
+    ----------
+    population : int
+        Points that live, N. Source: [NoSE] Sec. V-D: 100.
+    offspring : float
+        Children of a generation over N. Source: [NoSE] Sec. V-D: 1.5.
+    elite : float
+        Children that are measured over N. Source: [NoSE] Sec. V-D: 0.3.
+    neighbours : int
+        Measured points that predict a child, k. Source: [NoSE] Sec. V-D: 9.
+    mutation : float
+        Chance of each gene to change. Source: [NoSE] Sec. V-D: 0.3.
+    """
+
+    population: Annotated[int, Meta(ge=2)] = 100
+    offspring: Annotated[float, Meta(gt=0)] = 1.5
+    elite: Annotated[float, Meta(gt=0)] = 0.3
+    neighbours: Annotated[int, Meta(ge=1)] = 9
+    mutation: Annotated[float, Meta(ge=0, le=1)] = 0.3
+
+
+class EvolutionStrategy(StepwiseStrategy):
+    """Evolution whose children are predicted by their nearest measured points (Canberra distance).
+
+    As published: a random first population, speeds are predicted. From the model's ranking: the first population is the
+    ranking's points and the best predicted of random ones, and what is predicted is the speed over the model's.
+
+    Deviates: illegal and known children are not born (TVM measures the former as failures, speed 0), genes are whole
+    tilings as in AutoTVM, distances are taken between factors instead of AutoTVM's indices.
+    """
+
+    options_type: ClassVar[type[msgspec.Struct]] = EvolutionOptions
+
+    def walk(self) -> Walk:
+        """Yield the first population, then the elite of each generation."""
+        options: EvolutionOptions = self.options
+        size = options.population
+        points = first_population(self.knobs, size, self.draw, None if self.as_published else self.ranked)
+        if not len(points):
+            return
+        speeds = _speeds((yield points))
+        known, known_speeds = points, speeds
+        for generation in range(1, 1 << 30):
+            children = self._children(points, speeds, generation)
+            if not len(children):
+                return
+            predicted = self._predict(children, known, known_speeds)
+            order = np.argsort(-predicted, kind="stable")[: max(1, round(options.elite * size))]
+            elite = children[order]
+            elite_speeds = _speeds((yield elite))
+            known, known_speeds = np.concatenate([known, elite]), np.concatenate([known_speeds, elite_speeds])
+            points, speeds = np.concatenate([points, elite]), np.concatenate([speeds, elite_speeds])
+            best = np.argsort(-speeds, kind="stable")[:size]
+            points, speeds = points[best], speeds[best]
+
+    def _children(self, points: Integers, speeds: Floats, generation: int) -> Integers:
+        """Return new legal points: crossed and mutated parents, random points where evolution has no new ones."""
+        wanted = max(1, round(self.options.offspring * self.options.population))
+        genes = self.knobs.genes(points)
+        found = np.empty((0, points.shape[1]), dtype=np.int64)
+        for attempt in range(_TRIES):
+            rng = self.random(generation, attempt)
+            one, other = genes[roulette(speeds, wanted, rng)], genes[roulette(speeds, wanted, rng)]
+            made = single_point_crossover(one, other, rng)
+            made = mutate(made, self.knobs.gene_radices, self.options.mutation, rng)
+            born, legal = self.knobs.from_genes(made)
+            found = self.new_among(np.concatenate([found, born[legal]]))
+            if len(found) >= wanted:
+                break
+        return found[:wanted] if len(found) else self.draw_new(wanted, 2, generation)
+
+    def _predict(self, children: Integers, known: Integers, speeds: Floats) -> Floats:
+        """Return the predicted speed of each child."""
+        values = self.knobs.values(children), self.knobs.values(known)
+        if self.as_published:
+            return weighted_neighbours(*values, speeds, self.options.neighbours)
+        times = self.model.times(known)[0]
+        ratios = weighted_neighbours(*values, speeds * times, self.options.neighbours)
+        result: Floats = ratios / self.model.times(children)[0]
+        return result
+
+
+def _speeds(answers: list[Answer]) -> Floats:
+    """Return 1 / seconds, 0 for failures. Source: [NoSE] Sec. III-B (0 GFLOPS for what cannot be compiled)."""
+    return np.array([1.0 / one.cost if one.cost else 0.0 for one in answers])
+
+
+def weighted_neighbours(points: Floats, known: Floats, values: Floats, count: int) -> Floats:
+    """Return for each point the mean value of its nearest known points, weighted by 1 / distance.
+
+    Source: [NoSE] Eq. (1)-(4); a known point at distance 0 is the answer.
+    """
+    distance = cdist(points, known, "canberra")
+    count = min(count, len(known))
+    nearest = np.argsort(distance, axis=1, kind="stable")[:, :count]
+    near = np.maximum(np.take_along_axis(distance, nearest, axis=1), 1e-12)
+    weights = 1.0 / near
+    result: Floats = (weights * values[nearest]).sum(axis=1) / weights.sum(axis=1)
+    return result
