@@ -219,22 +219,117 @@ def export(
         raise RecordError(f"{path}: {len(damaged)} rows are damaged and were left out; all others are written")
 
 
-@app.command("import")
+@app.command("import", context_settings=_SETTINGS)
 def import_records(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines that `anatune records export` wrote.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="JSON lines of `anatune records export`, or a log of AutoTVM, Ansor, MetaSchedule or Kernel Tuner.",
+        ),
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORKLOAD...]", help="What another tuner's log is about, as for `anatune plan`."),
+    ] = None,
     records: _Records = None,
+    hw: Annotated[
+        str | None, typer.Option("--hw", metavar="NAME|FILE", help="The GPU another tuner's log was measured on.")
+    ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Add exported JSON lines to a record file: all of them or, if one is damaged, none."""
+    """Add exported JSON lines to a record file, all of them or none; or what fits of another tuner's log."""
     from anatune.records.export import import_json_lines
     from anatune.records.store import RecordStore
 
+    if hw is not None:
+        _import_foreign(file, words, records, hw, as_json)
+        return
+    if words:
+        raise UsageError("a workload is given for another tuner's log only, expected --hw NAME with it")
     with RecordStore(records or DEFAULT_RECORDS) as store:
         num_sessions, num_trials = import_json_lines(store, file)
     if as_json:
         print_json({"sessions": num_sessions, "trials": num_trials})
     else:
         print_text(f"{store.path}: {num_sessions} sessions and {num_trials} trials are new")
+
+
+def _import_foreign(file: Path, words: list[str] | None, records: Path | None, hw: str, as_json: bool) -> None:
+    from anatune import api
+    from anatune.core.workload_text import parse_workload
+    from anatune.records.foreign import read_foreign, workloads_of
+    from anatune.records.store import RecordStore
+
+    hardware = api.hardware(hw)
+    found = read_foreign(file, hardware, parse_workload(words) if words else None)
+    if not found.trials:
+        why = "; ".join(f"{count} entries: {reason}" for reason, count in found.left_out.items()) or "it is empty"
+        raise RecordError(f"{file}: nothing to import from this {found.kind} log: {why}")
+    with RecordStore(records or DEFAULT_RECORDS) as store:
+        for workload in workloads_of(found.trials):
+            session = store.new_session(workload, hardware, 1, found.kind, 0, {"imported": str(file)})
+            for one in found.trials:
+                if one.workload == workload:
+                    store.append(session, one.trial)
+    for reason, count in found.left_out.items():
+        note(f"note: {count} entries left out: {reason}")
+    if as_json:
+        print_json({"kind": found.kind, "trials": len(found.trials), "left_out": found.left_out})
+    else:
+        print_text(f"{store.path}: {len(found.trials)} trials of this {found.kind} log are new")
+
+
+@app.command("train", context_settings=_SETTINGS)
+def train(
+    words: _Words = None,
+    records: _Records = None,
+    hw: _Hardware = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FOLDER", help="Write the correction there, whether it helps or not."),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Fit corrections of the analytical model from records, one for each device, and say what they are worth.
+
+    A correction that ranks the workloads that were left out better than the analytical model is saved where
+    `anatune plan`, `anatune tune` and predict() look for it.
+    """
+    from anatune.report.training import family_lines
+    from anatune.tuning.training import families_of, judge
+    from anatune.tuning.training import train as fit
+
+    path, workload = _place(words, records)
+    with _opened(path) as store:
+        families = families_of(store.iterate(workload, hw, on_damage=lambda text: note(f"note: {text}")))
+    if not families:
+        raise RecordError(
+            f"{path}: no workload has 20 successful trials, expected two of one device at least; tune more first"
+        )
+    if output is not None and len(families) > 1:
+        names = ", ".join(family.name for family in families)
+        raise UsageError(f"--output is one folder, but there are records of {names}; choose one with --hw")
+    results = []
+    for family in families:
+        judgement = judge(family, families)
+        saved = fit(family, judgement, str(path), output) if output is not None or judgement.helps else None
+        results.append((family, judgement, saved))
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": family.name,
+                    "judgement": judgement,
+                    "helps": judgement.helps,
+                    "saved": str(saved or "") or None,
+                }
+                for family, judgement, saved in results
+            ]
+        )
+        return
+    for family, judgement, saved in results:
+        print_lines(family_lines(family.name, judgement, saved))
 
 
 # ---- parts of the commands ------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class LearnedOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Source: replay of the recorded CLBlast and AutoTVM tables, bench/replay_search.py.
     """
 
-    num_ranked: int = 128
+    num_ranked: int = 64
     num_drawn: int = 20_000
     num_kept: int = 1_000
     num_first: int = 6

@@ -59,10 +59,16 @@ def source_of_model(
     SpaceError
         No schedule is legal; the template does not apply.
     """
+    from anatune.model.corrected import CorrectedModel
+    from anatune.model.corrections import find_correction
     from anatune.model.templates import make_model
 
     here = with_threads(hardware, threads) if isinstance(hardware, CpuSpec) else hardware
-    model = make_model(workload, here, template)
+    model: Any = make_model(workload, here, template)
+    # CPUs: the default strategy's own correction is made for CpuModel, and learns from the first trial on.
+    saved = find_correction(here, model.space.template) if isinstance(here, GpuSpec) else None
+    if saved is not None:
+        model = CorrectedModel(model, saved.model)
     ranked = model.rank(_RANKED).points
     if not len(ranked):
         raise SpaceError(

@@ -1,0 +1,232 @@
+"""Corrections from a user's own records: trained, judged on workloads and devices left out, saved where they help."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.trial import Outcome, Trial
+from anatune.errors import RecordError, SpaceError
+from anatune.model.corrections import Card, DataSource, save_correction, user_correction_folder
+from anatune.model.cross_fit import Measured, cross_fit, fit_residual
+from anatune.model.features import feature_table
+from anatune.model.residual import ResidualOptions
+from anatune.model.templates import make_model
+from anatune.records.schema import Record
+from anatune.tuning.machine import with_threads
+
+__all__ = ["Family", "Judgement", "Quality", "families_of", "judge", "train"]
+
+FOREIGN = ("autotvm", "kernel_tuner")
+"""Sources of imported trials whose kernels differ from those that anatune generates: corrections of their own."""
+MIN_TRIALS = 20
+"""Fewest successful trials of a workload that count."""
+MIN_WORKLOADS = 2
+"""Fewest workloads from which a correction is trained: one must be left out."""
+_TOP = 8
+_LOST = (Outcome.LOST_DEVICE, Outcome.BUILD_TIMEOUT, Outcome.RUN_TIMEOUT)
+"""Outcomes that say nothing about the schedule, or little."""
+
+Floats = NDArray[np.float64]
+
+
+class Family(NamedTuple):
+    """The measured workloads of one device, template and kind of kernels."""
+
+    hardware: GpuSpec | CpuSpec
+    template: str
+    kernels: str
+    measured: list[Measured]
+
+    @property
+    def name(self) -> str:
+        """Return the name of its correction."""
+        return f"{self.hardware.name}_{self.template}" + ("" if self.kernels == "anatune" else f"_{self.kernels}")
+
+
+class Quality(msgspec.Struct, frozen=True):
+    """How well times rank the schedules of workloads: medians over the workloads."""
+
+    spearman: float
+    top8_regret: float
+    """Best measured time among the first eight over the best measured time."""
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What a correction is worth on workloads (devices) that it has not seen; None where nothing could be left out.
+
+    Attributes
+    ----------
+    num_workloads, num_trials, num_failed : int
+        What it was trained on.
+    plain, by_workload, by_device
+        The analytical model; corrected, with the workload left out; with the device left out, beside
+        `plain_by_device`.
+    """
+
+    num_workloads: int
+    num_trials: int
+    num_failed: int
+    plain: Quality | None
+    by_workload: Quality | None
+    plain_by_device: Quality | None
+    by_device: Quality | None
+
+    @property
+    def helps(self) -> bool:
+        """Whether it ranks workloads left out better than the analytical model: nothing worse, something better."""
+        if self.plain is None or self.by_workload is None:
+            return False
+        better = self.by_workload.spearman - self.plain.spearman, self.plain.top8_regret - self.by_workload.top8_regret
+        return min(better) >= 0.0 and max(better) > 0.0
+
+
+def families_of(records: Iterable[Record]) -> list[Family]:
+    """Return what was measured, each device, template and kind of kernels apart.
+
+    The times of a schedule that was measured several times are joined by their median; a schedule that failed every
+    time is a failed trial. Workloads with fewer than 20 successful schedules are left out.
+    """
+    found: dict[tuple[str, str, str], dict[tuple[str, int], list[tuple[Record, Trial]]]] = {}
+    for record in records:
+        trial = record.trial
+        if trial.measurement.outcome in _LOST:
+            continue
+        kernels = trial.source if trial.source in FOREIGN else "anatune"
+        family = found.setdefault((record.session.hardware.name, trial.schedule.template, kernels), {})
+        family.setdefault((record.session.workload.describe(), trial.threads), []).append((record, trial))
+    families = []
+    for (_, template, kernels), workloads in found.items():
+        measured = [_measured(trials, template) for trials in workloads.values()]
+        kept = [one for one in measured if one is not None and int(np.isfinite(one.time_s).sum()) >= MIN_TRIALS]
+        if kept:
+            hardware = next(iter(workloads.values()))[-1][0].session.hardware
+            families.append(Family(hardware, template, kernels, kept))
+    return families
+
+
+def _measured(trials: Sequence[tuple[Record, Trial]], template: str) -> Measured | None:
+    """Return the points of one workload on one device with their median times, None if none fits the template."""
+    session = trials[-1][0].session
+    hardware = session.hardware
+    if isinstance(hardware, CpuSpec):
+        hardware = with_threads(hardware, min(trials[-1][1].threads, hardware.compute.num_cores))
+    model = make_model(session.workload, hardware, template)
+    times: dict[bytes, list[float]] = {}
+    points: dict[bytes, NDArray[np.int64]] = {}
+    for _, trial in trials:
+        try:
+            point = model.space.point_of(trial.schedule)
+        except SpaceError:
+            continue
+        points.setdefault(point.tobytes(), point)
+        known = times.setdefault(point.tobytes(), [])
+        if trial.measurement.time_s is not None:
+            known.append(trial.measurement.time_s)
+    if not points:
+        return None
+    table = feature_table(model, np.array(list(points.values()), dtype=np.int64))
+    time_s = np.array([statistics.median(times[key]) if times[key] else np.nan for key in points])
+    return Measured(session.workload.describe(), hardware.name, table, time_s)
+
+
+def judge(family: Family, others: Sequence[Family] = (), options: ResidualOptions | None = None) -> Judgement:
+    """Return what a correction of a family is worth, leave-one-workload-out and leave-one-device-out.
+
+    Parameters
+    ----------
+    others : sequence of Family
+        All families: those of the same template and kernels on other devices are what the device is left out of.
+
+    Raises
+    ------
+    MissingDependencyError
+        LightGBM or scikit-learn is not installed.
+    """
+    own = family.measured
+    time_s = np.concatenate([one.time_s for one in own])
+    by_workload = _quality(own, cross_fit(own, "workload", options))
+    seen = [other for other in others if (other.template, other.kernels) == (family.template, family.kernels)]
+    together = [one for other in seen for one in other.measured]
+    by_device = plain_by_device = None
+    if len({one.device for one in together}) > 1:
+        times = cross_fit(together, "device", options)
+        pairs = [(one, found) for one, found in zip(together, times, strict=True) if one.device == own[0].device]
+        by_device = _quality([one for one, _ in pairs], [found for _, found in pairs])
+        plain_by_device = _quality(own, [one.table.time_s for one in own])
+    return Judgement(
+        len(own), len(time_s), int(np.isnan(time_s).sum()), _quality(own, [one.table.time_s for one in own]),
+        by_workload, plain_by_device, by_device,
+    )  # fmt: skip
+
+
+def _quality(measured: Sequence[Measured], times: Sequence[Floats | None]) -> Quality | None:
+    """Return the medians over workloads; None if one was not scored."""
+    from scipy.stats import spearmanr
+
+    if not measured or any(found is None for found in times):
+        return None
+    ranks, regrets = [], []
+    for one, found in zip(measured, times, strict=True):
+        assert found is not None
+        good = np.isfinite(one.time_s)
+        ranks.append(float(spearmanr(found[good], one.time_s[good])[0]))
+        order = np.lexsort((found, one.table.rule != 0))[:_TOP]
+        best = np.where(good, one.time_s, np.inf)[order].min()
+        regrets.append(float(best / np.nanmin(one.time_s)))
+    return Quality(float(np.nanmedian(ranks)), float(np.median(regrets)))
+
+
+def train(
+    family: Family,
+    judgement: Judgement,
+    source: str,
+    folder: Path | None = None,
+    options: ResidualOptions | None = None,
+) -> Path:
+    """Train a correction on everything that was measured, and save it.
+
+    Parameters
+    ----------
+    source : str
+        Where the records come from, for the card.
+    folder : Path, optional
+        Where to; by default where `anatune.plan` and `predict` look for the corrections of this device.
+
+    Returns
+    -------
+    Path
+        The folder of the correction.
+
+    Raises
+    ------
+    RecordError
+        Too little was measured.
+    ModelVersionError
+        The folder cannot be written.
+    """
+    if len(family.measured) < MIN_WORKLOADS:
+        raise RecordError(
+            f"{source}: {len(family.measured)} workload of {family.hardware.name} has {MIN_TRIALS} successful trials, "
+            f"expected at least {MIN_WORKLOADS}; tune more workloads"
+        )
+    model = fit_residual(family.measured, options)
+    data = DataSource(
+        source, "the user's own", "anatune records", (family.hardware.name,),
+        tuple(str(one.workload) for one in family.measured), judgement.num_trials, judgement.num_failed,
+    )  # fmt: skip
+    card = Card(
+        name=family.name, kernels=family.kernels, template=family.template, devices=(family.hardware.name,), vendors=(),
+        data=(data,), metrics=msgspec.to_builtins(judgement), feature_names=(), low=(), high=(), noise=0.0, files={},
+        versions={}, options=model.options,
+    )  # fmt: skip
+    target = folder or user_correction_folder() / family.name
+    save_correction(target, card, model)
+    return target
