@@ -132,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             name=name, kernels=kernels, template="gpu" if isinstance(hardware, GpuSpec) else "cpu",
             devices=() if by_vendor else (hardware.name,), vendors=(hardware.vendor,) if by_vendor else (),
             data=sources(own, files), metrics={f"leave_one_{by}_out": found}, feature_names=(), low=(), high=(),
+            offset=0.0,
             noise=0.0, files={}, versions={}, options=settings,
         )  # fmt: skip
         save_correction(options.output / name, card, fit_residual(measured, settings))

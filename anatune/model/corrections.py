@@ -101,6 +101,7 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feature_names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    offset: float
     noise: float
     files: dict[str, str]
     """File name -> SHA-256 of its bytes."""
@@ -143,7 +144,7 @@ def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
     files = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
     card = msgspec.structs.replace(
         card, files=files, feature_names=model.names_, low=tuple(model.low_.tolist()), high=tuple(model.high_.tolist()),
-        noise=model.noise_, options=model.options,
+        offset=model.offset_, noise=model.noise_, options=model.options,
         versions={"lightgbm": str(import_lightgbm().__version__), "python": platform.python_version()},
     )  # fmt: skip
     try:
@@ -228,7 +229,8 @@ def load_correction(folder: str | Path) -> SavedCorrection:
             )
     model = ResidualModel(card.options)
     model.names_ = card.feature_names
-    model.low_, model.high_, model.noise_ = np.array(card.low), np.array(card.high), card.noise
+    model.low_, model.high_ = np.array(card.low), np.array(card.high)
+    model.offset_, model.noise_ = card.offset, card.noise
     model.members_ = [boosters[name] for name in sorted(boosters) if name.startswith("member")]
     model.failures_, model.delta_ = boosters.get("failures.txt"), None
     if not model.members_:

@@ -76,7 +76,7 @@ class Correction(NamedTuple):
     Attributes
     ----------
     log_ratio : (num_points,) float64
-        What to add to the logarithm of the analytical time; 0 where support is 0.
+        What to add to the logarithm of the analytical time; the same offset for all where support is 0.
     std : (num_points,) float64
         Standard deviation of the corrected logarithm.
     support : (num_points,) float64
@@ -113,7 +113,8 @@ class ResidualModel:
     """Learns log(measured / predicted) from features of points; like scikit-learn's estimators.
 
     Fitted attributes: ``names_`` (features), ``members_`` (boosters), ``failures_`` (a booster or None), ``low_`` and
-    ``high_`` (range of each feature), ``noise_`` (what stays unexplained), ``delta_`` (what `update` adds).
+    ``high_`` (range of each feature), ``offset_`` (of the median workload), ``noise_`` (what stays
+    unexplained), ``delta_`` (what `update` adds).
     Guarantees: the same rows in any order give the same model up to the order of equal rows; no global state.
     """
 
@@ -149,7 +150,9 @@ class ResidualModel:
             self._train(lgb, x, y, group, seed, self.options.num_trees, self.options.num_leaves)
             for seed in range(self.options.num_members)
         ]
-        left = _centred(y - self._mean(x), group)
+        error = y - self._mean(x)
+        self.offset_ = float(np.median([np.median(error[group == one]) for one in range(int(group.max()) + 1)]))
+        left = _centred(error, group)
         self.noise_ = float(np.sqrt(np.mean(np.square(np.clip(left, -1.0, 1.0)))))
         self.failures_ = self._train_failures(lgb, features, np.isnan(log_ratio))
         self.delta_: Any = None
@@ -165,7 +168,7 @@ class ResidualModel:
         self.delta_ = None
         if int(good.sum()) >= 2 * _MIN_GROUP:
             x, group = features[good], np.unique(groups[good], return_inverse=True)[1]
-            left = log_ratio[good] - self._mean(x)
+            left = log_ratio[good] - self.offset_ - self._mean(x)
             self.delta_ = self._train(
                 lgb, x, left, group, 0, self.options.update_trees, self.options.update_leaves, min_leaf=5, ridge=1.0
             )
@@ -176,7 +179,7 @@ class ResidualModel:
         features = np.atleast_2d(features)
         each = np.array([_raw(member, features) for member in self.members_])
         support = self._support(features)
-        log_ratio = each.mean(axis=0) * support
+        log_ratio = self.offset_ + each.mean(axis=0) * support
         if self.delta_ is not None:
             log_ratio = log_ratio + _raw(self.delta_, features)
         spread = each.std(axis=0) if len(each) > 1 else np.zeros(len(features))

@@ -224,7 +224,8 @@ def train(
     )  # fmt: skip
     card = Card(
         name=family.name, kernels=family.kernels, template=family.template, devices=(family.hardware.name,), vendors=(),
-        data=(data,), metrics=msgspec.to_builtins(judgement), feature_names=(), low=(), high=(), noise=0.0, files={},
+        data=(data,), metrics=msgspec.to_builtins(judgement), feature_names=(),
+        low=(), high=(), offset=0.0, noise=0.0, files={},
         versions={}, options=model.options,
     )  # fmt: skip
     target = folder or user_correction_folder() / family.name
