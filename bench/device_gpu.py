@@ -183,6 +183,7 @@ class Run:
     ) -> None:
         """Do a stage for all layers that lack it while there is time; save after each."""
         from anatune.errors import AnatuneError, DeviceError
+        from anatune.measure.gpu_driver import KernelFaultError
 
         for layer in self.layers if layers is None else layers:
             for dtype in dtypes:
@@ -195,7 +196,7 @@ class Run:
                     return
                 try:
                     one(entry, layer)
-                except DeviceError:
+                except (DeviceError, KernelFaultError):  # nothing more can be done in this process
                     self._save()
                     raise
                 except AnatuneError as error:

@@ -22,6 +22,7 @@ from system_gpu import FaultedError, Found
 import anatune
 from anatune.errors import DeviceError, RunError
 from anatune.measure.correctness import expected, random_inputs
+from anatune.measure.gpu_driver import KernelFaultError
 
 
 def test_layers_are_those_of_the_papers():
@@ -232,9 +233,10 @@ def test_a_failing_layer_is_noted_and_the_others_go_on(tmp_path, capsys):
     assert "no memory" in capsys.readouterr().out
 
 
-def test_a_device_that_disappears_ends_the_call_and_keeps_what_is_known(tmp_path):
-    _, run = trouble(tmp_path, DeviceError("the GPU is gone"))
-    with pytest.raises(DeviceError, match="gone"):
+@pytest.mark.parametrize("problem", [DeviceError("the GPU is gone"), KernelFaultError("it is gone")])
+def test_a_device_that_disappears_ends_the_call_and_keeps_what_is_known(tmp_path, problem):
+    _, run = trouble(tmp_path, problem)
+    with pytest.raises(type(problem), match="gone"):
         run.stages(["plan", "tune16", "anchors"])
     assert State.open(run.path, run.state.device, "sm_90").layers["M2"].schedules
 
