@@ -8,10 +8,9 @@ import msgspec
 
 from anatune.codegen.build_cache import compile_kernel
 from anatune.codegen.cuda_kernel import CudaKernel
-from anatune.codegen.gpu_nest import GpuNest
+from anatune.codegen.gpu_nest import TEMPLATES, GpuNest
 from anatune.codegen.nvrtc import Cubin
 from anatune.core.schedule import Schedule
-from anatune.core.space_gpu import GpuSpace
 from anatune.errors import AnatuneError
 
 __all__ = ["GpuFacts", "compile_entry", "compile_facts", "facts_of", "inspect_gpu", "program_key"]
@@ -77,7 +76,7 @@ def program_key(schedule: Schedule) -> str:
 
     Schedules that cannot be lowered have keys of their own.
     """
-    if schedule.template != GpuSpace.template:
+    if schedule.template not in TEMPLATES:
         return schedule.key
     try:
         nest = GpuNest(schedule)

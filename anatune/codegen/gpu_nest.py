@@ -19,10 +19,12 @@ from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS
 from anatune.core.workload import DTYPE_BYTES, Access
 from anatune.errors import BuildError, SpaceError
 
-__all__ = ["MOST_STAGES", "GpuNest", "Tile", "gpu_nest_of"]
+__all__ = ["MOST_STAGES", "TEMPLATES", "GpuNest", "Tile", "gpu_nest_of"]
 
 MOST_STAGES = 4
 """Most shared-memory buffers of the staging pipeline."""
+TEMPLATES = ("gpu", "gpu_pipelined")
+"""Templates of CUDA cores; the first has neither pipeline nor padded rows."""
 _VECTOR_BYTES = 16
 """Widest load or store of a thread."""
 _MOST_ELEMENTS = 2**31 - 1
@@ -98,8 +100,10 @@ class GpuNest:
 
     def __init__(self, schedule: Schedule) -> None:
         hardware = schedule.hardware
-        if not isinstance(hardware, GpuSpec) or schedule.template != "gpu":
-            raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected template 'gpu' on a GPU")
+        if not isinstance(hardware, GpuSpec) or schedule.template not in TEMPLATES:
+            raise SpaceError(
+                f"schedule is for {hardware.name} ({schedule.template}), expected one of {', '.join(TEMPLATES)} on a GPU"
+            )
         self.schedule = schedule
         self.workload = schedule.workload
         self.hardware = hardware
@@ -115,9 +119,13 @@ class GpuNest:
                 )
         self.stages = self._option("stages", 1, MOST_STAGES)
         self.pad = self._option("pad", 0, 64)
-        unknown = sorted(set(schedule.options) - {"stages", "pad"})
+        known = ("stages", "pad") if schedule.template == TEMPLATES[1] else ()
+        unknown = sorted(set(schedule.options) - set(known))
         if unknown:
-            raise SpaceError(f"option {unknown[0]!r} is unknown, expected some of stages, pad")
+            raise SpaceError(
+                f"option {unknown[0]!r} does not belong to template {schedule.template!r}, "
+                f"expected {' or '.join(known) or 'none'}"
+            )
         self.tiles = self._tiles() if self.workload.reduction_axes else ()
         if self.stages > 2 and not self.is_async:
             raise BuildError(

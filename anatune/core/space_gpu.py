@@ -64,6 +64,11 @@ class GpuSpace:
         widest = MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype]
         self.fetch_widths: tuple[int, ...] = tuple(2**e for e in range(widest.bit_length()) if 2**e <= widest)
         self.unroll_depths: tuple[int, ...] = UNROLL_DEPTHS
+        self.choices: dict[str, tuple[int, ...]] = {
+            "unroll": self.unroll_depths,
+            **{f"vector.{tensor}": self.fetch_widths for tensor in self.staged},
+        }
+        """Column behind the tilings -> its values, ascending."""
 
     def __repr__(self) -> str:
         return f"GpuSpace({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
@@ -71,21 +76,19 @@ class GpuSpace:
     @cached_property
     def size(self) -> int:
         """Exact number of points, legal or not."""
-        tilings: int = math.prod(count_factorisations(self.extents[a], len(self.levels[a])) for a in self.axes)
-        widths: int = len(self.fetch_widths) ** len(self.staged)
-        return tilings * len(self.unroll_depths) * widths
+        return math.prod(self.radices)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of the entries of a point: "i.block", ..., "unroll", "vector.A"."""
         names = [f"{axis}.{level}" for axis in self.axes for level in self.levels[axis]]
-        return (*names, "unroll", *(f"vector.{tensor}" for tensor in self.staged))
+        return (*names, *self.choices)
 
     @cached_property
     def radices(self) -> tuple[int, ...]:
-        """Number of choices of each coordinate: one factorisation index an axis, unroll, each fetch width."""
+        """Number of choices of each coordinate: one factorisation index an axis, then those of `choices`."""
         tables = [count_factorisations(self.extents[a], len(self.levels[a])) for a in self.axes]
-        return (*tables, len(self.unroll_depths), *(len(self.fetch_widths) for _ in self.staged))
+        return (*tables, *(len(values) for values in self.choices.values()))
 
     def table(self, axis: str) -> NDArray[np.int64]:
         """Return all factorisations of `axis`, (count, levels) int64, lexicographic."""
@@ -95,10 +98,8 @@ class GpuSpace:
         """Turn coordinates (num_points, len(radices)) into points (num_points, len(columns)), both int64."""
         coordinates = np.atleast_2d(coordinates)
         parts = [self.table(axis)[coordinates[:, index]] for index, axis in enumerate(self.axes)]
-        at = len(self.axes)
-        parts.append(np.asarray(self.unroll_depths)[coordinates[:, at]][:, None])
-        widths = np.asarray(self.fetch_widths)
-        parts += [widths[coordinates[:, at + 1 + s]][:, None] for s in range(len(self.staged))]
+        for number, values in enumerate(self.choices.values(), len(self.axes)):
+            parts.append(np.asarray(values)[coordinates[:, number]][:, None])
         return np.concatenate(parts, axis=1).astype(np.int64)
 
     def encode(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -120,10 +121,10 @@ class GpuSpace:
                     raise SpaceError(f"{axis}: {factors} does not factor {self.extents[axis]}; use perfect divisors")
                 out[row, index] = lookup[tuple(factors)]
             column += width
-        for offset, choices in enumerate([self.unroll_depths] + [self.fetch_widths] * len(self.staged)):
+        for offset, (name, choices) in enumerate(self.choices.items()):
             values = points[:, column + offset]
             if not np.isin(values, choices).all():
-                raise SpaceError(f"{self.columns[column + offset]}: expected one of {choices} in every point")
+                raise SpaceError(f"{name}: expected one of {choices} in every point")
             out[:, len(self.axes) + offset] = np.searchsorted(choices, values)
         return out
 

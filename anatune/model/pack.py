@@ -59,8 +59,8 @@ def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
     return gpu
 
 
-def pack_nest(workload: Workload, *, staged: bool) -> Nest:
-    """Return the loops and accesses of `workload` as arrays; see Nest."""
+def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0) -> Nest:
+    """Return the loops and accesses of `workload` as arrays, with what the schedules' pipeline has; see Nest."""
     axes = [*workload.spatial_axes, *workload.reduction_axes]
     number = {axis.name: index for index, axis in enumerate(axes)}
     tensors = [*workload.reads, workload.write]
@@ -101,6 +101,8 @@ def pack_nest(workload: Workload, *, staged: bool) -> Nest:
             [access.touched_elements(workload.extents) * DTYPE_BYTES[access.dtype] for access in tensors],
             dtype=np.float64,
         ),
+        stages=stages,
+        pad=pad,
     )
 
 

@@ -23,7 +23,7 @@ def make_model(
 
     Parameters
     ----------
-    template : {"gpu", "gpu_tensorcore", "cpu"}, optional
+    template : {"gpu", "gpu_pipelined", "gpu_tensorcore", "cpu"}, optional
         What the schedules look like; left out: "gpu" (CUDA cores) for GPUs, "cpu" for CPUs.
 
     Raises
@@ -31,7 +31,7 @@ def make_model(
     SpaceError
         The template does not apply to the workload or the hardware.
     """
-    known = ("gpu", "gpu_tensorcore") if isinstance(hardware, GpuSpec) else ("cpu",)
+    known = ("gpu", "gpu_pipelined", "gpu_tensorcore") if isinstance(hardware, GpuSpec) else ("cpu",)
     if template not in (None, *known):
         raise SpaceError(
             f"template is {template!r:.60}, expected one of {', '.join(map(repr, known))} for {hardware.name}"
@@ -40,6 +40,10 @@ def make_model(
         from anatune.model.tensorcore_model import TensorCoreModel
 
         return TensorCoreModel(workload, hardware)
+    if isinstance(hardware, GpuSpec) and template == "gpu_pipelined":
+        from anatune.model.pipelined_model import PipelinedModel
+
+        return PipelinedModel(workload, hardware)
     if isinstance(hardware, GpuSpec):
         from anatune.model.gpu_model import GpuModel
 

@@ -96,6 +96,10 @@ class Nest(NamedTuple):
     """(tensors,): 1 where rows do not start at multiples of a 32-byte sector."""
     tensor_bytes: NDArray[np.float64]
     """(tensors,): bytes of the elements that are touched at all."""
+    stages: int = 1
+    """Buffers of the staging pipeline: one fewer steps are fetched ahead."""
+    pad: int = 0
+    """Elements between the rows of staged tiles."""
 
 
 class Chunk(NamedTuple):

@@ -138,8 +138,9 @@ def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) ->
                 thread_span[i] += coefficient * (inner[i] - 1)
                 distinct[i] *= lanes[i]
                 broken[i] = 1 if (coefficient != 1 and inner[i] > 1) else broken[i]
+        gap = nest.pad if d == nest.dim_start[t + 1] - 1 else 0
         for i in range(n):
-            stride[i] *= span[i]
+            stride[i] = stride[i] * span[i] + gap
             open_run = state[i] < 2
             whole = broken[i] == 0
             thread_run[i] *= thread_span[i] if (open_run and whole) else 1

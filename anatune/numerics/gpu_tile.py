@@ -192,11 +192,34 @@ def _lanes(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
+def _shared_bytes(t: int, n: int, nest: Nest, c: Chunk) -> None:
+    """Add the shared memory of operand `t`: its tile in every buffer, rows of the innermost dimension apart."""
+    shared = c.values[_SHARED_BYTES]
+    footprint = c.footprint[t]
+    element = float(nest.element_bytes * nest.stages)
+    if nest.pad == 0 or nest.dim_start[t] == nest.dim_start[t + 1]:
+        for i in range(n):
+            shared[i] += footprint[i] * element
+        return
+    row = c.temporary[0]
+    for i in range(n):
+        row[i] = 1
+    last = nest.dim_start[t + 1] - 1
+    for q in range(nest.term_start[last], nest.term_start[last + 1]):
+        tile = c.tile[nest.term_axis[q]]
+        for i in range(n):
+            row[i] += nest.term_coefficient[q] * (tile[i] - 1)
+    for i in range(n):
+        shared[i] += (footprint[i] + nest.pad * (footprint[i] / row[i] - 1.0)) * element
+
+
+@jit_helper
 def _operands(n: int, nest: Nest, c: Chunk) -> None:
     v = c.values
     for i in range(n):
         v[_FRAGMENTS, i] = 0.0
         v[_TILE_BYTES, i] = 0.0
+        v[_SHARED_BYTES, i] = 0.0
         v[_SECTOR_BYTES, i] = 0.0
         v[_FETCH_LINES, i] = 0.0
     for t in range(nest.num_operands):
@@ -220,6 +243,7 @@ def _operands(n: int, nest: Nest, c: Chunk) -> None:
                 tile_bytes[i] += footprint * element
                 sector_bytes[i] += sector_bytes_one(footprint, run, misaligned, element)
                 lines[i] += footprint / min(run, 32.0)
+            _shared_bytes(t, n, nest, c)
 
 
 @jit_inline
@@ -251,10 +275,9 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         tile = c.tile[nest.num_spatial + r]
         for i in range(n):
             steps[i] *= tile[i]
-    tile_bytes, rule = v[_TILE_BYTES], v[_RULE]
+    rule = v[_RULE]
     for i in range(n):
         warps[i] = math.ceil(threads[i] / gpu.warp_size)
-        shared[i] = tile_bytes[i]
         local = 4.0 * accumulators[i]
         code = float(RULE_LOCAL) if local > MAX_LOCAL_BYTES else 0.0
         code = float(RULE_GRID) if blocks[i] > MAX_GRID else code

@@ -159,6 +159,12 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         each_wait = gpu.l2_latency * missing + gpu.l1_latency * (1.0 - missing)
         more_waits = max(0.0, v[_FETCHES, i] / FETCHES_IN_FLIGHT - 1.0)
         alone = max(compute, chain) + memory + gpu.l2_latency + each_wait * more_waits + STAGE_CYCLES
+        start = 0.0
+        if nest.stages > 1:  # the next steps are on their way; only the first ones are waited for
+            ahead = float(nest.stages - 1)
+            wait = gpu.l2_latency + each_wait * more_waits
+            alone = max(max(compute, chain), max(memory, wait / ahead)) + STAGE_CYCLES
+            start = min(ahead, stages) * memory + wait
 
         # stores of a block, then waves of blocks
         store_bytes = v[_STORE_SECTORS, i] * SECTOR
@@ -169,11 +175,11 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         left = blocks - whole_waves * per_wave
         busy_one = norm4(compute, memory, 0.0)
         step_cycles = max(resident * busy_one, alone)
-        wave_cycles = stages * step_cycles + resident * store + gpu.l2_latency
+        wave_cycles = stages * step_cycles + resident * store + gpu.l2_latency + start
         tail = 0.0
         if left > 0.0:
             last = math.ceil(left / num_sms)
-            tail = stages * max(last * busy_one, alone) + last * store + gpu.l2_latency
+            tail = stages * max(last * busy_one, alone) + last * store + gpu.l2_latency + start
             if whole_waves > 0.0:
                 tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
         cycles = whole_waves * wave_cycles + tail

@@ -30,7 +30,7 @@ WORKLOADS = {
 
 def schedule(workload=MATMUL, hardware=GPU, *, tiles=TILES, unroll=64, vector=None, **options):
     built = anatune.space(workload, hardware).schedule(tiles, unroll, vector or {})
-    return msgspec.structs.replace(built, options=options)
+    return msgspec.structs.replace(built, template="gpu_pipelined", options=options) if options else built
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -124,7 +124,7 @@ def test_narrow_elements_are_summed_in_32_bits(dtype):
     [
         (lambda: schedule(stages=9), "option stages is 9, expected an integer from 1 to 4"),
         (lambda: schedule(pad=-1), "option pad is -1"),
-        (lambda: schedule(nonsense=1), "option 'nonsense' is unknown"),
+        (lambda: schedule(nonsense=1), "option 'nonsense' does not belong to template 'gpu_pipelined', expected stages or pad"),
         (lambda: schedule(hardware=anatune.hardware("mi50")), "expected an NVIDIA one"),
         (
             lambda: schedule(tiles={"i": (1, 1, 64, 1, 1), "j": (1, 1, 64, 1, 1), "k": (8, 1, 8)}),
