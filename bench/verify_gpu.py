@@ -2,8 +2,8 @@
 
     python bench/verify_gpu.py [--points 7] [--hw rtx3090 ...] [--only conv2d] [--mutants 30] [--seed 0] [--json FILE]
 
-Half of the points get two or three stages or padded rows of shared memory; names that begin with "tensor" use the
-template for tensor cores. Exit status 1 if a point was wrong or could not be generated.
+Half of the points become pipelined ones, with stages or padded rows of shared memory; names that begin with "tensor"
+use the template for tensor cores. Exit status 1 if a point was wrong or could not be generated.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ def workloads() -> Iterator[tuple[str, Workload]]:
 
 def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: int) -> list[Schedule]:
     if name.startswith("tensor"):
+        if (hardware.compute_capability or 0.0) < 8.0:
+            return []
         return TensorCoreModel(workload, hardware).space.sample(count, seed)
     draw = random.Random(seed)
     found = GpuModel(workload, hardware).space.sample(count, seed)
@@ -109,7 +111,7 @@ def _staged(schedule: Schedule, draw: random.Random) -> Schedule:
     """Return the schedule with stages and padding, or as it is where the device refuses them."""
     options = {"stages": draw.choice((1, 2, 2, 3)), "pad": draw.choice((0, 0, 1, 4))}
     for stages in (options["stages"], 2):
-        staged = msgspec.structs.replace(schedule, options={**options, "stages": stages})
+        staged = msgspec.structs.replace(schedule, template="gpu_pipelined", options={**options, "stages": stages})
         try:
             cuda_kernel(staged)
         except BuildError:
