@@ -227,12 +227,16 @@ class GpuNest:
     def is_async(self) -> bool:
         """Whether the staging pipeline uses cp.async."""
         element = DTYPE_BYTES[self.workload.dtype]
-        copies = all(
+        return self.stages > 1 and self._capability >= _ASYNC_SINCE and all(
             tile.fetch * element in (4, 8, 16) and not (self.workload.body == "max" and any(tile.guarded))
             for tile in self.tiles
         )
-        arch = self.hardware.arch.removeprefix("sm_").rstrip("af")
-        return self.stages > 1 and copies and arch.isdigit() and int(arch) >= _ASYNC_SINCE
+
+    @property
+    def _capability(self) -> int:
+        """Compute capability, times ten; 0 for devices that are none of NVIDIA's."""
+        number = self.hardware.arch.removeprefix("sm_").rstrip("af")
+        return int(number) if number.isdigit() else 0
 
     def _tiles(self) -> tuple[Tile, ...]:
         found = [self._tile(access) for access in self.workload.reads]
@@ -271,6 +275,8 @@ class GpuNest:
             return 1
         if access.dtype == "int8" and any(tile.guarded):
             width = min(width, 4)  # TVM 0.27 cannot print a vector of eight zeros of one byte
+        if access.dtype == "bfloat16" and self._capability < _ASYNC_SINCE:
+            width = min(width, 4)  # nor eight bfloat16 in registers where it keeps them in wider types
         last = len(tile.spans) - 1
         aligned = tile.spans[last] % width == 0 and access.shape[last] % width == 0
         aligned = aligned and access.offsets[last] % width == 0 and all(p % width == 0 for p in tile.pitches[:last])

@@ -157,5 +157,5 @@ def test_the_same_schedule_gives_the_same_source():
 
 
 def test_schedules_of_another_template_are_refused():
-    with pytest.raises(SpaceError, match="template"):
+    with pytest.raises(SpaceError, match="expected one of gpu, gpu_pipelined"):
         GpuNest(msgspec.structs.replace(schedule(), template="cpu"))

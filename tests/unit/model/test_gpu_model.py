@@ -37,7 +37,7 @@ def test_resources(prediction: Prediction) -> None:
         "blocks": 128,
         "accumulators_per_thread": 16,
         "shared_bytes_per_block": 2 * 64 * 8 * 4,
-        "registers_per_thread": 16 + 8 + 24,
+        "counted_registers": 16 + 8 + 24,
         "spilled_registers": 0,
         "blocks_per_sm": 2,  # 128 blocks on 82 SMs
     }
