@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from anatune.model.plan import Plan
     from anatune.report.alternatives import Alternative
 
-__all__ = ["plan"]
+__all__ = ["check_template", "plan"]
 
 _NUM_EXPLAINED = 64
 """Schedules that an explanation looks at to find one that differs materially from the best."""
@@ -38,14 +38,15 @@ def _check_top_k(value: int) -> int:
     return value
 
 
-_TEMPLATES = {"cuda": "gpu", "tensorcore": "gpu_tensorcore", "cpu": "cpu"}
+TEMPLATES = {"cuda": "gpu", "pipelined": "gpu_pipelined", "tensorcore": "gpu_tensorcore", "cpu": "cpu"}
 """Words of --template -> templates."""
 
 
-def _check_template(value: str | None) -> str | None:
-    if value is not None and value not in (*_TEMPLATES, *_TEMPLATES.values()):
-        raise typer.BadParameter(f"got {value}, expected one of {', '.join(_TEMPLATES)}")
-    return _TEMPLATES.get(value, value) if value is not None else None
+def check_template(value: str | None) -> str | None:
+    """Return the template that a word of --template means."""
+    if value is not None and value not in (*TEMPLATES, *TEMPLATES.values()):
+        raise typer.BadParameter(f"got {value}, expected one of {', '.join(TEMPLATES)}")
+    return TEMPLATES.get(value, value) if value is not None else None
 
 
 def _check_time_limit(value: float | None) -> float | None:
@@ -75,8 +76,9 @@ def plan(
         typer.Option(
             "--template",
             metavar="NAME",
-            callback=_check_template,
-            help="GPUs: cuda (default) or tensorcore (float16, bfloat16; float32 as tf32).",
+            callback=check_template,
+            help="GPUs: cuda (default), pipelined (cuda with several shared-memory buffers and padded rows) or "
+            "tensorcore (float16, bfloat16; float32 as tf32).",
         ),
     ] = None,
     time_limit: Annotated[
@@ -119,7 +121,7 @@ def plan(
     if plain and correction is not None:
         raise UsageError("--plain uses no correction, --model names one; leave one out")
     hardware = api.hardware(hw)
-    note_first_compilation(hardware)
+    note_first_compilation(hardware, template)
     start = time.perf_counter()
     answer = api.plan(
         workload,

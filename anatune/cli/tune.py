@@ -15,13 +15,16 @@ import typer
 
 from anatune.cli.output import (
     UsageError,
+    count_progress,
     line_width,
     note,
     note_first_compilation,
     print_json,
     print_lines,
+    print_text,
     write_text,
 )
+from anatune.cli.plan import check_template
 from anatune.cli.workload import with_workload
 
 if TYPE_CHECKING:
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_RECORDS", "schedule_file", "tune"]
 
 DEFAULT_RECORDS = "tuning.sqlite"
+_EXPORT = {
+    False: "--format so --output DIR` makes a library of it",
+    True: "--target cuda --output DIR` writes its CUDA C and cubin",
+}
 _QUIET_S = 10.0
 """Without a terminal: seconds between lines about trials that are neither better nor failed."""
 
@@ -54,15 +61,17 @@ def _check_seconds(value: float | None) -> float | None:
     return value
 
 
-@with_workload("tune")
+@with_workload("tune", unless="manifest")
 def tune(
-    workload: Workload,
+    workload: Workload | None,
     hw: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--hw", metavar="NAME|FILE", help="The present machine: host, or a spec of it (name or TOML file)."
+            "--hw",
+            metavar="NAME|FILE",
+            help="The present machine: host, its GPU (host_gpu, h200), or a spec of it (name or TOML file).",
         ),
-    ],
+    ] = None,
     trials: Annotated[
         int,
         typer.Option(
@@ -70,7 +79,7 @@ def tune(
         ),
     ] = 64,
     strategy: Annotated[
-        str, typer.Option("--strategy", metavar="S", help="Who asks for schedules: model, random or grid.")
+        str, typer.Option("--strategy", metavar="S", help="Who asks for schedules: model, random, grid, ...")
     ] = "model",
     records: Annotated[Path, typer.Option("--records", metavar="FILE", help="Where every trial is kept.")] = Path(
         DEFAULT_RECORDS
@@ -94,6 +103,42 @@ def tune(
             "--time-limit", metavar="SECONDS", callback=_check_seconds, help="Ask for nothing new after that."
         ),
     ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--template", metavar="NAME", callback=check_template, help="GPUs: cuda (default), pipelined or tensorcore."
+        ),
+    ] = None,
+    l2: Annotated[
+        str | None,
+        typer.Option(
+            "--l2",
+            metavar="flush|warm",
+            help="GPUs: empty the L2 cache before each launch, or leave it as it is.  [default: flush]",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[
+        int, typer.Option("--device", metavar="N", min=0, help="GPUs: number of the device, as CUDA counts.")
+    ] = 0,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", metavar="NAME", help="GPUs: pycuda or cuda-bindings.  [default: the one that works]"),
+    ] = None,
+    build_only: Annotated[
+        Path | None,
+        typer.Option(
+            "--build-only", metavar="DIR", help="GPUs: build the plan's first schedules into DIR; no GPU is needed."
+        ),
+    ] = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            "--manifest",
+            metavar="DIR",
+            help="GPUs: measure what --build-only wrote; neither TVM nor a compiler needed.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -109,12 +154,28 @@ def tune(
 
     The plan's own first choice comes first, then what the strategy asks for; every trial is checked against a float64
     reference and recorded as it ends. Ctrl-C keeps everything, and --resume goes on, also after a crash.
+
+    Where the machine with the GPU has no compiler: --build-only here, then --manifest there.
     """
     from anatune import api
     from anatune.tuning import session
     from anatune.tuning.result import TuningInterrupted
 
-    hardware = api.hardware(hw)
+    if build_only is not None:
+        if manifest is not None or workload is None or hw is None:
+            raise UsageError("--build-only builds and --manifest measures what was built; leave one out")
+        _build(workload, api.hardware(hw), build_only, trials, template, seed, as_json)
+        return
+    if manifest is not None:
+        from anatune.tuning.manifest import read_manifest
+
+        built = read_manifest(manifest)
+        workload = workload or built.workload
+        hardware = built.hardware if hw is None else api.hardware(hw)
+    else:
+        assert hw is not None
+        hardware = api.hardware(hw)
+    assert workload is not None
     chosen = _threads(threads, hardware)
     target = output or Path(schedule_file(workload))
     if not target.parent.is_dir():
@@ -124,9 +185,11 @@ def tune(
     display = _Display()
     tuning = session.TuningSession(
         workload, hardware, trials=trials, strategy=strategy, records=records, threads=chosen, seed=seed,
-        resume=resume, progress=display, budget_s=time_limit,
+        resume=resume, progress=display, budget_s=time_limit, template=template, l2=l2, device=device, backend=backend,
+        manifest=manifest,
     )  # fmt: skip
-    note_first_compilation(hardware)  # after the session has checked its arguments
+    if manifest is None:
+        note_first_compilation(hardware, template)  # after the session has checked its arguments
     try:
         with display:
             result = tuning.run()
@@ -142,6 +205,46 @@ def tune(
     _show(result, target, as_json)
     if result.best_trial is None:
         _ = result.best  # raises, and says how the trials ended
+
+
+def _build(
+    workload: Workload,
+    hardware: CpuSpec | GpuSpec,
+    folder: Path,
+    trials: int,
+    template: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Build kernels for another machine and say where they are."""
+    from anatune.errors import BuildError, DeviceError
+    from anatune.tuning.manifest import MANIFEST, build_manifest
+
+    if hardware.__struct_config__.tag != "gpu":
+        raise DeviceError(f"--build-only is for GPUs, and {hardware.name} is none; tune it where it is")
+    note_first_compilation(hardware, template)
+    progress = count_progress("building")
+    made = build_manifest(
+        workload,
+        hardware,  # type: ignore[arg-type]
+        folder,
+        trials=trials,
+        template=template,
+        seed=seed,
+        progress=lambda done, failed, total: progress(done, total),
+    )
+    failures = [entry.failure for entry in made.entries if entry.failure is not None]
+    if len(failures) == len(made.entries):
+        raise BuildError(f"none of {len(failures)} schedules can be built; the first says: {failures[0].message}")
+    path, number = folder / MANIFEST, len(made.entries) - len(failures)
+    if as_json:
+        print_json({"manifest": str(path), "kernels": number, "failed": len(failures), "compiler": made.compiler})
+        return
+    print_text(
+        f"wrote {path}: {number} kernels for {hardware.name} ({hardware.arch}), by {made.compiler}"
+        + (f"; {len(failures)} schedules cannot be built, the first: {failures[0].message}" if failures else "")
+        + f"\non a machine with that GPU: anatune tune --manifest {folder} --records FILE"
+    )
 
 
 def _threads(given: int | None, hardware: CpuSpec | GpuSpec) -> int | None:
@@ -173,9 +276,7 @@ def _show(result: TuningResult, target: Path, as_json: bool) -> None:
     hints = []
     if result.best_trial is not None:
         write_text(target, result.best.to_json() + "\n")
-        hints.append(
-            f"best schedule: {target}; `anatune export {target} --format so --output DIR` makes a library of it"
-        )
+        hints.append(f"best schedule: {target}; `anatune export {target} {_EXPORT[result.best.template != 'cpu']}")
     hints.append(f"all trials: {result.records}; `anatune records list {result.records}` shows them")
     if as_json:
         print_json({**result.to_dict(), "output": str(target) if result.best_trial is not None else None})

@@ -41,7 +41,7 @@ def _options(
     """Exist for its signature only."""
 
 
-def with_workload(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command the words and options of a workload.
 
     The command's parameter ``workload`` receives the parsed Workload; it also has a parameter ``hw``.
@@ -50,6 +50,8 @@ def with_workload(name: str) -> Callable[[Callable[..., None]], Callable[..., No
     ----------
     name : str
         The command's name, for the example in the error of a missing workload.
+    unless : str, optional
+        A parameter of the command: where it is given, workload and hw may be missing (None).
     """
     shared = inspect.signature(_options, eval_str=True).parameters
 
@@ -60,6 +62,11 @@ def with_workload(name: str) -> Callable[[Callable[..., None]], Callable[..., No
 
             chosen = {key: given.pop(key) for key in shared}
             words = chosen.pop("words")
+            if unless is not None and given.get(unless) is not None and not words:
+                command(workload=None, **given)
+                return
+            if given["hw"] is None:
+                raise UsageError("Missing option '--hw'")
             if not words:
                 raise UsageError(
                     "the workload is missing, expected an operator and extents or a layer; write for example "

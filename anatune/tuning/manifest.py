@@ -159,6 +159,8 @@ def build_manifest(
     ------
     DeviceError
         The hardware is no GPU.
+    BuildError
+        The compiler does not know the GPU's architecture.
     SpaceError
         No schedule is legal; an argument is wrong.
     RecordError
@@ -166,10 +168,11 @@ def build_manifest(
     MissingDependencyError
         TVM or NVRTC is not installed.
     """
-    from anatune.codegen.nvrtc import FLAGS, compiler_version
+    from anatune.codegen.nvrtc import FLAGS, check_arch, compiler_version
 
     if not isinstance(hardware, GpuSpec):
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
+    check_arch(hardware.arch)
     compiler = compiler_version()
     model = make_model(workload, hardware, template)
     points = model.rank(trials, None, distinct=True).points

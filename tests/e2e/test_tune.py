@@ -111,13 +111,18 @@ def test_interrupted_and_resumed(anatune, script, environment, records, tmp_path
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
-        (("tune", "--hw", "rtx3090", "matmul", "8x8x8"), 1, "is a GPU"),
+        (("tune", "--hw", "k20", "matmul", "8x8x8"), 1, "k20"),
         (("tune", "--hw", "graviton3", "matmul", "8x8x8"), 1, "on the present machine only"),
-        (("--strategy", "magic"), 1, "expected one of model, random, grid"),
+        (("--strategy", "magic"), 1, "expected one of model, "),
         (("--trials", "0"), 2, "expected an integer >= 1"),
         (("--seed", "-1"), 2, "expected an integer >= 0"),
         (("--threads", "100000"), 1, "threads is 100000, expected an integer from 1 to"),
         (("tune", "--hw", "host"), 2, "the workload is missing"),
+        (("tune",), 2, "Missing option '--hw'"),
+        (("--l2", "warm"), 1, "l2 and template are for GPUs"),
+        (("--build-only", "x"), 1, "is for GPUs"),
+        (("--build-only", "x", "--manifest", "y"), 2, "leave one out"),
+        (("tune", "--manifest", "nothing"), 1, "expected a folder that `anatune tune --build-only` wrote"),
         (("tune", "--hw", "host", "matmul", "512xabc"), 1, "512xabc"),
     ],
 )
@@ -129,6 +134,24 @@ def test_wrong_words_are_one_line(tune, records, words, status, text):
     assert text in done.stderr
     assert done.stdout == ""
     assert not records.exists()
+
+
+def test_kernels_for_another_machine(anatune, tmp_path):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    folder, words = tmp_path / "kernels", ("matmul", "64x64x64")
+    done = anatune("tune", "--hw", "h200", *words, "--build-only", folder, "--trials", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kernels"] == 2
+    manifest = json.loads((folder / "manifest.json").read_text())["manifest"]
+    assert len(list(folder.glob("*.cubin"))) == 1 + len({one["artifact"]["image"] for one in manifest["entries"]})
+    there = anatune("tune", "--manifest", folder, "--records", tmp_path / "r.sqlite")
+    if there.returncode:  # no such GPU
+        assert there.returncode == 1
+        assert there.stderr.startswith("error: ")
+        assert there.stderr.count("\n") == 1
+    other = anatune("tune", "--hw", "amd_mi50", *words, "--build-only", folder)
+    assert (other.returncode, other.stderr.count("\n")) == (1, 1)
+    assert "gfx906" in other.stderr
 
 
 def test_other_problems_are_one_line(anatune, tmp_path):

@@ -33,6 +33,7 @@ from anatune.measure.gpu_backends import CudaBindings
 STATE = "FAKE_CUDA_STATE"
 BACKEND = "tests.unit.measure.fake_cuda:backend"
 BUILDER = "tests.unit.measure.fake_cuda:build"
+FAILING_BUILDER = "tests.unit.measure.fake_cuda:build_or_not"
 REFERENCE = "tests.unit.measure.fake_cuda:build_reference"
 SETUP = "anatune.measure.builder:set_up"
 
@@ -322,10 +323,6 @@ def image_of(kernel, seconds=50e-6, fault="", **more):
 
 def build(schedule, folder, *, threads=1, product=True):
     """As `codegen.gpu_artifact.build_schedule`, without the compiler: the cubin holds the CUDA C."""
-    if schedule.unroll == 1024:
-        raise BuildError("ptxas says no")
-    if schedule.unroll == 512:
-        raise SpaceError("no such tile")
     kernel = cuda_kernel(schedule)
     image = image_of(kernel, seconds_of(schedule), product=product)
     facts = CompilerFacts(32, kernel.shared_bytes - kernel.dynamic_shared_bytes)
@@ -337,6 +334,15 @@ def build(schedule, folder, *, threads=1, product=True):
 def build_emulated(schedule, folder, *, threads=1):
     """Likewise, and the CUDA C is what runs."""
     return build(schedule, folder, product=False)
+
+
+def build_or_not(schedule, folder, *, threads=1):
+    """Likewise; deep unrolling fails."""
+    if schedule.unroll == 1024:
+        raise BuildError("ptxas says no")
+    if schedule.unroll == 512:
+        raise SpaceError("no such tile")
+    return build(schedule, folder)
 
 
 def seconds_of(schedule):

@@ -12,12 +12,12 @@ from anatune.errors import DeviceError, SpaceError
 from anatune.measure.gpu_pool import GpuMeasurer, ManifestMeasurer, build_schedules
 from anatune.measure.pool import Limits
 from anatune.measure.timing import TimingProtocol
-from tests.unit.measure.fake_cuda import BACKEND, BUILDER, REFERENCE, SETUP, STATE, seconds_of
+from tests.unit.measure.fake_cuda import BACKEND, FAILING_BUILDER, REFERENCE, SETUP, STATE, seconds_of
 
 H200 = anatune.hardware("h200")
 WORKLOAD = anatune.matmul(32, 64, 16)
 QUICK = TimingProtocol(sample_s=0.0005, reference_s=0.0003, budget_s=0.02)
-BUILT = {"builder": BUILDER, "reference": REFERENCE, "builder_setup": SETUP}
+BUILT = {"builder": FAILING_BUILDER, "reference": REFERENCE, "builder_setup": SETUP}
 TILES = {"i": (2, 1, 8, 1, 2), "j": (2, 2, 8, 2, 1), "k": (2, 4, 2)}
 
 

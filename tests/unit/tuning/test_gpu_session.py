@@ -1,0 +1,161 @@
+"""Whole tuning sessions on a GPU that is not there: CUDA C runs on the CPU, the driver pretends."""
+
+import functools
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+pytest.importorskip("tvm")
+
+import anatune
+from anatune.core.trial import Outcome
+from anatune.errors import DeviceError, MissingDependencyError, RecordError, SpaceError
+from anatune.measure.emulator import compiler
+from anatune.measure.gpu_pool import GpuMeasurer, build_schedules
+from anatune.measure.pool import Limits
+from anatune.measure.timing import TimingProtocol
+from anatune.records.store import RecordStore
+from anatune.tuning.manifest import MANIFEST, build_manifest, read_manifest
+from anatune.tuning.session import TuningSession
+from tests.unit.measure.fake_cuda import BACKEND, BUILDER, REFERENCE, SETUP, STATE
+
+H200 = anatune.hardware("h200")
+WORKLOAD = anatune.matmul(32, 32, 16)
+QUICK = TimingProtocol(sample_s=0.0005, reference_s=0.0003, budget_s=0.02)
+BUILT = {"builder": BUILDER, "reference": REFERENCE, "builder_setup": SETUP}
+EMULATED = {**BUILT, "builder": "tests.unit.measure.fake_cuda:build_emulated"}
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv(STATE, str(tmp_path))
+    monkeypatch.setattr("anatune.tuning.session._COMPARE_S", 0.1)
+    return tmp_path
+
+
+def session(built=BUILT, run_s=20, **more):
+    measurer = functools.partial(GpuMeasurer, protocol=QUICK, **built)
+    given = {"strategy": "random", "host": H200, "measurer": measurer, "backend": BACKEND, **more}
+    return TuningSession(WORKLOAD, H200, limits=Limits(build_s=30, run_s=run_s), **given)
+
+
+def faults(state, **names):
+    (state / "faults.json").write_text(json.dumps({key.removeprefix("at"): fault for key, fault in names.items()}))
+
+
+def recorded(path):
+    with RecordStore(path) as store:
+        (one,) = store.sessions()
+        return one, [record.trial for record in store.trials(session=one)]
+
+
+def test_a_session_whose_kernels_are_emulated_as_they_are(state):
+    try:
+        compiler()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    records = state / "r.sqlite"
+    result = session(EMULATED, trials=3, records=records, l2="warm").run()
+    assert [trial.measurement.outcome for trial in result.trials] == [Outcome.OK] * 3
+    assert result.trials[0] is result.plan_first
+    assert result.trials[0].predicted_s > 0
+    assert result.compare is not None
+    assert result.best_trial.measurement.relative == min(trial.measurement.relative for trial in result.trials)
+    one, trials = recorded(records)
+    assert one.hardware == H200
+    assert {name: one.settings[name] for name in ("l2", "template", "trials")} == {
+        "l2": "warm",
+        "template": "gpu",
+        "trials": 3,
+    }
+    assert len(trials) == 3 + len(result.compare.contenders)
+
+
+def test_a_device_that_disappears_is_one_line_and_the_session_goes_on_later(state):
+    faults(state, at0="wrong", at2="lost")
+    records = state / "r.sqlite"
+    with pytest.raises(DeviceError, match=r"NO_DEVICE from cuInit; 3 trials are kept in .*r\.sqlite, --resume goes on"):
+        session(trials=5, records=records).run()
+    _, trials = recorded(records)
+    assert [trial.measurement.outcome for trial in trials] == [Outcome.WRONG_RESULT, Outcome.OK, Outcome.LOST_DEVICE]
+    (state / "lost").unlink()
+    (state / "faults.json").unlink()
+    result = session(trials=5, records=records, resume=True).run()
+    assert (result.num_resumed, len(result.trials)) == (3, 5)
+    assert len({trial.schedule.key for trial in result.trials}) == 5
+    warm = session(trials=1, records=records, resume=True, l2="warm").run()
+    assert warm.num_resumed == 0  # times with another state of the cache are no use
+
+
+def test_build_here_and_measure_there(state):
+    folder = state / "kernels"
+    build = functools.partial(build_schedules, **BUILT)
+    told = []
+    made = build_manifest(WORKLOAD, H200, folder, trials=3, builds=build, progress=lambda *now: told.append(now))
+    assert told[-1] == (3, 0, 3)
+    assert made.template == "gpu"
+    assert {Path(entry.artifact.image).name for entry in made.entries} <= {path.name for path in folder.iterdir()}
+    moved = folder.rename(state / "elsewhere")
+    records = state / "r.sqlite"
+    faults(state, at1="illegal")
+    result = session(manifest=moved, measurer=None, records=records, trials=64).run()
+    assert [trial.schedule.key for trial in result.trials] == [schedule.key for schedule in made.schedules()]
+    assert [trial.measurement.outcome for trial in result.trials] == [Outcome.OK, Outcome.RUN_ERROR, Outcome.OK]
+    assert [trial.predicted_s for trial in result.trials] == [entry.predicted_s for entry in made.entries]
+    one, _ = recorded(records)
+    assert one.strategy == "plan"
+    assert one.settings["compiler"] == made.compiler
+    again = session(manifest=moved, measurer=None, records=records, trials=64, resume=True).run()
+    assert (again.num_resumed, len(again.trials)) == (3, 3)
+
+
+def test_damaged_manifests_are_one_line(state):
+    folder = state / "kernels"
+    made = build_manifest(WORKLOAD, H200, folder, trials=1, builds=functools.partial(build_schedules, **BUILT))
+    path = folder / MANIFEST
+    text = path.read_text()
+    assert read_manifest(path) == read_manifest(folder)
+    cubin = folder / made.entries[0].artifact.image
+    cases = [
+        (
+            path,
+            text.replace('"grid":', '"grid":1'),
+            "is damaged: its contents are not what was written; build it again",
+        ),
+        (path, text[:100], "is damaged or no manifest"),
+        (path, "{}", "is damaged or no manifest"),
+        (path, text.replace('"version":1', '"version":7'), "is of version 7, expected 1; build it again"),
+        (cubin, "x", "is damaged: its contents are not what was built"),
+        (cubin, None, "No such file"),
+    ]
+    for file, changed, message in cases:
+        kept = file.read_bytes()
+        file.unlink()
+        if changed is not None:
+            file.write_text(changed)
+        with pytest.raises(RecordError, match=message) as error:
+            read_manifest(folder)
+        assert "\n" not in str(error.value)
+        file.write_bytes(kept)
+    with pytest.raises(RecordError, match="expected a folder that `anatune tune --build-only` wrote"):
+        read_manifest(state / "nothing")
+    with pytest.raises(SpaceError, match=r"its kernels compute matmul i=32 j=32 k=16 .* expected"):
+        TuningSession(anatune.matmul(8, 8, 8), H200, host=H200, manifest=folder)
+    with pytest.raises(SpaceError, match=r"its kernels are for h200 \(sm_90\), expected sm_86"):
+        TuningSession(WORKLOAD, anatune.hardware("rtx3090"), manifest=folder)
+
+
+def test_wrong_arguments():
+    with pytest.raises(SpaceError, match="l2 is 'cold', expected 'flush' or 'warm'"):
+        session(l2="cold")
+    with pytest.raises(SpaceError, match="threads is 2, but h200 is a GPU"):
+        session(threads=2)
+    with pytest.raises(SpaceError, match="l2 and template are for GPUs"):
+        TuningSession(WORKLOAD, anatune.hardware("host"), l2="warm")
+    with pytest.raises(DeviceError, match="h200 is a GPU with 4800 GB/s"):
+        session(host=anatune.hardware("h100_sxm"))
+    with pytest.raises(DeviceError, match="is a CPU: kernels for it are built where they are measured"):
+        build_manifest(WORKLOAD, anatune.hardware("xeon_gold_6230r"), "x")
+    assert msgspec.json.encode(H200)
