@@ -62,7 +62,9 @@ struct alignas(8) nv_bfloat164 {
 };
 __device__ __forceinline__ nv_bfloat16 __float2bfloat16_rn(float value) { return nv_bfloat16(value); }
 __device__ __forceinline__ nv_bfloat162 make_nv_bfloat162(nv_bfloat16 x, nv_bfloat16 y) { return {x, y}; }
-__device__ __forceinline__ nv_bfloat164 make_nv_bfloat164(nv_bfloat16 x, nv_bfloat16 y, nv_bfloat16 z, nv_bfloat16 w) { return {x, y, z, w}; }
+__device__ __forceinline__ nv_bfloat164 make_nv_bfloat164(nv_bfloat16 x, nv_bfloat16 y, nv_bfloat16 z, nv_bfloat16 w) {
+  return {x, y, z, w};
+}
 __device__ __forceinline__ uint __pack_nv_bfloat162(nv_bfloat16 x, nv_bfloat16 y) {
   return (uint)y.bits << 16 | x.bits;
 }

@@ -102,7 +102,7 @@ class GpuNest:
         hardware = schedule.hardware
         if not isinstance(hardware, GpuSpec) or schedule.template not in TEMPLATES:
             raise SpaceError(
-                f"schedule is for {hardware.name} ({schedule.template}), expected one of {', '.join(TEMPLATES)} on a GPU"
+                f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and {' or '.join(TEMPLATES)}"
             )
         self.schedule = schedule
         self.workload = schedule.workload

@@ -141,7 +141,7 @@ class GpuProgram:
         """Write the loop with cp.async: step n + stages - 1 is on its way while step n is computed.
 
         One barrier a step: after it all threads' copies of step n are there, and all have read the buffer of step
-        n - 1, which the next copies overwrite. Source: [PTX] cp.async; [CUTLASS] multistage mainloop.
+        n - 1, which the next copies overwrite. Source: [PTX-ISA] cp.async; [CUTLASS] multistage mainloop.
         """
         nest = self.nest
         ahead = nest.stages - 1
