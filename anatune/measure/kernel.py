@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from anatune.errors import RunError
 from anatune.measure.correctness import Comparison, Expected, array_dtype, compare, fill_patterns, random_inputs
 from anatune.measure.memory import Block, same_bytes, tensor_of
 
-__all__ = ["Kernel", "Library", "Prepared"]
+__all__ = ["Kernel", "Library", "Prepared", "checked_operands"]
 
 Array = NDArray[Any]
 
@@ -160,18 +160,13 @@ class Kernel:
         RunError
             Another number of arrays, or one of another shape or dtype.
         """
-        if len(arrays) != len(self.operands):
-            raise RunError(
-                f"{self.workload.operator}: got {len(arrays)} arrays, expected {len(self.operands)}: "
-                f"{', '.join(self.operands)}"
-            )
+        checked = checked_operands(self.workload, self.operands, arrays)
         tensors = []
         for buffer, array in zip(self.artifact.arguments, arrays, strict=False):
-            checked = self._checked(buffer.tensor, array)
             if buffer.tensor in self._library.packers:
-                tensors.append(self._pack(buffer, array, checked).tensor)
+                tensors.append(self._pack(buffer, array, checked[buffer.tensor]).tensor)
             else:
-                tensors.append(tensor_of(checked))
+                tensors.append(tensor_of(checked[buffer.tensor]))
         last = self.artifact.arguments[-1]
         result = Block(last.dtype, last.shape)
         self._library.main(*tensors, result.tensor)
@@ -188,16 +183,6 @@ class Kernel:
         """Return the kernel with `inputs` (by tensor) in place."""
         return Prepared(self.artifact, self._library, inputs, guarded=guarded)
 
-    def _checked(self, name: str, array: Array) -> Array:
-        access = self.workload.tensor(name)
-        given = np.asarray(array)
-        if given.shape != access.shape or given.dtype != array_dtype(access.dtype):
-            raise RunError(
-                f"{self.workload.operator}: {name} is {given.dtype} of shape {given.shape}, "
-                f"expected {access.dtype} of shape {access.shape}"
-            )
-        return given
-
     def _pack(self, buffer: Buffer, given: Array, checked: Array) -> Block:
         """Return the packed constant, anew only if its contents changed."""
         name = buffer.tensor
@@ -212,6 +197,28 @@ class Kernel:
         self._library.packers[name](tensor_of(contents), block.tensor)
         self._constants[name] = (given, contents, block)
         return block
+
+
+def checked_operands(workload: Workload, names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Array]:
+    """Return the operands of a call by tensor.
+
+    Raises
+    ------
+    RunError
+        Another number of arrays, or one of another shape or dtype.
+    """
+    if len(arrays) != len(names):
+        raise RunError(f"{workload.operator}: got {len(arrays)} arrays, expected {len(names)}: {', '.join(names)}")
+    checked = {}
+    for name, array in zip(names, arrays, strict=True):
+        access, given = workload.tensor(name), np.asarray(array)
+        if given.shape != access.shape or given.dtype != array_dtype(access.dtype):
+            raise RunError(
+                f"{workload.operator}: {name} is {given.dtype} of shape {given.shape}, "
+                f"expected {access.dtype} of shape {access.shape}"
+            )
+        checked[name] = given
+    return checked
 
 
 def _fill(block: Block, array: Array, name: str) -> None:

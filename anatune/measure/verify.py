@@ -5,17 +5,21 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.errors import BuildError, DeviceError, RunError, SpaceError
+from anatune.errors import BuildError, RunError, SpaceError
 from anatune.measure.correctness import expected, random_inputs
 from anatune.measure.detect import detect_cpu
 from anatune.measure.kernel import Kernel
 from anatune.measure.rounding import operands_used
 from anatune.measure.verify_gpu import check_kernel
+
+if TYPE_CHECKING:
+    from anatune.measure.gpu_kernel import GpuKernel
 
 __all__ = ["Verification", "build", "inspect", "verify"]
 
@@ -59,19 +63,19 @@ def check_instructions(schedule: Schedule) -> None:
         )
 
 
-def build(schedule: Schedule, threads: int = 1) -> Kernel:
+def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel:
     """Compile a schedule and load it into this process.
 
     Parameters
     ----------
     schedule
-        Of the CPU template.
+        For a CPU, or for this machine's GPU.
     threads
         Threads that a call uses, where the schedule has a parallel loop.
 
     Returns
     -------
-    Kernel
+    Kernel or GpuKernel
         ``kernel(*arrays)``, ``kernel.random_call()``.
 
     Raises
@@ -81,20 +85,23 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel:
     BuildError
         It cannot be lowered or compiled.
     DeviceError
-        Its hardware is no CPU.
+        It is for a GPU, and there is none of that kind.
     RunError
         It was built for another kind of processor than this one's and cannot be loaded.
     MissingDependencyError
         TVM is not installed.
     """
+    _check_type(schedule)
+    if not isinstance(schedule.hardware, GpuSpec):
+        return _build_cpu(schedule, threads)
+    from anatune.measure.gpu_kernel import build_gpu
+
+    return build_gpu(schedule)
+
+
+def _build_cpu(schedule: Schedule, threads: int) -> Kernel:
     from anatune.codegen.cpu import compile_schedule
 
-    _check_type(schedule)
-    if isinstance(schedule.hardware, GpuSpec):
-        raise DeviceError(
-            f"schedule is for {schedule.hardware.name}, but kernels are called on CPUs only; anatune.verify() checks "
-            "it without a GPU, anatune export --target cuda writes its CUDA C"
-        )
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
         raise SpaceError(f"threads is {threads!r}, expected an integer >= 1")
     check_instructions(schedule)
@@ -133,7 +140,7 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
     if isinstance(schedule.hardware, GpuSpec):
         return _verify_gpu(schedule, seed)
     try:
-        kernel = build(schedule, threads)
+        kernel = _build_cpu(schedule, threads)
     except (BuildError, RunError) as error:
         return Verification(False, message=str(error))
     inputs = random_inputs(schedule.workload, seed)

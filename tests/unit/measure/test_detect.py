@@ -454,6 +454,7 @@ def test_products_the_driver_names(product, minor, major, sms, name):
 
 def test_no_gpu_is_no_error(monkeypatch):
     assert gpu_detection(fake_driver()) == ([], "the NVIDIA driver reports no device")
+
     def missing(name):
         raise ImportError(name)
 

@@ -59,9 +59,7 @@ def test_gpus():
     assert check_gpu(other, h200) is other
     with pytest.raises(DeviceError, match=r"h200 is a GPU with 4800 GB/s, this machine's \(NVIDIA H100 SXM.*\) has 33"):
         check_gpu(h200, anatune.hardware("h100_sxm"))
-    with pytest.raises(
-        DeviceError, match=r"h200 is an sm_90 with 132 multiprocessors, this machine's GPU .* an sm_86"
-    ):
+    with pytest.raises(DeviceError, match=r"h200 is an sm_90 with 132 multiprocessors, this machine's GPU .* an sm_86"):
         check_gpu(h200, anatune.hardware("rtx3090"))
     assert choose_threads(h200, None) == 1
     with pytest.raises(SpaceError, match="threads is 4, but h200 is a GPU"):
