@@ -31,7 +31,15 @@ LICENCES = {"mit": "MIT", "apache2": "Apache-2.0"}
 """Suffix of a table's name -> licence; only these are trained on."""
 MIN_WORKLOADS = 10
 """Fewest workloads from which a correction for one device is trained."""
-SOURCE = "recorded by others; repositories and commits: tests/golden/SOURCE.toml"
+ROLLER = "HPCRL/bench_roller, commit fefde815bc62, MIT (c) Microsoft Corporation"
+SOURCES = {
+    "ansor_conv2d_gpu__mit": ROLLER,
+    "ansor_matmul_gpu__mit": ROLLER,
+    "autotvm_conv2d_gpu_roller__mit": ROLLER,
+    "gemm_clblast__mit": "AutoTuningAssociation/benchmark_hub, commit 8eeb99e7179e, MIT (c) 2025 AutoTuningAssociation",
+}
+"""Table -> where its measurements of the shipped devices come from."""
+OTHER_SOURCE = "recorded by others, see the table's own documentation"
 
 
 def licence_of(table: str) -> str | None:
@@ -82,7 +90,7 @@ def sources(groups: Sequence[Any], files: dict[str, Path]) -> tuple[DataSource, 
             DataSource(
                 table,
                 str(licence_of(table)),
-                SOURCE,
+                SOURCES.get(table, OTHER_SOURCE),
                 tuple(dict.fromkeys(group.device for group in own)),
                 tuple(dict.fromkeys(group.workload_id for group in own)),
                 sum(len(group.time_s) for group in own),

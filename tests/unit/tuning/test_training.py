@@ -1,0 +1,80 @@
+"""Corrections from records: apart for each device, judged on workloads left out, never fed with failures."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightgbm")
+pytest.importorskip("sklearn")
+
+import anatune
+from anatune import api
+from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.errors import RecordError
+from anatune.model.corrections import load_correction
+from anatune.model.residual import ResidualOptions
+from anatune.records.store import RecordStore
+from anatune.tuning.training import families_of, judge, train
+
+OPTIONS = ResidualOptions(num_trees=60, num_leaves=7, num_members=1)
+SHAPES = ((256, 256, 256), (512, 128, 256), (128, 512, 256))
+
+
+def fill(path, devices=("rtx3090",), shapes=SHAPES, slow=0.8, source="random"):
+    """Record points whose times are longer than the model's where little is unrolled; every tenth failed."""
+    with RecordStore(path) as store:
+        for device in devices:
+            for shape in shapes:
+                model = api.model(anatune.matmul(*shape), anatune.hardware(device))
+                points = np.unique(model.space.sample_points(100, 1), axis=0)
+                session = store.new_session(model.workload, model.hardware, 1, "random", 0)
+                times = model.times(points)[0]
+                unroll = points[:, list(model.space.columns).index("unroll")]
+                for number, (point, time_s) in enumerate(
+                    zip(points, times * np.exp(slow * (unroll < 512)), strict=True)
+                ):
+                    good = Measurement(Outcome.OK, times_s=(float(time_s),))
+                    measured = Measurement(Outcome.RUN_ERROR, "no") if number % 10 == 0 else good
+                    trial = Trial(model.space.schedule_of(point), measured, number=number, source=source)
+                    store.append(session, trial)
+    return path
+
+
+def families(path):
+    with RecordStore(path, read_only=True) as store:
+        return families_of(store.iterate())
+
+
+def test_a_correction_that_helps_is_found_out_and_saved(tmp_path):
+    (family,) = families(fill(tmp_path / "r.sqlite"))
+    assert (family.name, len(family.measured)) == ("rtx3090_gpu", 3)
+    judgement = judge(family, [family], OPTIONS)
+    assert judgement.helps
+    assert judgement.by_workload.spearman > judgement.plain.spearman
+    assert judgement.by_device is None
+    assert judgement.num_failed == 3 * 10
+    folder = train(family, judgement, "r.sqlite", tmp_path / "out", OPTIONS)
+    card = load_correction(folder).card
+    assert (card.kernels, card.devices, card.data[0].num_rows) == ("anatune", ("rtx3090",), judgement.num_trials)
+
+
+def test_where_the_model_is_right_nothing_helps(tmp_path):
+    (family,) = families(fill(tmp_path / "r.sqlite", slow=0.0))
+    assert not judge(family, [family], OPTIONS).helps
+
+
+def test_devices_and_foreign_kernels_are_apart_and_devices_are_left_out(tmp_path):
+    path = fill(tmp_path / "r.sqlite", ("rtx3090", "a100_sxm"))
+    fill(path, ("rtx3090",), SHAPES[:1], source="autotvm")
+    found = families(path)
+    assert sorted(family.name for family in found) == ["a100_sxm_gpu", "rtx3090_gpu", "rtx3090_gpu_autotvm"]
+    judgement = judge(found[0], found, OPTIONS)
+    assert judgement.by_device.spearman > judgement.plain_by_device.spearman
+
+
+def test_one_workload_is_too_few(tmp_path):
+    (family,) = families(fill(tmp_path / "r.sqlite", shapes=SHAPES[:1]))
+    judgement = judge(family, [family], OPTIONS)
+    assert judgement.by_workload is None
+    assert not judgement.helps
+    with pytest.raises(RecordError, match="expected at least 2"):
+        train(family, judgement, "r.sqlite", tmp_path / "out", OPTIONS)
