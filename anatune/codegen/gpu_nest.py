@@ -77,6 +77,11 @@ class Tile(NamedTuple):
         """Elements that are copied."""
         return math.prod(self.spans)
 
+    @property
+    def along_reduction(self) -> bool:
+        """Whether the elements that a thread reads at once belong to consecutive reduction steps."""
+        return self.load_level is not None and self.load_level[1] == "k2"
+
     def stride(self, axis: str) -> int:
         """Return how far one iteration of `axis` moves the address in the tile, elements."""
         return sum(
@@ -207,6 +212,37 @@ class GpuNest:
             found.add("k1")
         return frozenset(found)
 
+    @cached_property
+    def is_static(self) -> bool:
+        """Whether the register tile is indexed by constants only."""
+        return {"vthread", "reg_inner"} <= self.unrolled
+
+    @cached_property
+    def is_fused(self) -> bool:
+        """Whether the k1 and k2 loops of the last reduction axis are one: no register loop runs between them."""
+        return self.is_static and self._product(self.spatial, "reg_outer") == 1
+
+    @cached_property
+    def run(self) -> int:
+        """Iterations of the innermost reduction loop, along the last reduction axis."""
+        last = self.reduction[-1]
+        return self.tile_extent(last) if self.is_fused else self.extent(last, "k2")
+
+    @cached_property
+    def chunk(self) -> int:
+        """Reduction steps whose elements are read at once from tiles that lie along the reduction."""
+        return max((tile.load for tile in self.tiles if tile.along_reduction), default=1)
+
+    @cached_property
+    def body_steps(self) -> int:
+        """Steps of the innermost reduction loop that are unrolled, a multiple of `chunk` that divides `run`."""
+        if not self.is_fused:
+            return self.run if "k2" in self.unrolled else self.chunk
+        given = self.extent(self.reduction[-1], "k2") if "k2" in self.unrolled else 1
+        most = max(self.schedule.unroll // self.num_accumulators, given, self.chunk)
+        steps = [n for n in range(self.chunk, min(most, self.run) + 1, self.chunk) if self.run % n == 0]
+        return max(steps, default=self.chunk)
+
     def register_extent(self, access: Access) -> int:
         """Return the elements of `access` that a thread needs for one reduction step, one reg_outer tile."""
         return self._product(tuple(a for a in self.spatial if access.uses(a)), "vthread", "reg_inner")
@@ -227,9 +263,13 @@ class GpuNest:
     def is_async(self) -> bool:
         """Whether the staging pipeline uses cp.async."""
         element = DTYPE_BYTES[self.workload.dtype]
-        return self.stages > 1 and self._capability >= _ASYNC_SINCE and all(
-            tile.fetch * element in (4, 8, 16) and not (self.workload.body == "max" and any(tile.guarded))
-            for tile in self.tiles
+        return (
+            self.stages > 1
+            and self._capability >= _ASYNC_SINCE
+            and all(
+                tile.fetch * element in (4, 8, 16) and not (self.workload.body == "max" and any(tile.guarded))
+                for tile in self.tiles
+            )
         )
 
     @property
@@ -288,7 +328,7 @@ class GpuNest:
 
     def _shared_vector(self, tile: Tile) -> tuple[int, Level | None]:
         """Return how many elements a thread can read at once from the tile, and along which loop."""
-        if not {"vthread", "reg_inner"} <= self.unrolled:
+        if not self.is_static:
             return 1, None
         widest = _VECTOR_BYTES // DTYPE_BYTES[tile.access.dtype]
         levels: list[tuple[str, str, int, int]] = []
@@ -297,10 +337,13 @@ class GpuNest:
             names = ("vthread", "thread", "reg_outer", "reg_inner") if axis in self.spatial else ("k1", "k2")
             if step:
                 levels += [(axis, n, self.extent(axis, n), step * self.stride(axis, n)) for n in names]
+        last = self.reduction[-1]
+        if self.is_fused and tile.stride(last):
+            levels = [entry for entry in levels if entry[0] != last] + [(last, "k2", self.run, tile.stride(last))]
         levels = [entry for entry in levels if entry[2] > 1]
         for axis, level, extent, step in levels:
             # along the reduction only where one of its loops is unrolled and registers hold several steps
-            along_reduction = level == "k2" and axis == self.reduction[-1] and "k2" in self.unrolled
+            along_reduction = level == "k2" and axis == last and (self.is_fused or "k2" in self.unrolled)
             if step != 1 or not (level == "reg_inner" or along_reduction):
                 continue
             width = min(widest, extent & -extent)

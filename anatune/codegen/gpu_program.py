@@ -44,8 +44,6 @@ class GpuProgram:
         self.accumulator = ACCUMULATOR_DTYPE[self.dtype]
         self.output_axes = tuple(dict.fromkeys(self.workload.output_axes))
         self.vector = self._result_width()
-        self.static = set(_REGISTER) <= nest.unrolled
-        """Register tiles are indexed by constants only."""
 
     # -- the whole ---------------------------------------------------------------------------------------------
 
@@ -71,12 +69,12 @@ class GpuProgram:
         scope = "shared.dyn" if self.is_dynamic else "shared"
         self._allocate("smem", nest.stages * nest.shared_elements, self.dtype, scope)
         self._allocate("acc", nest.num_accumulators, self.accumulator, "local")
-        if self.static:
+        if nest.is_static:
             for tile in nest.tiles:
-                steps = self._chunk if _along_reduction(tile) else 1
+                steps = nest.chunk if tile.along_reduction else 1
                 size = nest.register_extent(tile.access) * steps
                 self._allocate(f"frag_{tile.access.tensor}", size, self.dtype, "local")
-        kind = "unroll" if self.static and "reg_outer" in nest.unrolled else "serial"
+        kind = "unroll" if nest.is_static and "reg_outer" in nest.unrolled else "serial"
         with self._scope(f"for r in T.{kind}({nest.num_accumulators}):" if nest.num_accumulators > 1 else ""):
             text.line(f"acc[{'r' if nest.num_accumulators > 1 else '0'}] = {self._neutral(self.accumulator)}")
         self._pipeline()
@@ -271,11 +269,6 @@ class GpuProgram:
 
     # -- arithmetic --------------------------------------------------------------------------------------------
 
-    @property
-    def _chunk(self) -> int:
-        """Reduction steps whose elements are read at once from tiles that lie along the reduction."""
-        return max((tile.load for tile in self.nest.tiles if _along_reduction(tile)), default=1)
-
     def _loops(self, axes: Sequence[str], level: str) -> list[str]:
         """Return the heads of the loops of one level, outer to inner."""
         return [self._loop(f"{level}_{a}", self.nest.extent(a, level), level) for a in axes]
@@ -293,23 +286,47 @@ class GpuProgram:
     def _compute(self, offset: str) -> None:
         """Write the arithmetic of one staging step."""
         nest = self.nest
-        reduction = list(nest.reduction)
-        chunk = self._chunk if self.static else 1
-        last = reduction[-1]
-        heads = [*self._loops(reduction, "k1"), *self._loops(nest.spatial, "reg_outer")]
-        heads += self._loops(reduction[:-1], "k2")
-        heads.append(self._loop(f"k2_{last}", nest.extent(last, "k2") // chunk, "k2"))
+        *others, last = nest.reduction
+        rounds, body = nest.run // nest.body_steps, nest.body_steps // nest.chunk
+        heads = self._loops(others, "k1")
+        heads.append(self._loop(f"k1_{last}", rounds if nest.is_fused else nest.extent(last, "k1"), "k1"))
+        heads += [*self._loops(nest.spatial, "reg_outer"), *self._loops(others, "k2")]
+        if nest.is_fused:
+            heads.append(f"for k2_{last} in T.unroll({body}):" if body > 1 else "")
+        else:
+            heads.append(self._loop(f"k2_{last}", nest.run // nest.chunk, "k2"))
         with self._scope(*heads):
             for tile in nest.tiles:
-                if self.static and _along_reduction(tile):
-                    self._fragment(tile, offset, chunk)
-            with self._scope(f"for s in T.unroll({chunk}):" if chunk > 1 else ""):
+                if nest.is_static and tile.along_reduction:
+                    self._fragment(tile, offset)
+            with self._scope(f"for s in T.unroll({nest.chunk}):" if nest.chunk > 1 else ""):
                 for tile in nest.tiles:
-                    if self.static and not _along_reduction(tile):
-                        self._fragment(tile, offset, chunk)
+                    if nest.is_static and not tile.along_reduction:
+                        self._fragment(tile, offset)
                 self._multiply(offset)
 
-    def _tile_address(self, tile: Tile, chunk: int, registers: Terms) -> str:
+    def _reduction_terms(self, tile: Tile) -> Terms:
+        """Return how far the present reduction step moves the address in a tile."""
+        nest = self.nest
+        terms: Terms = []
+        for axis in nest.reduction:
+            step = tile.stride(axis)
+            is_last = axis == nest.reduction[-1]
+            for level in ("k1", "k2"):
+                count, size = nest.extent(axis, level), step * nest.stride(axis, level)
+                if is_last and nest.is_fused:
+                    counts = {"k1": nest.run // nest.body_steps, "k2": nest.body_steps // nest.chunk}
+                    count, size = counts[level], step * (nest.body_steps if level == "k1" else nest.chunk)
+                elif is_last and level == "k2":
+                    count, size = nest.run // nest.chunk, step * nest.chunk
+                if count > 1:
+                    name = f"k2_{axis}" if is_last and nest.is_fused and level == "k2" else self._variable(axis, level)
+                    terms.append((name, size))
+            if is_last and nest.chunk > 1 and not tile.along_reduction:
+                terms.append(("s", step))
+        return [(name, size) for name, size in terms if size]
+
+    def _tile_address(self, tile: Tile, registers: Terms) -> str:
         """Return where in shared memory the element of the present iteration lies."""
         nest = self.nest
         terms: Terms = []
@@ -319,18 +336,7 @@ class GpuProgram:
                 terms += [(name, size * step) for name, size in self._digits("tx", nest.spatial, "thread", axis)]
                 if nest.extent(axis, "reg_outer") > 1:
                     terms.append((self._variable(axis, "reg_outer"), nest.stride(axis, "reg_outer") * step))
-        for axis in nest.reduction:
-            step = tile.stride(axis)
-            for level in ("k1", "k2"):
-                size = step * nest.stride(axis, level)
-                count = nest.extent(axis, level)
-                if level == "k2" and axis == nest.reduction[-1]:
-                    if count > chunk:
-                        terms.append((self._variable(axis, level), size * chunk))
-                    if chunk > 1 and not _along_reduction(tile):
-                        terms.append(("s", size))
-                elif count > 1:
-                    terms.append((self._variable(axis, level), size))
+        terms += self._reduction_terms(tile)
         return affine(terms + registers, tile.base)
 
     def _register_loops(self, axes: Sequence[str]) -> list[tuple[str, str]]:
@@ -338,11 +344,11 @@ class GpuProgram:
         pairs = itertools.product(axes, _REGISTER)
         return [(axis, level) for axis, level in pairs if self.nest.extent(axis, level) > 1]
 
-    def _fragment(self, tile: Tile, offset: str, chunk: int) -> None:
-        """Read what a thread needs of a tile for one reduction step (or `chunk`, if it lies along the reduction)."""
+    def _fragment(self, tile: Tile, offset: str) -> None:
+        """Read what a thread needs of a tile for one reduction step, or a chunk of steps if it lies along them."""
         nest = self.nest
         axes = self._fragment_axes(tile)
-        along = _along_reduction(tile)
+        along, chunk = tile.along_reduction, nest.chunk
         heads: list[str] = []
         source: Terms = []
         target: Terms = [(name, size * (chunk if along else 1)) for name, size in self._fragment_terms(tile)]
@@ -370,7 +376,7 @@ class GpuProgram:
             raise AssertionError("a tile along the reduction is read in vectors")
         with self._scope(*heads):
             self.text.line(
-                f"frag_{tile.access.tensor}[{affine(target)}] = smem[{offset}{self._tile_address(tile, chunk, source)}]"
+                f"frag_{tile.access.tensor}[{affine(target)}] = smem[{offset}{self._tile_address(tile, source)}]"
             )
 
     def _fragment_axes(self, tile: Tile) -> list[str]:
@@ -406,11 +412,10 @@ class GpuProgram:
         """Write the register tile's statement."""
         nest = self.nest
         values = []
-        chunk = self._chunk if self.static else 1
         for tile in nest.tiles:
-            if self.static:
-                along = _along_reduction(tile)
-                terms = [(name, size * (chunk if along else 1)) for name, size in self._fragment_terms(tile)]
+            if nest.is_static:
+                along = tile.along_reduction
+                terms = [(name, size * (nest.chunk if along else 1)) for name, size in self._fragment_terms(tile)]
                 values.append(f"frag_{tile.access.tensor}[{affine([*terms, ('s', 1)] if along else terms)}]")
                 continue
             registers = [
@@ -418,7 +423,7 @@ class GpuProgram:
                 for axis, level in self._register_loops(nest.spatial)
                 if tile.stride(axis)
             ]
-            values.append(f"smem[{offset}{self._tile_address(tile, 1, registers)}]")
+            values.append(f"smem[{offset}{self._tile_address(tile, registers)}]")
         axes = self.output_axes
         with self._scope(*self._loops(axes, "vthread"), *self._loops(axes, "reg_inner")):
             place = affine(self._accumulator())
@@ -522,10 +527,6 @@ class GpuProgram:
             return " + ".join(values)
 
         self._store(value)
-
-
-def _along_reduction(tile: Tile) -> bool:
-    return tile.load_level is not None and tile.load_level[1] == "k2"
 
 
 def _aligned(access: Access, axis: str, width: int) -> bool:
