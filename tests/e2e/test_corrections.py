@@ -1,0 +1,79 @@
+"""Learned corrections through the installed command: import, train, plan with what was trained, refusals."""
+
+import json
+
+import pytest
+
+pytest.importorskip("lightgbm")
+pytest.importorskip("sklearn")
+
+from tests.unit.records.test_foreign import ansor, autotvm, written
+from tests.unit.tuning.test_training import fill
+
+PLAN = ("plan", "--hw", "rtx3090", "matmul", "256x256x256", "--top-k", "2")
+
+
+def bad(done, status, *parts):
+    assert done.returncode == status, (done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    for part in parts:
+        assert part in done.stderr
+
+
+def test_what_was_trained_is_used_by_plan_unless_told_not_to(anatune, tmp_path):
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    records = fill(tmp_path / "tuning.sqlite")
+    done = anatune("records", "train", records, "--json", **home)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)
+    assert (result["name"], result["helps"]) == ("rtx3090_gpu", True)
+    assert result["saved"] == str(tmp_path / "config" / "anatune" / "models" / "rtx3090_gpu")
+    judged = result["judgement"]
+    assert judged["by_workload"]["spearman"] > judged["plain"]["spearman"]
+    plan = json.loads(anatune(*PLAN, "--json", **home).stdout)
+    assert plan["correction"]["name"] == "rtx3090_gpu"
+    assert "corrected by rtx3090_gpu" in anatune(*PLAN, **home).stdout.replace("\n  ", " ")
+    assert anatune(*PLAN, "--explain", **home).returncode == 0
+    plain = json.loads(anatune(*PLAN, "--json", "--plain", **home).stdout)
+    assert "correction" not in plain
+    assert plain == json.loads(anatune(*PLAN, "--json", XDG_CONFIG_HOME=str(tmp_path / "nothing")).stdout)
+
+
+def test_where_it_does_not_help_it_is_not_saved_and_says_so(anatune, tmp_path):
+    records = fill(tmp_path / "tuning.sqlite", slow=0.0)
+    done = anatune("records", "train", records, XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert done.returncode == 0, done.stderr
+    assert "not better than the analytical model on workloads it has not seen; not saved" in done.stdout
+    assert not (tmp_path / "config").exists()
+    done = anatune("records", "train", records, "--output", tmp_path / "out", XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert f"saved in {tmp_path / 'out'}" in done.stdout
+    assert json.loads(anatune(*PLAN, "--json", "--model", tmp_path / "out").stdout)["correction"]
+
+
+def test_logs_of_other_tuners_are_imported(anatune, tmp_path):
+    records = tmp_path / "tuning.sqlite"
+    log = written(tmp_path / "log.json", autotvm(), autotvm(error=4, times=(1e10,)), autotvm(tile_f=[3, 1, 4, 2]))
+    done = anatune("records", "import", log, "--hw", "rtx3080", "--records", records)
+    assert done.returncode == 0, done.stderr
+    assert "2 trials of this autotvm log are new" in done.stdout
+    assert "1 entries left out: tiles do not multiply" in done.stderr
+    log = written(tmp_path / "ansor.json", ansor())
+    words = ("matmul", "64x64x64")
+    done = anatune("records", "import", log, *words, "--hw", "rtx3080", "--records", records, "--json")
+    assert json.loads(done.stdout) == {"kind": "ansor", "trials": 1, "left_out": {}}
+    listed = json.loads(anatune("records", "list", records, "--json").stdout)
+    assert [row["outcome"] for row in listed] == ["ok", "run_error", "ok"]
+    bad(anatune("records", "import", log, "--hw", "rtx3080", "--records", records), 1, "does not name the workload")
+    bad(anatune("records", "import", log, *words, "--records", records), 2, "--hw NAME")
+
+
+def test_refusals_are_one_line(anatune, tmp_path):
+    bad(anatune("records", "train", tmp_path / "none.sqlite"), 1, "none.sqlite")
+    few = fill(tmp_path / "few.sqlite", shapes=((64, 64, 64),))
+    bad(anatune("records", "train", few, "--output", tmp_path / "out"), 1, "expected at least 2")
+    bad(anatune(*PLAN, "--model", "no_such"), 1, "no_such", "ansor_k80")
+    bad(anatune(*PLAN, "--model", "ansor_k80", "--plain"), 2, "--plain")
+    (tmp_path / "card.json").write_text("{}")
+    bad(anatune(*PLAN, "--model", tmp_path), 1, "card.json", "expected the card of a correction")
