@@ -79,7 +79,18 @@ def tune(
         ),
     ] = 64,
     strategy: Annotated[
-        str, typer.Option("--strategy", metavar="S", help="Who asks for schedules: model, random, grid, ...")
+        str,
+        typer.Option(
+            "--strategy",
+            metavar="S",
+            help="Who asks: model, dgd, droplet, nose, bayes, structured, genetic, random or grid.",
+        ),
+    ] = "model",
+    start: Annotated[
+        str,
+        typer.Option(
+            "--start", metavar="model|paper", help="Start from the model's ranking, or as the strategy was published."
+        ),
     ] = "model",
     records: Annotated[Path, typer.Option("--records", metavar="FILE", help="Where every trial is kept.")] = Path(
         DEFAULT_RECORDS
@@ -186,7 +197,7 @@ def tune(
     tuning = session.TuningSession(
         workload, hardware, trials=trials, strategy=strategy, records=records, threads=chosen, seed=seed,
         resume=resume, progress=display, budget_s=time_limit, template=template, l2=l2, device=device, backend=backend,
-        manifest=manifest,
+        manifest=manifest, start=start,
     )  # fmt: skip
     if manifest is None:
         note_first_compilation(hardware, template)  # after the session has checked its arguments

@@ -11,10 +11,10 @@ import msgspec
 from anatune.core.hardware import GpuSpec
 from anatune.core.hardware_files import load_spec_file
 from anatune.errors import DeviceError, RunError, SpecError
-from anatune.measure.gpu_backends import NO_GPU, WITHOUT_GPU, Backend, make_backend
+from anatune.measure.gpu_backends import NO_GPU, WITHOUT_GPU, Backend, LostDeviceError, make_backend
 from anatune.resources import data_folder
 
-__all__ = ["detect_gpus", "gpu_detection"]
+__all__ = ["detect_gpus", "gpu_detection", "gpu_environment"]
 
 
 def detect_gpus() -> list[GpuSpec]:
@@ -47,8 +47,9 @@ def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
 
     product = backend.device_name(index)
     major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
-    num_sms, clock_hz = ask("MULTIPROCESSOR_COUNT"), ask("CLOCK_RATE") * 1e3
+    num_sms = ask("MULTIPROCESSOR_COUNT")
     near = _nearest_gpu(product, 10 * major + minor, num_sms)
+    clock_hz = _ask_if_known(backend, index, "CLOCK_RATE") * 1e3 or near.compute.clock_hz
     same_arch = near.arch == f"sm_{major}{minor}"
     same = same_arch and near.compute.num_sms == num_sms
     warp_size = ask("WARP_SIZE")
@@ -89,7 +90,8 @@ def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
         unverified=near.l2.unverified if same else ("bandwidth_bytes_per_s", "latency_cycles"),
     )
     # Double data rate: two transfers a memory clock.
-    bandwidth = 2.0 * ask("MEMORY_CLOCK_RATE") * 1e3 * ask("GLOBAL_MEMORY_BUS_WIDTH") / 8
+    memory_hz = _ask_if_known(backend, index, "MEMORY_CLOCK_RATE") * 1e3
+    bandwidth = 2.0 * memory_hz * _ask_if_known(backend, index, "GLOBAL_MEMORY_BUS_WIDTH") / 8
     dram = near.dram
     if bandwidth >= 1e9:
         dram = msgspec.structs.replace(
@@ -110,6 +112,22 @@ def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
         l2=l2,
         dram=dram,
     )
+
+
+def _ask_if_known(backend: Backend, index: int, name: str) -> int:
+    """Return an attribute; 0 where the package or the driver does not know it: newer ones drop clocks."""
+    try:
+        return backend.attribute(index, name)
+    except LostDeviceError:
+        raise
+    except (DeviceError, RunError):
+        return 0
+
+
+def gpu_environment(device: int = 0, backend: str | None = None) -> dict[str, str | int]:
+    """Return what records say about a GPU beside its spec: product, CUDA version of the driver, package."""
+    chosen = make_backend(backend)
+    return {"gpu": chosen.device_name(device), "cuda_driver": chosen.version(), "backend": chosen.name}
 
 
 def _nearest_gpu(product: str, capability: int, num_sms: int) -> GpuSpec:

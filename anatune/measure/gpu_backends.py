@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.errors import DeviceError, MissingDependencyError, RunError
+from anatune.measure.worker import resolve
 
 __all__ = ["BACKENDS", "Backend", "CudaBindings", "KernelFaultError", "LostDeviceError", "PyCuda", "make_backend"]
 
@@ -460,13 +461,16 @@ BACKENDS: dict[str, Callable[[], Backend]] = {"pycuda": PyCuda, "cuda-bindings":
 
 
 def make_backend(name: str | None = None) -> Backend:
-    """Return the backend called `name`, by default the first one that works.
+    """Return the backend called `name`, by default the first one that works; or what ``module:function`` makes.
 
     Raises
     ------
     DeviceError
         None works here; the message says why and what works without.
     """
+    if name is not None and ":" in name:
+        made: Backend = resolve(name)()
+        return made
     if name is not None and name not in BACKENDS:
         raise DeviceError(f"unknown GPU backend {name!r}, expected one of {', '.join(BACKENDS)}")
     why = f"neither {' nor '.join(BACKENDS)} is installed: pip install cuda-bindings"

@@ -382,7 +382,8 @@ def open_device(index: int = 0, backend: str | Backend | None = None) -> GpuDevi
     index : int
         As CUDA counts.
     backend : str or Backend, optional
-        "pycuda" or "cuda-bindings"; by default pycuda where it is installed and works, else cuda-bindings.
+        "pycuda" or "cuda-bindings"; by default pycuda where it is installed and works, else cuda-bindings. Also
+        ``module:function`` that makes a `Backend`.
 
     Raises
     ------

@@ -27,12 +27,10 @@ from anatune.measure.correctness import (
     fill_patterns,
     random_inputs,
 )
-from anatune.measure.gpu_backends import Backend
 from anatune.measure.gpu_driver import GpuBuffer, GpuDevice, GpuFunction, open_device
 from anatune.measure.memory import GUARD_BYTES, same_bytes
 from anatune.measure.runner import RunReport
 from anatune.measure.timing import Clock, Timed, TimingProtocol, beside
-from anatune.measure.worker import resolve
 
 __all__ = ["GPU_PROTOCOL", "L2_MODES", "GpuSession", "GpuSetting", "Operands", "check_l2", "timed_launches"]
 
@@ -88,7 +86,7 @@ class GpuSetting(NamedTuple):
     device : int
         Number of the device.
     backend : str or None
-        As `open_device` takes it, or ``module:function`` that makes a `Backend`.
+        As `open_device` takes it.
     """
 
     workload: Workload
@@ -181,7 +179,7 @@ class GpuSession:
     def __init__(self, setting: GpuSetting) -> None:
         self.setting = setting
         self.clock: Clock = time.perf_counter
-        self.device = device = open_device(setting.device, _backend(setting.backend))
+        self.device = device = open_device(setting.device, setting.backend)
         self.want = Expected(np.load(setting.expected, mmap_mode="r"), setting.scale, setting.tolerance)
         inputs = {n: np.ascontiguousarray(a) for n, a in random_inputs(setting.workload, setting.seed).items()}
         self._operands = Operands(device, setting.workload, inputs)
@@ -279,13 +277,6 @@ def fill_bytes(dtype: str) -> tuple[int, ...]:
 
 def _size(buffer: Buffer) -> int:
     return int(np.prod(buffer.shape, dtype=np.int64)) * array_dtype(buffer.dtype).itemsize
-
-
-def _backend(name: str | None) -> str | Backend | None:
-    if name is None or ":" not in name:
-        return name
-    made: Backend = resolve(name)()
-    return made
 
 
 def _reference_call(device: GpuDevice, artifact: GpuArtifact) -> Callable[[], None]:

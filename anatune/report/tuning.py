@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anatune.core.hardware import CpuSpec
 from anatune.core.trial import Outcome, Trial
 from anatune.report import units
 from anatune.report.records import peak_of_threads
@@ -79,16 +80,16 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
         who = "the plan's own first choice" if best is result.plan_first else f"asked for by {best.source!r}"
         said = f"best: trial {best.number}, {who}: {units.duration(best.measurement.time_s or 0.0)}, {best_text(best)}"
         lines += [Line(text, "green") for text in wrapped(said, width, hanging="  ")]
-        if best.schedule.template == "cpu":
-            lines += [Line(text) for text in wrapped_items(schedule_items(best.schedule), width, indent="  ")]
+        lines += [Line(text) for text in wrapped_items(schedule_items(best.schedule), width, indent="  ")]
         lines += [Line(text) for text in wrapped(_against_plan(result), width, hanging="  ")]
     lines += [Line(text) for hint in hints for text in wrapped(hint, width, hanging="  ")]
     return lines
 
 
 def _heading(result: TuningResult) -> str:
-    threads = f"{result.threads} thread{'s' * (result.threads > 1)}"
-    return f"{result.workload.describe()} on {result.hardware.name} ({result.hardware.model}), {threads}"
+    threads = f", {result.threads} thread{'s' * (result.threads > 1)}"
+    device = f"{result.hardware.name} ({result.hardware.model})"
+    return f"{result.workload.describe()} on {device}{threads if isinstance(result.hardware, CpuSpec) else ''}"
 
 
 def _against_plan(result: TuningResult) -> str:

@@ -20,7 +20,7 @@ from anatune.measure.builders import Limits
 from anatune.measure.gpu_runner import check_l2
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
-from anatune.search.base import DEFAULT_STRATEGY, Strategy, check_strategy
+from anatune.search.base import DEFAULT_STRATEGY, Strategy, check_start, check_strategy
 from anatune.tuning.interrupts import Interrupts
 from anatune.tuning.machine import check_gpu, check_machine, choose_threads
 from anatune.tuning.manifest import SOURCE, Manifest, read_manifest
@@ -88,6 +88,7 @@ def tune(
     device: int = 0,
     backend: str | None = None,
     manifest: str | Path | None = None,
+    start: str = "model",
 ) -> TuningResult:
     """Build, check and time schedules of `workload` on the present machine and return the fastest.
 
@@ -132,6 +133,9 @@ def tune(
     manifest : str or Path, optional
         GPUs: folder of kernels that ``anatune tune --build-only`` built elsewhere; they are measured in their order,
         `strategy` and `seed` do not count. Neither TVM nor a compiler is needed.
+    start : {"model", "paper"}
+        Where the strategy starts: from the model's ranking, or as it was published. The plan's first choice is measured
+        in any case. Sessions that differ in it are not resumed.
 
     Raises
     ------
@@ -149,7 +153,7 @@ def tune(
     session = TuningSession(
         workload, hw, trials=trials, strategy=strategy, records=records, threads=threads, seed=seed, resume=resume,
         progress=progress, limits=limits, budget_s=budget_s, template=template, l2=l2, device=device, backend=backend,
-        manifest=manifest,
+        manifest=manifest, start=start,
     )  # fmt: skip
     return session.run()
 
@@ -193,6 +197,7 @@ class TuningSession:
         device: int = 0,
         backend: str | None = None,
         manifest: str | Path | None = None,
+        start: str = "model",
         host: CpuSpec | GpuSpec | None = None,
         measurer: Callable[..., MeasurerLike] | None = None,
         program_key: Callable[[Schedule], Hashable] | None = None,
@@ -205,6 +210,7 @@ class TuningSession:
         self._workload = workload
         self._trials_wanted = _integer("trials", trials, 1, MOST_TRIALS)
         self._strategy_name = check_strategy(strategy)
+        self._start = check_start(start)
         self._seed = _integer("seed", seed, 0, 2**63 - 1)
         self._budget_s = _seconds("budget_s", budget_s)
         self._manifest: Manifest | None = None
@@ -217,7 +223,7 @@ class TuningSession:
         """What only GPU sessions have; sessions that differ in it are not resumed."""
         if isinstance(hw, GpuSpec):
             self._gpu = {"template": template or "gpu", "l2": check_l2(l2 or "flush")}
-            self._on = {"device": _integer("device", device, 0, 1023), "backend": backend}
+            self._on: dict[str, Any] = {"device": _integer("device", device, 0, 1023), "backend": backend}
             self._hardware: CpuSpec | GpuSpec = check_gpu(hw, host, device=device, backend=backend)
         elif l2 is not None or template not in (None, "cpu"):
             raise SpaceError(f"tune: l2 and template are for GPUs, and {hw.name} is none; leave them out")
@@ -291,7 +297,7 @@ class TuningSession:
         if self._manifest is not None:
             return source_of_manifest(self._manifest)
         return source_of_model(
-            self._workload, self._hardware, self._threads, self._template, self._strategy_name, self._seed
+            self._workload, self._hardware, self._threads, self._template, self._strategy_name, self._seed, self._start
         )
 
     def _take_up(self) -> list[Trial]:
@@ -305,6 +311,7 @@ class TuningSession:
             for one in self._store.sessions(*asked)
             if (type(one.hardware), one.hardware.model, one.hardware.arch) == (type(here), here.model, here.arch)
             and {name: one.settings.get(name) for name in self._gpu} == self._gpu
+            and one.settings.get("start", "model") == self._start
         ]
         found = next((one for one in reversed(same) if one.hardware == here), same[-1] if same else None)
         if found is None:
@@ -316,14 +323,23 @@ class TuningSession:
     def _new_session(self, store: RecordStore) -> Session:
         return store.new_session(
             self._workload, self._hardware, self._threads, self._strategy_name, self._seed,
-            {"trials": self._trials_wanted, **self._gpu, **self._provenance()},
+            {"trials": self._trials_wanted, "start": self._start, **self._gpu, **self._provenance()},
         )  # fmt: skip
 
     def _provenance(self) -> dict[str, Any]:
         """Return what a GPU's records have to say beside the environment."""
-        if self._manifest is None:
+        if not self._gpu:
             return {}
-        return {"compiler": self._manifest.compiler, "flags": list(self._manifest.flags), "built": "elsewhere"}
+        from anatune.codegen.nvrtc import FLAGS, compiler_version
+        from anatune.measure.detect_gpu import gpu_environment
+
+        built = self._manifest
+        return {
+            **gpu_environment(**self._on),
+            "built": "here" if built is None else "elsewhere",
+            "compiler": compiler_version() if built is None else built.compiler,
+            "flags": list(FLAGS if built is None else built.flags),
+        }
 
     def _replay(self, history: list[Trial]) -> None:
         """Go through what was measured before, as if it came back now."""

@@ -50,7 +50,13 @@ class Source(NamedTuple):
 
 
 def source_of_model(
-    workload: Workload, hardware: CpuSpec | GpuSpec, threads: int, template: str | None, strategy: str, seed: int
+    workload: Workload,
+    hardware: CpuSpec | GpuSpec,
+    threads: int,
+    template: str | None,
+    strategy: str,
+    seed: int,
+    start: str = "model",
 ) -> Source:
     """Rank and start a strategy.
 
@@ -91,7 +97,7 @@ def source_of_model(
         from anatune.measure.pool import Measurer
 
         measurer, key = Measurer, lowered_key
-    made = make_strategy(strategy, model, seed=seed, ranked=ranked)
+    made = make_strategy(strategy, model, seed=seed, start=start, ranked=ranked)
     return Source(made, model.space.schedule_of(ranked[0]), here, predicted, key, measurer)
 
 

@@ -65,11 +65,8 @@ def test_a_session_whose_kernels_are_emulated_as_they_are(state):
     assert result.best_trial.measurement.relative == min(trial.measurement.relative for trial in result.trials)
     one, trials = recorded(records)
     assert one.hardware == H200
-    assert {name: one.settings[name] for name in ("l2", "template", "trials")} == {
-        "l2": "warm",
-        "template": "gpu",
-        "trials": 3,
-    }
+    told = {"l2": "warm", "template": "gpu", "trials": 3, "gpu": "NVIDIA H200", "cuda_driver": 13000, "built": "here"}
+    assert {name: one.settings[name] for name in told} == told
     assert len(trials) == 3 + len(result.compare.contenders)
 
 
