@@ -14,14 +14,13 @@ import abc
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from anatune.core.factor import divisors
-from anatune.core.space_cpu import ORDER_LEVELS, CpuSpace
+from anatune.core.space_cpu import ORDER_LEVELS
 from anatune.search.table import TableModel, TableSpace
 
 __all__ = ["Knobs", "TableKnobs", "TileKnobs", "knobs_of"]
@@ -122,50 +121,57 @@ def _steps(num_knobs: int, hops: int) -> Integers:
     return flat
 
 
+class _Group(NamedTuple):
+    """The columns of a point that one coordinate of the space decides together, such as the tiling of an axis."""
+
+    columns: list[int]
+    derived: int
+    """Column that follows from the others of its axis (the outermost factor), -1 where none does."""
+    factors: list[int]
+    """Columns whose product with the derived one is the extent."""
+    extent: int
+    values: list[Integers]
+    """Column -> its sorted values."""
+    keys: Integers
+    """Of the rows of the table, sorted."""
+    order: Integers
+
+
 class TileKnobs(Knobs):
-    """Knobs of a GPU or CPU tile space."""
+    """Knobs of a tile space, whatever its template."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        space = self.space
-        self._columns = {name: at for at, name in enumerate(space.columns)}
-        names, places, values = [], [], []
-        self._axes: list[tuple[int, int, list[int], int]] = []
-        """Extent, column of the outermost factor, columns of the others, column of the pair (-1: none)."""
-        for axis in space.axes:
-            outer, *inner = (self._columns[f"{axis}.{level}"] for level in space.levels[axis])
-            pair = self._columns.get(f"pair.{axis}", -1)
-            self._axes.append((space.extents[axis], outer, inner, pair))
-            for column in inner:
-                names.append(space.columns[column])
-                places.append(column)
-                values.append(np.array(divisors(space.extents[axis]), dtype=np.int64))
-            if pair >= 0:
-                names.append(space.columns[pair])
-                places.append(pair)
-                values.append(np.unique(space.table(axis)[:, -1]))
-        for column, choices in self._choices():
-            names.append(space.columns[column])
-            places.append(column)
-            values.append(choices)
-        kept = [at for at, one in enumerate(values) if len(one) > 1]
-        self.names = tuple(names[at] for at in kept)
-        self._places = [places[at] for at in kept]
-        self._values = [values[at] for at in kept]
+        self.gene_radices = np.array(self.space.radices, dtype=np.int64)
+        self._base: Integers = self.space.decode(np.zeros((1, len(self.gene_radices)), dtype=np.int64))[0]
+        self._groups = [self._group(number) for number in range(len(self.gene_radices))]
+        free = [
+            (c, values)
+            for group in self._groups
+            for c, values in zip(group.columns, group.values, strict=True)
+            if c != group.derived
+        ]
+        self.names = tuple(self.space.columns[c] for c, _ in free)
+        self._places, self._values = [c for c, _ in free], [values for _, values in free]
         self.radices = np.array([len(one) for one in self._values], dtype=np.int64)
-        self.gene_radices = np.array(space.radices, dtype=np.int64)
-        self._tables: dict[str, tuple[Integers, Integers, Integers]] = {}
+        orders = [f"order.{level}" for level in ORDER_LEVELS]
+        self._orders = [c for c, name in enumerate(self.space.columns) if name in orders]
 
-    def _choices(self) -> list[tuple[int, Integers]]:
-        """Return (column, values) of everything that is no tiling."""
-        space = self.space
-        first = sum(len(space.levels[axis]) for axis in space.axes)
-        if isinstance(space, CpuSpace):
-            first += len(space.pairable)
-            return [(at, np.arange(r)) for at, r in enumerate(space.radices[len(space.axes) :], start=first)]
-        depths = [np.array(space.unroll_depths, dtype=np.int64)]
-        widths = [np.array(space.fetch_widths, dtype=np.int64) for _ in space.staged]
-        return list(enumerate([*depths, *widths], start=first))
+    def _group(self, number: int) -> _Group:
+        """Return the columns that a coordinate decides, and their choices."""
+        coordinates = np.zeros((int(self.gene_radices[number]), len(self.gene_radices)), dtype=np.int64)
+        coordinates[:, number] = np.arange(len(coordinates))
+        points = self.space.decode(coordinates)
+        columns = np.flatnonzero((points != points[0]).any(axis=0)).tolist()
+        table = np.ascontiguousarray(points[:, columns])
+        factors = [c for c in columns if not self.space.columns[c].startswith("pair.")]
+        product = points[:, factors].prod(axis=1)
+        is_tiling = len(factors) > 1 and bool((product == product[0]).all())
+        values = [np.unique(column) for column in table.T]
+        keys = _keys(table, values)
+        order = np.argsort(keys, kind="stable").astype(np.int64)
+        derived = factors[0] if is_tiling else -1
+        return _Group(columns, derived, factors[1:], int(product[0]), values, keys[order], order)
 
     def indices(self, points: Integers) -> Integers:
         """Return the number of each knob's value, (num_points, K)."""
@@ -180,21 +186,15 @@ class TileKnobs(Knobs):
         """Return (points, which of them are legal points of the space) for numbers of values, in range or not."""
         good: Booleans = np.asarray(((indices >= 0) & (indices < self.radices)).all(axis=1))
         inside = np.clip(indices, 0, self.radices - 1)
-        points = np.ones((len(indices), len(self.space.columns)), dtype=np.int64)
-        for at, choices in self._choices():
-            points[:, at] = choices[0]
-        for _, _, _, pair in self._axes:
-            if pair >= 0:
-                points[:, pair] = 0
+        points = np.repeat(self._base[None, :], len(indices), axis=0)
         for knob, (at, values) in enumerate(zip(self._places, self._values, strict=True)):
             points[:, at] = values[inside[:, knob]]
-        for axis, (extent, outer, inner, pair) in zip(self.space.axes, self._axes, strict=True):
-            product = points[:, inner].astype(np.float64).prod(axis=1)  # no overflow; exact below 2**53
-            whole = (product <= extent) & (extent % np.maximum(product, 1).astype(np.int64) == 0)
-            points[:, outer] = np.where(whole, extent // np.maximum(product, 1), 1).astype(np.int64)
-            good &= whole
-            if pair >= 0 and (points[:, pair] > 0).any():
-                good &= self._rows(axis, points[:, [outer, *inner, pair]]) >= 0
+        for group in self._groups:
+            if group.derived >= 0:
+                product = points[:, group.factors].astype(np.float64).prod(axis=1)  # no overflow; exact below 2**53
+                points[:, group.derived] = np.maximum(1, group.extent // np.minimum(product, 2.0**53).astype(np.int64))
+            if len(group.columns) > 1:
+                good &= self._rows(group, points) >= 0
         at_good = np.flatnonzero(good)
         if len(at_good):
             good[at_good] = self.model.check(points[at_good]) == 0
@@ -202,13 +202,7 @@ class TileKnobs(Knobs):
 
     def genes(self, points: Integers) -> Integers:
         """Return the genes of points, (num_points, G)."""
-        out = np.empty((len(points), len(self.gene_radices)), dtype=np.int64)
-        for number, (axis, (_, outer, inner, pair)) in enumerate(zip(self.space.axes, self._axes, strict=True)):
-            columns = [outer, *inner, pair] if pair >= 0 else [outer, *inner]
-            out[:, number] = self._rows(axis, points[:, columns])
-        for number, (column, choices) in enumerate(self._choices(), start=len(self._axes)):
-            out[:, number] = np.searchsorted(choices, points[:, column])
-        return out
+        return np.column_stack([self._rows(group, points) for group in self._groups]).astype(np.int64)
 
     def from_genes(self, genes: Integers) -> tuple[Integers, Booleans]:
         """Return (points, which of them are legal) for genes in range."""
@@ -216,35 +210,31 @@ class TileKnobs(Knobs):
         return points, self.model.check(points) == 0
 
     def values(self, points: Integers) -> Floats:
-        """Return the values that distances are taken of: the factors, and the numbers of the other choices."""
+        """Return the values that distances are taken of, (num_points, columns)."""
         out = points.astype(np.float64)
-        if isinstance(self.space, CpuSpace):  # an order is a name, no quantity: a difference is a difference
-            for level in ORDER_LEVELS:
-                out[:, self._columns[f"order.{level}"]] += 1.0
+        out[:, self._orders] += 1.0  # an order is a name, no quantity: the first is as far from the others as they are
         return out
 
-    def _rows(self, axis: str, rows: Integers) -> Integers:
-        """Return the number of each tiling in the axis's table, -1 where it is none."""
-        if axis not in self._tables:
-            table = self.space.table(axis)
-            biggest = table.max(axis=0) + 1
-            keys = _keys(table, biggest)
-            order = np.argsort(keys, kind="stable")
-            self._tables[axis] = (keys[order], order.astype(np.int64), biggest)
-        keys, order, biggest = self._tables[axis]
-        wanted = _keys(np.minimum(rows, biggest - 1), biggest)
-        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        found: Integers = np.where((keys[at] == wanted) & (rows < biggest).all(axis=1), order[at], -1)
+    @staticmethod
+    def _rows(group: _Group, points: Integers) -> Integers:
+        """Return the number of each point's choice in the table of a group, -1 where it is none."""
+        if not group.columns:
+            return np.zeros(len(points), dtype=np.int64)
+        wanted = _keys(points[:, group.columns], group.values)
+        at = np.minimum(np.searchsorted(group.keys, wanted), len(group.keys) - 1)
+        found: Integers = np.where(group.keys[at] == wanted, group.order[at], -1)
         return found
 
 
-def _keys(rows: Integers, radices: Integers) -> Any:
-    """Return one number for each row, different for different rows (floats where integers would overflow)."""
-    if np.prod(radices.astype(np.float64)) < 2.0**62:
-        weights = np.concatenate([np.cumprod(radices[::-1])[::-1][1:], [1]])
-        return rows @ weights
-    packed = np.ascontiguousarray(rows.astype(">i8"))
-    return packed.view(np.dtype((np.void, packed.shape[1] * 8))).reshape(-1)
+def _keys(rows: Integers, values: list[Integers]) -> Integers:
+    """Return one number for each row, different for different rows of known values; -1 where a value is unknown."""
+    keys = np.zeros(len(rows), dtype=np.int64)
+    is_known = np.ones(len(rows), dtype=np.bool_)
+    for column, known in zip(rows.T, values, strict=True):
+        at = np.minimum(np.searchsorted(known, column), len(known) - 1)
+        is_known &= known[at] == column
+        keys = keys * len(known) + at
+    return np.where(is_known, keys, -1)
 
 
 class TableKnobs(Knobs):

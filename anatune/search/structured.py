@@ -15,6 +15,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from anatune.core.space_cpu import CpuSpace
+from anatune.core.space_gpu import GpuSpace
 from anatune.search.points import Seen
 from anatune.search.sequence import SequenceStrategy
 from anatune.search.table import TableSpace
@@ -27,7 +28,8 @@ Floats = NDArray[np.float64]
 _CHUNK = 2048
 _BARREN = 12
 """Draws of a chunk without a new program after which the space counts as used up."""
-_ISSUING = ("fma_s", "issue_s", "latency_s", "load_s", "shared_s", "spill_s")
+_ARITHMETIC = ("fma_s", "mma_s")
+_ISSUING = (*_ARITHMETIC, "issue_s", "latency_s", "load_s", "shared_s", "spill_s")
 """Parts of a prediction that depend on the microkernel: their maximum is what it takes at best."""
 
 
@@ -91,6 +93,9 @@ class StructuredStrategy(SequenceStrategy):
         if isinstance(space, TableSpace):
             shuffled: Integers = space.points[rng.permutation(space.size)]
             return shuffled
+        if not isinstance(space, CpuSpace | GpuSpace):
+            drawn: Integers = space.sample_points(_CHUNK, int(rng.integers(1 << 31)))
+            return drawn
         genes = np.column_stack([rng.integers(0, radix, _CHUNK) for radix in space.radices])
         for number, axis in enumerate(space.axes):
             kernels, of_row = np.unique(self._kernel(space, axis), axis=0, return_inverse=True)
@@ -119,7 +124,7 @@ class StructuredStrategy(SequenceStrategy):
             return np.empty(0)
         columns = self._model.evaluate(points).columns
         parts = np.max([columns[name] for name in _ISSUING if name in columns], axis=0)
-        result: Floats = columns["fma_s"] / np.maximum(parts, 1e-30)
+        result: Floats = sum(columns[name] for name in _ARITHMETIC if name in columns) / np.maximum(parts, 1e-30)
         return result
 
     def _kernel_ids(self, points: Integers) -> Integers:

@@ -10,9 +10,13 @@ from anatune.errors import SpaceError, UnknownNameError
 from anatune.search.base import STRATEGIES, check_strategy, make_strategy
 from tests.naive_gpu import gpu
 
+MODEL = model(anatune.matmul(8, 8, 8), gpu("rtx3090"))
+
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(UnknownNameError, match=r"unknown strategy 'modle', expected one of model, random, grid"):
+    with pytest.raises(
+        UnknownNameError, match="unknown strategy 'modle', expected one of model, dgd, droplet, nose, .*grid"
+    ):
         check_strategy("modle")
 
 
@@ -31,14 +35,27 @@ def test_the_registry_cannot_be_changed_by_accident():
         STRATEGIES["mine"] = "mine:Mine"  # type: ignore[index]
 
 
-@pytest.mark.parametrize("name", ["random", "grid"])
+def test_unknown_starts_list_the_known_ones():
+    with pytest.raises(UnknownNameError, match="unknown start 'papers', expected one of model, paper"):
+        make_strategy("dgd", MODEL, start="papers")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_unknown_settings_are_refused(name):
+    with pytest.raises(SpaceError, match="strategy settings: .*widnow.*; expected some of: "):
+        make_strategy(name, MODEL, options={"widnow": 3})
+
+
+def test_settings_are_checked():
+    with pytest.raises(SpaceError, match="Expected `int` >= 1"):
+        make_strategy("dgd", MODEL, options={"window": 0})
+    with pytest.raises(SpaceError, match="Invalid enum value 'ucp'"):
+        make_strategy("bayes", MODEL, options={"acquisition": "ucp"})
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_spaces_of_gpus(name):
     made = model(anatune.matmul(32, 32, 32), gpu("rtx3090"))
     asked = make_strategy(name, made).ask(5)
-    assert len({schedule.key for schedule in asked}) == 5
+    assert len({schedule.key for schedule in asked}) == len(asked) >= 1
     assert all(made.check(made.space.point_of(schedule)[None, :])[0] == 0 for schedule in asked)
-
-
-def test_the_model_strategy_is_for_cpus():
-    with pytest.raises(SpaceError, match="CPU spaces only"):
-        make_strategy("model", model(anatune.matmul(8, 8, 8), gpu("rtx3090")))
