@@ -8,9 +8,10 @@ import msgspec
 
 from anatune.codegen.build_cache import compile_kernel
 from anatune.codegen.cuda_kernel import CudaKernel
-from anatune.codegen.gpu_nest import TEMPLATES, GpuNest
+from anatune.codegen.gpu_nest import GpuNest
 from anatune.codegen.nvrtc import Cubin
 from anatune.core.schedule import Schedule
+from anatune.core.space_pipelined import CUDA_CORES
 from anatune.errors import AnatuneError
 
 __all__ = ["GpuFacts", "compile_entry", "compile_facts", "facts_of", "inspect_gpu", "program_key"]
@@ -76,7 +77,7 @@ def program_key(schedule: Schedule) -> str:
 
     Schedules that cannot be lowered have keys of their own.
     """
-    if schedule.template not in TEMPLATES:
+    if schedule.template not in CUDA_CORES:
         return schedule.key
     try:
         nest = GpuNest(schedule)

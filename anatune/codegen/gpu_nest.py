@@ -16,15 +16,14 @@ from typing import NamedTuple
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS
+from anatune.core.space_pipelined import CUDA_CORES
 from anatune.core.workload import DTYPE_BYTES, Access
 from anatune.errors import BuildError, SpaceError
 
-__all__ = ["MOST_STAGES", "TEMPLATES", "GpuNest", "Tile", "gpu_nest_of"]
+__all__ = ["MOST_STAGES", "GpuNest", "Tile", "gpu_nest_of"]
 
 MOST_STAGES = 4
 """Most shared-memory buffers of the staging pipeline."""
-TEMPLATES = ("gpu", "gpu_pipelined")
-"""Templates of CUDA cores; the first has neither pipeline nor padded rows."""
 _VECTOR_BYTES = 16
 """Widest load or store of a thread."""
 _MOST_ELEMENTS = 2**31 - 1
@@ -105,9 +104,9 @@ class GpuNest:
 
     def __init__(self, schedule: Schedule) -> None:
         hardware = schedule.hardware
-        if not isinstance(hardware, GpuSpec) or schedule.template not in TEMPLATES:
+        if not isinstance(hardware, GpuSpec) or schedule.template not in CUDA_CORES:
             raise SpaceError(
-                f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and {' or '.join(TEMPLATES)}"
+                f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and {' or '.join(CUDA_CORES)}"
             )
         self.schedule = schedule
         self.workload = schedule.workload
@@ -124,7 +123,7 @@ class GpuNest:
                 )
         self.stages = self._option("stages", 1, MOST_STAGES)
         self.pad = self._option("pad", 0, 64)
-        known = ("stages", "pad") if schedule.template == TEMPLATES[1] else ()
+        known = ("stages", "pad") if schedule.template == CUDA_CORES[1] else ()
         unknown = sorted(set(schedule.options) - set(known))
         if unknown:
             raise SpaceError(

@@ -26,8 +26,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     workload, hardware
         What is computed, and on which device the choice was made.
     template : str
-        "gpu" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "gpu_tensorcore" (block, warp, mma, lanes |
-        stage, mma, lanes) or "cpu" (cache and register tiles).
+        "gpu" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "gpu_pipelined" (the same with a staging
+        pipeline), "gpu_tensorcore" (block, warp, mma, lanes | stage, mma, lanes) or "cpu" (cache and register tiles).
     tiles : dict of str to tuple of int
         Axis -> factors from the outermost to the innermost loop; each product is the axis's extent. Tensor cores: fused
         index ("m", "n", "k") -> factors; each product is the extent or, at a guarded edge, more.
@@ -37,7 +37,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     vector : dict of str to int
         Staged tensor -> elements a thread fetches at once (GPU).
     options : dict
-        What only the CPU template has: loop order, packing, parallel loop, second microkernel.
+        What only some templates have. CPU: loop order, packing, parallel loop, second microkernel. Pipelined GPU:
+        stages (shared-memory buffers) and pad (elements between the rows of staged tiles).
     """
 
     workload: Workload

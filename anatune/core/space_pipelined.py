@@ -18,8 +18,10 @@ from anatune.core.space_gpu import MAX_FETCH_BYTES, GpuSpace, LegalityCheck
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 
-__all__ = ["PipelinedSpace", "pads", "stage_counts"]
+__all__ = ["CUDA_CORES", "PipelinedSpace", "pads", "stage_counts"]
 
+CUDA_CORES = (GpuSpace.template, "gpu_pipelined")
+"""Templates whose arithmetic runs on CUDA cores."""
 _ASYNC_SINCE = 80
 """Compute capability, times ten, that copies from global to shared memory beside the arithmetic (cp.async)."""
 
@@ -46,7 +48,7 @@ class PipelinedSpace(GpuSpace):
         The device is none of NVIDIA's, or the workload has nothing to stage.
     """
 
-    template = "gpu_pipelined"
+    template = CUDA_CORES[1]
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         super().__init__(workload, hardware, is_legal)

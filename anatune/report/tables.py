@@ -13,6 +13,7 @@ from anatune.core.space_cpu import SPATIAL_LEVELS as CPU_SPATIAL
 from anatune.core.space_cpu import WINDOW_LEVELS as CPU_WINDOW
 from anatune.core.space_gpu import REDUCTION_LEVELS as GPU_REDUCTION
 from anatune.core.space_gpu import SPATIAL_LEVELS as GPU_SPATIAL
+from anatune.core.space_pipelined import CUDA_CORES
 from anatune.core.space_tensorcore import LEVELS as TENSOR_CORE_LEVELS
 from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
 from anatune.model.plan import Plan
@@ -35,7 +36,7 @@ __all__ = [
 LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
 _TENSOR_DTYPE = {"float32": "tf32"}
 _LEVELS: dict[str, dict[int, tuple[str, ...]]] = {
-    "gpu": {len(levels): levels for levels in (GPU_SPATIAL, GPU_REDUCTION)},
+    **{one: {len(levels): levels for levels in (GPU_SPATIAL, GPU_REDUCTION)} for one in CUDA_CORES},
     TENSOR_CORES: {len(levels): levels for levels in TENSOR_CORE_LEVELS.values()},
     "cpu": {len(levels): levels for levels in (CPU_SPATIAL, CPU_REDUCTION, CPU_WINDOW)},
 }
