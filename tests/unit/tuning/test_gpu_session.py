@@ -2,6 +2,9 @@
 
 import functools
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -106,6 +109,32 @@ def test_build_here_and_measure_there(state):
     assert one.settings["compiler"] == made.compiler
     again = session(manifest=moved, measurer=None, records=records, trials=64, resume=True).run()
     assert (again.num_resumed, len(again.trials)) == (3, 3)
+
+
+def test_where_a_manifest_is_measured_neither_tvm_nor_numba_is_needed(state):
+    folder = state / "kernels"
+    build_manifest(WORKLOAD, H200, folder, trials=2, builds=functools.partial(build_schedules, **BUILT))
+    for name in ("tvm", "numba", "pandas"):
+        (state / "blocked" / name).mkdir(parents=True)
+        (state / "blocked" / name / "__init__.py").write_text("raise ImportError('not here')")
+    repository = Path(anatune.__file__).parents[1]
+    path = os.pathsep.join([str(state / "blocked"), str(repository), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "anatune", "tune", "--manifest", folder, "--backend", BACKEND),
+            *("--records", state / "r.sqlite", "--output", state / "best.json", "--l2", "warm"),
+        ],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=state,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 trials" in done.stdout
+    assert "h200 (NVIDIA H200 SXM)" in done.stdout
+    assert (state / "best.json").exists()
+    assert {trial.measurement.outcome for trial in recorded(state / "r.sqlite")[1]} == {Outcome.OK}
 
 
 def test_damaged_manifests_are_one_line(state):
