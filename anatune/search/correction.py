@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_solve, solve_triangular
 
 __all__ = ["Batch", "Correction"]
 
@@ -149,8 +150,11 @@ class Correction(Generic[_F]):
         residuals = np.array([values[number] for number in known.tolist()])
         middle = float(np.median(residuals))
         residuals = np.clip(residuals - middle, -self._clip, self._clip)
-        inside = self._covariance[np.ix_(known, known)]
-        both = np.linalg.solve(inside, np.column_stack([residuals, np.ones(len(known))]))
+        right = np.column_stack([residuals, np.ones(len(known))])
+        if len(known) == size:
+            both = cho_solve((self.factor, True), right, check_finite=False)
+        else:
+            both = np.linalg.solve(self._covariance[np.ix_(known, known)], right)
         mean = float(both[:, 0].sum() / both[:, 1].sum())  # generalised least squares
         weights = both[:, 0] - mean * both[:, 1]
         full = self._covariance[:size, known] @ weights
@@ -162,4 +166,4 @@ def _solve_lower(factor: Floats, right: Floats) -> Floats:
     """Solve L x = b for a lower triangular L."""
     if not len(right):
         return right.copy()
-    return np.asarray(np.linalg.solve(factor, right), dtype=np.float64)
+    return np.asarray(solve_triangular(factor, right, lower=True, check_finite=False), dtype=np.float64)

@@ -100,13 +100,14 @@ class _Similarity(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    """Makes features comparable: less the mean, over the standard deviation of the first candidates."""
+    """Makes the features that vary comparable: less the mean, over the standard deviation of the first candidates."""
 
+    varies: NDArray[np.bool_]
     mean: Floats
     factor: Floats
 
     def apply(self, values: Floats) -> _Features:
-        scaled = (values - self.mean) * self.factor
+        scaled = (values[:, self.varies] - self.mean) * self.factor
         return _Features(scaled, 0.5 * np.square(scaled).sum(axis=1))
 
 
@@ -288,17 +289,16 @@ class LearnedStrategy:
 
     def _empty(self) -> _Features:
         assert self._scale is not None
-        return self._scale.apply(np.empty((0, len(self._scale.mean))))
+        return self._scale.apply(np.empty((0, len(self._scale.varies))))
 
 
 def _scale_of(values: Floats, names: tuple[str, ...], options: LearnedOptions) -> _Scale:
     """Return the scale at which two typical points are 1 / `options.length` apart."""
-    mean, std = values.mean(axis=0), values.std(axis=0)
+    std = values.std(axis=0)
     varies = std > 1e-9
     weight = np.where([name.startswith("knob_") for name in names], options.knob_weight, 1.0)
-    count = max(1, int(varies.sum()))
-    factor = np.where(varies, weight / np.where(varies, std, 1.0), 0.0) / (math.sqrt(count) * options.length)
-    return _Scale(mean, factor)
+    factor = weight[varies] / (std[varies] * math.sqrt(max(1, int(varies.sum()))) * options.length)
+    return _Scale(varies, values[:, varies].mean(axis=0), factor)
 
 
 def model_strategy(model: Any, **settings: Any) -> ModelStrategy | LearnedStrategy:
