@@ -10,8 +10,9 @@ import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -129,7 +130,7 @@ def build_manifest(
     seed: int = 0,
     limits: Limits | None = None,
     progress: Callable[[int, int, int], None] | None = None,
-    builds: Callable[..., object] = build_schedules,
+    builds: Callable[..., Iterable[Any]] = build_schedules,
 ) -> Manifest:
     """Build the plan's first schedules and write them with a manifest into `folder`; no GPU is needed.
 
@@ -187,7 +188,7 @@ def build_manifest(
     reference: GpuArtifact | None = None
     built: dict[str, Built] = {}
     failed = 0
-    for one in builds(schedules, hardware, path, limits=limits):  # type: ignore[attr-defined]
+    for one in builds(schedules, hardware, path, limits=limits):
         if isinstance(one, GpuArtifact):
             reference = one
             continue

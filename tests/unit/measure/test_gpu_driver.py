@@ -11,8 +11,9 @@ from anatune.codegen.cuda_kernel import CudaKernel
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 from anatune.measure import gpu_backends
 from anatune.measure.emulator import compiler
-from anatune.measure.gpu_backends import CudaBindings, KernelFaultError, LostDeviceError, PyCuda, make_backend
+from anatune.measure.gpu_backends import CudaBindings, KernelFaultError, LostDeviceError, make_backend
 from anatune.measure.gpu_driver import open_device
+from anatune.measure.gpu_pycuda import PyCuda
 from tests.unit.measure.fake_cuda import H200, FakeCuda, image_of
 
 KERNEL = CudaKernel(

@@ -137,6 +137,17 @@ def test_resources(tmp_path):
         read_image(artifact)
 
 
+def test_fills():
+    from anatune.measure.gpu_runner import fill_bytes
+
+    assert [fill_bytes(dtype) for dtype in ("float32", "bfloat16", "int8", "int32")] == [
+        (0xFF,),
+        (0xFF,),
+        (0x55, 0xAA),
+        (0x55, 0xAA),
+    ]
+
+
 def test_wrong_arguments():
     with pytest.raises(SpaceError, match="l2 is 'cold', expected 'flush' or 'warm'"):
         measurer(l2="cold")
