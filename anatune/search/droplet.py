@@ -30,15 +30,15 @@ class DropletOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     significance : float
         Of the t-test that a neighbour must pass to become the candidate; 1: the better mean is enough. Source:
         [Droplet24] Sec. 3.3: 0.05.
-    batch : int
-        Points that are measured before the search decides whether to move. Source: the code of [Droplet24]: 16, or the
-        number of CPU cores if that is more.
+    batch : int, optional
+        Points that are measured before the search decides whether to move. Left out: 16 as published (Source: the code
+        of [Droplet24]: 16, or the number of CPU cores if that is more), 4 where the model puts the neighbours in order.
     most_failed : int
         Batches in a row without any valid program after which the search stops. Source: the code of [Droplet24]: 3.
     """
 
     significance: Annotated[float, Meta(gt=0, le=1)] = 0.05
-    batch: Annotated[int, Meta(ge=1)] = 16
+    batch: Annotated[int, Meta(ge=1)] | None = None
     most_failed: Annotated[int, Meta(ge=1)] = 3
 
 
@@ -96,12 +96,13 @@ class DropletStrategy(StepwiseStrategy):
     ) -> Generator[Integers, list[Answer], tuple[Integers, Answer] | None]:
         """Measure the neighbourhood batch by batch; return the best of the first batch with a faster point."""
         options: DropletOptions = self.options
+        batch = options.batch or (16 if self.as_published else 4)
         queue = self._unknown(self.knobs.neighbours(now, 1))
         failed = 0
-        for first in range(0, len(queue), options.batch):
-            points = queue[first : first + options.batch]
-            if len(points) < options.batch and last is not None:
-                points = self._speculate(points, last, now)
+        for first in range(0, len(queue), batch):
+            points = queue[first : first + batch]
+            if len(points) < batch and last is not None:
+                points = self._speculate(points, last, now, batch)
             answers = yield points
             good = [(one.cost, at) for at, one in enumerate(answers) if one.cost is not None]
             failed = 0 if good else failed + 1
@@ -119,7 +120,7 @@ class DropletStrategy(StepwiseStrategy):
             points = points[np.argsort(self.model.times(points)[0], kind="stable")]
         return self.new_among(points)
 
-    def _speculate(self, points: Integers, last: Integers, now: Integers) -> Integers:
+    def _speculate(self, points: Integers, last: Integers, now: Integers, batch: int) -> Integers:
         """Fill a batch with the neighbourhood of the point that repeats the last change."""
         centre = self.knobs.beyond(last, now)
         if centre is None:
@@ -127,7 +128,7 @@ class DropletStrategy(StepwiseStrategy):
         more = self._unknown(np.concatenate([centre[None, :], self.knobs.neighbours(centre, 1)]))
         known = {self.program(point) for point in points}
         kept = [at for at, point in enumerate(more) if self.program(point) not in known]
-        return np.concatenate([points, more[kept[: self.options.batch - len(points)]]])
+        return np.concatenate([points, more[kept[: batch - len(points)]]])
 
 
 def is_faster(one: Answer, other: Answer, significance: float) -> bool:

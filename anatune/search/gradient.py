@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from anatune.search.heredity import distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 from anatune.search.surrogate import Surrogate
 
@@ -80,7 +81,7 @@ class GradientStrategy(StepwiseStrategy):
         on_model = not self.as_published
         self._surrogate = Surrogate(self.knobs, "all" if on_model else "analytical", on_model=on_model)
         if self.as_published:
-            yield from self._measure(np.unique(self.draw(options.num_random, 0), axis=0))
+            yield from self._measure(distinct(self.draw(options.num_random, 0)))
         for base in self._bases():
             yield from self._descend(base)
 

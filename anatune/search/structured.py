@@ -52,7 +52,7 @@ class StructuredStrategy(SequenceStrategy):
     """Random draws from the structured space; learns nothing from trials.
 
     As published: a microkernel uniformly, then a tiling uniformly. From the model's ranking: its first point; then a
-    microkernel uniformly, and the best predicted of several tilings.
+    turn of all microkernels that were drawn, each with the best predicted of several tilings, best predicted first.
 
     Deviates: the model says which microkernels are good, not a run of each of them ([TACO22] measures them offline);
     on a GPU the microkernel is a thread's register tile. Tilings are drawn from the space's levels, whose loop orders
@@ -158,7 +158,9 @@ class StructuredStrategy(SequenceStrategy):
             order = np.lexsort((times, turns // self._options.choices, ids))
             points, ids = points[order], ids[order]
             turns = _occurrence(ids)
-            points, ids, turns = (part[turns % self._options.choices == 0] for part in (points, ids, turns))
+            kept = turns % self._options.choices == 0
+            points, turns = points[kept], turns[kept]
+            return points[np.lexsort((self._model.times(points)[0], turns))]
         return points[np.lexsort((ids, turns))]
 
 

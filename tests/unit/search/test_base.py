@@ -15,7 +15,7 @@ MODEL = model(anatune.matmul(8, 8, 8), gpu("rtx3090"))
 
 def test_unknown_names_list_the_known_ones():
     with pytest.raises(
-        UnknownNameError, match="unknown strategy 'modle', expected one of model, dgd, droplet, nose, .*grid"
+        UnknownNameError, match=r"unknown strategy 'modle', expected one of model, dgd, .*grid"
     ):
         check_strategy("modle")
 
@@ -42,7 +42,7 @@ def test_unknown_starts_list_the_known_ones():
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_unknown_settings_are_refused(name):
-    with pytest.raises(SpaceError, match="strategy settings: .*widnow.*; expected some of: "):
+    with pytest.raises(SpaceError, match=r"strategy settings: .*widnow.*; expected some of: "):
         make_strategy(name, MODEL, options={"widnow": 3})
 
 
