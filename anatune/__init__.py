@@ -30,6 +30,7 @@ _PUBLIC = {
     "plan": "anatune.api",
     "predict": "anatune.api",
     "Plan": "anatune.api",
+    "prune": "anatune.api",
     "tune": "anatune.tuning.session",
     "TuningResult": "anatune.tuning.result",
     **dict.fromkeys(("build", "inspect", "verify", "Verification"), "anatune.measure.verify"),

@@ -21,6 +21,7 @@ from anatune.model.corrected import SHORTLIST, CorrectedModel
 from anatune.model.corrections import AUTO, NONE, find_correction, named_correction
 from anatune.model.evaluation import Progress
 from anatune.model.plan import AppliedCorrection, Plan, prediction_row
+from anatune.model.pruning import CandidateSubset, SpaceSubset, Subset
 from anatune.model.templates import make_model
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from anatune.model.gpu_model import GpuModel
     from anatune.model.tensorcore_model import TensorCoreModel
 
-__all__ = ["Plan", "hardware", "plan", "predict", "space"]
+__all__ = ["Plan", "hardware", "plan", "predict", "prune", "space"]
 
 MOST_SCHEDULES = 10_000
 """Most schedules that one plan returns."""
@@ -304,3 +305,65 @@ def predict(
     chosen = model(workload, hardware)  # no schedules: no rows, but the columns
     empty = np.array([chosen.space.point_of(chosen.space.schedule({}))], dtype=np.int64)
     return pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(empty)]).iloc[:0]
+
+
+def prune(
+    workload: Workload,
+    hardware: GpuSpec | CpuSpec,
+    keep: float = 0.01,
+    *,
+    template: str | None = None,
+    candidates: Iterable[Schedule] | None = None,
+    time_limit_s: float | None = None,
+    correction: str | Path = AUTO,
+) -> Subset:
+    """Return the schedules that deserve a run: the first of the predicted order, for a tuner of one's own.
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    keep : float or int
+        A float: share of the legal schedules, above 0 and below 1. An integer: how many. CPU schedules that describe
+        the same loop nest are listed once, so fewer than that share of all come.
+    template : str, optional
+        As in `plan`.
+    candidates : iterable of Schedule, optional
+        Rank only these, of any templates, instead of a space.
+    time_limit_s : float, optional
+        Of the search; the order then ends after at most 10,000 schedules.
+    correction : "auto", "none", or str or Path
+        As in `plan`. It chooses among the first of the analytical order, four times as many as are kept (at least 64).
+        Beyond 20,000 kept schedules the analytical order says which, and the correction orders them as they are read.
+
+    Returns
+    -------
+    Subset
+        An iterable of schedules, best first, computed as it is read: of a space of 10^10 points only the beginning is
+        ever ranked. ``explain(schedule)`` says why one is kept or not, ``keeps(schedule)`` whether; beyond 20,000 kept
+        schedules both go by the time that a sample of the space suggests for the last one. ``num_kept``, ``num_legal``.
+
+    Raises
+    ------
+    SpaceError
+        `keep` or `time_limit_s` is no such number, a candidate is no Schedule of the workload, the template does not
+        apply.
+    UnknownNameError, ModelVersionError, MissingDependencyError
+        The correction that was named does not exist, does not fit, or needs a package that is not installed.
+    """
+    if time_limit_s is not None:
+        number = isinstance(time_limit_s, int | float) and not isinstance(time_limit_s, bool)
+        if not number or not time_limit_s > 0:
+            raise SpaceError(f"prune: time_limit_s is {time_limit_s!r}, expected a number > 0 or None")
+
+    def model_of(name: str | None) -> Any:
+        chosen = model(workload, hardware, name)
+        saved = find_correction(hardware, chosen.space.template, correction)
+        return chosen if saved is None else CorrectedModel(chosen, saved.model)
+
+    if candidates is None:
+        return SpaceSubset(model_of(template), keep, time_limit_s=time_limit_s)
+    if isinstance(candidates, Schedule) or not isinstance(candidates, Iterable):
+        raise SpaceError(f"prune: candidates is {candidates!r:.60}, expected a list of Schedule objects")
+    model(workload, hardware)  # whatever is wrong with the arguments
+    return CandidateSubset(workload, hardware, keep, list(candidates), model_of)
