@@ -21,7 +21,6 @@ from anatune.model.corrected import SHORTLIST, CorrectedModel
 from anatune.model.corrections import AUTO, NONE, find_correction, named_correction
 from anatune.model.evaluation import Progress
 from anatune.model.plan import AppliedCorrection, Plan, prediction_row
-from anatune.model.pruning import CandidateSubset, SpaceSubset, Subset
 from anatune.model.templates import make_model
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from anatune.model.cpu_model import CpuModel
     from anatune.model.gpu_model import GpuModel
+    from anatune.model.pruning import Subset
     from anatune.model.tensorcore_model import TensorCoreModel
 
 __all__ = ["Plan", "hardware", "plan", "predict", "prune", "space"]
@@ -351,6 +351,8 @@ def prune(
     UnknownNameError, ModelVersionError, MissingDependencyError
         The correction that was named does not exist, does not fit, or needs a package that is not installed.
     """
+    from anatune.model.pruning import CandidateSubset, SpaceSubset  # numba: not where kernels are only measured
+
     if time_limit_s is not None:
         number = isinstance(time_limit_s, int | float) and not isinstance(time_limit_s, bool)
         if not number or not time_limit_s > 0:

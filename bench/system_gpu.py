@@ -121,9 +121,9 @@ def operands_dtype(dtype: str) -> str:
     return "float32" if dtype == "tfloat32" else dtype
 
 
-def template_of(dtype: str) -> str | None:
-    """Return the template of schedules for a dtype; None: the default."""
-    return None if dtype == "float32" else _TENSOR_CORES
+def template_of(dtype: str) -> str:
+    """Return the template of schedules for a dtype."""
+    return "gpu_pipelined" if dtype == "float32" else _TENSOR_CORES
 
 
 def first_choice(layer: Layer, dtype: str, spec: GpuSpec) -> Schedule:

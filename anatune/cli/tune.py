@@ -117,7 +117,7 @@ def tune(
     template: Annotated[
         str | None,
         typer.Option(
-            "--template", metavar="NAME", callback=check_template, help="GPUs: cuda (default), pipelined or tensorcore."
+            "--template", metavar="NAME", callback=check_template, help="GPUs: pipelined (default), cuda or tensorcore."
         ),
     ] = None,
     l2: Annotated[

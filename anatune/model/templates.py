@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from anatune.model.gpu_model import GpuModel
     from anatune.model.tensorcore_model import TensorCoreModel
 
-__all__ = ["make_model"]
+__all__ = ["make_model", "tuning_template"]
+
+
+def tuning_template(workload: Workload, hardware: GpuSpec | CpuSpec) -> str:
+    """Return the template that is tuned where nobody asks for one: with a staging pipeline wherever there can be one.
+
+    It holds all schedules of the template "gpu"; arithmetic stays what the workload's dtype says, so tensor cores,
+    which would round float32, have to be asked for.
+    """
+    if isinstance(hardware, CpuSpec):
+        return "cpu"
+    staged = bool(workload.reduction_axes)
+    return "gpu_pipelined" if staged and hardware.arch.startswith("sm_") else "gpu"
 
 
 def make_model(

@@ -25,7 +25,7 @@ from anatune.core.workload import Workload
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
 from anatune.measure.builders import Limits
 from anatune.measure.gpu_pool import Built, build_schedules
-from anatune.model.templates import make_model
+from anatune.model.templates import make_model, tuning_template
 from anatune.records.schema import schedule_of, schedule_text
 
 __all__ = ["MANIFEST", "Manifest", "ManifestEntry", "ManifestStrategy", "build_manifest", "read_manifest"]
@@ -145,8 +145,8 @@ def build_manifest(
         Made; its manifest is replaced.
     trials : int
         How many schedules.
-    template : {"gpu", "gpu_tensorcore"}, optional
-        What the schedules look like.
+    template : {"gpu", "gpu_pipelined", "gpu_tensorcore"}, optional
+        What the schedules look like; by default as `tune` chooses.
     seed : int
         Of the operands.
     limits
@@ -175,7 +175,7 @@ def build_manifest(
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
     check_arch(hardware.arch)
     compiler = compiler_version()
-    model = make_model(workload, hardware, template)
+    model = make_model(workload, hardware, template or tuning_template(workload, hardware))
     points = model.rank(trials, None, distinct=True).points
     if not len(points):
         raise SpaceError(f"{workload.describe()} on {hardware.name}: no schedule is legal; `anatune plan` says why")

@@ -18,6 +18,7 @@ from anatune.core.workload import Workload
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.builders import Limits
 from anatune.measure.gpu_runner import check_l2
+from anatune.model.templates import tuning_template
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
 from anatune.search.base import DEFAULT_STRATEGY, Strategy, check_start, check_strategy
@@ -121,8 +122,8 @@ def tune(
         Time and memory of one schedule.
     budget_s : float, optional
         Ask for nothing new after this many seconds.
-    template : {"gpu", "gpu_tensorcore"}, optional
-        What a GPU's schedules look like; CUDA cores by default.
+    template : {"gpu", "gpu_pipelined", "gpu_tensorcore"}, optional
+        What a GPU's schedules look like; CUDA cores, with a staging pipeline where there can be one, by default.
     l2 : {"flush", "warm"}, optional
         GPUs: whether the L2 cache holds nothing of the operands when a launch begins (the default), or what the launch
         before left there.
@@ -218,11 +219,13 @@ class TuningSession:
             self._manifest = _fitting(read_manifest(manifest), workload, hw)
             self._strategy_name, self._seed, template = SOURCE, self._manifest.seed, self._manifest.template
             self._trials_wanted = min(self._trials_wanted, len(self._manifest.entries))
+        if isinstance(hw, GpuSpec):
+            template = template or tuning_template(workload, hw)
         self._template = template
         self._gpu: dict[str, Any] = {}
         """What only GPU sessions have; sessions that differ in it are not resumed."""
         if isinstance(hw, GpuSpec):
-            self._gpu = {"template": template or "gpu", "l2": check_l2(l2 or "flush")}
+            self._gpu = {"template": template, "l2": check_l2(l2 or "flush")}
             self._on: dict[str, Any] = {"device": _integer("device", device, 0, 1023), "backend": backend}
             self._hardware: CpuSpec | GpuSpec = check_gpu(hw, host, device=device, backend=backend)
         elif l2 is not None or template not in (None, "cpu"):

@@ -68,7 +68,14 @@ def test_a_session_whose_kernels_are_emulated_as_they_are(state):
     assert result.best_trial.measurement.relative == min(trial.measurement.relative for trial in result.trials)
     one, trials = recorded(records)
     assert one.hardware == H200
-    told = {"l2": "warm", "template": "gpu", "trials": 3, "gpu": "NVIDIA H200", "cuda_driver": 13000, "built": "here"}
+    told = {
+        "l2": "warm",
+        "template": "gpu_pipelined",
+        "trials": 3,
+        "gpu": "NVIDIA H200",
+        "cuda_driver": 13000,
+        "built": "here",
+    }
     assert {name: one.settings[name] for name in told} == told
     assert len(trials) == 3 + len(result.compare.contenders)
 
@@ -95,7 +102,7 @@ def test_build_here_and_measure_there(state):
     told = []
     made = build_manifest(WORKLOAD, H200, folder, trials=3, builds=build, progress=lambda *now: told.append(now))
     assert told[-1] == (3, 0, 3)
-    assert made.template == "gpu"
+    assert made.template == "gpu_pipelined"
     assert {Path(entry.artifact.image).name for entry in made.entries} <= {path.name for path in folder.iterdir()}
     moved = folder.rename(state / "elsewhere")
     records = state / "r.sqlite"
