@@ -27,7 +27,7 @@ KERNELS = {
 MODELS = ("plain", "corrected", "lowo", "lodo")
 """What can be scored. plain: the analytical model. corrected: what a user gets, the shipped corrections; a group that
 one was trained on is scored by a model like it that has not seen the workload (CLBlast: the device). lowo, lodo: fitted
-on the other workloads of the same table and device; on the other devices of the same kind of kernels."""
+on the other workloads of the same kernels and device; on the other devices of the same kind of kernels."""
 
 
 def features_of(group: Any) -> FeatureTable:
@@ -62,7 +62,7 @@ def corrected_times(groups: Sequence[Any], model: str, progress: Callable[[], No
         if group.kind == "tophub" or (model == "corrected" and shipped_correction(group.hardware, kernels) is None):
             continue
         key = (kernels,) if model == "lodo" or (model == "corrected" and _holdout(group) == "device") else ()
-        families.setdefault(key or (kernels, group.table, group.device), []).append(at)
+        families.setdefault(key or (kernels, group.device), []).append(at)
     for key, members in families.items():
         some = [measured_of(groups[at]) for at in members]
         if model == "corrected":

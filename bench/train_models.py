@@ -54,16 +54,17 @@ def measures(group: Any, predicted: Any, legal: Any) -> tuple[float, float, floa
 
 
 def report(groups: Sequence[Any], measured: Sequence[Measured], corrected: Sequence[Any]) -> dict[str, Any]:
-    """Return plain and corrected medians over the groups, all together and for each device."""
+    """Return plain and corrected medians over the groups, all together and for each table and device."""
     out: dict[str, Any] = {}
-    for device in ("all", *dict.fromkeys(group.device for group in groups)):
+    places = {"all": groups} | {place: [g for g in groups if _place(g) == place] for place in map(_place, groups)}
+    for place, chosen in places.items():
         rows: dict[str, list[tuple[float, float, float]]] = {"plain": [], "corrected": []}
         for group, one, times in zip(groups, measured, corrected, strict=True):
-            if times is not None and device in ("all", group.device):
+            if times is not None and any(group is one_of for one_of in chosen):
                 legal = one.table.rule == 0
                 rows["plain"].append(measures(group, one.table.time_s, legal))
                 rows["corrected"].append(measures(group, times, legal))
-        out[device] = {
+        out[place] = {
             kind: {
                 name: round(quantile([row[at] for row in some], 0.5), 4)
                 for at, name in enumerate(("spearman", "top1_regret", "top8_regret"))
@@ -71,6 +72,10 @@ def report(groups: Sequence[Any], measured: Sequence[Measured], corrected: Seque
             for kind, some in rows.items()
         } | {"num_workloads": len(rows["plain"])}
     return out
+
+
+def _place(group: Any) -> str:
+    return f"{group.table}, {group.device}"
 
 
 def is_better(found: dict[str, Any]) -> bool:
@@ -127,7 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = ResidualOptions(group_rows=5000) if by_vendor else ResidualOptions()
         by = "device" if by_vendor else "workload"
         found = report(own, measured, cross_fit(measured, by, settings))
-        better = all(is_better(found[device]) for device in found if device != "all") and is_better(found["all"])
+        better = all(is_better(part) for part in found.values())
+        for place, part in found.items():
+            print(f"    {place}: {part}", flush=True)
         print(
             f"{kernels} on {where}, leave-one-{by}-out: {found['all']} {'shipped' if better else 'NOT shipped'}",
             flush=True,
