@@ -315,6 +315,7 @@ def prune(
     template: str | None = None,
     candidates: Iterable[Schedule] | None = None,
     time_limit_s: float | None = None,
+    distinct: bool = False,
     correction: str | Path = AUTO,
 ) -> Subset:
     """Return the schedules that deserve a run: the first of the predicted order, for a tuner of one's own.
@@ -332,6 +333,9 @@ def prune(
         Rank only these, of any templates, instead of a space.
     time_limit_s : float, optional
         Of the search; the order then ends after at most 10,000 schedules.
+    distinct : bool
+        Keep one schedule of each predicted time: schedules that the model cannot tell apart count as one. For a count,
+        and for a space.
     correction : "auto", "none", or str or Path
         As in `plan`. It chooses among the first of the analytical order, four times as many as are kept (at least 64).
         Beyond 20,000 kept schedules the analytical order says which, and the correction orders them as they are read.
@@ -364,7 +368,7 @@ def prune(
         return chosen if saved is None else CorrectedModel(chosen, saved.model)
 
     if candidates is None:
-        return SpaceSubset(model_of(template), keep, time_limit_s=time_limit_s)
+        return SpaceSubset(model_of(template), keep, time_limit_s=time_limit_s, distinct=distinct)
     if isinstance(candidates, Schedule) or not isinstance(candidates, Iterable):
         raise SpaceError(f"prune: candidates is {candidates!r:.60}, expected a list of Schedule objects")
     model(workload, hardware)  # whatever is wrong with the arguments

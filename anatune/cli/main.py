@@ -19,6 +19,7 @@ from anatune.cli.export import export
 from anatune.cli.hardware import app as hardware_app
 from anatune.cli.output import UsageError
 from anatune.cli.plan import plan
+from anatune.cli.prune import prune
 from anatune.cli.records import app as records_app
 from anatune.cli.tune import tune
 from anatune.errors import AnatuneError
@@ -34,6 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("plan", no_args_is_help=False)(plan)
+app.command("prune", no_args_is_help=False)(prune)
 app.command("tune", no_args_is_help=False)(tune)
 app.command("export", no_args_is_help=False, context_settings={"ignore_unknown_options": True})(export)
 app.add_typer(hardware_app, name="hw")

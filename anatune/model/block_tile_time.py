@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from anatune.core.hardware import GpuSpec
 from anatune.model.block_tiles import (
     LEAST_CAPABILITY,
+    TILE_FIELDS,
     WARP,
     MatmulProblem,
     Resources,
@@ -39,6 +40,9 @@ _SECTOR = 32.0
 _SPILL_BYTES = 64.0
 """Bytes of spilled registers that an SM moves a cycle. Assumed: half the width of its L1."""
 _TIE_SHARE = 1e-3
+_SIBLING_SHARE = 0.02
+_LINES = 64.0
+"""Bytes of a copied row that take a cycle: two lines of 128 bytes a cycle are looked up. Assumed."""
 _ATOMIC_COST = 4.0
 """An atomic addition of a result, over a plain store. Assumed."""
 
@@ -211,7 +215,8 @@ def _work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec) 
     fma_reads = warps * k * (cycles_n + per_m / 2.0) * 128.0
     fma_slots = products / WARP * np.maximum(1.0, warps * WARP / (m * n)) + fma_loads
 
-    tile_bytes = tile_bytes_m + tile_bytes_n
+    run_m, run_n = (k if problem.a_along_k else m) * element, (n if problem.b_along_n else k) * element
+    copied = tile_bytes_m * np.maximum(1.0, _LINES / run_m) + tile_bytes_n * np.maximum(1.0, _LINES / run_n)
     width_m = _aligned_bytes(problem.k if problem.a_along_k else problem.m, problem.element_bytes)
     width_n = _aligned_bytes(problem.n if problem.b_along_n else problem.k, problem.element_bytes)
     copies = np.maximum(warps, tile_bytes_m / width_m / WARP) + np.maximum(warps, tile_bytes_n / width_n / WARP)
@@ -224,7 +229,7 @@ def _work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec) 
     cycles = products * np.where(is_mma, repeated, 1.0) / rate
     latency = spec.tensor_cores.latency_cycles if spec.tensor_cores is not None else 33.0
     chain = np.where(is_fma, k * spec.compute.fma_latency_cycles, k / deep * latency)
-    return _Work(cycles, slots, reads + tile_bytes, chain, asynchronous)
+    return _Work(cycles, slots, reads + copied, chain, asynchronous)
 
 
 def _rate(spec: GpuSpec, dtype: str, unit: Unit, used: NDArray[np.int64]) -> float:
@@ -291,14 +296,31 @@ def tile_order(scores: TileScores, problem: MatmulProblem, tiles: Tiles) -> NDAr
     """Return the places of the legal tiles, best first.
 
     Times within 0.1 % are ties: three stages come first, then four, more, two, one; then rows of operands of 128 bytes;
-    then the order given.
+    then the order given. What the model gets wrong it gets wrong for all tiles of a shape, so a tile counts as 2 %
+    slower for every better one of the same block_m, block_n and warps: the first few are of several shapes.
     """
-    steps = np.floor(np.log(scores.time_s) / np.log1p(_TIE_SHARE))
+    order = _plain_order(np.log(scores.time_s), problem, tiles)
+    order = order[scores.resources.rule[order] == 0]
+    shapes = np.stack([tiles.block_m, tiles.block_n, tiles.num_warps])[:, order]
+    by_shape = np.lexsort(shapes)  # stable: best first within a shape
+    changes = np.concatenate([[True], (np.diff(shapes[:, by_shape]) != 0).any(axis=0)])[: len(order)]
+    number = np.arange(len(order))
+    better = np.empty(len(order), dtype=np.int64)
+    better[by_shape] = number - np.maximum.accumulate(np.where(changes, number, 0))
+    chosen = Tiles(**{name: getattr(tiles, name)[order] for name in TILE_FIELDS})
+    spread: NDArray[np.int64] = order[
+        _plain_order(np.log(scores.time_s[order]) + np.log1p(_SIBLING_SHARE) * better, problem, chosen)
+    ]
+    return spread
+
+
+def _plain_order(logarithms: Floats, problem: MatmulProblem, tiles: Tiles) -> NDArray[np.int64]:
+    """Return the places of tiles in the order of these times, ties broken."""
+    steps = np.floor(logarithms / np.log1p(_TIE_SHARE))
     stages = np.array([9, 4, 3, 0, 1, 2])[np.minimum(tiles.num_stages, 5)]
     row = np.abs(np.log2(tiles.block_k * problem.element_bytes / 128.0))
-    order = np.lexsort((row, stages, steps))
-    legal: NDArray[np.int64] = order[scores.resources.rule[order] == 0]
-    return legal
+    order: NDArray[np.int64] = np.lexsort((row, stages, steps))
+    return order
 
 
 def _norm4(*values: Any) -> Floats:

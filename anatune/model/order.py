@@ -16,6 +16,7 @@ from anatune.model.corrected import CorrectedModel
 from anatune.model.evaluation import Ranking
 from anatune.model.gpu_bands import points_within
 from anatune.model.gpu_model import GpuModel
+from anatune.model.gpu_ranking import EQUAL_SHARE
 
 __all__ = ["CorrectedOrder", "Order", "PlainOrder"]
 
@@ -49,11 +50,16 @@ class PlainOrder:
         Of the one ranking that is made then: the order ends after `most` points.
     most : int
         Points that a time limit has to reach for.
+    distinct : bool
+        One point of each predicted time.
     """
 
-    def __init__(self, model: Any, time_limit_s: float | None = None, most: int = _FIRST) -> None:
-        self._model = model
-        self.ranking: Ranking = model.rank(most if time_limit_s is not None else _FIRST, time_limit_s)
+    def __init__(
+        self, model: Any, time_limit_s: float | None = None, most: int = _FIRST, *, distinct: bool = False
+    ) -> None:
+        self._model, self._distinct = model, distinct
+        count = most if time_limit_s is not None else _FIRST
+        self.ranking: Ranking = model.rank(count, time_limit_s, distinct=distinct)
         self._points = self.ranking.points
         self._limit_s = 0.0
         self._share = 1.01
@@ -65,7 +71,7 @@ class PlainOrder:
             before = len(self._points)
             if not isinstance(self._model, GpuModel) or count <= _RANKED:
                 wanted = max(count, _GROWTH * before) if count > _RANKED else _RANKED
-                self._points = self._model.rank(wanted).points
+                self._points = self._model.rank(wanted, distinct=self._distinct).points
                 self._complete = len(self._points) < wanted
             else:
                 self._extend()
@@ -77,8 +83,11 @@ class PlainOrder:
         before = len(self._points)
         last_s = float(self._model.times(self._points[-1:])[0][0])
         self._limit_s = max(self._limit_s, last_s) * self._share
-        self._points, _ = points_within(self._model, self._limit_s)
+        self._points, times = points_within(self._model, self._limit_s)
         self._complete = len(self._points) == self.ranking.num_legal
+        if self._distinct:
+            apart = np.diff(times, prepend=0.0) > EQUAL_SHARE * times
+            self._points = self._points[apart]
         if len(self._points) < 2 * before:
             self._share = min(_WIDEST, self._share**2)
 

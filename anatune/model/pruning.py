@@ -196,14 +196,18 @@ class SpaceSubset(Subset):
         A share or a count; see `anatune.prune`.
     time_limit_s : float, optional
         Of the search: the order then ends after at most 10,000 schedules.
+    distinct : bool
+        Keep one schedule of each predicted time; for a count only.
     """
 
-    def __init__(self, model: Any, keep: float, *, time_limit_s: float | None = None) -> None:
+    def __init__(self, model: Any, keep: float, *, time_limit_s: float | None = None, distinct: bool = False) -> None:
         kept_count(keep, 1)
+        if distinct and isinstance(keep, float):
+            raise SpaceError(f"keep is {keep}, expected a count (an integer) of distinct schedules, as keep=100")
         self.workload, self.hardware = model.workload, model.hardware
         self.keep, self.rules = keep, model.rules
         self.space = model.space
-        self._model, self._time_limit_s = model, time_limit_s
+        self._model, self._time_limit_s, self._distinct = model, time_limit_s, distinct
 
     def __repr__(self) -> str:
         return f"Subset(keep {self.keep:g} of {self.space!r})"
@@ -211,7 +215,7 @@ class SpaceSubset(Subset):
     @cached_property
     def _plain(self) -> PlainOrder:
         most = _MOST_TIMED if isinstance(self.keep, float) else min(_POOL * int(self.keep), _MOST_TIMED)
-        return PlainOrder(self._analytical, self._time_limit_s, max(SHORTLIST, most))
+        return PlainOrder(self._analytical, self._time_limit_s, max(SHORTLIST, most), distinct=self._distinct)
 
     @cached_property
     def _order(self) -> Order:
@@ -301,6 +305,8 @@ class SpaceSubset(Subset):
             return prediction, True, None, ""
         if isinstance(self._model, CorrectedModel):
             return prediction, False, None, "too far behind in the analytical order for the correction to choose it"
+        if self._distinct:
+            return prediction, False, None, "as fast as one that is kept"
         return prediction, False, None, "as fast as the last one kept, behind it in the order of ties"
 
     def _is_listed(self, point: NDArray[np.int64]) -> bool:

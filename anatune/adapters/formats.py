@@ -1,0 +1,92 @@
+"""What ``anatune prune --for`` can write: the registry of formats, and what a writer is given.
+
+A writer is a function from a `PruneRequest` to lines of text. To add one, add its name and place to `FORMATS`; it is
+imported on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from anatune import api
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError, UnknownNameError
+from anatune.model.pruning import SpaceSubset, Subset
+
+__all__ = ["FORMATS", "PruneRequest", "Writer", "writer"]
+
+FORMATS: dict[str, str] = {
+    "json": "anatune.adapters.listing:json_lines",
+    "csv": "anatune.adapters.listing:csv_lines",
+    "triton": "anatune.adapters.triton:config_lines",
+}
+"""Name -> "module:function"."""
+
+
+@dataclass(frozen=True)
+class PruneRequest:
+    """What was asked of ``anatune prune``.
+
+    Attributes
+    ----------
+    workload, hardware, keep, template, time_limit_s, distinct, correction
+        As `anatune.prune`.
+    most : int
+        Schedules that are written at most.
+    """
+
+    workload: Workload
+    hardware: GpuSpec | CpuSpec
+    keep: float = 0.01
+    most: int = 1000
+    template: str | None = None
+    time_limit_s: float | None = None
+    distinct: bool = False
+    correction: str | Path = "auto"
+
+    def subset(self) -> Subset:
+        """Return what `anatune.prune` says.
+
+        Raises
+        ------
+        SpaceError
+            Nothing is legal.
+        """
+        subset = api.prune(
+            self.workload,
+            self.hardware,
+            self.keep,
+            template=self.template,
+            time_limit_s=self.time_limit_s,
+            distinct=self.distinct,
+            correction=self.correction,
+        )
+        if not subset.num_legal:
+            size = f"{subset.space.size:.4g} " if isinstance(subset, SpaceSubset) else ""
+            raise SpaceError(
+                f"{self.workload.describe()} on {self.hardware.name}: none of {size}schedules is legal; "
+                "`anatune plan` says which rules reject them"
+            )
+        return subset
+
+
+Writer = Callable[[PruneRequest], Iterator[str]]
+
+
+def writer(name: str) -> Writer:
+    """Return the writer of a format.
+
+    Raises
+    ------
+    UnknownNameError
+        There is no such format; the message lists them.
+    """
+    if name not in FORMATS:
+        raise UnknownNameError(f"format {name!r:.40} is unknown, expected one of {', '.join(FORMATS)}")
+    module, _, function = FORMATS[name].partition(":")
+    found: Writer = getattr(import_module(module), function)
+    return found

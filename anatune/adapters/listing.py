@@ -1,0 +1,63 @@
+"""The kept schedules as JSON or CSV, written as they are found."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Iterator
+
+import msgspec
+
+from anatune.adapters.formats import PruneRequest
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule
+from anatune.errors import SpaceError
+from anatune.model.pruning import SpaceSubset
+
+__all__ = ["csv_lines", "json_lines"]
+
+_NUMBERS = ("time_s", "gflop_per_s", "bound_by", "occupancy", "waves")
+
+
+def json_lines(request: PruneRequest) -> Iterator[str]:
+    """Yield one JSON object in lines: what was asked and counted, then ``schedules``, one a line, best first."""
+    subset = request.subset()
+    head = msgspec.json.encode(subset.to_dict() | {"num_listed": min(subset.num_kept, request.most)}).decode()
+    yield f'{head[:-1]}, "schedules": ['
+    waiting = ""
+    for schedule, prediction in itertools.islice(subset.entries(), request.most):
+        if waiting:
+            yield f"{waiting},"
+        waiting = msgspec.json.encode(_entry(schedule, prediction)).decode()
+    yield waiting
+    yield "]}"
+
+
+def csv_lines(request: PruneRequest) -> Iterator[str]:
+    """Yield a table: place, the prediction, then the columns of the space (``i.block``, ..., ``unroll``)."""
+    subset = request.subset()
+    if not isinstance(subset, SpaceSubset):
+        raise SpaceError("csv: expected the schedules of one space")
+    space = subset.space
+    yield _row(["place", *_NUMBERS, *space.columns])
+    for place, (schedule, prediction) in enumerate(itertools.islice(subset.entries(), request.most), 1):
+        numbers = [getattr(prediction, name) for name in _NUMBERS]
+        yield _row([place, *numbers, *space.point_of(schedule).tolist()])
+
+
+def _entry(schedule: Schedule, prediction: Prediction) -> dict[str, object]:
+    return {
+        "template": schedule.template,
+        "tiles": schedule.tiles,
+        "unroll": schedule.unroll,
+        "vector": schedule.vector,
+        "options": schedule.options,
+        "prediction": prediction,
+    }
+
+
+def _row(values: list[object]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(values)
+    return text.getvalue()

@@ -1,0 +1,33 @@
+"""Optional packages that adapters need, imported where they are used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from anatune.errors import MissingDependencyError
+
+__all__ = ["import_optional"]
+
+
+def import_optional(package: str, extra: str, purpose: str) -> Any:
+    """Return a package that an extra of anatune installs.
+
+    Parameters
+    ----------
+    package, extra : str
+        Its name, and that of the extra.
+    purpose : str
+        What needs it, for the message.
+
+    Raises
+    ------
+    MissingDependencyError
+        It cannot be imported; the message has the pip command.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{purpose} needs the package {package}, which cannot be imported ({error}); pip install 'anatune[{extra}]'"
+        ) from None

@@ -1,0 +1,91 @@
+"""Which device a Triton kernel runs on: named, or the present one."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from anatune import api
+from anatune.core.hardware import GpuSpec
+from anatune.core.hardware_files import list_hardware
+from anatune.errors import AnatuneError, DeviceError, SpaceError
+
+__all__ = ["AUTO", "VARIABLE", "find_gpu"]
+
+AUTO = "auto"
+VARIABLE = "ANATUNE_HW"
+"""Environment variable that names the device where a program says "auto"."""
+
+
+def find_gpu(hw: str | Path | GpuSpec) -> GpuSpec:
+    """Return the spec of a GPU.
+
+    Parameters
+    ----------
+    hw
+        A spec, a name or a file for `anatune.hardware`, or "auto": what ANATUNE_HW names, else the present device.
+
+    Raises
+    ------
+    DeviceError
+        "auto", and there is no GPU here, or it has no spec.
+    SpaceError
+        It is no GPU.
+    UnknownNameError, SpecError
+        As `anatune.hardware`.
+    """
+    if isinstance(hw, GpuSpec):
+        return hw
+    if not isinstance(hw, str | Path):
+        raise SpaceError(f"hw is {hw!r:.60}, expected 'auto', a device's name, a TOML file or a spec")
+    if str(hw) == AUTO:
+        named = os.environ.get(VARIABLE)
+        return _present() if not named else find_gpu(Path(named) if os.sep in named else named)
+    spec = api.hardware(hw)
+    if not isinstance(spec, GpuSpec):
+        raise SpaceError(f"hw is {spec.name}, which is no GPU; name one of `anatune hw list`")
+    return spec
+
+
+def _present() -> GpuSpec:
+    """Return the spec of the GPU that Triton would use now."""
+    advice = f"name the device, as hw='a100', or in the environment variable {VARIABLE}"
+    reason, index = "", 0
+    driver = _triton_driver()
+    if driver is not None:
+        index = int(driver.get_current_device())
+    from anatune.measure.detect_gpu import gpu_detection
+
+    try:
+        specs, reason = gpu_detection()
+    except AnatuneError as error:
+        specs, reason = [], str(error)
+    if index < len(specs):
+        return specs[index]
+    if driver is None:
+        raise DeviceError(f"hw='auto': no GPU can be used here ({reason}); {advice}")
+    return _like(driver, index, advice)
+
+
+def _like(driver: Any, index: int, advice: str) -> GpuSpec:
+    """Return the spec of the architecture and the number of SMs that Triton reports (without the CUDA packages)."""
+    arch = f"sm_{driver.get_current_target().arch}"
+    num_sms = int(driver.utils.get_device_properties(index)["multiprocessor_count"])
+    for spec in list_hardware():
+        if isinstance(spec, GpuSpec) and spec.arch == arch and spec.compute.num_sms == num_sms:
+            return spec
+    raise DeviceError(
+        f"hw='auto': the present device ({arch}, {num_sms} SMs) has no spec; pip install 'anatune[cuda]' reads one "
+        f"from it, or {advice}"
+    )
+
+
+def _triton_driver() -> Any:
+    """Return Triton's active driver, None where there is none: no Triton, no GPU, or several drivers."""
+    try:
+        active = import_module("triton.runtime").driver.active
+        return active if active.get_current_target().backend == "cuda" else None
+    except (ImportError, RuntimeError, AttributeError):
+        return None
