@@ -14,9 +14,7 @@ MODEL = model(anatune.matmul(8, 8, 8), gpu("rtx3090"))
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(
-        UnknownNameError, match=r"unknown strategy 'modle', expected one of model, dgd, .*grid"
-    ):
+    with pytest.raises(UnknownNameError, match=r"unknown strategy 'modle', expected one of model, dgd, .*grid"):
         check_strategy("modle")
 
 
