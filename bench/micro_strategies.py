@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     for name in options.strategy:
         for start in STARTS if name not in ("model", "random", "grid") else STARTS[:1]:
-            run_one(name, start, model, ranked, 20)  # imports
+            run_one(name, start, model, ranked, 80)  # imports
             rows.append(run_one(name, start, model, ranked, options.trials))
     table = Table(title=f"{options.workload} on {options.hw}: ms a trial", box=SIMPLE_HEAD)
     for column in ("strategy", "start", "trials", "mean", "median", "longest"):
