@@ -80,7 +80,10 @@ def _check_limits(hardware: GpuSpec, threads: int, shared_bytes: int) -> None:
     """Raise BuildError for what no compiler and no launch would accept."""
     most_threads = hardware.compute.max_threads_per_block
     if threads > most_threads:
-        raise BuildError(f"schedule has {threads} threads a block, but {hardware.name} has at most {most_threads}")
+        raise BuildError(
+            f"schedule has {threads} threads a block, but {hardware.name} has at most {most_threads}; "
+            "choose smaller thread tiles"
+        )
     most_bytes = hardware.shared_memory.per_block_bytes
     if shared_bytes > most_bytes:
         raise BuildError(
@@ -94,7 +97,7 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
     lowered = lower_gpu(schedule)
     text = cuda_source_of(lowered.module, lowered.target)
     start = text.rindex('extern "C" __global__')
-    helpers = text[: text.index('extern "C" __global__')].rpartition("#endif\n")[2]
+    helpers = _functions(text)
     body = re.sub(rf"^( *)(for \(int {ROLLED})", r"\1#pragma unroll 1\n\1\2", text[start:], flags=re.MULTILINE)
     workload = schedule.workload
     tensors = {a.tensor: a for a in (*workload.reads, *workload.epilogue_reads, workload.write)}

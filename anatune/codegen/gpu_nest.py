@@ -15,15 +15,13 @@ from typing import NamedTuple
 
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS
-from anatune.core.space_pipelined import CUDA_CORES
+from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS, GpuSpace
+from anatune.core.space_pipelined import CUDA_CORES, PipelinedSpace
 from anatune.core.workload import DTYPE_BYTES, Access
 from anatune.errors import BuildError, SpaceError
 
-__all__ = ["MOST_STAGES", "GpuNest", "Tile", "gpu_nest_of"]
+__all__ = ["GpuNest", "Tile", "gpu_nest_of"]
 
-MOST_STAGES = 4
-"""Most shared-memory buffers of the staging pipeline."""
 _VECTOR_BYTES = 16
 """Widest load or store of a thread."""
 _MOST_ELEMENTS = 2**31 - 1
@@ -113,7 +111,8 @@ class GpuNest:
         self.hardware = hardware
         self.spatial = tuple(axis.name for axis in self.workload.spatial_axes)
         self.reduction = tuple(axis.name for axis in self.workload.reduction_axes)
-        self._check_tiles()
+        stages, self.pad = _pipeline_of(schedule, hardware)
+        self._check_dtype()
         accesses = (*self.workload.reads, *self.workload.epilogue_reads, self.workload.write)
         for access in accesses:
             if access.num_elements > _MOST_ELEMENTS:
@@ -121,15 +120,8 @@ class GpuNest:
                     f"{access.tensor} has {access.num_elements} elements, but GPU kernels address at most "
                     f"{_MOST_ELEMENTS}; split the workload"
                 )
-        self.stages = self._option("stages", 1, MOST_STAGES)
-        self.pad = self._option("pad", 0, 64)
-        known = ("stages", "pad") if schedule.template == CUDA_CORES[1] else ()
-        unknown = sorted(set(schedule.options) - set(known))
-        if unknown:
-            raise SpaceError(
-                f"option {unknown[0]!r} does not belong to template {schedule.template!r}, "
-                f"expected {' or '.join(known) or 'none'}"
-            )
+        # more buffers than steps would never be filled
+        self.stages = min(stages, self.num_steps)
         self.tiles = self._tiles() if self.workload.reduction_axes else ()
         if self.stages > 2 and not self.is_async:
             raise BuildError(
@@ -137,18 +129,13 @@ class GpuNest:
                 "padding with zeros) at most 2 buffers are of use; choose 1 or 2"
             )
 
-    def _check_tiles(self) -> None:
-        for axis, extent in self.workload.extents.items():
-            factors = self.schedule.tiles.get(axis, ())
-            levels = SPATIAL_LEVELS if axis in self.spatial else REDUCTION_LEVELS
-            if len(factors) != len(levels) or math.prod(factors) != extent or min(factors) < 1:
-                raise SpaceError(f"tiles[{axis!r}] = {factors}, expected {len(levels)} factors of {extent}")
-
-    def _option(self, name: str, least: int, most: int) -> int:
-        value = self.schedule.options.get(name, least)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise SpaceError(f"option {name} is {value!r}, expected an integer from {least} to {most}")
-        return value
+    def _check_dtype(self) -> None:
+        dtypes = {access.dtype for access in (*self.workload.reads, *self.workload.epilogue_reads, self.workload.write)}
+        if "bfloat16" in dtypes and 0 < self._capability < _ASYNC_SINCE:
+            raise BuildError(
+                f"{self.hardware.name} is of {self.hardware.arch}, which has no bfloat16 (sm_80 and later do); "
+                "use float16 or float32"
+            )
 
     # -- loops -------------------------------------------------------------------------------------------------
 
@@ -287,7 +274,7 @@ class GpuNest:
             base += found[at].size
         widest = [max(tile.fetch, tile.load) for tile in found]
         if self.stages > 1 and any(base % width for width in widest):  # later stages start where this one ends
-            found = [tile._replace(fetch=math.gcd(tile.fetch, base), load=math.gcd(tile.load, base)) for tile in found]
+            found = [_narrowed(tile, base) for tile in found]
         return tuple(found)
 
     def _tile(self, access: Access) -> Tile:
@@ -314,8 +301,6 @@ class GpuNest:
             return 1
         if access.dtype == "int8" and any(tile.guarded):
             width = min(width, 4)  # TVM 0.27 cannot print a vector of eight zeros of one byte
-        if access.dtype == "bfloat16" and self._capability < _ASYNC_SINCE:
-            width = min(width, 4)  # nor eight bfloat16 in registers where it keeps them in wider types
         last = len(tile.spans) - 1
         aligned = tile.spans[last] % width == 0 and access.shape[last] % width == 0
         aligned = aligned and access.offsets[last] % width == 0 and all(p % width == 0 for p in tile.pitches[:last])
@@ -361,6 +346,31 @@ class GpuNest:
         warps = -(-self.num_threads // self.hardware.compute.warp_size)
         cap = min(registers.per_thread, registers.per_sm // (warps * self.hardware.compute.warp_size))
         return self.num_accumulators + self.register_extent(access) * width + _LIVE_REGISTERS > cap
+
+
+def _narrowed(tile: Tile, base: int) -> Tile:
+    """Return the tile with vectors that stay aligned `base` elements further."""
+    load = math.gcd(tile.load, base)
+    return tile._replace(fetch=math.gcd(tile.fetch, base), load=load, load_level=tile.load_level if load > 1 else None)
+
+
+def _pipeline_of(schedule: Schedule, hardware: GpuSpec) -> tuple[int, int]:
+    """Return the buffers and the gap between rows that a schedule asks for.
+
+    Raises
+    ------
+    SpaceError
+        It is no point of its space, legal or not: it may come from anywhere.
+    """
+    space = (PipelinedSpace if schedule.template == CUDA_CORES[1] else GpuSpace)(
+        schedule.workload, hardware, lambda points: points[:, 0] > 0
+    )
+    if schedule.options and not isinstance(space, PipelinedSpace):
+        raise SpaceError(
+            f"schedule has the option {next(iter(schedule.options))!r}, but template {schedule.template!r} has none"
+        )
+    point = space.point_of(schedule)
+    return (int(point[-2]), int(point[-1])) if isinstance(space, PipelinedSpace) else (1, 0)
 
 
 def gpu_nest_of(schedule: Schedule) -> GpuNest:

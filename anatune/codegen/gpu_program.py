@@ -106,7 +106,7 @@ class GpuProgram:
         """Write the loop over the staging steps."""
         nest = self.nest
         steps = nest.num_steps
-        if nest.stages == 1 or steps == 1:
+        if nest.stages == 1:
             with self._scope(f"for step in range({steps}):" if steps > 1 else ""):
                 for tile in nest.tiles:
                     self._fetch(tile, "step" if steps > 1 else "0", target="smem", offset="")
@@ -118,22 +118,22 @@ class GpuProgram:
         if nest.is_async:
             self._async_pipeline()
             return
-        # Registers hold step n + 1 while step n is computed. Two buffers need one barrier a step: who writes buffer
-        # (n + 1) % 2 has passed the barrier of step n, which all reached after they had read that buffer. (TVM's own
-        # analysis does not see that the buffers differ and adds a second barrier.)
+        # Registers hold step n + 1 while step n is computed, and go to the other buffer afterwards: all threads have
+        # read it before the barrier of step n, and read it again behind that of step n + 1.
         for tile in nest.tiles:
             self._allocate(f"next_{tile.access.tensor}", self._fetches(tile) * tile.fetch, self.dtype, "local")
         for tile in nest.tiles:
             self._fetch(tile, "0", target=f"next_{tile.access.tensor}", offset="")
+            self._put(tile, "")
         with self._scope(f"for step in range({steps}):"):
-            offset = f"step % {nest.stages} * {nest.shared_elements} + "
-            for tile in nest.tiles:
-                self._put(tile, offset)
             self._barrier()
             with self._scope(f"if step < {steps - 1}:"):
                 for tile in nest.tiles:
                     self._fetch(tile, "(step + 1)", target=f"next_{tile.access.tensor}", offset="")
-            self._compute(offset)
+            self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
+            with self._scope(f"if step < {steps - 1}:"):
+                for tile in nest.tiles:
+                    self._put(tile, f"(step + 1) % {nest.stages} * {nest.shared_elements} + ")
 
     def _async_pipeline(self) -> None:
         """Write the loop with cp.async: step n + stages - 1 is on its way while step n is computed.

@@ -196,7 +196,7 @@ def _shared_bytes(t: int, n: int, nest: Nest, c: Chunk) -> None:
     """Add the shared memory of operand `t`: its tile in every buffer, rows of the innermost dimension apart."""
     shared = c.values[_SHARED_BYTES]
     footprint = c.footprint[t]
-    element = float(nest.element_bytes * nest.stages)
+    element = float(nest.element_bytes)
     if nest.pad == 0 or nest.dim_start[t] == nest.dim_start[t + 1]:
         for i in range(n):
             shared[i] += footprint[i] * element
@@ -275,6 +275,10 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         tile = c.tile[nest.num_spatial + r]
         for i in range(n):
             steps[i] *= tile[i]
+    if nest.stages > 1:
+        stages = v[_STAGES]
+        for i in range(n):  # more buffers than steps would never be filled
+            shared[i] *= min(float(nest.stages), stages[i])
     rule = v[_RULE]
     for i in range(n):
         warps[i] = math.ceil(threads[i] / gpu.warp_size)

@@ -160,8 +160,9 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         more_waits = max(0.0, v[_FETCHES, i] / FETCHES_IN_FLIGHT - 1.0)
         alone = max(compute, chain) + memory + gpu.l2_latency + each_wait * more_waits + STAGE_CYCLES
         start = 0.0
-        if nest.stages > 1:  # the next steps are on their way; only the first ones are waited for
-            ahead = float(nest.stages - 1)
+        buffers = min(float(nest.stages), stages)
+        if buffers > 1.0:  # the next steps are on their way; only the first ones are waited for
+            ahead = buffers - 1.0
             wait = gpu.l2_latency + each_wait * more_waits
             alone = max(max(compute, chain), max(memory, wait / ahead)) + STAGE_CYCLES
             start = min(ahead, stages) * memory + wait

@@ -97,8 +97,23 @@ def test_devices_without_asynchronous_copies_prefetch_into_registers():
     kernel = cuda_kernel(schedule(hardware=old, vector={"A": 4, "B": 4}, stages=2))
     assert "cp.async" not in kernel.source
     assert "next_A_ptr" in kernel.source
-    with pytest.raises(BuildError, match="at most 2 buffers"):
+    assert kernel.source.count("__syncthreads()") <= 2
+    with pytest.raises(SpaceError, match="stages is 3, expected one of 1, 2"):
         cuda_kernel(schedule(hardware=old, stages=3))
+
+
+@pytest.mark.parametrize("device", ["rtx3090", "v100_sxm2"])
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_the_compiler_sees_the_shared_memory_that_the_model_counts(device, steps):
+    pytest.importorskip("cuda.bindings")
+    hardware = anatune.hardware(device)
+    space = anatune.space(MATMUL, hardware, template="gpu_pipelined")
+    for stages in space.stage_counts:
+        for pad in space.pads:
+            tiles = TILES | {"k": (steps, 8 // steps, 8)}
+            point = space.schedule(tiles, 64, {"A": 4, "B": 4}, stages=stages, pad=pad)
+            counted = anatune.predict(MATMUL, hardware, [point])["shared_bytes_per_block"][0]
+            assert anatune.inspect(point)["shared_bytes"] == counted
 
 
 def test_more_than_48_kb_of_shared_memory_are_asked_for_at_the_launch():
@@ -122,18 +137,23 @@ def test_narrow_elements_are_summed_in_32_bits(dtype):
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        (lambda: schedule(stages=9), "option stages is 9, expected an integer from 1 to 4"),
-        (lambda: schedule(pad=-1), "option pad is -1"),
+        (lambda: schedule(stages=9), "stages is 9, expected one of 1, 2, 3"),
+        (lambda: schedule(pad=-1), "pad is -1, expected one of 0, 4"),
+        (lambda: schedule(nonsense=1), "option 'nonsense', expected some of stages, pad"),
+        (lambda: msgspec.structs.replace(schedule(), options={"pad": 4}), "template 'gpu' has none"),
+        (lambda: msgspec.structs.replace(schedule(), vector={"A": "x"}), r"vector\['A'\] is 'x'"),
+        (lambda: msgspec.structs.replace(schedule(), unroll=-1), "unroll is -1"),
+        (lambda: msgspec.structs.replace(schedule(), tiles=None), "tiles and vector are mappings"),
         (
-            lambda: schedule(nonsense=1),
-            "option 'nonsense' does not belong to template 'gpu_pipelined', expected stages or pad",
+            lambda: schedule(anatune.matmul(64, 64, 64, dtype="bfloat16"), anatune.hardware("v100_sxm2")),
+            "has no bfloat16",
         ),
         (lambda: schedule(hardware=anatune.hardware("mi50")), "expected an NVIDIA one"),
         (
             lambda: schedule(tiles={"i": (1, 1, 64, 1, 1), "j": (1, 1, 64, 1, 1), "k": (8, 1, 8)}),
             "4096 threads a block, but rtx3090 has at most 1024",
         ),
-        (lambda: msgspec.structs.replace(schedule(), tiles={"i": (2, 2)}), r"tiles\['i'\] = \(2, 2\)"),
+        (lambda: msgspec.structs.replace(schedule(), tiles={"i": (2, 2)}), r"tiles\['i'\] has 2 factors"),
         (lambda: anatune.plan(MATMUL, anatune.hardware("xeon_8124m"), top_k=1).best, "expected a GPU"),
     ],
 )
