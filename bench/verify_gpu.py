@@ -33,7 +33,7 @@ from anatune.core.operators import (
 )
 from anatune.core.schedule import Schedule
 from anatune.core.workload import Workload
-from anatune.errors import AnatuneError, BuildError, RunError
+from anatune.errors import AnatuneError, BuildError, RunError, SpaceError
 from anatune.measure.correctness import expected, random_inputs
 from anatune.measure.rounding import operands_used
 from anatune.measure.verify_gpu import check_kernel
@@ -102,6 +102,8 @@ def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: 
         if (hardware.compute_capability or 0.0) < 8.0:
             return []
         return TensorCoreModel(workload, hardware).space.sample(count, seed)
+    if workload.dtype == "bfloat16" and (hardware.compute_capability or 0.0) < 8.0:
+        return []
     draw = random.Random(seed)
     found = GpuModel(workload, hardware).space.sample(count, seed)
     return [schedule if draw.random() < 0.5 else _staged(schedule, draw) for schedule in found]
@@ -109,15 +111,17 @@ def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: 
 
 def _staged(schedule: Schedule, draw: random.Random) -> Schedule:
     """Return the schedule with stages and padding, or as it is where the device refuses them."""
-    options = {"stages": draw.choice((1, 2, 2, 3)), "pad": draw.choice((0, 0, 1, 4))}
-    for stages in (options["stages"], 2):
-        staged = msgspec.structs.replace(schedule, template="gpu_pipelined", options={**options, "stages": stages})
-        try:
-            cuda_kernel(staged)
-        except BuildError:
-            continue
-        return staged
-    return schedule
+    try:
+        space = anatune.space(schedule.workload, schedule.hardware, template="gpu_pipelined")
+    except SpaceError:
+        return schedule
+    stages, pad = draw.choice(space.stage_counts), draw.choice(space.pads)
+    staged = space.schedule(schedule.tiles, schedule.unroll, schedule.vector, stages=stages, pad=pad)
+    try:
+        cuda_kernel(staged)
+    except BuildError:
+        return schedule
+    return staged
 
 
 def _check(name: str, schedule: Schedule) -> Row:

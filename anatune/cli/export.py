@@ -11,6 +11,7 @@ import typer
 from anatune.cli.output import UsageError, print_json, print_text, write_text
 
 if TYPE_CHECKING:
+    from anatune.core.hardware import CpuSpec, GpuSpec
     from anatune.core.schedule import Schedule
 
 __all__ = ["export"]
@@ -103,8 +104,8 @@ def export(
     if records is not None:
         schedule, tuned_threads = _from_records(given, records, hw, threads)
     else:
-        schedule, tuned_threads = _from_file(given) if hw is None else _from_plan(given, hw)
-    _check_kind(schedule, target, threads)
+        schedule, tuned_threads = _from_file(given) if hw is None else _from_plan(given, hw, target, threads)
+    _check_kind(schedule.hardware, target, threads)
     title = name or _identifier(schedule)
     output.mkdir(parents=True, exist_ok=True)
     if form == "tvm":
@@ -131,11 +132,13 @@ def _is_gpu(schedule: Schedule) -> bool:
     return isinstance(schedule.hardware, GpuSpec)
 
 
-def _check_kind(schedule: Schedule, target: str | None, threads: int | None) -> None:
-    """Raise UsageError where --target or --threads do not go with the schedule."""
-    kind = "cuda" if _is_gpu(schedule) else "cpu"
+def _check_kind(hardware: GpuSpec | CpuSpec, target: str | None, threads: int | None) -> None:
+    """Raise UsageError where --target or --threads do not go with the hardware."""
+    from anatune.core.hardware import GpuSpec
+
+    kind = "cuda" if isinstance(hardware, GpuSpec) else "cpu"
     if target is not None and target != kind:
-        raise UsageError(f"--target {target}: the schedule is for {schedule.hardware.name}; leave it out or say {kind}")
+        raise UsageError(f"--target {target}: the schedule is for {hardware.name}; leave it out or say {kind}")
     if kind == "cuda" and threads is not None:
         raise UsageError("--threads is for CPU schedules; a GPU schedule has its own launch configuration")
 
@@ -146,9 +149,12 @@ def _cores(schedule: Schedule) -> int:
     return schedule.hardware.compute.num_cores if isinstance(schedule.hardware, CpuSpec) else 1
 
 
-def _from_plan(words: list[str], hw: str) -> tuple[Schedule, int]:
+def _from_plan(words: list[str], hw: str, target: str | None, threads: int | None) -> tuple[Schedule, int]:
     """Return the plan's first choice, and the cores that it was planned for."""
     from anatune.api import hardware, plan
+    from anatune.codegen.compat import gpu_target_of
+    from anatune.codegen.nvrtc import check_arch
+    from anatune.core.hardware import GpuSpec
     from anatune.core.workload_text import parse_workload
     from anatune.errors import SpaceError
 
@@ -156,6 +162,10 @@ def _from_plan(words: list[str], hw: str) -> tuple[Schedule, int]:
         raise UsageError("the workload is missing; write for example anatune export --hw rtx3090 matmul 512x4096x1024")
     workload = parse_workload(words)
     spec = hardware(hw)
+    _check_kind(spec, target, threads)  # better before a search than after it
+    if isinstance(spec, GpuSpec):
+        gpu_target_of(spec)
+        check_arch(spec.arch)
     schedules = plan(workload, spec, top_k=1).schedules
     if not schedules:
         raise SpaceError(f"no schedule of {workload.describe()} is legal on {spec.name}; `anatune plan` says why")

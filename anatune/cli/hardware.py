@@ -14,7 +14,7 @@ import typer
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
 
 if TYPE_CHECKING:
-    from anatune.core.hardware import CpuSpec
+    from anatune.core.hardware import CpuSpec, GpuSpec
     from anatune.measure.calibrate import Calibration
 
 __all__ = ["app"]
@@ -94,6 +94,7 @@ def check(
 @app.command("detect")
 def detect(
     print_only: Annotated[bool, typer.Option("--print", help="Print the spec, write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace calibrated specs, too.")] = False,
     as_json: _Json = False,
 ) -> None:
     """Write the specs of the present machine: its CPU for ``--hw host``, its GPUs for ``--hw host_gpu``."""
@@ -102,16 +103,23 @@ def detect(
     from anatune.core.hardware_files import spec_to_toml
     from anatune.measure.detect import detect_cpu
     from anatune.measure.detect_gpu import gpu_detection
-    from anatune.measure.host_files import write_host_spec
+    from anatune.measure.host_files import calibrated_file, write_host_spec
     from anatune.report import tables, units
 
     spec = detect_cpu()
     gpus, gpu_note = gpu_detection()
     gpus = [msgspec.structs.replace(gpu, name=f"host_gpu{index or ''}", aliases=()) for index, gpu in enumerate(gpus)]
-    path = None if print_only else write_host_spec(spec=spec)
+    kept: list[str] = []
+    path = None
     if not print_only:
-        for gpu in gpus:
-            write_host_spec(spec=gpu)
+        kept = [] if force else [str(found) for found in map(calibrated_file, (spec, *gpus)) if found is not None]
+        specs: list[GpuSpec | CpuSpec] = [spec, *gpus]
+        for one in specs:
+            if force or calibrated_file(one) is None:
+                written = write_host_spec(spec=one)
+                path = written if one is spec else path
+    for file in kept:
+        note(f"{file} holds calibrated numbers and was kept; --force replaces it")
     if as_json:
         print_json({"path": str(path) if path else None, "cpu": spec, "gpus": gpus, "gpu_note": gpu_note})
         return
@@ -131,7 +139,7 @@ def detect(
     print_text(
         "\n".join(
             [
-                f"wrote {path}; use it as --hw host",
+                f"wrote {path}; use it as --hw host" if path else "use the CPU's spec as --hw host",
                 f"CPU: {spec.model} ({spec.arch}), {compute.num_cores} cores, "
                 f"{compute.isa} of {compute.simd_bits} bits, {units.flop_rate(compute.fp32_peak_flop_per_s)}, {caches}",
                 f"unverified: {doubtful} numbers, marked by `anatune hw show host`",

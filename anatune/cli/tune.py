@@ -173,6 +173,8 @@ def tune(
     from anatune.tuning.result import TuningInterrupted
 
     if build_only is not None:
+        if l2 is not None:
+            raise UsageError("--l2 is said where the kernels are measured, with --manifest; leave it out here")
         if manifest is not None or workload is None or hw is None:
             raise UsageError("--build-only builds and --manifest measures what was built; leave one out")
         _build(workload, api.hardware(hw), build_only, trials, template, seed, as_json)

@@ -11,7 +11,24 @@ from anatune.core.hardware_files import spec_to_toml, user_spec_folder
 from anatune.errors import DeviceError
 from anatune.measure.detect import detect_cpu
 
-__all__ = ["write_host_spec"]
+__all__ = ["calibrated_file", "write_host_spec"]
+
+
+CALIBRATED = "anatune hw calibrate"
+"""How the sources of measured numbers begin."""
+
+
+def calibrated_file(spec: HardwareSpec, folder: str | Path | None = None) -> Path | None:
+    """Return the file that `write_host_spec` would replace if it holds measured numbers."""
+    path = _path(spec, Path(folder) if folder is not None else user_spec_folder())
+    try:
+        return path if f'source = "{CALIBRATED}' in path.read_text(encoding="utf-8") else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _path(spec: HardwareSpec, folder: Path) -> Path:
+    return folder / ("host.toml" if isinstance(spec, CpuSpec) else f"{spec.name}.toml")
 
 
 def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None = None) -> Path:
@@ -34,7 +51,7 @@ def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None 
     folder = Path(folder) if folder is not None else user_spec_folder()
     spec = spec or detect_cpu()
     text = spec_to_toml(spec)
-    path = folder / ("host.toml" if isinstance(spec, CpuSpec) else f"{spec.name}.toml")
+    path = _path(spec, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=".host-", suffix=".tmp")

@@ -66,6 +66,18 @@ def test_detect_writes_a_usable_spec(anatune, tmp_path):
     assert tree["gpus"] or tree["gpu_note"]
 
 
+def test_detect_keeps_calibrated_numbers(anatune, tmp_path):
+    anatune("hw", "detect", XDG_CONFIG_HOME=str(tmp_path))
+    (path,) = tmp_path.rglob("host.toml")
+    calibrated = path.read_text().replace('source = "', 'source = "anatune hw calibrate, 2026-11-21; the rest ', 1)
+    path.write_text(calibrated)
+    done = anatune("hw", "detect", XDG_CONFIG_HOME=str(tmp_path))
+    assert (done.returncode, path.read_text()) == (0, calibrated)
+    assert "holds calibrated numbers and was kept" in done.stderr
+    assert anatune("hw", "detect", "--force", XDG_CONFIG_HOME=str(tmp_path)).returncode == 0
+    assert "calibrate, 2026" not in path.read_text()
+
+
 def test_detect_print_writes_nothing(anatune, tmp_path):
     done = anatune("hw", "detect", "--print", XDG_CONFIG_HOME=str(tmp_path))
     assert 'name = "host"' in done.stdout
