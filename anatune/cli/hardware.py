@@ -109,17 +109,15 @@ def detect(
     spec = detect_cpu()
     gpus, gpu_note = gpu_detection()
     gpus = [msgspec.structs.replace(gpu, name=f"host_gpu{index or ''}", aliases=()) for index, gpu in enumerate(gpus)]
-    kept: list[str] = []
+    specs: list[GpuSpec | CpuSpec] = [] if print_only else [spec, *gpus]
     path = None
-    if not print_only:
-        kept = [] if force else [str(found) for found in map(calibrated_file, (spec, *gpus)) if found is not None]
-        specs: list[GpuSpec | CpuSpec] = [spec, *gpus]
-        for one in specs:
-            if force or calibrated_file(one) is None:
-                written = write_host_spec(spec=one)
-                path = written if one is spec else path
-    for file in kept:
-        note(f"{file} holds calibrated numbers and was kept; --force replaces it")
+    for one in specs:
+        kept = None if force else calibrated_file(one)
+        if kept is not None:
+            note(f"{kept} holds calibrated numbers and was kept; --force replaces it")
+            continue
+        written = write_host_spec(spec=one)
+        path = written if one is spec else path
     if as_json:
         print_json({"path": str(path) if path else None, "cpu": spec, "gpus": gpus, "gpu_note": gpu_note})
         return
