@@ -79,8 +79,10 @@ class MatmulPruner(Mapping[str, Any]):
 
     Attributes
     ----------
+    keep : int or float
+        As asked.
     top_k : int or float
-        What `keep` was.
+        What Triton then keeps of what is left: the same count; of a share, all (Triton would take its share of them).
     """
 
     def __init__(
@@ -91,7 +93,8 @@ class MatmulPruner(Mapping[str, Any]):
         dtype: str | None = None,
     ) -> None:
         kept_count(keep, 1)
-        self.top_k = keep
+        self.keep = keep
+        self.top_k = 1.0 if isinstance(keep, float) else keep
         self._hw = hw
         self._arguments = ArgumentNames(names, dtype)
         self._spec: GpuSpec | None = None
@@ -102,7 +105,7 @@ class MatmulPruner(Mapping[str, Any]):
         self._kept: set[int] = set()
 
     def __repr__(self) -> str:
-        return f"matmul_pruner(hw={self._hw if self._spec is None else self._spec.name!r}, keep={self.top_k})"
+        return f"matmul_pruner(hw={self._hw if self._spec is None else self._spec.name!r}, keep={self.keep})"
 
     def __getitem__(self, key: str) -> Any:
         if key not in ("early_config_prune", "perf_model", "top_k"):
@@ -148,7 +151,7 @@ class MatmulPruner(Mapping[str, Any]):
             return []
         problem = self._arguments.problem({**named_args, **kwargs})
         order = self._order(problem, configs)
-        count = kept_count(self.top_k, max(1, len(order)))
+        count = kept_count(self.keep, max(1, len(order)))
         kept = order[:count]
         if 0 not in kept:
             kept = [*kept[: max(0, count - 1)], 0]

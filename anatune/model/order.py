@@ -26,7 +26,7 @@ _FIRST = 64
 """Points of the first ranking."""
 _RANKED = 512
 """Points up to which a GPU space is ranked by ``model.rank``; more of them come in bands of time."""
-_GROWTH = 8
+_GROWTH = 2
 _WIDEST = 2.0
 """Most that one band extends the times of the last."""
 
@@ -70,7 +70,7 @@ class PlainOrder:
         while len(self._points) < count and not self._complete:
             before = len(self._points)
             if not isinstance(self._model, GpuModel) or count <= _RANKED:
-                wanted = max(count, _GROWTH * before) if count > _RANKED else _RANKED
+                wanted = max(count, _GROWTH * before)
                 self._points = self._model.rank(wanted, distinct=self._distinct).points
                 self._complete = len(self._points) < wanted
             else:

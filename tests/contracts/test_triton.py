@@ -1,0 +1,242 @@
+"""The pruner inside the real Triton: its autotuner asks, without a GPU, and its compiler confirms the resources."""
+
+import itertools
+
+import pytest
+
+from anatune.adapters.triton import configs_for, matmul_pruner
+from anatune.core.hardware_files import hardware
+from anatune.errors import DeviceError, SpaceError
+from anatune.model.block_tiles import MatmulProblem, Tiles, resources
+
+triton = pytest.importorskip("triton", reason="contract tests of the Triton adapter need the package triton")
+tl = pytest.importorskip("triton.language", reason="needs triton")
+
+CONFIGS = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 8}, num_warps=4, num_stages=2)]
+CONFIGS += [
+    triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8}, num_warps=w, num_stages=s)
+    for m, n, k, w, s in itertools.product((32, 64, 128, 256), (32, 64, 128, 256), (32, 64, 128), (4, 8), (2, 3, 4, 5))
+]
+
+
+@triton.jit
+def kernel(
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        a = tl.load(a_ptr + m[:, None] * K + k[None, :])
+        b = tl.load(b_ptr + k[:, None] * N + n[None, :])
+        total = tl.dot(a, b, total)
+    tl.store(c_ptr + m[:, None] * N + n[None, :], total.to(c_ptr.dtype.element_ty))
+
+
+class Tensor:
+    """What the adapter looks at in a torch.Tensor."""
+
+    def __init__(self, shape, dtype="torch.float16", transposed=False):
+        self.shape, self.dtype, self.transposed = shape, dtype, transposed
+
+    def stride(self):
+        return (1, self.shape[0]) if self.transposed else (self.shape[1], 1)
+
+    def element_size(self):
+        return 4 if "32" in self.dtype else 2
+
+
+def arguments(m=4096, n=4096, k=4096, **tensor):
+    tensors = {
+        name: Tensor(shape, **tensor) for name, shape in (("a_ptr", (m, k)), ("b_ptr", (k, n)), ("c_ptr", (m, n)))
+    }
+    return tensors | {"M": m, "N": n, "K": k}
+
+
+def autotuner(pruner, call):
+    tuned = triton.autotune(configs=CONFIGS, key=["M", "N", "K"], prune_configs_by=pruner)(kernel)
+    tuned.nargs = call
+    return tuned
+
+
+def test_the_autotuner_measures_the_first_of_the_order_and_the_default():
+    pruner = matmul_pruner(hw="a100", keep=8)
+    kept = autotuner(pruner, arguments()).prune_configs({})
+    assert len(kept) == len(set(kept)) == 8
+    assert CONFIGS[0] in kept
+    places = [pruner.explain(config).place for config in kept if config is not CONFIGS[0]]
+    assert places == list(range(1, 8))
+    assert all(pruner.explain(config).kept == (config in kept) for config in CONFIGS)
+    assert autotuner(matmul_pruner(hw="a100", keep=8), arguments()).prune_configs({}) == kept
+
+
+def test_every_rejected_one_can_be_asked_why():
+    pruner = matmul_pruner(hw="rtx3090", keep=0.05)
+    kept = autotuner(pruner, arguments()).prune_configs({})
+    for config in CONFIGS:
+        verdict = pruner.explain(config)
+        assert "\n" not in verdict.text
+        if config in kept:
+            assert verdict.text.startswith("kept")
+        elif verdict.rule:
+            assert verdict.rule in verdict.text
+            assert verdict.needed > verdict.limit
+        else:
+            assert verdict.time_s > verdict.best_s
+            assert verdict.bound_by in verdict.text
+    another = triton.Config({"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP_M": 1}, num_warps=1)
+    assert not pruner.explain(another).kept
+    assert pruner.explain(another, **arguments(64, 64, 64)).kept
+
+
+def test_shapes_and_dtypes_of_the_call_decide():
+    pruner = matmul_pruner(hw="a100", keep=1 / 50)
+    tuned = autotuner(pruner, arguments())
+    large = tuned.prune_configs({})
+    tuned.nargs = arguments(128, 128, 4096)
+    assert tuned.prune_configs({}) != large
+    tuned.nargs = arguments(dtype="torch.float32")
+    assert tuned.prune_configs({}) != large
+    assert "tf32" in str(pruner.explain(CONFIGS[0]))
+    tuned.nargs = arguments(transposed=True)
+    assert tuned.prune_configs({})[0] in CONFIGS
+
+
+def test_pieces_on_their_own():
+    pruner = matmul_pruner(hw="a100", keep=5)
+    assert dict(pruner).keys() == {"early_config_prune", "perf_model", "top_k"}
+    both = autotuner(pruner, arguments()).prune_configs({})
+    early = autotuner({"early_config_prune": pruner.early_config_prune}, arguments()).prune_configs({})
+    assert early == both
+    modelled = autotuner({"perf_model": pruner.perf_model, "top_k": 5}, arguments()).prune_configs({})
+    assert len(modelled) == 5
+    times = [pruner.perf_model(**arguments(), **config.all_kwargs()) for config in CONFIGS]
+    best = min(range(len(CONFIGS)), key=times.__getitem__)
+    assert times[CONFIGS.index(modelled[0])] == times[best]
+    illegal = triton.Config({"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "GROUP_M": 8}, num_warps=8, num_stages=5)
+    assert pruner.perf_model(**arguments(), **illegal.all_kwargs()) == float("inf")
+
+
+def test_an_illegal_default_stays_and_is_alone_where_nothing_is_legal():
+    illegal = triton.Config({"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128}, num_warps=8, num_stages=5)
+    pruner = matmul_pruner(hw="a100", keep=3)
+    kept = pruner.early_config_prune([illegal, *CONFIGS], arguments())
+    assert len(kept) == 3
+    assert kept[-1] is illegal
+    assert "always is" in str(pruner.explain(illegal))
+    assert pruner.early_config_prune([illegal, illegal], arguments()) == [illegal]
+
+
+def test_names_of_ones_own():
+    config = triton.Config({"X": 64, "Y": 64, "Z": 32, "SPLIT": 4}, num_warps=4)
+    names = {"block_m": "X", "block_n": "Y", "block_k": "Z", "split_k": "SPLIT", "k": "depth", "a": "left"}
+    names |= {"m": lambda call: call["left"].shape[0], "n": lambda call: call["right"].shape[1]}
+    pruner = matmul_pruner(hw="a100", names=names)
+    call = {"left": Tensor((128, 8192)), "right": Tensor((8192, 256)), "depth": 8192}
+    assert pruner.early_config_prune([config], call) == [config]
+    assert "128 x 256 x 8192 float16" in str(pruner.explain(config))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"keep": 0}, "expected a share"),
+        ({"names": {"block": "X"}}, "unknown key 'block'"),
+        ({"names": {"block_m": 3}}, "expected the name"),
+        ({"names": "BLOCK_M"}, "expected a mapping"),
+        ({"dtype": "int3"}, "int3"),
+    ],
+)
+def test_wrong_options_are_one_line(options, words):
+    with pytest.raises(SpaceError, match=words) as caught:
+        matmul_pruner(hw="a100", **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("configs", "call", "words"),
+    [
+        ([triton.Config({"P": 1})], arguments(), "which one is block_m"),
+        ([triton.Config({"BLOCK_M": "x", "BLOCK_N": 64, "BLOCK_K": 64})], arguments(), "block_m is 'x'"),
+        ([1], arguments(), "expected a triton.Config"),
+        (CONFIGS, {"a_ptr": Tensor((8, 8)), "M": 8, "N": 8}, "which one is k"),
+        (CONFIGS, {"M": 8, "N": 8, "K": 8}, "no argument of the kernel has a dtype"),
+        (CONFIGS, arguments(dtype="torch.int64"), "dtype is 'torch.int64'"),
+        (CONFIGS, arguments() | {"M": 0}, "m is 0"),
+    ],
+)
+def test_calls_that_say_too_little_are_one_line(configs, call, words):
+    with pytest.raises(SpaceError, match=words) as caught:
+        matmul_pruner(hw="a100").early_config_prune(configs, call)
+    assert "\n" not in str(caught.value)
+
+
+def test_asking_before_a_call():
+    with pytest.raises(SpaceError, match="nothing was pruned yet"):
+        matmul_pruner(hw="a100").explain(CONFIGS[0])
+
+
+def test_auto_is_looked_up_at_the_first_call(monkeypatch):
+    monkeypatch.delenv("ANATUNE_HW", raising=False)
+    monkeypatch.setattr("anatune.measure.detect_gpu.gpu_detection", lambda: ([], "no driver"))
+    monkeypatch.setattr("anatune.adapters.triton_device._triton_driver", lambda: None)
+    pruner = matmul_pruner()
+    with pytest.raises(DeviceError, match=r"no GPU can be used here \(no driver\); name the device") as caught:
+        pruner.early_config_prune(CONFIGS, arguments())
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv("ANATUNE_HW", "h100_sxm")
+    assert len(pruner.early_config_prune(CONFIGS, arguments())) == 8
+    assert pruner.hardware.name == "h100_sxm"
+
+
+def test_proposed_configs_are_real_ones():
+    names = {"block_m": "BM", "block_n": "BN", "block_k": "BK", "split_k": "SK", "group_m": "GM"}
+    found = configs_for(64, 64, 16384, hw="a100", keep=5, names=names)
+    assert len(found) == 5
+    assert all(isinstance(config, triton.Config) and set(config.kwargs) == set(names.values()) for config in found)
+    assert found[0].kwargs["SK"] > 1
+    assert configs_for(512, 512, 512, hw="a100", keep=2)[0].kwargs.keys() == {
+        "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "spec", "tile"),
+    [
+        (80, "a100_sxm", (64, 128, 32, 4, 3)),
+        (80, "a100_sxm", (128, 128, 32, 8, 4)),
+        (90, "h100_sxm", (128, 128, 64, 4, 3)),
+        (90, "h100_sxm", (32, 64, 64, 4, 3)),
+    ],
+)
+def test_shared_memory_is_what_the_compiler_allocates(arch, spec, tile, tmp_path, monkeypatch):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    m, n, k, warps, stages = tile
+    pointers = dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), "*fp16")
+    sizes = dict.fromkeys(("M", "N", "K"), "i32")
+    meta = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8}
+    source = ASTSource(
+        fn=kernel,
+        signature=pointers | sizes | dict.fromkeys(meta, "constexpr"),
+        constexprs=meta,
+        attrs={(i,): [["tt.divisibility", 16]] for i in range(6)},
+    )
+    compiled = triton.compile(
+        source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps, "num_stages": stages}
+    )
+    need = resources(MatmulProblem(4096, 4096, 4096), Tiles.of([[*tile, 1, 8]]), hardware(spec))
+    assert need.shared_bytes[0] == compiled.metadata.shared

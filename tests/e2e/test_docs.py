@@ -1,0 +1,34 @@
+"""Every page of docs/ has a complete program, and it runs: without a GPU, in a process of its own."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGES = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+PROGRAM = re.compile(r"^```python\n(# A complete program; needs:([^\n]*)\n.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_program_of_a_page_runs(page, environment, tmp_path):
+    programs = PROGRAM.findall(page.read_text())
+    assert programs, f"{page.name} has no complete program: ```python, then '# A complete program; needs: PACKAGES'"
+    for text, needs in programs:
+        for package in filter(None, (word.strip() for word in needs.split(","))):
+            pytest.importorskip(package, reason=f"docs/{page.name} needs {package}")
+        path = tmp_path / f"{page.stem}_program.py"  # a file: Triton reads the source of kernels
+        path.write_text(text)
+        done = subprocess.run(
+            [sys.executable, str(path)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=environment | {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "CUDA_VISIBLE_DEVICES": ""},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.stdout
