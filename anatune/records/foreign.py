@@ -23,7 +23,7 @@ from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload import Workload
 from anatune.errors import RecordError, WorkloadError
 
-__all__ = ["FORMATS", "Foreign", "ForeignTrial", "format_of", "read_foreign"]
+__all__ = ["FORMATS", "Foreign", "ForeignTrial", "KernelTunerLog", "format_of", "read_foreign", "read_kernel_tuner"]
 
 FORMATS = ("autotvm", "ansor", "metaschedule", "kernel_tuner")
 _SENTINEL_S = 1e9
@@ -33,6 +33,11 @@ _TVM_OUTCOMES = {
     6: Outcome.BUILD_TIMEOUT, 7: Outcome.RUN_TIMEOUT,
 }  # fmt: skip
 """TVM's MeasureErrorNo."""
+_KERNEL_TUNER_ERRORS = {
+    "InvalidConfig": Outcome.INVALID, "CompilationFailedConfig": Outcome.BUILD_ERROR,
+    "RuntimeFailedConfig": Outcome.RUN_ERROR,
+}  # fmt: skip
+"""What stands in a cache in the place of a time."""
 _CLBLAST_UNROLL = 512
 """Unroll depth that stands for CLBlast's unrolled KWI loop."""
 
@@ -59,6 +64,21 @@ class Foreign(NamedTuple):
     kind: str
     trials: list[ForeignTrial]
     left_out: dict[str, int]
+
+
+class KernelTunerLog(NamedTuple):
+    """A cache or a results file (T4) of Kernel Tuner, whatever kernel it is of.
+
+    Attributes
+    ----------
+    header : dict
+        What stands beside the entries: of a cache the device's and the kernel's name, the problem size, tune_params.
+    entries : list of (dict, Measurement)
+        Configurations, parameter -> value, and what was measured.
+    """
+
+    header: dict[str, Any]
+    entries: list[tuple[dict[str, Any], Measurement]]
 
 
 class _UnfitError(Exception):
@@ -97,6 +117,35 @@ def read_foreign(path: Path, hardware: GpuSpec | CpuSpec, workload: Workload | N
             continue
         trials.append(ForeignTrial(found, Trial(schedule, measurement, number=number, source=kind)))
     return Foreign(kind, trials, dict(counts))
+
+
+def read_kernel_tuner(path: Path) -> KernelTunerLog:
+    """Read a cache of Kernel Tuner, one that was never closed included, or results in the form T4.
+
+    Raises
+    ------
+    RecordError
+        The file is neither, or damaged.
+    """
+    text = _read(path).strip()
+    if not text.endswith("}"):  # a cache is open while Kernel Tuner runs: its last brackets are missing
+        text = text.rstrip(",") + "}\n}"
+    elif text.startswith("{") and text.count("}") < text.count("{"):
+        text += "}\n}"
+    kind = format_of(text, path)
+    if kind != "kernel_tuner":
+        raise RecordError(f"{path}: is a log of {kind}, expected a cache or a results file of Kernel Tuner")
+    whole = msgspec.json.decode(text)
+    names = whole.get("tune_params_keys")
+    entries = []
+    try:
+        for entry in _entries(text, kind, path):
+            config = entry["configuration"] if "configuration" in entry else {name: entry[name] for name in names}
+            entries.append((dict(config), _kernel_tuner_times(entry)))
+    except (KeyError, TypeError, ValueError):
+        raise RecordError(f"{path}: an entry lacks its parameters or its time; expected a cache or T4 file") from None
+    header = {key: value for key, value in whole.items() if key not in ("cache", "results")}
+    return KernelTunerLog(header, entries)
 
 
 def _read(path: Path) -> str:
@@ -315,6 +364,9 @@ def _kernel_tuner_times(entry: Any) -> Measurement:
         scale = {"s": 1.0, "seconds": 1.0, "us": 1e-6}.get(str(time.get("unit", "ms")), 1e-3)
         values = [time["value"] * scale] if isinstance(time.get("value"), int | float) else []
         return _measurement(values, None if invalid in ("correct", "") else _invalidity(invalid))
+    error = entry.get("__error__", entry.get("time"))
+    if isinstance(error, str):
+        return _measurement([], _KERNEL_TUNER_ERRORS.get(error, Outcome.RUN_ERROR))
     value = entry.get("times") or [entry.get("time")]
     numbers = [one / 1e3 for one in value if isinstance(one, int | float)]
     return _measurement(numbers, None if numbers else Outcome.RUN_ERROR)

@@ -1,0 +1,214 @@
+"""What the parameters of somebody's kernel mean: configurations as points of the GPU template.
+
+Notation
+--------
+names : mapping from a role to where its value comes from: the name of a tunable parameter, a number, or a function of
+    the configuration. Roles of an axis x of the workload: ``block_x`` results of a thread block (of a summed axis:
+    steps between two barriers), ``threads_x``, ``work_x`` results of a thread (two of the three; the third follows),
+    ``inner_x`` how many of them lie side by side (of a summed axis: innermost, unrolled steps). Of an operand T:
+    ``vector_T`` elements fetched at once, ``staged_T`` whether it goes through shared memory. ``unroll``: depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.operators.matmul import matmul
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError
+
+__all__ = ["CLBLAST", "Names", "clblast_gemm", "roles_of", "rounded_workload", "tile_points"]
+
+Integers = NDArray[np.int64]
+Source = str | int | Callable[[Mapping[str, Any]], int]
+Names = Mapping[str, Source]
+
+_UNROLL = 512
+"""Depth that stands for loops of constant length, which compilers unroll."""
+
+
+def _inner(width: str, strided: str, tile: str, threads: str) -> Callable[[Mapping[str, Any]], int]:
+    """Return CLBlast's results side by side: a vector where threads are strided, else all of the thread's."""
+
+    def found(config: Mapping[str, Any]) -> int:
+        return int(config[width]) if config.get(strided, 0) else int(config[tile]) // int(config[threads])
+
+    return found
+
+
+CLBLAST: Names = {
+    "block_i": "NWG", "threads_i": "NDIMC", "inner_i": _inner("VWN", "STRN", "NWG", "NDIMC"),
+    "block_j": "MWG", "threads_j": "MDIMC", "inner_j": _inner("VWM", "STRM", "MWG", "MDIMC"),
+    "block_k": "KWG", "inner_k": "KWI", "vector_A": "VWN", "vector_B": "VWM", "staged_A": "SB", "staged_B": "SA",
+}  # fmt: skip
+"""Parameters of CLBlast's Xgemm, for the workload of `clblast_gemm`. Its M is the contiguous dimension of a
+column-major result, so it is j here, and its A is our B."""
+
+
+def clblast_gemm(m: int, n: int, k: int) -> Workload:
+    """Return the workload of CLBlast's Xgemm of these sizes (column-major, A not transposed, B transposed).
+
+    Raises
+    ------
+    WorkloadError
+        A size is below 1.
+    """
+    return matmul(n, m, k, transpose_a=True)
+
+
+def roles_of(workload: Workload) -> tuple[str, ...]:
+    """Return the roles that names may have for a workload."""
+    roles = [f"{kind}_{axis.name}" for axis in workload.spatial_axes for kind in ("block", "threads", "work", "inner")]
+    roles += [f"{kind}_{axis.name}" for axis in workload.reduction_axes for kind in ("block", "inner")]
+    roles += [f"{kind}_{access.tensor}" for access in workload.reads for kind in ("vector", "staged")]
+    return (*roles, "unroll")
+
+
+def checked_names(names: Names, workload: Workload, parameters: Sequence[str]) -> None:
+    """Refuse unknown roles, unknown parameters, and axes of which too little is known.
+
+    Raises
+    ------
+    SpaceError
+        One of these.
+    """
+    if not isinstance(names, Mapping) or not names:
+        raise SpaceError(f"names is {names!r:.60}, expected a mapping such as {{'block_i': 'BM', 'threads_i': 'TM'}}")
+    roles = roles_of(workload)
+    for role, source in names.items():
+        if role not in roles:
+            raise SpaceError(f"names: role {role!r:.40} is unknown, expected some of {', '.join(roles)}")
+        if isinstance(source, str) and source not in parameters:
+            raise SpaceError(
+                f"names: {role} is the parameter {source!r:.40}, which tune_params lacks; it has "
+                f"{', '.join(parameters)}: add it there with its one value, or give the number"
+            )
+        if not isinstance(source, str | int) and not callable(source):
+            raise SpaceError(f"names: {role} is {source!r:.40}, expected a parameter's name, a number or a function")
+    for axis in workload.spatial_axes:
+        known = [f"{kind}_{axis.name}" for kind in ("block", "threads", "work") if f"{kind}_{axis.name}" in names]
+        if len(known) < 2:
+            raise SpaceError(
+                f"names: of axis {axis.name} only {known or 'nothing'} is given, expected two of block_{axis.name}, "
+                f"threads_{axis.name} and work_{axis.name} (1 where it has none)"
+            )
+    for axis in workload.reduction_axes:
+        if f"block_{axis.name}" not in names:
+            raise SpaceError(f"names: block_{axis.name} is missing, expected how many steps a stage has")
+
+
+class Roles:
+    """Values of the roles of many configurations.
+
+    Parameters
+    ----------
+    names
+        As above.
+    parameters : sequence of str
+        Names of the tunable parameters.
+    rows : sequence of tuple
+        One value of each parameter for each configuration.
+
+    Raises
+    ------
+    SpaceError
+        A value is no integer.
+    """
+
+    def __init__(self, names: Names, parameters: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        self._names, self._parameters, self._rows = names, list(parameters), rows
+
+    def get(self, role: str, default: int | Integers) -> Integers:
+        """Return a role's value of each configuration, (num_configs,) int64."""
+        if role not in self._names:
+            return np.broadcast_to(np.asarray(default, dtype=np.int64), (len(self._rows),))
+        source = self._names[role]
+        values: list[Any]
+        if isinstance(source, str):
+            at = self._parameters.index(source)
+            values = [row[at] for row in self._rows]
+        elif callable(source):
+            values = [source(dict(zip(self._parameters, row, strict=True))) for row in self._rows]
+        else:
+            values = [source] * len(self._rows)
+        try:
+            found = np.array(values, dtype=np.float64).reshape(len(self._rows))
+        except (TypeError, ValueError):
+            found = np.array([np.nan])
+        if not np.all(np.isfinite(found) & (found == np.floor(found))):
+            raise SpaceError(f"names: {role} ({source!r:.40}) has values that are no integers")
+        return found.astype(np.int64)
+
+
+def _spatial(roles: Roles, axis: str, extents: Integers, valid: NDArray[np.bool_]) -> Integers:
+    """Return block, vthread, thread, outer and inner factors, (num_configs, 5); narrows `valid`."""
+    nothing = np.full(len(valid), -1, dtype=np.int64)
+    block, threads, work = (roles.get(f"{kind}_{axis}", nothing) for kind in ("block", "threads", "work"))
+    block = np.where(block < 0, threads * work, block)
+    threads = np.where(threads < 0, block // np.maximum(work, 1), threads)
+    threads = np.maximum(threads, 0)
+    each = block // np.maximum(threads, 1)
+    inner = roles.get(f"inner_{axis}", each)
+    valid &= (block >= 1) & (threads >= 1) & (inner >= 1) & (threads * each == block)
+    inner = np.clip(inner, 1, np.maximum(each, 1))
+    valid &= each % inner == 0
+    safe = np.maximum(block, 1)
+    return np.column_stack([-(-extents // safe), each // inner, threads, np.ones_like(block), inner])
+
+
+def _reduction(roles: Roles, axis: str, extents: Integers, valid: NDArray[np.bool_]) -> Integers:
+    """Return stage, outer and inner factors, (num_configs, 3); narrows `valid`."""
+    block = roles.get(f"block_{axis}", 1)
+    inner = np.minimum(roles.get(f"inner_{axis}", 1), np.maximum(block, 1))
+    valid &= (block >= 1) & (inner >= 1) & (block % np.maximum(inner, 1) == 0)
+    return np.column_stack([-(-extents // np.maximum(block, 1)), block // np.maximum(inner, 1), inner])
+
+
+def tile_points(
+    names: Names, workload: Workload, parameters: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> tuple[Integers, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Turn configurations into points of the GPU template.
+
+    Blocks that reach over the end of an axis count whole: the factors multiply to the extent rounded up.
+
+    Returns
+    -------
+    points : (num_configs, num_columns) int64
+        In the order of GpuSpace.columns.
+    valid : (num_configs,) bool
+        Whether the values fit together: threads times work is the block, parts divide it.
+    staged : (num_configs,) bool
+        Whether all operands go through shared memory, as in the template.
+
+    Raises
+    ------
+    SpaceError
+        Names that `workload` or the parameters do not have; values that are no integers.
+    """
+    checked_names(names, workload, parameters)
+    roles = Roles(names, parameters, rows)
+    valid, staged = np.ones(len(rows), dtype=bool), np.ones(len(rows), dtype=bool)
+    columns: list[Integers] = []
+    for axis in workload.axes:
+        extents = np.full(len(rows), axis.extent, dtype=np.int64)
+        make = _spatial if axis.kind == "spatial" else _reduction
+        columns.append(make(roles, axis.name, extents, valid))
+    columns.append(roles.get("unroll", _UNROLL)[:, None])
+    for access in workload.reads if workload.reduction_axes else ():
+        columns.append(np.maximum(roles.get(f"vector_{access.tensor}", 1), 1)[:, None])
+        staged &= roles.get(f"staged_{access.tensor}", 1) != 0
+    return np.concatenate(columns, axis=1), valid, staged
+
+
+def rounded_workload(workload: Workload, extents: Mapping[str, int]) -> Workload | None:
+    """Return the matrix product of other extents, None for other operators: their windows overlap."""
+    if dict(extents) == dict(workload.extents):
+        return workload
+    if workload.operator != "matmul":
+        return None
+    sizes: dict[str, Any] = {"m": extents["i"], "n": extents["j"], "k": extents["k"]}
+    return matmul(**{**workload.attribute, **sizes})

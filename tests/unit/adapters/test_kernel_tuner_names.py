@@ -1,0 +1,90 @@
+"""Parameters of somebody's kernel become tiles of the template, or the message says which name is missing."""
+
+import pytest
+
+import anatune
+from anatune.adapters.kernel_tuner_names import CLBLAST, clblast_gemm, roles_of, rounded_workload, tile_points
+from anatune.errors import SpaceError
+
+MATMUL = anatune.matmul(64, 128, 32)
+PARAMETERS = ("tx", "ty", "wx", "wy", "bk")
+NAMES = {
+    "threads_i": "ty", "work_i": "wy", "inner_i": 1, "threads_j": "tx", "work_j": "wx", "inner_j": 1, "block_k": "bk",
+}  # fmt: skip
+
+
+def test_threads_and_work_make_blocks():
+    points, valid, staged = tile_points(NAMES, MATMUL, PARAMETERS, [(16, 4, 2, 8, 16)])
+    assert points.tolist() == [[2, 8, 4, 1, 1, 4, 2, 16, 1, 1, 2, 16, 1, 512, 1, 1]]
+    assert valid.all()
+    assert staged.all()
+
+
+def test_the_template_decodes_the_points():
+    points, _, _ = tile_points(NAMES, MATMUL, PARAMETERS, [(16, 4, 2, 8, 16)])
+    schedule = anatune.space(MATMUL, anatune.hardware("rtx3090")).schedule_of(points[0])
+    assert schedule.tiles == {"i": (2, 8, 4, 1, 1), "j": (4, 2, 16, 1, 1), "k": (2, 16, 1)}
+
+
+@pytest.mark.parametrize("given", [("block", "threads"), ("block", "work"), ("threads", "work")])
+def test_two_of_block_threads_and_work_are_enough(given):
+    values = {"block_i": 32, "threads_i": 4, "work_i": 8, "block_j": 32, "threads_j": 16, "work_j": 2}
+    names = {f"{kind}_{axis}": values[f"{kind}_{axis}"] for kind in given for axis in "ij"} | {"block_k": 16}
+    points, valid, _ = tile_points(names, MATMUL, ("any",), [(1,)])
+    assert points[0, :10].tolist() == [2, 1, 4, 1, 8, 4, 1, 16, 1, 2]
+    assert valid.all()
+
+
+def test_blocks_reach_over_the_end():
+    points, valid, _ = tile_points(NAMES, anatune.matmul(60, 130, 30), PARAMETERS, [(16, 4, 2, 8, 16)])
+    assert points[0, :5].prod() == 64
+    assert points[0, 5:10].prod() == 160
+    assert points[0, 10:13].prod() == 32
+    assert valid.all()
+
+
+def test_values_that_do_not_fit_are_invalid():
+    names = {"block_i": "a", "threads_i": "b", "block_j": 32, "threads_j": 32, "block_k": 8}
+    _, valid, _ = tile_points(names, MATMUL, ("a", "b"), [(32, 4), (32, 5), (4, 8), (0, 1)])
+    assert valid.tolist() == [True, False, False, False]
+
+
+def test_clblast_names_are_those_of_its_kernel():
+    parameters = ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "KWI", "VWM", "VWN", "STRM", "STRN", "SA", "SB")
+    row = (64, 32, 16, 8, 16, 2, 4, 1, 1, 0, 1, 0)
+    points, valid, staged = tile_points(CLBLAST, clblast_gemm(128, 64, 32), parameters, [row])
+    assert points.tolist() == [[2, 1, 16, 1, 2, 2, 2, 8, 1, 4, 2, 8, 2, 512, 1, 4]]
+    assert valid.all()
+    assert not staged.any()  # SB = 0
+
+
+def test_a_convolution_has_roles_for_its_axes():
+    roles = roles_of(anatune.conv2d(1, 8, 14, 14, 16, 3, 3, padding=1))
+    assert {"block_f", "threads_x", "work_y", "block_rc", "inner_rx", "unroll"} <= set(roles)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({**NAMES, "blok_i": 4}, "role 'blok_i' is unknown"),
+        ({**NAMES, "threads_i": "tz"}, "the parameter 'tz', which tune_params lacks"),
+        ({**NAMES, "threads_i": 4.5}, "threads_i is 4.5"),
+        ({k: v for k, v in NAMES.items() if k != "work_i"}, "of axis i only"),
+        ({k: v for k, v in NAMES.items() if k != "block_k"}, "block_k is missing"),
+        ({}, "expected a mapping"),
+        ({**NAMES, "inner_i": lambda config: "many"}, "no integers"),
+        ({**NAMES, "inner_i": lambda config: config["wx"] / 4}, "no integers"),
+    ],
+)
+def test_wrong_names_are_one_line(names, words):
+    with pytest.raises(SpaceError, match=words) as error:
+        tile_points(names, MATMUL, PARAMETERS, [(16, 4, 2, 8, 16)])
+    assert "\n" not in str(error.value)
+
+
+def test_rounded_workloads_are_matrix_products():
+    assert rounded_workload(MATMUL, MATMUL.extents) is MATMUL
+    transposed = anatune.matmul(60, 64, 32, transpose_a=True)
+    assert rounded_workload(transposed, {"i": 64, "j": 64, "k": 32}) == anatune.matmul(64, 64, 32, transpose_a=True)
+    conv = anatune.conv2d(1, 8, 14, 14, 16, 3, 3, padding=1)
+    assert rounded_workload(conv, {**conv.extents, "f": 32}) is None
