@@ -39,7 +39,9 @@ def asked(device, name, seed):
         times = [1e-6 * float(np.log2(1.0 + np.abs(point - 4)).sum() + 1.0) for point in found]
         strategy.tell(
             [
-                Trial(schedule, Measurement(Outcome.OK, times_s=(time_s, 1.01 * time_s, 0.99 * time_s)), len(points) + at)
+                Trial(
+                    schedule, Measurement(Outcome.OK, times_s=(time_s, 1.01 * time_s, 0.99 * time_s)), len(points) + at
+                )
                 for at, (schedule, time_s) in enumerate(zip(batch, times, strict=True))
             ]
         )
