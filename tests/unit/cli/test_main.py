@@ -19,7 +19,7 @@ def planned(monkeypatch):
     asked = []
 
     def use(answer):
-        def plan(workload, hardware, top_k, *, time_limit_s, distinct, progress):
+        def plan(workload, hardware, top_k, *, time_limit_s, **others):
             asked.append((workload.operator, hardware.name, top_k, time_limit_s))
             return answer
 
