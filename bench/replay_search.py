@@ -35,7 +35,7 @@ from anatune.model.corrected import CorrectedModel
 from anatune.model.corrections import shipped_correction
 from anatune.search.base import STRATEGIES, make_strategy
 
-__all__ = ["Run", "Setting", "run_one"]
+__all__ = ["Run", "Setting", "matches", "run_one"]
 
 SHARES = (1.05, 1.02, 1.01, 1.0)
 """Best time over the recorded optimum: after how many trials it is reached."""
@@ -184,7 +184,8 @@ def summary(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return found
 
 
-def _matches(text: str, patterns: Sequence[str] | None) -> bool:
+def matches(text: str, patterns: Sequence[str] | None) -> bool:
+    """Return whether a name fits one of some patterns or beginnings; every name does where there are none."""
     return not patterns or any(fnmatch.fnmatch(text, pattern) or text.startswith(pattern) for pattern in patterns)
 
 
@@ -226,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = [
         one
         for one in load_tables(options.folder, notes)
-        if _matches(one.group.table, options.table) and _matches(one.group.device, options.device)
+        if matches(one.group.table, options.table) and matches(one.group.device, options.device)
     ]
     tables = chosen_tables(tables, options.workloads)
     if not tables:
