@@ -17,7 +17,7 @@ from recorded_gpu import Group
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from anatune.adapters.kernel_tuner import StartingFrom, clblast_gemm, import_kernel_tuner, prune
+from anatune.adapters.kernel_tuner import Within, clblast_gemm, import_kernel_tuner, prune
 from anatune.adapters.kernel_tuner_files import write_cache
 from anatune.core.trial import Measurement, Outcome
 
@@ -25,11 +25,11 @@ __all__ = ["STRATEGIES", "Simulation", "simulate", "simulation_table"]
 
 STRATEGIES = ("random_sample", "genetic_algorithm", "greedy_ils")
 SPACES = ("pruned", "pruned, best first")
-"""Restricted; restricted, and the strategy starts from the best predicted (`StartingFrom`)."""
+"""Restricted; restricted, and the strategy starts from the best predicted."""
 AIM = 0.1
 """Evaluations over those of the unpruned run."""
 _LIMIT_S = 20.0
-"""Of one search: greedy_ils may never end once it has seen all neighbours in a small space."""
+"""Of one search."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ def simulate(group: Group, keep: float, seeds: int, fevals: int, progress: Calla
             for seed in range(seeds):
                 final = curve(strategy, seed, fevals, None)[-1]
                 needed, reached = {}, {}
-                for where, one in zip(SPACES, (strategy, StartingFrom(space, strategy)), strict=True):
+                for where in SPACES:
+                    one = Within(space, strategy, best_first=where != "pruned")
                     values = curve(one, seed, min(fevals // 2, len(space)), [space.keeps])
                     needed[where] = next((float(at) for at, v in enumerate(values, 1) if v <= final + 1e-9), math.inf)
                     reached[where] = values[min(len(values), max(1, round(AIM * fevals))) - 1]

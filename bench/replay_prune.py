@@ -29,6 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from anatune import api
+from anatune.adapters.kernel_tuner_names import CLBLAST, tile_points
 from anatune.errors import AnatuneError
 
 __all__ = ["KEEP_SHARES", "Kept", "copied", "kept_rows", "loss"]
@@ -144,28 +145,40 @@ def _kept(group: Group, method: str, losses: dict[float, float], shares: dict[fl
 
 
 def score(
-    groups: Sequence[Group], models: Sequence[str], samples: int, seed: int, step: Callable[[], None]
+    groups: Sequence[Group],
+    everything: Sequence[Group],
+    models: Sequence[str],
+    samples: int,
+    seed: int,
+    step: Callable[[], None],
 ) -> list[Kept]:
-    """Return every way of pruning of every group."""
+    """Return every way of pruning of `groups`; copies and corrections come from `everything`."""
     space = Space(samples, seed)
-    plain: list[tuple[Floats, Integers]] = []
+    plain: dict[int, tuple[Floats, Integers]] = {}
     found: list[Kept] = []
     for group in groups:
         evaluation = api.model(group.workload, group.hardware).evaluate(group.points)
-        plain.append((evaluation.time_s, evaluation.rule))
+        time_s, rule = plain[id(group)] = evaluation.time_s, evaluation.rule
         if "plain" in models:
-            found.append(by_order(group, "plain", _predicted_order(*plain[-1])))
+            found.append(by_order(group, "plain", _predicted_order(time_s, rule)))
         if samples and group.kind != "clblast":
-            found.append(of_space(group, *plain[-1], space.times(group.workload, group.hardware)))
+            found.append(of_space(group, time_s, rule, space.times(group.workload, group.hardware)))
+        if group.kind == "clblast":
+            weight = tile_points(CLBLAST, group.workload, list(group.knobs), np.column_stack([*group.knobs.values()]))[
+                2
+            ]
+            found.append(by_order(group, "adapter", _predicted_order(time_s * weight, rule)))
         found.append(at_random(group, seed))
-        others = [o for o in groups if (o.kind, o.workload_id) == (group.kind, group.workload_id)]
+        others = [o for o in everything if (o.kind, o.workload_id) == (group.kind, group.workload_id)]
         found += copied(group, [o for o in others if o.device != group.device]).values()
         step()
     for model in models:
         if model == "plain":
             continue
-        for group, (time_s, rule), times in zip(groups, plain, corrected_times(groups, model, step), strict=True):
-            found.append(by_order(group, model, _predicted_order(time_s if times is None else times, rule)))
+        for group, times in zip(everything, corrected_times(everything, model, lambda: None), strict=True):
+            if id(group) in plain:
+                time_s, rule = plain[id(group)]
+                found.append(by_order(group, model, _predicted_order(time_s if times is None else times, rule)))
     return found
 
 
@@ -222,12 +235,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"replay_prune: {options.folder} holds no tables; give the folder of the recorded ones")
     started = time.perf_counter()
     notes: list[str] = []
-    groups = [
+    everything = [
         group
         for group in load_groups(options.folder, notes, whole=True)
         if group.kind != "tophub" and np.isfinite(group.time_s).sum() >= MIN_ROWS
     ]
-    groups = [g for g in groups if matches(g.device, options.device) and matches(g.table, options.table)]
+    groups = [g for g in everything if matches(g.device, options.device) and matches(g.table, options.table)]
     if not groups:
         raise SystemExit(f"replay_prune: no such recorded search in {options.folder}")
     models = list(dict.fromkeys(options.model or ["plain"]))
@@ -239,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         task = progress.add_task("prune", total=len(groups))
         try:
             if not options.only_kernel_tuner:
-                kept = score(groups, models, options.samples, options.seed, lambda: progress.advance(task))
+                kept = score(groups, everything, models, options.samples, options.seed, lambda: progress.advance(task))
             if options.kernel_tuner or options.only_kernel_tuner:
                 from prune_kernel_tuner import STRATEGIES, simulate, simulation_table
 

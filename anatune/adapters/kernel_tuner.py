@@ -1,7 +1,7 @@
 """Kernel Tuner: its strategies search only the configurations that deserve a run, and begin with the best of them.
 
 ``restrictions=restrict(workload, hw, tune_params, keep=0.01)`` is all that a search needs. `prune` returns the same
-with the order behind it: a starting point (`PrunedSpace.start`), the strategies `Ordered` and `StartingFrom`, and why
+with the order behind it: a starting point (`PrunedSpace.start`), the strategies `Ordered` and `Within`, and why
 a configuration was left out. No GPU is needed before Kernel Tuner wants one.
 """
 
@@ -28,10 +28,12 @@ from anatune.model.corrections import NONE, named_correction, shipped_correction
 from anatune.model.pruning import Verdict, kept_count
 from anatune.model.templates import make_model
 
-__all__ = ["CLBLAST", "Ordered", "PrunedSpace", "StartingFrom", "clblast_gemm", "prune", "restrict"]
+__all__ = ["CLBLAST", "Ordered", "PrunedSpace", "Within", "clblast_gemm", "prune", "restrict"]
 
 _KERNELS = "clblast"
 """Kernels of the shipped correction for CLBlast's parameters."""
+_PATIENCE = 50
+"""Requests for known configurations, over those there are, after which a search has seen what it can reach."""
 _UNFIT = "values that do not fit together: threads times results of a thread must be the block, parts must divide it"
 _OVERHANG = "its blocks do not divide the workload, which is only modelled for matrix products"
 
@@ -118,8 +120,8 @@ def restrict(
 class PrunedSpace:
     """A kernel's configurations in predicted order, cut after those that are kept.
 
-    Guarantees: deterministic; what the model calls illegal is never kept. Of equal predictions, configurations that
-    stage their operands in shared memory come first (the model describes those), then the order of `tune_params`.
+    Guarantees: deterministic; what the model calls illegal is never kept. Equal predictions keep the order of
+    `tune_params`.
 
     Attributes
     ----------
@@ -149,7 +151,7 @@ class PrunedSpace:
         self._configs: list[tuple[Any, ...]] = _listed(self.tune_params, restrictions, hardware)
         self._models: dict[Workload, Any] = {}
         self.num_configs = len(self._configs)
-        time_s, rule, _ = self._scores(self._configs)
+        time_s, rule, self._points = self._scores(self._configs)
         self._time_s = time_s
         self.num_legal = int((rule == 0).sum())
         if not self.num_legal:
@@ -158,8 +160,7 @@ class PrunedSpace:
                 f"none of {self.num_configs} configurations can run {workload.describe()} on {hardware.name}; "
                 f"the first one: {why}"
             )
-        _, _, staged = tile_points(names, workload, self.parameters, self._configs)
-        order = np.lexsort((np.arange(self.num_configs), ~staged, time_s, rule != 0))
+        order = np.lexsort((np.arange(self.num_configs), time_s, rule != 0))
         self._order: list[int] = order[: kept_count(keep, self.num_legal)].tolist()
         self._places = {self._configs[at]: place for place, at in enumerate(self._order, 1)}
 
@@ -195,13 +196,14 @@ class PrunedSpace:
     def population(self, count: int) -> list[list[Any]]:
         """Return the values of `count` good configurations that differ, best first; fewer where fewer are kept.
 
-        Those predicted alike take turns: first one of each predicted time, then a second one of each, and so on.
+        Those that are tiled alike take turns: first one of each tile, then a second one of each, and so on.
         """
-        seen: dict[float, int] = {}
+        seen: dict[bytes, int] = {}
         turns: list[int] = []
         for at in self._order:
-            turns.append(seen.get(float(self._time_s[at]), 0))
-            seen[float(self._time_s[at])] = turns[-1] + 1
+            tile = self._points[at].tobytes()
+            turns.append(seen.get(tile, 0))
+            seen[tile] = turns[-1] + 1
         chosen = np.argsort(turns, kind="stable")[:count].tolist()
         return [list(self._configs[self._order[place]]) for place in chosen]
 
@@ -242,7 +244,7 @@ class PrunedSpace:
 
     def _scores(self, configs: Sequence[tuple[Any, ...]]) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
         """Return predicted seconds (inf where nothing can be said), rule codes (-1, -2: not modelled), and points."""
-        points, valid, _ = tile_points(self._names, self.workload, self.parameters, configs)
+        points, valid, weight = tile_points(self._names, self.workload, self.parameters, configs)
         time_s = np.full(len(configs), np.inf)
         rule = np.where(valid, -2, -1).astype(np.int64)
         widths = [5 if axis.kind == "spatial" else 3 for axis in self.workload.axes]
@@ -255,7 +257,8 @@ class PrunedSpace:
             rows = np.flatnonzero((which.reshape(-1) == number) & valid)
             model = self._model(shape) if len(rows) else None
             if model is not None:
-                time_s[rows], rule[rows] = model.times(points[rows])
+                times, rule[rows] = model.times(points[rows])
+                time_s[rows] = times * weight[rows]
         return time_s, rule, points
 
     def _model(self, shape: Sequence[int]) -> Any:
@@ -332,17 +335,21 @@ class Ordered:
         return found
 
 
-class StartingFrom:
-    """A strategy for ``tune_kernel(strategy=...)``: one of Kernel Tuner's, beginning with the best predicted.
+class Within:
+    """A strategy for ``tune_kernel(strategy=...)``: one of Kernel Tuner's, at home in a pruned space.
 
     Where the strategy would draw its first configurations at random (a starting point, a population, a whole sample),
-    it gets those of `PrunedSpace.population`; later draws are random again.
+    it gets those of `PrunedSpace.population`; later draws are random again. Kernel Tuner's strategies expect every
+    configuration to have neighbours, and always another one to try: one without gets any other as its neighbour, and
+    a search that asks for nothing new any more ends.
 
     Parameters
     ----------
     space : PrunedSpace
     strategy : str
         A strategy's name in Kernel Tuner: "genetic_algorithm", "greedy_ils", "pso", ...
+    best_first : bool
+        Whether to begin with the best predicted, else at random.
 
     Raises
     ------
@@ -352,25 +359,39 @@ class StartingFrom:
         It is not installed.
     """
 
-    def __init__(self, space: PrunedSpace, strategy: str) -> None:
+    def __init__(self, space: PrunedSpace, strategy: str, *, best_first: bool = True) -> None:
         known = import_kernel_tuner(".interface").strategy_map
         if strategy not in known:
             raise SpaceError(
                 f"strategy {strategy!r:.40} is unknown to Kernel Tuner, expected one of {', '.join(known)}"
             )
-        self.space, self.strategy = space, strategy
+        self.space, self.strategy, self.best_first = space, strategy, best_first
 
     def tune(self, searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, Any]]:
         """Search; what Kernel Tuner calls."""
         strategy = import_kernel_tuner(".interface").strategy_map[self.strategy]
-        allowed = searchspace.is_param_config_valid
+        mended = {
+            (searchspace, "get_random_sample"): self._sample(searchspace),
+            (searchspace, "get_random_neighbor"): _neighbour(searchspace),
+            (runner, "run"): _ending(runner, searchspace.size),
+        }
+        for (owner, name), method in mended.items():
+            setattr(owner, name, method)
+        try:
+            found: list[dict[str, Any]] = strategy.tune(searchspace, runner, tuning_options)
+        finally:
+            for owner, name in mended:
+                delattr(owner, name)
+        return found
+
+    def _sample(self, searchspace: Any) -> Callable[[int], list[tuple[Any, ...]]]:
+        allowed, draw = searchspace.is_param_config_valid, searchspace.get_random_sample
         best = [tuple(values) for values in self.space.population(len(self.space)) if allowed(tuple(values))]
-        draw = searchspace.get_random_sample
-        fresh = {"one", "population"}
+        fresh = {"one", "population"} if self.best_first and best else set()
 
         def sample(count: int) -> list[tuple[Any, ...]]:
             kind = "one" if count == 1 else "population"
-            if kind not in fresh or not best:
+            if kind not in fresh:
                 return list(draw(count))
             fresh.discard(kind)
             chosen = best[:count]
@@ -378,12 +399,37 @@ class StartingFrom:
             others = draw(searchspace.size) if len(chosen) < count else []
             return chosen + [other for other in others if other not in known][: count - len(chosen)]
 
-        searchspace.get_random_sample = sample
-        try:
-            found: list[dict[str, Any]] = strategy.tune(searchspace, runner, tuning_options)
-        finally:
-            del searchspace.get_random_sample
-        return found
+        return sample
+
+
+def _neighbour(searchspace: Any) -> Callable[..., Any]:
+    """Return a draw of a neighbour that finds one for lonely configurations, too."""
+    draw, any_of = searchspace.get_random_neighbor, searchspace.get_random_sample
+
+    def neighbour(config: Any, neighbor_method: Any = None, **options: Any) -> Any:
+        found = draw(config, neighbor_method=neighbor_method, **options)
+        # repair() asks for wider neighbourhoods before it gives up: only the widest is the last word
+        return found if found is not None or neighbor_method != "Hamming" else any_of(1)[0]
+
+    return neighbour
+
+
+def _ending(runner: Any, size: int) -> Callable[..., Any]:
+    """Return the runner's method, which ends a search that has asked for nothing new for long."""
+    run, seen = runner.run, set()
+    stop = import_kernel_tuner(".util").StopCriterionReached
+    old = 0
+
+    def ending(configs: Any, tuning_options: Any) -> Any:
+        nonlocal old
+        configs = [tuple(config) for config in configs]
+        old = 0 if any(config not in seen for config in configs) else old + len(configs)
+        seen.update(configs)
+        if old > _PATIENCE * size:
+            raise stop(f"nothing new in {old} requests")
+        return run([list(config) for config in configs], tuning_options)
+
+    return ending
 
 
 def _unlimited(hardware: GpuSpec) -> GpuSpec:

@@ -6,7 +6,9 @@ names : mapping from a role to where its value comes from: the name of a tunable
     the configuration. Roles of an axis x of the workload: ``block_x`` results of a thread block (of a summed axis:
     steps between two barriers), ``threads_x``, ``work_x`` results of a thread (two of the three; the third follows),
     ``inner_x`` how many of them lie side by side (of a summed axis: innermost, unrolled steps). Of an operand T:
-    ``vector_T`` elements fetched at once, ``staged_T`` whether it goes through shared memory. ``unroll``: depth.
+    ``vector_T`` elements fetched at once, ``fetch_T`` threads side by side that fetch it, ``staged_T`` whether it goes
+    through shared memory. ``unroll``: depth.
+weight : what a predicted time is multiplied by, for what the template cannot express.
 """
 
 from __future__ import annotations
@@ -29,6 +31,13 @@ Names = Mapping[str, Source]
 
 _UNROLL = 512
 """Depth that stands for loops of constant length, which compilers unroll."""
+_WIDE = 32
+"""Threads side by side whose accesses the model counts as whole transactions."""
+_NARROW_COST = 0.02
+"""Log of the time that each halving of `_WIDE` costs, for each operand. Assumed; fewer threads were slower for both
+operands on each of seven devices (CLBlast's GEMM), and pruning hardly depends on it between 0.01 and 0.05."""
+_UNSTAGED_COST = 0.02
+"""The same for each operand that is not staged. Assumed: the model does not know; keeps such kernels behind others."""
 
 
 def _inner(width: str, strided: str, tile: str, threads: str) -> Callable[[Mapping[str, Any]], int]:
@@ -44,6 +53,7 @@ CLBLAST: Names = {
     "block_i": "NWG", "threads_i": "NDIMC", "inner_i": _inner("VWN", "STRN", "NWG", "NDIMC"),
     "block_j": "MWG", "threads_j": "MDIMC", "inner_j": _inner("VWM", "STRM", "MWG", "MDIMC"),
     "block_k": "KWG", "inner_k": "KWI", "vector_A": "VWN", "vector_B": "VWM", "staged_A": "SB", "staged_B": "SA",
+    "fetch_A": "NDIMB", "fetch_B": "MDIMA",
 }  # fmt: skip
 """Parameters of CLBlast's Xgemm, for the workload of `clblast_gemm`. Its M is the contiguous dimension of a
 column-major result, so it is j here, and its A is our B."""
@@ -64,7 +74,7 @@ def roles_of(workload: Workload) -> tuple[str, ...]:
     """Return the roles that names may have for a workload."""
     roles = [f"{kind}_{axis.name}" for axis in workload.spatial_axes for kind in ("block", "threads", "work", "inner")]
     roles += [f"{kind}_{axis.name}" for axis in workload.reduction_axes for kind in ("block", "inner")]
-    roles += [f"{kind}_{access.tensor}" for access in workload.reads for kind in ("vector", "staged")]
+    roles += [f"{kind}_{access.tensor}" for access in workload.reads for kind in ("vector", "fetch", "staged")]
     return (*roles, "unroll")
 
 
@@ -170,7 +180,7 @@ def _reduction(roles: Roles, axis: str, extents: Integers, valid: NDArray[np.boo
 
 def tile_points(
     names: Names, workload: Workload, parameters: Sequence[str], rows: Sequence[Sequence[Any]]
-) -> tuple[Integers, NDArray[np.bool_], NDArray[np.bool_]]:
+) -> tuple[Integers, NDArray[np.bool_], NDArray[np.float64]]:
     """Turn configurations into points of the GPU template.
 
     Blocks that reach over the end of an axis count whole: the factors multiply to the extent rounded up.
@@ -181,8 +191,9 @@ def tile_points(
         In the order of GpuSpace.columns.
     valid : (num_configs,) bool
         Whether the values fit together: threads times work is the block, parts divide it.
-    staged : (num_configs,) bool
-        Whether all operands go through shared memory, as in the template.
+    weight : (num_configs,) float64, >= 1
+        Operands that few neighbouring threads fetch, or that are not staged, cost a little: of configurations that
+        are tiled alike, the others come first.
 
     Raises
     ------
@@ -191,7 +202,7 @@ def tile_points(
     """
     checked_names(names, workload, parameters)
     roles = Roles(names, parameters, rows)
-    valid, staged = np.ones(len(rows), dtype=bool), np.ones(len(rows), dtype=bool)
+    valid, cost = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
     columns: list[Integers] = []
     for axis in workload.axes:
         extents = np.full(len(rows), axis.extent, dtype=np.int64)
@@ -200,8 +211,10 @@ def tile_points(
     columns.append(roles.get("unroll", _UNROLL)[:, None])
     for access in workload.reads if workload.reduction_axes else ():
         columns.append(np.maximum(roles.get(f"vector_{access.tensor}", 1), 1)[:, None])
-        staged &= roles.get(f"staged_{access.tensor}", 1) != 0
-    return np.concatenate(columns, axis=1), valid, staged
+        cost += np.where(roles.get(f"staged_{access.tensor}", 1) == 0, _UNSTAGED_COST, 0.0)
+        neighbours = np.clip(roles.get(f"fetch_{access.tensor}", _WIDE), 1, _WIDE)
+        cost += _NARROW_COST * np.log2(_WIDE / neighbours)
+    return np.concatenate(columns, axis=1), valid, np.exp(cost)
 
 
 def rounded_workload(workload: Workload, extents: Mapping[str, int]) -> Workload | None:

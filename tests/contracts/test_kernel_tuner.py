@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.adapters.kernel_tuner import Ordered, StartingFrom, clblast_gemm, prune, restrict
+from anatune.adapters.kernel_tuner import Ordered, Within, clblast_gemm, prune, restrict
 from anatune.adapters.kernel_tuner_files import read_results, write_cache, write_t4
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import MissingDependencyError, SpaceError, UnknownNameError
@@ -98,14 +98,27 @@ def test_ordered_measures_in_predicted_order(space, cache):
 
 @pytest.mark.parametrize("strategy", ["random_sample", "genetic_algorithm", "greedy_ils", "pso", "simulated_annealing"])
 def test_strategies_start_from_the_best(space, cache, strategy):
-    results = tune(cache, [space.keeps], StartingFrom(space, strategy), max_fevals=6, time_limit=30)
+    results = tune(cache, [space.keeps], Within(space, strategy), max_fevals=6, time_limit=30)
     found = configs_of(results)
     assert set(found) <= set(values_of(space))
     assert tuple(space.start) in found[:6]
 
 
+def test_lonely_configurations_neither_stop_a_search_nor_keep_it_going(cache):
+    space = prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=5)
+    lonely = [space.configs[0], {**space.configs[0], "bx": 8, "by": 4, "wx": 1, "wy": 1, "other": 1}]
+    allowed = {tuple(config.values()) for config in lonely}
+
+    def keep(bx, by, wx, wy, other):
+        return (bx, by, wx, wy, other) in allowed
+
+    for best_first in (True, False):
+        results = tune(cache, [keep], Within(space, "greedy_ils", best_first=best_first), max_fevals=3)
+        assert set(configs_of(results)) == allowed
+
+
 def test_a_population_is_filled_up_at_random(space, cache):
-    found = configs_of(tune(cache, None, StartingFrom(space, "random_sample"), max_fevals=len(space) + 5))
+    found = configs_of(tune(cache, None, Within(space, "random_sample"), max_fevals=len(space) + 5))
     assert set(values_of(space)) <= set(found)
     assert len(found) == len(space) + 5
 
@@ -144,11 +157,13 @@ def test_blocks_may_reach_over_the_end_of_a_matrix_product():
 def test_clblast_is_known_by_its_names():
     params = {
         "MWG": [32, 64, 128], "NWG": [32, 64, 128], "KWG": [16, 32], "MDIMC": [8, 16], "NDIMC": [8, 16], "KWI": [2],
-        "VWM": [1, 2, 4], "VWN": [1, 2, 4], "STRM": [0], "STRN": [0], "SA": [0, 1], "SB": [0, 1],
+        "VWM": [1, 2, 4], "VWN": [1, 2, 4], "STRM": [0], "STRN": [0], "SA": [0, 1], "SB": [0, 1], "MDIMA": [8, 32],
+        "NDIMB": [8, 32],
     }  # fmt: skip
     gemm = clblast_gemm(1024, 512, 256)
     space = prune(gemm, "titan_rtx", params, keep=0.05)
     assert space.configs[0]["SA"] == space.configs[0]["SB"] == 1
+    assert space.configs[0]["MDIMA"] == space.configs[0]["NDIMB"] == 32
     with pytest.raises(SpaceError, match="'KWI', which tune_params lacks"):
         prune(gemm, "titan_rtx", {name: v for name, v in params.items() if name != "KWI"})
 
@@ -187,7 +202,7 @@ def test_what_cannot_be_pruned_is_one_line(monkeypatch):
         prune(MATMUL, "rtx3090", PARAMS, names=NAMES, restrictions=["bx > 100"])
     space = prune(MATMUL, "rtx3090", PARAMS, names=NAMES)
     with pytest.raises(SpaceError, match="unknown to Kernel Tuner"):
-        StartingFrom(space, "guess")
+        Within(space, "guess")
     monkeypatch.setitem(__import__("sys").modules, "kernel_tuner.searchspace", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'anatune\[kernel-tuner\]'"):
         prune(MATMUL, "rtx3090", PARAMS, names=NAMES)

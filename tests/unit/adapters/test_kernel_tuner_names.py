@@ -14,10 +14,10 @@ NAMES = {
 
 
 def test_threads_and_work_make_blocks():
-    points, valid, staged = tile_points(NAMES, MATMUL, PARAMETERS, [(16, 4, 2, 8, 16)])
+    points, valid, weight = tile_points(NAMES, MATMUL, PARAMETERS, [(16, 4, 2, 8, 16)])
     assert points.tolist() == [[2, 8, 4, 1, 1, 4, 2, 16, 1, 1, 2, 16, 1, 512, 1, 1]]
     assert valid.all()
-    assert staged.all()
+    assert weight.tolist() == [1.0]
 
 
 def test_the_template_decodes_the_points():
@@ -50,12 +50,23 @@ def test_values_that_do_not_fit_are_invalid():
 
 
 def test_clblast_names_are_those_of_its_kernel():
-    parameters = ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "KWI", "VWM", "VWN", "STRM", "STRN", "SA", "SB")
-    row = (64, 32, 16, 8, 16, 2, 4, 1, 1, 0, 1, 0)
-    points, valid, staged = tile_points(CLBLAST, clblast_gemm(128, 64, 32), parameters, [row])
+    parameters = (
+        "MWG", "NWG", "KWG", "MDIMC", "NDIMC", "KWI", "VWM", "VWN", "STRM", "STRN", "SA", "SB", "MDIMA", "NDIMB",
+    )  # fmt: skip
+    row = (64, 32, 16, 8, 16, 2, 4, 1, 1, 0, 1, 0, 32, 32)
+    points, valid, weight = tile_points(CLBLAST, clblast_gemm(128, 64, 32), parameters, [row])
     assert points.tolist() == [[2, 1, 16, 1, 2, 2, 2, 8, 1, 4, 2, 8, 2, 512, 1, 4]]
     assert valid.all()
-    assert not staged.any()  # SB = 0
+    assert weight[0] > 1  # SB = 0
+
+
+def test_what_few_neighbours_fetch_or_nobody_stages_costs_a_little():
+    names = {**NAMES, "fetch_A": "fetch", "staged_B": "staged"}
+    rows = [(16, 4, 2, 8, 16, *more) for more in ((64, 1), (32, 1), (16, 1), (8, 1), (32, 0))]
+    _, _, weight = tile_points(names, MATMUL, (*PARAMETERS, "fetch", "staged"), rows)
+    assert weight[0] == weight[1] == 1
+    assert 1 < weight[2] < weight[3] < 1.1
+    assert 1 < weight[4] < 1.1
 
 
 def test_a_convolution_has_roles_for_its_axes():
