@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.kernel_tuner_names import CLBLAST, Names, clblast_gemm, rounded_workload, tile_points
-from anatune.adapters.packages import import_optional
+from anatune.adapters.kernel_tuner_strategies import Ordered, Within, import_kernel_tuner
 from anatune.adapters.triton_device import AUTO, find_gpu
 from anatune.core.hardware import GpuSpec
 from anatune.core.workload import Workload
@@ -28,28 +28,15 @@ from anatune.model.corrections import NONE, named_correction, shipped_correction
 from anatune.model.pruning import Verdict, kept_count
 from anatune.model.templates import make_model
 
-__all__ = ["CLBLAST", "Ordered", "PrunedSpace", "Within", "clblast_gemm", "prune", "restrict"]
+__all__ = ["CLBLAST", "Ordered", "PrunedSpace", "Within", "clblast_gemm", "import_kernel_tuner", "prune", "restrict"]
 
 _KERNELS = "clblast"
 """Kernels of the shipped correction for CLBlast's parameters."""
-_PATIENCE = 50
-"""Requests for known configurations, over those there are, after which a search has seen what it can reach."""
 _UNFIT = "values that do not fit together: threads times results of a thread must be the block, parts must divide it"
 _OVERHANG = "its blocks do not divide the workload, which is only modelled for matrix products"
 
 Config = Mapping[str, Any]
 Floats = NDArray[np.float64]
-
-
-def import_kernel_tuner(module: str = "") -> Any:
-    """Return Kernel Tuner, or a module of it.
-
-    Raises
-    ------
-    MissingDependencyError
-        It is not installed; the message has the pip command.
-    """
-    return import_optional(f"kernel_tuner{module}", "kernel-tuner", "anatune.adapters.kernel_tuner")
 
 
 def prune(
@@ -304,132 +291,6 @@ class PrunedSpace:
         else:
             text = f"left out: {said}; the restrictions exclude it, or it comes behind its equals"
         return Verdict(place is not None, place, "", None, None, **facts, bound_by=prediction.bound_by, text=text)
-
-
-class Ordered:
-    """A strategy for ``tune_kernel(strategy=...)``: the kept configurations one after the other, best first.
-
-    Its only options are ``max_fevals`` and ``time_limit``.
-
-    Parameters
-    ----------
-    space : PrunedSpace
-    """
-
-    def __init__(self, space: PrunedSpace) -> None:
-        self.space = space
-
-    def tune(self, searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, Any]]:
-        """Search; what Kernel Tuner calls."""
-        common = import_kernel_tuner(".strategies.common")
-        stop = import_kernel_tuner(".util").StopCriterionReached
-        common.get_options(tuning_options.strategy_options, {}, unsupported=["x0"])
-        cost = common.CostFunc(searchspace, tuning_options, runner)
-        try:
-            for config in self.space.configs:
-                if searchspace.is_param_config_valid(tuple(config.values())):
-                    cost(list(config.values()), check_restrictions=False)
-        except stop:
-            pass
-        found: list[dict[str, Any]] = cost.results
-        return found
-
-
-class Within:
-    """A strategy for ``tune_kernel(strategy=...)``: one of Kernel Tuner's, at home in a pruned space.
-
-    Where the strategy would draw its first configurations at random (a starting point, a population, a whole sample),
-    it gets those of `PrunedSpace.population`; later draws are random again. Kernel Tuner's strategies expect every
-    configuration to have neighbours, and always another one to try: one without gets any other as its neighbour, and
-    a search that asks for nothing new any more ends.
-
-    Parameters
-    ----------
-    space : PrunedSpace
-    strategy : str
-        A strategy's name in Kernel Tuner: "genetic_algorithm", "greedy_ils", "pso", ...
-    best_first : bool
-        Whether to begin with the best predicted, else at random.
-
-    Raises
-    ------
-    SpaceError
-        Kernel Tuner has no such strategy.
-    MissingDependencyError
-        It is not installed.
-    """
-
-    def __init__(self, space: PrunedSpace, strategy: str, *, best_first: bool = True) -> None:
-        known = import_kernel_tuner(".interface").strategy_map
-        if strategy not in known:
-            raise SpaceError(
-                f"strategy {strategy!r:.40} is unknown to Kernel Tuner, expected one of {', '.join(known)}"
-            )
-        self.space, self.strategy, self.best_first = space, strategy, best_first
-
-    def tune(self, searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, Any]]:
-        """Search; what Kernel Tuner calls."""
-        strategy = import_kernel_tuner(".interface").strategy_map[self.strategy]
-        mended = {
-            (searchspace, "get_random_sample"): self._sample(searchspace),
-            (searchspace, "get_random_neighbor"): _neighbour(searchspace),
-            (runner, "run"): _ending(runner, searchspace.size),
-        }
-        for (owner, name), method in mended.items():
-            setattr(owner, name, method)
-        try:
-            found: list[dict[str, Any]] = strategy.tune(searchspace, runner, tuning_options)
-        finally:
-            for owner, name in mended:
-                delattr(owner, name)
-        return found
-
-    def _sample(self, searchspace: Any) -> Callable[[int], list[tuple[Any, ...]]]:
-        allowed, draw = searchspace.is_param_config_valid, searchspace.get_random_sample
-        best = [tuple(values) for values in self.space.population(len(self.space)) if allowed(tuple(values))]
-        fresh = {"one", "population"} if self.best_first and best else set()
-
-        def sample(count: int) -> list[tuple[Any, ...]]:
-            kind = "one" if count == 1 else "population"
-            if kind not in fresh:
-                return list(draw(count))
-            fresh.discard(kind)
-            chosen = best[:count]
-            known = set(chosen)
-            others = draw(searchspace.size) if len(chosen) < count else []
-            return chosen + [other for other in others if other not in known][: count - len(chosen)]
-
-        return sample
-
-
-def _neighbour(searchspace: Any) -> Callable[..., Any]:
-    """Return a draw of a neighbour that finds one for lonely configurations, too."""
-    draw, any_of = searchspace.get_random_neighbor, searchspace.get_random_sample
-
-    def neighbour(config: Any, neighbor_method: Any = None, **options: Any) -> Any:
-        found = draw(config, neighbor_method=neighbor_method, **options)
-        # repair() asks for wider neighbourhoods before it gives up: only the widest is the last word
-        return found if found is not None or neighbor_method != "Hamming" else any_of(1)[0]
-
-    return neighbour
-
-
-def _ending(runner: Any, size: int) -> Callable[..., Any]:
-    """Return the runner's method, which ends a search that has asked for nothing new for long."""
-    run, seen = runner.run, set()
-    stop = import_kernel_tuner(".util").StopCriterionReached
-    old = 0
-
-    def ending(configs: Any, tuning_options: Any) -> Any:
-        nonlocal old
-        configs = [tuple(config) for config in configs]
-        old = 0 if any(config not in seen for config in configs) else old + len(configs)
-        seen.update(configs)
-        if old > _PATIENCE * size:
-            raise stop(f"nothing new in {old} requests")
-        return run([list(config) for config in configs], tuning_options)
-
-    return ending
 
 
 def _unlimited(hardware: GpuSpec) -> GpuSpec:
