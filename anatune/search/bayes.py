@@ -195,13 +195,15 @@ class BayesStrategy(StepwiseStrategy):
             self._memory[row.tobytes()] = score
 
     def _process(self, scale: Integers, length: float | None) -> tuple[Any, float]:
-        """Return the Gaussian process of the memory, and the length of its covariance."""
+        """Return the Gaussian process of the memory, and the length of its covariance.
+
+        Source: the library of [BO24]: Matern 5/2, jitter 1e-6, normalised scores.
+        """
         gaussian, kernels = _gaussian_process()
         rows = np.array([np.frombuffer(key, dtype=np.int64) for key in self._memory]) / scale
         scores = np.array(list(self._memory.values()))
         fitted = {}
         for one in _LENGTHS if length is None else (length,):
-            # Source: the library of [BO24]: Matern 5/2, jitter 1e-6, normalised scores.
             made = gaussian(kernels(length_scale=one, nu=2.5), alpha=1e-6, normalize_y=True, optimizer=None)
             fitted[one] = made.fit(rows, scores)
         best = max(fitted, key=lambda one: fitted[one].log_marginal_likelihood_value_)
