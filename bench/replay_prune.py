@@ -41,7 +41,7 @@ KEEP_SHARES = (0.01, 0.05)
 AIMS = {0.01: (1.03, 1.10), 0.05: (1.01, 1.04)}
 """Share kept -> best kept over recorded best: median, 90th percentile over workloads."""
 RANDOM_DRAWS = 100
-TABLE_WIDTH = 150
+TABLE_WIDTH = 175
 MIN_ROWS = 10
 """Fewest successful rows of a workload that takes part."""
 
