@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from anatune.model.plan import Plan
     from anatune.report.alternatives import Alternative
 
-__all__ = ["check_template", "plan"]
+__all__ = ["check_template", "check_time_limit", "plan"]
 
 _NUM_EXPLAINED = 64
 """Schedules that an explanation looks at to find one that differs materially from the best."""
@@ -49,7 +49,8 @@ def check_template(value: str | None) -> str | None:
     return TEMPLATES.get(value, value) if value is not None else None
 
 
-def _check_time_limit(value: float | None) -> float | None:
+def check_time_limit(value: float | None) -> float | None:
+    """Return the seconds of --time-limit if they are a time."""
     if value is not None and not (value > 0 and math.isfinite(value)):
         raise typer.BadParameter(f"got {value:g}, expected a number of seconds > 0")
     return value
@@ -86,7 +87,7 @@ def plan(
         typer.Option(
             "--time-limit",
             metavar="SECONDS",
-            callback=_check_time_limit,
+            callback=check_time_limit,
             help="Stop then; the answer says how far off.",
         ),
     ] = None,

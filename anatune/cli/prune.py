@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anatune.cli.output import note, note_first_compilation
-from anatune.cli.plan import check_template
+from anatune.cli.plan import check_template, check_time_limit
 from anatune.cli.workload import with_workload
 
 if TYPE_CHECKING:
@@ -46,12 +46,6 @@ def _check_most(value: int) -> int:
     return value
 
 
-def _check_time_limit(value: float | None) -> float | None:
-    if value is not None and not 0.0 < value < float("inf"):
-        raise typer.BadParameter(f"got {value:g}, expected a number of seconds > 0")
-    return value
-
-
 @with_workload("prune")
 def prune(
     workload: Workload,
@@ -80,7 +74,7 @@ def prune(
     time_limit: Annotated[
         float | None,
         typer.Option(
-            "--time-limit", metavar="SECONDS", callback=_check_time_limit, help="Of the search; 10,000 at most then."
+            "--time-limit", metavar="SECONDS", callback=check_time_limit, help="Of the search; 10,000 at most then."
         ),
     ] = None,
     distinct: Annotated[

@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from anatune.codegen.artifact import Buffer
 from anatune.codegen.build_cache import compile_kernel
 from anatune.codegen.cuda_kernel import CudaKernel
@@ -99,8 +101,6 @@ def write_cuda(schedule: Schedule, name: str, folder: Path) -> CudaExport:
 
 
 def _renamed(kernel: CudaKernel, name: str) -> CudaKernel:
-    import msgspec
-
     source = kernel.source.replace(f" {kernel.name}(", f" {name}(")
     return msgspec.structs.replace(kernel, name=name, source=source)
 

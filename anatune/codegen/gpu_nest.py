@@ -16,18 +16,16 @@ from typing import NamedTuple
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS, GpuSpace
-from anatune.core.space_pipelined import CUDA_CORES, PipelinedSpace
+from anatune.core.space_pipelined import ASYNC_SINCE, CUDA_CORES, PipelinedSpace
 from anatune.core.workload import DTYPE_BYTES, Access
 from anatune.errors import BuildError, SpaceError
 
-__all__ = ["GpuNest", "Tile", "gpu_nest_of"]
+__all__ = ["GpuNest", "Tile"]
 
 _VECTOR_BYTES = 16
 """Widest load or store of a thread."""
 _MOST_ELEMENTS = 2**31 - 1
 """Addresses are computed in 32 bits."""
-_ASYNC_SINCE = 80
-"""Compute capability, times ten, that has cp.async."""
 _LIVE_REGISTERS = 18
 """Registers beside accumulators and fragments; as `numerics.gpu_tile.LIVE_REGISTERS`."""
 
@@ -109,6 +107,7 @@ class GpuNest:
         self.schedule = schedule
         self.workload = schedule.workload
         self.hardware = hardware
+        self._capability = hardware.compute_capability or math.inf  # other vendors' GPUs are refused later
         self.spatial = tuple(axis.name for axis in self.workload.spatial_axes)
         self.reduction = tuple(axis.name for axis in self.workload.reduction_axes)
         stages, self.pad = _pipeline_of(schedule, hardware)
@@ -131,7 +130,7 @@ class GpuNest:
 
     def _check_dtype(self) -> None:
         dtypes = {access.dtype for access in (*self.workload.reads, *self.workload.epilogue_reads, self.workload.write)}
-        if "bfloat16" in dtypes and 0 < self._capability < _ASYNC_SINCE:
+        if "bfloat16" in dtypes and self._capability < ASYNC_SINCE:
             raise BuildError(
                 f"{self.hardware.name} is of {self.hardware.arch}, which has no bfloat16 (sm_80 and later do); "
                 "use float16 or float32"
@@ -251,18 +250,12 @@ class GpuNest:
         element = DTYPE_BYTES[self.workload.dtype]
         return (
             self.stages > 1
-            and self._capability >= _ASYNC_SINCE
+            and self._capability >= ASYNC_SINCE
             and all(
                 tile.fetch * element in (4, 8, 16) and not (self.workload.body == "max" and any(tile.guarded))
                 for tile in self.tiles
             )
         )
-
-    @property
-    def _capability(self) -> int:
-        """Compute capability, times ten; 0 for devices that are none of NVIDIA's."""
-        number = self.hardware.arch.removeprefix("sm_").rstrip("af")
-        return int(number) if number.isdigit() else 0
 
     def _tiles(self) -> tuple[Tile, ...]:
         found = [self._tile(access) for access in self.workload.reads]
@@ -371,8 +364,3 @@ def _pipeline_of(schedule: Schedule, hardware: GpuSpec) -> tuple[int, int]:
         )
     point = space.point_of(schedule)
     return (int(point[-2]), int(point[-1])) if isinstance(space, PipelinedSpace) else (1, 0)
-
-
-def gpu_nest_of(schedule: Schedule) -> GpuNest:
-    """Return the loops of a schedule of the CUDA-core template; errors as `GpuNest`."""
-    return GpuNest(schedule)

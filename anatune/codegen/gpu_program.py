@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from anatune.codegen.cuda_kernel import STATIC_SHARED_BYTES
 from anatune.codegen.gpu_nest import GpuNest, Tile
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.workload import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
@@ -83,8 +84,6 @@ class GpuProgram:
     @property
     def is_dynamic(self) -> bool:
         """Whether the shared memory is too large to be declared."""
-        from anatune.codegen.cuda_kernel import STATIC_SHARED_BYTES
-
         return self.nest.shared_bytes > STATIC_SHARED_BYTES
 
     def _allocate(self, name: str, size: int, dtype: str, scope: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 
-__all__ = ["checked_count", "draw_points"]
+__all__ = ["SampledSpace", "checked_count", "draw_points"]
 
 ROUNDS = 400
 """Draws after which a space counts as having next to no legal point."""
@@ -67,3 +69,36 @@ def draw_points(
         found.append(points)
         have += len(points)
     return np.concatenate(found)[:count]
+
+
+class SampledSpace(ABC):
+    """What tile spaces share: uniform samples of their coordinates."""
+
+    _is_legal: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+
+    @property
+    @abstractmethod
+    def radices(self) -> tuple[int, ...]:
+        """Number of choices of each coordinate."""
+
+    @abstractmethod
+    def decode(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Turn coordinates (num_points, len(radices)) into points (num_points, len(columns)), both int64."""
+
+    @abstractmethod
+    def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
+        """Decode one point (a vector in the order of the space's columns) into a Schedule."""
+
+    def sample_points(self, count: int, seed: int, *, legal: bool = True) -> NDArray[np.int64]:
+        """Draw `count` points uniformly (with replacement) from the legal part of the space.
+
+        Returns
+        -------
+        (count, len(columns)) int64
+            Fewer rows only if next to nothing in the space is legal.
+        """
+        return draw_points(self.radices, self.decode, self._is_legal if legal else None, count, seed)
+
+    def sample(self, count: int, seed: int = 0) -> list[Schedule]:
+        """Draw `count` legal schedules uniformly, with replacement; the same seed gives the same ones."""
+        return [self.schedule_of(point) for point in self.sample_points(count, seed)]

@@ -58,7 +58,7 @@ from anatune.core.microkernels import (
     simd_lanes,
     window_axes,
 )
-from anatune.core.sampling import draw_points
+from anatune.core.sampling import SampledSpace
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.space_gpu import LegalityCheck
 from anatune.core.workload import Workload
@@ -72,7 +72,7 @@ WINDOW_LEVELS = ("l2", "l1", "unroll")
 ORDER_LEVELS = ("outer", "l3", "l2", "l1")
 
 
-class CpuSpace:
+class CpuSpace(SampledSpace):
     """All schedules of one workload on one CPU.
 
     Guarantees: deterministic; safe to share between threads (immutable).
@@ -256,20 +256,6 @@ class CpuSpace:
     def _check_width(self, points: NDArray[np.int64]) -> None:
         if points.shape[1] != len(self.columns):
             raise SpaceError(f"points have {points.shape[1]} columns, expected {len(self.columns)}: see space.columns")
-
-    def sample_points(self, count: int, seed: int, *, legal: bool = True) -> NDArray[np.int64]:
-        """Draw `count` points uniformly (with replacement) from the legal part of the space.
-
-        Returns
-        -------
-        (count, len(columns)) int64
-            Fewer rows only if next to nothing in the space is legal.
-        """
-        return draw_points(self.radices, self.decode, self._is_legal if legal else None, count, seed)
-
-    def sample(self, count: int, seed: int = 0) -> list[Schedule]:
-        """Draw `count` legal schedules uniformly, with replacement; the same seed gives the same ones."""
-        return [self.schedule_of(point) for point in self.sample_points(count, seed)]
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""

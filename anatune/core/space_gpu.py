@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from anatune.core.factor import count_factorisations, factorisations
 from anatune.core.hardware import GpuSpec
-from anatune.core.sampling import checked_count, draw_points
+from anatune.core.sampling import SampledSpace, checked_count
 from anatune.core.schedule import Schedule
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
@@ -36,7 +36,7 @@ MAX_FETCH_BYTES = 16
 LegalityCheck = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
 
-class GpuSpace:
+class GpuSpace(SampledSpace):
     """All schedules of one workload on one GPU.
 
     Guarantees: deterministic; safe to share between threads (immutable).
@@ -127,20 +127,6 @@ class GpuSpace:
                 raise SpaceError(f"{name}: expected one of {choices} in every point")
             out[:, len(self.axes) + offset] = np.searchsorted(choices, values)
         return out
-
-    def sample_points(self, count: int, seed: int, *, legal: bool = True) -> NDArray[np.int64]:
-        """Draw `count` points uniformly (with replacement) from the legal part of the space.
-
-        Returns
-        -------
-        (count, len(columns)) int64
-            Fewer rows only if next to nothing in the space is legal.
-        """
-        return draw_points(self.radices, self.decode, self._is_legal if legal else None, count, seed)
-
-    def sample(self, count: int, seed: int = 0) -> list[Schedule]:
-        """Draw `count` legal schedules uniformly, with replacement; the same seed gives the same ones."""
-        return [self.schedule_of(point) for point in self.sample_points(count, seed)]
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""

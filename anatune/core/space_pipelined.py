@@ -18,18 +18,17 @@ from anatune.core.space_gpu import MAX_FETCH_BYTES, GpuSpace, LegalityCheck
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 
-__all__ = ["CUDA_CORES", "PipelinedSpace", "pads", "stage_counts"]
+__all__ = ["ASYNC_SINCE", "CUDA_CORES", "PipelinedSpace", "pads", "stage_counts"]
 
 CUDA_CORES = (GpuSpace.template, "gpu_pipelined")
 """Templates whose arithmetic runs on CUDA cores."""
-_ASYNC_SINCE = 80
-"""Compute capability, times ten, that copies from global to shared memory beside the arithmetic (cp.async)."""
+ASYNC_SINCE = 8.0
+"""Compute capability that copies from global to shared memory beside the arithmetic (cp.async)."""
 
 
 def stage_counts(workload: Workload, hardware: GpuSpec) -> tuple[int, ...]:
     """Return the numbers of buffers that are of use: three where every copy can be asynchronous, else two."""
-    number = hardware.arch.removeprefix("sm_").rstrip("af")
-    capable = number.isdigit() and int(number) >= _ASYNC_SINCE
+    capable = (hardware.compute_capability or 0.0) >= ASYNC_SINCE
     zero_padded = workload.body != "max" or all(min(access.offsets, default=0) >= 0 for access in workload.reads)
     return (1, 2, 3) if capable and zero_padded and DTYPE_BYTES[workload.dtype] >= 4 else (1, 2)
 

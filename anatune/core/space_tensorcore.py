@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware import GpuSpec
 from anatune.core.implicit_gemm import implicit_gemm
-from anatune.core.sampling import checked_count, draw_points
+from anatune.core.sampling import SampledSpace, checked_count
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
@@ -68,7 +68,7 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> None:
     implicit_gemm(workload)
 
 
-class TensorCoreSpace:
+class TensorCoreSpace(SampledSpace):
     """All tensor-core schedules of one workload on one GPU.
 
     Guarantees: deterministic; safe to share between threads (immutable).
@@ -174,20 +174,6 @@ class TensorCoreSpace:
                 out[row, index] = lookup[tuple(values)]
             column += width
         return out
-
-    def sample_points(self, count: int, seed: int, *, legal: bool = True) -> NDArray[np.int64]:
-        """Draw `count` points uniformly (with replacement) from the legal part of the space.
-
-        Returns
-        -------
-        (count, len(columns)) int64
-            Fewer rows only if next to nothing in the space is legal.
-        """
-        return draw_points(self.radices, self.decode, self._is_legal if legal else None, count, seed)
-
-    def sample(self, count: int, seed: int = 0) -> list[Schedule]:
-        """Draw `count` legal schedules uniformly, with replacement; the same seed gives the same ones."""
-        return [self.schedule_of(point) for point in self.sample_points(count, seed)]
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""

@@ -13,6 +13,7 @@ from anatune.core.prediction import Prediction
 from anatune.core.space_gpu import GpuSpace, staged_tensors
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.model.evaluation import Evaluation, Progress, Ranking, Rule
+from anatune.model.gpu_prediction import gpu_predictions
 from anatune.model.gpu_ranking import rank_gpu
 from anatune.model.gpu_registers import expected_registers
 from anatune.model.io_bound import gpu_io_bounds
@@ -25,16 +26,6 @@ from anatune.numerics.shared_memory import conflict_table
 __all__ = ["GpuModel"]
 
 PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
-FEATURES = (
-    "OI_Global_Mem",
-    "OI_Shared_Mem",
-    "Reg_Reuse_Factor",
-    "ILP",
-    "WLP",
-    "Estimated_Occupancy",
-    "Wave_Efficiency",
-)
-"""The seven features of [ICS24] Sec. 4.1, under the paper's names."""
 RESOURCES = (
     "registers_per_thread",
     "counted_registers",
@@ -48,7 +39,6 @@ RESOURCES = (
     "dram_bytes",
     "l2_bytes",
 )
-LIMITERS = {int(limiter): limiter.name.lower() for limiter in Limiter}
 REGISTER_BYTES = 4
 
 
@@ -186,26 +176,7 @@ class GpuModel:
             expected = expected_registers(self, np.atleast_2d(points), quantities)
         if expected is not None:
             arrays["registers_per_thread"] = expected
-        columns = {name: values.tolist() for name, values in arrays.items()}
-        return [self._prediction(i, float(seconds[i]), int(rules[i]), columns) for i in range(len(seconds))]
-
-    def _prediction(self, i: int, time_s: float, rule: int, columns: dict[str, list[float]]) -> Prediction:
-        parts = {name: columns[name][i] for name in PARTS}
-        levels = {"dram": "dram_bytes", "l2": "l2_bytes", "shared": "shared_traffic_bytes"}
-        return Prediction(
-            time_s=time_s,
-            gflop_per_s=self.workload.flop / time_s / 1e9,
-            parts=parts,
-            bound_by=max(parts, key=lambda name: parts[name]).removesuffix("_s"),
-            occupancy=columns["occupancy"][i],
-            occupancy_limiter=LIMITERS[int(columns["limiter"][i])],
-            waves=columns["waves"][i],
-            features={name: columns[name][i] for name in FEATURES},
-            traffic_over_bound={level: columns[levels[level]][i] / bound for level, bound in self.io_bounds.items()},
-            resources={name: columns[name][i] for name in RESOURCES},
-            legal=rule == 0,
-            rule="" if rule == 0 else self.rules[rule - 1].id,
-        )
+        return gpu_predictions(self, seconds, rules, arrays, PARTS, RESOURCES)
 
     @cached_property
     def floor_s(self) -> float:

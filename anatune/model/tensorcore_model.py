@@ -14,7 +14,7 @@ from anatune.core.space_tensorcore import INSTRUCTION, TensorCoreSpace, check_su
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 from anatune.model.evaluation import Evaluation, Progress, Ranking, Rule
-from anatune.model.gpu_model import FEATURES, LIMITERS
+from anatune.model.gpu_prediction import gpu_predictions
 from anatune.model.io_bound import gpu_io_bounds
 from anatune.model.pack import SECTOR_BYTES, pack_gpu
 from anatune.model.tensorcore_ranking import rank_whole
@@ -152,26 +152,7 @@ class TensorCoreModel:
             thread in local memory.
         """
         rules, times, quantities = self._run(points, full=True, compiled=compiled)
-        columns = {name: values.tolist() for name, values in self._columns(quantities).items()}
-        return [self._prediction(i, float(times[i]), int(rules[i]), columns) for i in range(len(times))]
-
-    def _prediction(self, i: int, time_s: float, rule: int, columns: dict[str, list[float]]) -> Prediction:
-        parts = {name: columns[name][i] for name in PARTS}
-        levels = {"dram": "dram_bytes", "l2": "l2_bytes", "shared": "shared_traffic_bytes"}
-        return Prediction(
-            time_s=time_s,
-            gflop_per_s=self.workload.flop / time_s / 1e9,
-            parts=parts,
-            bound_by=max(parts, key=lambda name: parts[name]).removesuffix("_s"),
-            occupancy=columns["occupancy"][i],
-            occupancy_limiter=LIMITERS[int(columns["limiter"][i])],
-            waves=columns["waves"][i],
-            features={name: columns[name][i] for name in FEATURES},
-            traffic_over_bound={level: columns[levels[level]][i] / bound for level, bound in self.io_bounds.items()},
-            resources={name: columns[name][i] for name in RESOURCES},
-            legal=rule == 0,
-            rule="" if rule == 0 else self.rules[rule - 1].id,
-        )
+        return gpu_predictions(self, times, rules, self._columns(quantities), PARTS, RESOURCES)
 
     @cached_property
     def floor_s(self) -> float:

@@ -16,14 +16,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.schedule import Schedule
-from anatune.core.trial import Outcome, Trial
 from anatune.model.cpu_model import CpuModel
 from anatune.model.features import feature_table
 from anatune.search.correction import Batch, Correction
 from anatune.search.knobs import knobs_of
+from anatune.search.observing import ObservingStrategy
 from anatune.search.options import read_options
-from anatune.search.points import Points
 from anatune.search.ranked import ModelStrategy
 from anatune.search.table import TableSpace
 
@@ -117,7 +115,7 @@ class _Candidates(NamedTuple):
     batch: Batch[_Features]
 
 
-class LearnedStrategy:
+class LearnedStrategy(ObservingStrategy):
     """Asks for the best points of the ranking, corrected after every trial; deterministic for a seed.
 
     What it asks depends only on the seed, on the set of told trials, and on what it asked that was not told.
@@ -139,41 +137,13 @@ class LearnedStrategy:
         ranked: Integers | None = None,
         options: msgspec.Struct | Mapping[str, Any] | None = None,
     ) -> None:
-        self._model = model
-        self._seed = seed
-        self._ranked = ranked
         settings: Any = read_options(self.options_type, options)
-        self._options: Any = settings
         self._similarity = _Similarity(settings.residual_std**2, settings.noise_std)
-        self._correction: Correction[_Features] = Correction(self._similarity, clip=0.5)
-        self._known = Points(model)
+        correction: Correction[_Features] = Correction(self._similarity, clip=0.5)
+        super().__init__(model, seed=seed, ranked=ranked, options=settings, correction=correction)
         self._scale: _Scale | None = None
         self._pool: _Candidates | None = None
         self._around: dict[bytes, _Candidates] = {}
-        self._numbers: dict[bytes, int] = {}
-        """Point -> number of its observation."""
-        self._log_times: dict[bytes, float] = {}
-        self._values: dict[bytes, list[Trial]] = {}
-
-    # ---- ask and tell ----------------------------------------------------------------------------------------
-
-    def ask(self, n: int) -> list[Schedule]:
-        """Return the next `n` schedules; fewer only when the candidates are used up."""
-        found: list[Schedule] = []
-        while len(found) < n:
-            point = self._next()
-            if point is None:
-                break
-            found.append(self._model.space.schedule_of(point))
-        return found
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        """Take in trials; those that are not legal points of this space are left out."""
-        for trial in trials:
-            point = self._known.legal_point(trial.schedule)
-            if point is not None:
-                self._note(point)
-                self._values.setdefault(point.tobytes(), []).append(trial)
 
     def _note(self, point: Integers) -> None:
         """Make a point an observation."""
@@ -223,30 +193,9 @@ class LearnedStrategy:
                 return int(row)
         return None
 
-    def _outcomes(self) -> tuple[dict[int, float], list[_Features]]:
-        """Return the residual of each measured point, and the features of the points that failed."""
-        measured: dict[bytes, list[Trial]] = {}
-        failed = []
-        for key in sorted(self._values):
-            good = [trial for trial in self._values[key] if trial.measurement.time_s is not None]
-            if good:
-                measured[key] = good
-            elif all(trial.measurement.outcome is not Outcome.LOST_DEVICE for trial in self._values[key]):
-                failed.append(self._correction.observed[self._numbers[key]])
-        relative = all(trial.measurement.relative is not None for good in measured.values() for trial in good)
-        residuals = {}
-        for key, good in measured.items():
-            values = sorted((t.measurement.relative if relative else t.measurement.time_s) or math.nan for t in good)
-            residuals[self._numbers[key]] = math.log(values[len(values) // 2]) - self._log_times[key]
-        return residuals, failed
-
     def _centres(self, residuals: dict[int, float]) -> list[bytes]:
         """Return the best measured points, best first; none of a list, all of which is in the pool."""
-        if isinstance(self._model.space, TableSpace):
-            return []
-        measured = [key for key in self._numbers if self._numbers[key] in residuals]
-        measured.sort(key=lambda key: (residuals[self._numbers[key]] + self._log_times[key], key))
-        return measured[: self._options.num_centres]
+        return [] if isinstance(self._model.space, TableSpace) else super()._centres(residuals)
 
     # ---- the pool --------------------------------------------------------------------------------------------
 

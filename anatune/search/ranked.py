@@ -10,22 +10,21 @@ every second question asks for the best estimate, without a bonus for what is un
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.schedule import Schedule
-from anatune.core.trial import Outcome, Trial
 from anatune.errors import SpaceError
 from anatune.model.cpu_model import CpuModel
 from anatune.search.correction import Batch, Correction
 from anatune.search.features import Features, Similarity, features_of
 from anatune.search.neighbours import Moves, first_pool
+from anatune.search.observing import ObservingStrategy
 from anatune.search.options import read_options
-from anatune.search.points import Points, program_key
+from anatune.search.points import program_key
 
 __all__ = ["ModelOptions", "ModelStrategy"]
 
@@ -71,7 +70,7 @@ class _Candidates(NamedTuple):
     batch: Batch[Features]
 
 
-class ModelStrategy:
+class ModelStrategy(ObservingStrategy):
     """Asks for the best points of the model's ranking, corrected after every trial; deterministic for a seed.
 
     What it asks depends only on the seed, on the set of told trials, and on what it asked that was not told.
@@ -95,41 +94,14 @@ class ModelStrategy:
     ) -> None:
         if not isinstance(model, CpuModel):
             raise SpaceError("strategy 'model' searches CPU spaces only, so far; use 'random' or 'grid'")
-        self._model = model
-        self._ranked = ranked
-        self._seed = seed
-        self._options: Any = read_options(self.options_type, options)
-        self._correction: Correction[Features] = Correction(_KERNEL)
+        super().__init__(
+            model, seed=seed, ranked=ranked, options=read_options(self.options_type, options),
+            correction=Correction(_KERNEL),
+        )  # fmt: skip
         self._moves = Moves(model.space)
-        self._known = Points(model)
         self._pool: _Candidates | None = None
         self._around: dict[bytes, _Candidates] = {}
         self._programs: set[Hashable] = set()
-        self._numbers: dict[bytes, int] = {}
-        """Point -> number of its observation."""
-        self._log_times: dict[bytes, float] = {}
-        self._values: dict[bytes, list[Trial]] = {}
-
-    # ---- ask and tell ----------------------------------------------------------------------------------------
-
-    def ask(self, n: int) -> list[Schedule]:
-        """Return the next `n` schedules; fewer only when the pool is used up."""
-        found: list[Schedule] = []
-        while len(found) < n:
-            point = self._next()
-            if point is None:
-                break
-            found.append(self._model.space.schedule_of(point))
-        return found
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        """Take in trials; those that are not legal points of this space are left out."""
-        for trial in trials:
-            point = self._known.legal_point(trial.schedule)
-            if point is None:
-                continue
-            self._note(point)
-            self._values.setdefault(point.tobytes(), []).append(trial)
 
     def _note(self, point: Integers) -> None:
         """Make a point an observation."""
@@ -174,29 +146,6 @@ class ModelStrategy:
             if width == len(together):
                 return None
             width *= 4
-
-    def _outcomes(self) -> tuple[dict[int, float], list[Features]]:
-        """Return the residual of each measured point, and the points that failed."""
-        measured: dict[bytes, list[Trial]] = {}
-        failed = []
-        for key in sorted(self._values):
-            good = [trial for trial in self._values[key] if trial.measurement.time_s is not None]
-            if good:
-                measured[key] = good
-            elif all(trial.measurement.outcome is not Outcome.LOST_DEVICE for trial in self._values[key]):
-                failed.append(self._correction.observed[self._numbers[key]])
-        relative = all(trial.measurement.relative is not None for good in measured.values() for trial in good)
-        residuals = {}
-        for key, good in measured.items():
-            values = sorted((t.measurement.relative if relative else t.measurement.time_s) or math.nan for t in good)
-            residuals[self._numbers[key]] = math.log(values[len(values) // 2]) - self._log_times[key]
-        return residuals, failed
-
-    def _centres(self, residuals: dict[int, float]) -> list[bytes]:
-        """Return the best measured points, best first."""
-        measured = [key for key in self._numbers if self._numbers[key] in residuals]
-        measured.sort(key=lambda key: (residuals[self._numbers[key]] + self._log_times[key], key))
-        return measured[: self._options.num_centres]
 
     def _closeness(self, one: Features, many: Features) -> Floats:
         """Return how much points share with a failed one: 1 for the same microkernel and packing."""

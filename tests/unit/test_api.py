@@ -10,7 +10,8 @@ import anatune
 from anatune.core.space_cpu import CpuSpace
 from anatune.core.space_gpu import GpuSpace
 from anatune.errors import SpaceError, UnknownNameError
-from anatune.model.gpu_model import FEATURES, PARTS, RESOURCES
+from anatune.model.gpu_model import PARTS, RESOURCES
+from anatune.model.gpu_prediction import FEATURES
 from tests.naive_gpu import gpu
 
 MATMUL = anatune.matmul(64, 48, 32)

@@ -10,7 +10,8 @@ import pytest
 
 import anatune
 from anatune.core.prediction import Prediction
-from anatune.model.gpu_model import FEATURES, PARTS, RESOURCES, GpuModel
+from anatune.model.gpu_model import PARTS, RESOURCES, GpuModel
+from anatune.model.gpu_prediction import FEATURES
 from tests.naive_gpu import DEVICES, WORKLOADS, gpu, random_points
 
 MATMUL = anatune.matmul(512, 1024, 256)

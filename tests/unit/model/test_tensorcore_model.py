@@ -13,7 +13,7 @@ from anatune.codegen.tensorcore_layout import layout_of
 from anatune.core.prediction import Prediction
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
-from anatune.model.gpu_model import FEATURES
+from anatune.model.gpu_prediction import FEATURES
 from anatune.model.tensorcore_model import PARTS, RESOURCES, TensorCoreModel
 from tests.naive_gpu import gpu
 
