@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware import GpuSpec
 from anatune.model.block_tile_time import PARTS, TileScores, score_tiles, tile_order
-from anatune.model.block_tiles import TILE_FIELDS, MatmulProblem, Tiles
+from anatune.model.block_tiles import TILE_FIELDS, MatmulProblem, Tiles, least_depth
 
 __all__ = ["Proposal", "bound_by", "propose"]
 
@@ -40,7 +40,8 @@ def propose(problem: MatmulProblem, spec: GpuSpec, *, split_k: bool, group_m: bo
     split_k, group_m : bool
         Whether the kernel can share a tile among blocks, and walk rows of blocks together.
     """
-    depths = tuple(depth for depth in _DEPTHS if depth <= _reach(problem.k))
+    deepest = max(least_depth(problem.dtype), _reach(problem.k))
+    depths = tuple(depth for depth in _DEPTHS if depth <= deepest)
     rows = np.array(
         list(
             itertools.product(
@@ -56,7 +57,7 @@ def propose(problem: MatmulProblem, spec: GpuSpec, *, split_k: bool, group_m: bo
         dtype=np.int64,
     )
     results = rows[:, 0] * rows[:, 1] / (32 * rows[:, 3])  # of a thread
-    useful = (rows[:, 2] * rows[:, 5] <= _reach(problem.k)) & (results >= 2) & (results <= 256)
+    useful = (rows[:, 2] * rows[:, 5] <= deepest) & (results >= 2) & (results <= 256)
     tiles = Tiles.of(rows[useful])
     scores = score_tiles(problem, tiles, spec)
     order = tile_order(scores, problem, tiles)

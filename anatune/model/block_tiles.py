@@ -33,6 +33,7 @@ __all__ = [
     "Resources",
     "Tiles",
     "Unit",
+    "least_depth",
     "multiply_adds_per_cycle",
     "resident_blocks",
     "resources",
@@ -189,7 +190,7 @@ def rules(spec: GpuSpec, dtype: str) -> tuple[Rule, ...]:
     """Return what limits tiles on a device, in the order in which they are tested."""
     return (
         Rule("power_of_two", "a block size, which has to be a power of two", 0.0),
-        Rule("dot_depth", "block_k of a tensor-core product, at least", float(_least_depth(dtype))),
+        Rule("dot_depth", "block_k of a tensor-core product, at least", float(least_depth(dtype))),
         Rule("threads_per_block", "threads of a block", float(spec.compute.max_threads_per_block)),
         Rule("shared_bytes_per_block", "bytes of the stages", float(spec.shared_memory.per_block_bytes)),
         Rule("registers_per_thread", "accumulators and addresses of a thread", float(spec.registers.per_thread)),
@@ -210,7 +211,7 @@ def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec) -> Resources:
     blocks = -(-problem.m // tiles.block_m) * -(-problem.n // tiles.block_n) * tiles.split_k
     least = np.where(unit == Unit.TCGEN05, LEAST_REGISTERS, exact + LEAST_REGISTERS)
     sizes = np.stack([tiles.block_m, tiles.block_n, tiles.block_k])
-    depth = np.where(unit == Unit.FMA, 1, _least_depth(problem.dtype))
+    depth = np.where(unit == Unit.FMA, 1, least_depth(problem.dtype))
     limits = [
         ((sizes & (sizes - 1) != 0).any(axis=0), np.where(sizes & (sizes - 1) != 0, sizes, GRID).min(axis=0)),
         (tiles.block_k < depth, tiles.block_k),
@@ -228,7 +229,8 @@ def resources(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec) -> Resources:
     return Resources(unit, threads, accumulators, registers, spilled, shared, blocks, resident, rule, needed)
 
 
-def _least_depth(dtype: str) -> int:
+def least_depth(dtype: str) -> int:
+    """Return the smallest block_k of a product on tensor cores."""
     return 32 if dtype == "fp8" else 16
 
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anatune.adapters.triton import matmul_pruner
@@ -85,6 +85,7 @@ def test_the_kept_ones_are_a_prefix_and_the_default_stays(problem, rows, spec, k
 
 
 @given(problems, specs)
+@example(MatmulProblem(1, 1, 1, "fp8"), SPECS[0])  # its least block_k is larger than k rounded up
 @settings(max_examples=15, deadline=None)
 def test_proposals_are_legal_and_in_order(problem, spec):
     found = propose(problem, spec, split_k=True, group_m=True)
