@@ -1,0 +1,200 @@
+"""``anatune prune --for kernel-tuner``: the configurations that deserve a run, as Kernel Tuner takes them.
+
+One JSON object. ``tune_params`` and ``restrictions`` are what ``tune_kernel`` takes, ``ConfigurationSpace`` is the same
+in the form T1 that ``tune_kernel_T1`` reads, ``configurations`` are in predicted order. Kernel Tuner is not needed.
+
+Parameters are called as in Kernel Tuner's own examples, because it launches ``block_size_x`` by ``block_size_y`` by
+``block_size_z`` threads: x is the contiguous dimension of the result, y the next. ``names`` says what they mean, in the
+roles of `kernel_tuner_names`: ``anatune.adapters.kernel_tuner.prune`` predicts the same of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.adapters.formats import PruneRequest
+from anatune.adapters.kernel_tuner_names import Names
+from anatune.core.hardware import GpuSpec
+from anatune.core.space_gpu import GpuSpace
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError
+from anatune.model.corrected import CorrectedModel
+from anatune.model.corrections import NONE, named_correction
+from anatune.model.order import PlainOrder
+from anatune.model.templates import make_model
+
+__all__ = ["kernel_tuner_lines", "membership", "parameter_names"]
+
+UNROLL = 512
+"""Unroll depth of every configuration, as in `kernel_tuner_names`: loops of constant length are unrolled."""
+_LEAST_READ, _MOST_READ = 1 << 12, 1 << 20
+"""Schedules of anatune's template that are read: about one in 200 is a configuration here."""
+_MOST_TIMED = 10_000
+_POOL = 4
+"""Configurations of the analytical order among which a correction chooses one."""
+_DIMENSIONS = ("x", "y", "z")
+_CHUNK = 3
+"""Parameters between two tests: Kernel Tuner's solver tries all values of so many before it asks again."""
+
+Row = tuple[int, ...]
+
+
+def kernel_tuner_lines(request: PruneRequest) -> Iterator[str]:
+    """Yield one JSON object in lines, ``configurations`` one a line, best first.
+
+    Raises
+    ------
+    SpaceError
+        The device is no GPU, or the template is not that of CUDA cores.
+    """
+    workload, spec = request.workload, request.hardware
+    if not isinstance(spec, GpuSpec):
+        raise SpaceError(f"kernel-tuner: {spec.name} is no GPU; name one of `anatune hw list`, or use --for json")
+    if request.template not in (None, "gpu"):
+        raise SpaceError(
+            f"kernel-tuner: expected the template cuda, got {request.template.removeprefix('gpu_')}; "
+            "leave --template out, or use --for json"
+        )
+    if request.correction == "auto":  # those are of TVM's kernels
+        request = dataclasses.replace(request, correction=NONE)
+    names = parameter_names(workload)
+    columns = tuple(source for source in names.values() if isinstance(source, str))
+    rows, time_s, num_legal = _ranked(request, names)
+    params = {name: sorted({row[at] for row in rows}) for at, name in enumerate(columns)}
+    restrictions = membership(columns, rows)
+    head = {
+        "workload": msgspec.to_builtins(workload),
+        "hardware": {"name": spec.name, "model": spec.model, "arch": spec.arch},
+        "keep": request.keep,
+        "num_legal": num_legal,
+        "num_listed": len(rows),
+        "names": names,
+        "tune_params": params,
+        "restrictions": restrictions,
+        "ConfigurationSpace": _t1(params, restrictions),
+        "predicted_s": time_s,
+    }
+    yield f'{msgspec.json.encode(head).decode()[:-1]}, "configurations": ['
+    for place, row in enumerate(rows, 1):
+        text = msgspec.json.encode(dict(zip(columns, row, strict=True))).decode()
+        yield text + ("," if place < len(rows) else "")
+    yield "]}"
+
+
+def parameter_names(workload: Workload) -> dict[str, str | int]:
+    """Return what the listed parameters mean: role -> parameter, or 1 where the axis has one step only."""
+    names: dict[str, str | int] = {}
+    extents = workload.extents
+    long = [axis for axis in reversed(workload.output_axes) if extents[axis] > 1]
+    words = dict(zip(long, _DIMENSIONS, strict=False)) | {axis: f"of_{axis}" for axis in long[len(_DIMENSIONS) :]}
+    for axis in workload.spatial_axes:
+        word = words.get(axis.name)
+        for role, prefix in (("threads", "block_size"), ("work", "tile_size"), ("inner", "tile_inner")):
+            names[f"{role}_{axis.name}"] = f"{prefix}_{word}" if word else 1
+    for axis in workload.reduction_axes:
+        names[f"block_{axis.name}"] = f"steps_{axis.name}" if axis.extent > 1 else 1
+    for access in workload.reads if workload.reduction_axes else ():
+        names[f"vector_{access.tensor}"] = f"vector_{access.tensor}"
+    return names
+
+
+def membership(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Return restrictions, Python expressions, that hold for these rows of values and no others.
+
+    The last one says it all; those before it say the same of the first 3, 6, ... parameters, so that a solver that sets
+    one parameter after the other never tries more than a few values of each.
+    """
+    ends = [*range(_CHUNK, len(names), _CHUNK), len(names)]
+    return [_expression(names[:end], dict.fromkeys(row[:end] for row in rows)) for end in ends]
+
+
+def _expression(names: Sequence[str], rows: dict[Row, None]) -> str:
+    listed = ",".join(f"({','.join(map(str, row))},)" for row in rows)
+    return f"({','.join(names)},) in {{{listed}}}"
+
+
+def _t1(params: dict[str, list[int]], restrictions: list[str]) -> dict[str, Any]:
+    """Return the part of a T1 file that describes the space."""
+    return {
+        "TuningParameters": [
+            {"Name": name, "Type": "int", "Values": msgspec.json.encode(values).decode()}
+            for name, values in params.items()
+        ],
+        "Conditions": [
+            {"Parameters": list(params)[: _CHUNK * place], "Expression": text}
+            for place, text in enumerate(restrictions, 1)
+        ],
+    }
+
+
+def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float], int]:
+    """Return configurations, best predicted first, their seconds, and how many schedules of the template are legal.
+
+    A configuration is a schedule with one level of register tiles and of unrolled steps: `tile_points` of it. All of
+    them come in the order of the whole space, so it is read until there are enough.
+    """
+    asked = request.subset()
+    share = isinstance(request.keep, float)
+    wanted = min(request.most, asked.num_kept)
+    most = min(asked.num_kept, _MOST_READ) if share else _MOST_READ
+    model: Any = make_model(request.workload, request.hardware, "gpu")
+    order = PlainOrder(model, request.time_limit_s, _MOST_TIMED)
+    corrected = None if request.correction == NONE else named_correction(request.correction)
+    pool = wanted if corrected is None else _POOL * wanted
+    read = min(_LEAST_READ, most) if share else _LEAST_READ
+    while True:
+        listed = order.first(read)
+        points = _expressible(listed, model.space)
+        times = model.times(points)[0] if len(points) else np.empty(0)
+        if request.distinct:
+            first = np.sort(np.unique(times, return_index=True)[1])
+            points, times = points[first], times[first]
+        if len(points) >= pool or len(listed) < read or read >= most:
+            break
+        read = min(4 * read, most)
+    if not len(points):  # of so small a share none: the best one there is
+        points = _expressible(order.first(_MOST_READ), model.space)[:1]
+        if not len(points):
+            raise SpaceError(
+                f"kernel-tuner: the best {_MOST_READ} schedules all need two levels of register tiles; use --for json"
+            )
+        times = model.times(points)[0]
+    if corrected is not None:
+        points = points[:pool]
+        times = CorrectedModel(model, corrected.model).times(points)[0]
+        points, times = (array[np.argsort(times, kind="stable")] for array in (points, times))
+    rows = [_values(names, dict(zip(model.space.columns, point, strict=True))) for point in points[:wanted].tolist()]
+    return rows, times[:wanted].tolist(), asked.num_legal
+
+
+def _expressible(points: NDArray[np.int64], space: GpuSpace) -> NDArray[np.int64]:
+    """Return the points that configurations stand for."""
+    fixed = {"unroll": UNROLL} | {name: 1 for name in space.columns if name.endswith((".reg_outer", ".k2"))}
+    same = [points[:, at] == fixed[name] for at, name in enumerate(space.columns) if name in fixed]
+    return points[np.logical_and.reduce(same)]
+
+
+def _values(names: Names, point: dict[str, int]) -> Row:
+    """Return a point's values of the parameters, in the order of `names`.
+
+    A thread's results lie side by side in its register tile, and apart in its vthreads.
+    """
+    values: list[int] = []
+    for role, source in names.items():
+        kind, _, name = role.partition("_")
+        if not isinstance(source, str):
+            continue
+        if kind == "vector":
+            values.append(point[f"vector.{name}"])
+        elif kind == "block":
+            values.append(point[f"{name}.k1"])
+        else:
+            apart, threads, inner = (point[f"{name}.{level}"] for level in ("vthread", "thread", "reg_inner"))
+            values.append({"threads": threads, "work": apart * inner, "inner": inner}[kind])
+    return tuple(values)
