@@ -24,6 +24,7 @@ FORMATS: dict[str, str] = {
     "csv": "anatune.adapters.listing:csv_lines",
     "triton": "anatune.adapters.triton:config_lines",
     "kernel-tuner": "anatune.adapters.kernel_tuner_listing:kernel_tuner_lines",
+    "metaschedule": "anatune.adapters.metaschedule_listing:metaschedule_lines",
 }
 """Name -> "module:function"."""
 

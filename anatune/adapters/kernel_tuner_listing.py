@@ -168,7 +168,8 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
     if corrected is not None:
         points = points[:pool]
         times = CorrectedModel(model, corrected.model).times(points)[0]
-        points, times = (array[np.argsort(times, kind="stable")] for array in (points, times))
+        best = np.argsort(times, kind="stable")
+        points, times = points[best], times[best]
     rows = [_values(names, dict(zip(model.space.columns, point, strict=True))) for point in points[:wanted].tolist()]
     return rows, times[:wanted].tolist(), asked.num_legal
 
