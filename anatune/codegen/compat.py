@@ -10,12 +10,18 @@ from anatune.errors import BuildError, MissingDependencyError
 
 __all__ = [
     "PARTS_OF_ISA",
+    "TVM_ERRORS",
+    "build_measured",
     "compile_module",
     "cuda_source_of",
     "gpu_target_of",
+    "import_meta_schedule",
     "import_tvm",
+    "lacks_feature",
+    "last_line",
     "link_library",
     "parse_program",
+    "same_structure",
     "schedule_of_module",
     "target_of",
 ]
@@ -29,6 +35,9 @@ PARTS_OF_ISA: dict[str, tuple[str, str]] = {
     "sve": ("aarch64-linux-gnu", "+neon"),
 }
 """Instruction set -> (LLVM triple, features that are asked for beside the processor's own)."""
+
+TVM_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+"""What TVM raises when it refuses a program: its own errors are RuntimeErrors, C++ may throw the others by name."""
 
 
 def import_tvm() -> Any:
@@ -51,6 +60,25 @@ def import_tvm() -> Any:
     return tvm
 
 
+def import_meta_schedule() -> Any:
+    """Return TVM's meta_schedule package.
+
+    Raises
+    ------
+    MissingDependencyError
+        TVM, or a package that its meta_schedule needs beside it (psutil, cloudpickle, ...), is not installed.
+    """
+    import_tvm()
+    try:
+        from tvm.s_tir import meta_schedule
+        from tvm.s_tir.meta_schedule import arg_info, database  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"TVM's MetaSchedule cannot be imported ({error}); install it with: pip install 'anatune[tvm]'"
+        ) from None
+    return meta_schedule
+
+
 def target_of(hardware: CpuSpec, *, threads: int = 1) -> Any:
     """Return the TVM target of a CPU spec: LLVM for its processor, its instruction set and triple."""
     import platform
@@ -62,6 +90,14 @@ def target_of(hardware: CpuSpec, *, threads: int = 1) -> Any:
         options["mtriple"] = triple
         options["mattr"] = features.split(",")
     return tvm.target.Target(options)
+
+
+def lacks_feature(target: Any, hardware: CpuSpec) -> str:
+    """Return a feature of LLVM's that the microkernels of `hardware` use and `target` has not; "": there is none."""
+    tvm = import_tvm()
+    has = tvm.get_global_func("target.target_has_feature")
+    _, features = PARTS_OF_ISA[hardware.compute.isa]
+    return next((name[1:] for name in features.split(",") if not has(name[1:], target)), "")
 
 
 def gpu_target_of(hardware: GpuSpec) -> Any:
@@ -112,12 +148,13 @@ def cuda_source_of(module: Any, target: Any) -> str:
             ((device_target, device),) = devices.items()
             device = finalize_device()(device)
             source = tvm.get_global_func("target.build.cuda")(device, device_target).inspect_source()
-    except (tvm.error.TVMError, RuntimeError, ValueError, TypeError) as error:
-        raise BuildError(f"TVM cannot generate CUDA C: {_last_line(error)}") from None
+    except TVM_ERRORS as error:
+        raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
     return str(source)
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
+    """Return the last line of a message that has some: TVM puts what happened behind its traces."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else repr(error)
 
@@ -128,6 +165,13 @@ def parse_program(text: str, llvm: str) -> Any:
     from tvm.script import tirx
 
     return tvm.script.from_source(text, {"T": tirx, "LL": llvm})
+
+
+def same_structure(first: Any, second: Any) -> bool:
+    """Whether two modules are equal up to names."""
+    import tvm_ffi
+
+    return bool(tvm_ffi.structural_equal(first, second, map_free_vars=True))
 
 
 def schedule_of_module(module: Any) -> Any:
@@ -147,8 +191,20 @@ def compile_module(module: Any, target: Any) -> Any:
     tvm = import_tvm()
     try:
         return tvm.compile(module, target=target)
-    except (tvm.error.TVMError, RuntimeError, ValueError, TypeError) as error:
-        raise BuildError(f"TVM cannot compile the program: {_last_line(error)}") from None
+    except TVM_ERRORS as error:
+        raise BuildError(f"TVM cannot compile the program: {last_line(error)}") from None
+
+
+def build_measured(module: Any, target: Any) -> Any:
+    """Return a candidate of MetaSchedule's, built as its own builder does, without the intrinsics of other devices.
+
+    Source: tvm.s_tir.meta_schedule.builder.local_builder, default_build.
+    """
+    tvm = import_tvm()
+    from tvm.driver import build
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    return build(RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module), target=tvm.target.Target(target))
 
 
 def link_library(compiled: Any, path: Path) -> None:

@@ -279,11 +279,11 @@ class _Lowering:
         depth = text.depth
         annotation = ', annotations={"pragma_import_llvm": LL}'
         total = math.prod(loop.extent for loop in outer)
+        text.open(f"for _ in T.serial(1{annotation}):")  # TVM loses a pragma of a parallel loop with 64-bit bounds
         if self.parallel and total > 1:
-            text.open(f"for chunk in T.parallel({total}{annotation}):")
+            text.open(f"for chunk in T.parallel({total}):")
             variables = _digits("chunk", outer)
         else:
-            text.open(f"for chunk in T.serial(1{annotation}):")
             variables = {}
             for number, loop in enumerate(outer):
                 text.open(f"for o{number} in range({loop.extent}):")
@@ -296,7 +296,7 @@ class _Lowering:
         if nest.is_partial:
             position = " + ".join(name for name, _ in sums)
             end = sum(loop.extent - 1 for _, loop in sums)
-            flags = f"T.Select({position} > 0, 1, 0) + T.Select({position} < {end}, 2, 0)"
+            flags = f'T.Cast("int32", T.Select({position} > 0, 1, 0) + T.Select({position} < {end}, 2, 0))'
         layouts: list[Layout] = [*self.layouts, self.result]
         layouts += [layout_of(access, nest, self.workload, packed=False) for access in self.workload.epilogue_reads]
         if len(pointers) > len(layouts):
@@ -318,7 +318,7 @@ class _Lowering:
                     constant += layout.call_stride(axis, part.start, sizes)
                 for axis, variable in calls:
                     terms.append((variable, layout.call_stride(axis, sizes[axis], sizes)))
-                arguments.append(f'{pointer}.data, T.Cast("int64", {affine(terms, constant)})')
+                arguments.append(f"{pointer}.data, {_wide(affine(terms, constant))}")
             arguments.append(flags)
             for _, skip in self.moving:
                 arguments += self._taps(skip, variables, parts[skip.axis], dict(calls))
@@ -335,7 +335,7 @@ class _Lowering:
         step = skip.dilation
         first = f"T.max(0, ({step - 1} - ({low})) // {step})"
         end = f"T.min({self.workload.extents[skip.window]}, ({skip.size + step - 1} - ({low})) // {step})"
-        return f'T.Cast("int64", {first})', f'T.Cast("int64", {end})'
+        return _wide(first), _wide(end)
 
     # -- copies ------------------------------------------------------------------------------------------------
 
@@ -507,6 +507,11 @@ def _register_letter(schedule: Schedule, accumulators: int) -> str:
     return {"avx512": "v", "neon": "w", "sve": "w"}.get(compute.isa, "x")
 
 
+def _wide(index: str) -> str:
+    """Return an index as the 64 bits that a microkernel takes; TVM narrows what was never cast to 32."""
+    return f'T.Cast("int64", T.Cast("int32", {index}))'
+
+
 def _shape_of(
     parameters: Mapping[str, str], name: str, workload: Workload, layouts: Sequence[Layout]
 ) -> tuple[int, ...]:
@@ -530,7 +535,7 @@ def _digits(variable: str, loops: Sequence[Loop]) -> dict[Loop, str]:
     return {loop: f"({digits[loop]})" for loop in loops}
 
 
-def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Program:
+def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True, prefix: str = "microkernel") -> Program:
     """Write a schedule of the CPU template as TVMScript and LLVM IR.
 
     Parameters
@@ -539,6 +544,8 @@ def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) 
         1 makes the parallel loop serial.
     prepacked : bool
         Operands that are packed ahead are taken in packed form; otherwise the kernel packs them in every run.
+    prefix : str
+        Of the microkernels' names: they are global in a library.
 
     Raises
     ------
@@ -550,7 +557,7 @@ def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) 
     lowering = _Lowering(schedule, threads=threads, prepacked=prepacked)
     kernels = []
     for number, parts in enumerate(lowering.tiles()):
-        kernels.append((parts, lowering.kernel(f"microkernel_{number}", parts)))
+        kernels.append((parts, lowering.kernel(f"{prefix}_{number}", parts)))
     packing = {}
     sizes_ahead = {}
     for access, layout in zip(lowering.workload.reads, lowering.layouts, strict=True):

@@ -3,8 +3,8 @@
 anatune's kernels replace the PrimFunc: TVM's schedule primitives could not make them from the plain loop nest. So the
 workload of a tuning record is the generated program itself (operands in the workload's own layouts, packing included),
 and its trace only annotates: it puts anatune's schedule, as JSON, on the root block. TVM reads, queries and replays the
-records; the program that comes out is the tuned one. The plain nest of an imported model does not match them: there the
-program is put into the model's IRModule directly.
+records; the program that comes out is the tuned one. The plain nest of an imported model does not match
+them: for models there is `anatune.adapters.metaschedule`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from anatune.codegen.compat import import_tvm
+from anatune.codegen.compat import import_meta_schedule, import_tvm
 from anatune.codegen.cpu import lower
+from anatune.codegen.tir_kernel import ANNOTATION
 from anatune.core.trial import Outcome
-from anatune.errors import BuildError, MissingDependencyError, RecordError, SpaceError
+from anatune.errors import BuildError, RecordError, SpaceError
 from anatune.records.schema import Record
 
 __all__ = ["ANNOTATION", "TVM_FILES", "write_tvm_database"]
-
-ANNOTATION = "anatune.schedule"
-"""Annotation of the root block that holds the schedule's JSON."""
 
 TVM_FILES: tuple[str, str] = ("database_workload.json", "database_tuning_record.json")
 """Names that MetaSchedule itself gives the two files."""
@@ -56,7 +54,7 @@ def write_tvm_database(
     RecordError
         The folder cannot be made or written.
     """
-    database = _meta_schedule()
+    database = import_meta_schedule()
     target = Path(folder)
     count = 0
     try:
@@ -80,21 +78,6 @@ def write_tvm_database(
         reason = (error.strerror or str(error)).lower()
         raise RecordError(f"{target}: {reason}, expected a folder for TVM's two files; name another") from error
     return count
-
-
-def _meta_schedule() -> Any:
-    """Return TVM's meta_schedule package."""
-    import_tvm()
-    try:
-        # Its submodules need packages beside TVM (psutil, cloudpickle, ...).
-        from tvm.s_tir import meta_schedule
-        from tvm.s_tir.meta_schedule import arg_info, database  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"TVM tuning records need TVM's meta_schedule, which cannot be imported ({error}); "
-            "install it with: pip install 'anatune[tvm]'"
-        ) from None
-    return meta_schedule
 
 
 def _commit(meta_schedule: Any, opened: Any, record: Record) -> None:

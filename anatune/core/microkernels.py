@@ -22,6 +22,8 @@ Calls of a segment
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anatune.core.workload import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Workload
 
 __all__ = [
@@ -77,10 +79,9 @@ def vector_stride(access: Access, axis: str) -> int:
     return sum(term.coefficient for term in access.indices[-1] if term.axis == axis)
 
 
-def _penalty(workload: Workload, name: str, lanes: int) -> float:
+def _penalty(workload: Workload, name: str, lanes: int, constants: Sequence[str]) -> float:
     extent = workload.extents[name]
     total = 1.0 - extent / (-(-extent // lanes) * lanes)
-    constants = constant_tensors(workload)
     if all(axis.name != name for axis in workload.spatial_axes):
         total += 1.5
     for access in (*workload.reads, workload.write):
@@ -101,10 +102,11 @@ def _penalty(workload: Workload, name: str, lanes: int) -> float:
     return total
 
 
-def simd_axis(workload: Workload, lanes: int) -> str:
-    """Return the axis that the microkernel vectorises (see the module's rule)."""
+def simd_axis(workload: Workload, lanes: int, constants: Sequence[str] | None = None) -> str:
+    """Return the axis that the microkernel vectorises (see the module's rule); `constants` by its rule if left out."""
+    known = constant_tensors(workload) if constants is None else constants
     names = [axis.name for axis in workload.axes]
-    return min(reversed(names), key=lambda name: _penalty(workload, name, lanes))
+    return min(reversed(names), key=lambda name: _penalty(workload, name, lanes, known))
 
 
 def packable_tensors(workload: Workload, axis: str) -> tuple[str, ...]:

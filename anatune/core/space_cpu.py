@@ -85,6 +85,9 @@ class CpuSpace(SampledSpace):
         (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
     simd : str, optional
         Vectorise this axis instead of the one that the rule of `core.microkernels` chooses.
+    constants : sequence of str, optional
+        Operands that are known before the run, so that packing them costs nothing; left out: by the rule of
+        `core.microkernels`.
 
     Attributes
     ----------
@@ -108,6 +111,7 @@ class CpuSpace(SampledSpace):
         hardware: CpuSpec,
         is_legal: LegalityCheck,
         simd: str | None = None,
+        constants: Sequence[str] | None = None,
     ) -> None:
         self.workload = workload
         self.hardware = hardware
@@ -118,7 +122,8 @@ class CpuSpace(SampledSpace):
         self.lanes = simd_lanes(workload, hardware.compute.simd_bits)
         if simd is not None:
             self._check_names("simd", [simd], self.axes)
-        self.simd_axis: str = simd or simd_axis(workload, self.lanes)
+        known = constant_tensors(workload) if constants is None else tuple(constants)
+        self.simd_axis: str = simd or simd_axis(workload, self.lanes, known)
         self.levels: dict[str, tuple[str, ...]] = {}
         for axis in workload.axes:
             if axis.kind == "spatial":
@@ -128,9 +133,7 @@ class CpuSpace(SampledSpace):
         spatial = {axis.name for axis in workload.spatial_axes}
         self.pairable: tuple[str, ...] = tuple(a for a in self.axes if a in spatial or a == self.simd_axis)
         self.packable: tuple[str, ...] = packable_tensors(workload, self.simd_axis)
-        self.packed_ahead: tuple[str, ...] = tuple(
-            tensor for tensor in self.packable if tensor in constant_tensors(workload)
-        )
+        self.packed_ahead: tuple[str, ...] = tuple(tensor for tensor in self.packable if tensor in known)
         self.max_kernel: int = hardware.compute.num_vector_registers
         self.orders: dict[str, tuple[tuple[str, ...], ...]] = {
             level: self._level_orders(level, spatial) for level in ORDER_LEVELS

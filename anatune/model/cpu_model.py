@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware import CpuSpec
-from anatune.core.microkernels import constant_tensors, vector_stride
+from anatune.core.microkernels import vector_stride
 from anatune.core.prediction import Prediction
 from anatune.core.space_cpu import ORDER_LEVELS, SPATIAL_LEVELS, CpuSpace
 from anatune.core.workload import DTYPE_BYTES, Access, Term, Workload
@@ -75,14 +76,21 @@ class CpuModel:
         The space of the points; a new one by default.
     simd : str, optional
         Axis to vectorise in the new space instead of the rule's choice.
+    constants : sequence of str, optional
+        Operands that the new space packs at no cost; by default those of the rule of `core.microkernels`.
     """
 
     def __init__(
-        self, workload: Workload, hardware: CpuSpec, space: CpuSpace | None = None, simd: str | None = None
+        self,
+        workload: Workload,
+        hardware: CpuSpec,
+        space: CpuSpace | None = None,
+        simd: str | None = None,
+        constants: Sequence[str] | None = None,
     ) -> None:
         self.workload = workload
         self.hardware = hardware
-        self.space = space or CpuSpace(workload, hardware, self._is_legal, simd)
+        self.space = space or CpuSpace(workload, hardware, self._is_legal, simd, constants)
         self.nest = pack_nest(self.space)
         self.machine = pack_machine(hardware)
         registers = hardware.compute.num_vector_registers
@@ -317,9 +325,9 @@ def _row_gap(access: Access, cache_size: int, ways: int) -> float:
     return float(_gap(access.shape[-1] * DTYPE_BYTES[access.dtype], cache_size, ways))
 
 
-def _copy_bytes(access: Access, workload: Workload, extents: dict[str, int]) -> tuple[float, float]:
+def _copy_bytes(access: Access, space: CpuSpace) -> tuple[float, float]:
     """Return bytes copied when unpacked (none: padded copies count as core cycles) and when packed."""
-    return 0.0, 0.0 if access.tensor in constant_tensors(workload) else _copy(access, extents)
+    return 0.0, 0.0 if access.tensor in space.packed_ahead else _copy(access, space.extents)
 
 
 def _copy(access: Access, extents: dict[str, int]) -> float:
@@ -438,7 +446,7 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         uses=np.array([[x.uses(a) for a in axes] for x in accesses], dtype=np.int64),
         tensors=np.array(tensors, dtype=np.float64),
         vector_loads=np.array(loads),
-        copy_bytes=np.array([_copy_bytes(x, workload, space.extents) for x in accesses]),
+        copy_bytes=np.array([_copy_bytes(x, space) for x in accesses]),
         simd=np.array([number[space.simd_axis], space.lanes, column["parallel"], has_reduction], dtype=np.int64),
         padding=padding,
         inside_share=inside_share,

@@ -1,0 +1,144 @@
+"""anatune inside TVM's MetaSchedule: anatune proposes kernels, MetaSchedule builds, runs and records them.
+
+::
+
+    from anatune.adapters import metaschedule
+
+    options = metaschedule.tuning_options(hw="host")
+    tvm.s_tir.meta_schedule.tune_tir(mod, target, work_dir, max_trials_global=32, **options)
+    with target, metaschedule.open_database(work_dir):
+        mod = tvm.relax.transform.MetaScheduleApplyDatabase()(mod)
+
+A function with one matrix product or convolution (in any layout, padded, with element-wise steps before and behind it)
+gets kernels of anatune's CPU template; every other function is tuned as MetaSchedule would.
+TVM is imported by the calls, not by the module.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from anatune.adapters.metaschedule_build import build
+from anatune.adapters.metaschedule_classes import classes
+from anatune.adapters.metaschedule_database import open_database, plan_model, register_database
+from anatune.adapters.metaschedule_tasks import cpu_spec
+from anatune.codegen.compat import import_meta_schedule
+from anatune.core.hardware import CpuSpec
+from anatune.errors import SpaceError
+from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
+
+__all__ = [
+    "builder",
+    "open_database",
+    "plan_model",
+    "register_database",
+    "space",
+    "strategy",
+    "tuning_options",
+]
+
+BATCH = 8
+"""Candidates between two lessons: MetaSchedule's own 64 would leave a run of 64 trials without any."""
+
+
+def tuning_options(
+    hw: str | Path | CpuSpec = "host",
+    *,
+    strategy_name: str = DEFAULT_STRATEGY,
+    seed: int = 0,
+    build_timeout_s: float = 60.0,
+) -> dict[str, Any]:
+    """Return keyword arguments for ``tune_tir`` and ``tune_relax``: space, strategy, cost model and builder.
+
+    Parameters
+    ----------
+    hw, strategy_name, seed
+        As for `strategy`.
+    build_timeout_s : float
+        Seconds that one candidate may take to build.
+
+    Raises
+    ------
+    MissingDependencyError
+        TVM's MetaSchedule cannot be imported; the message has the pip command.
+    """
+    from anatune.adapters.metaschedule_cost import cost_model
+
+    return {
+        "space": space(hw),
+        "strategy": strategy(hw, name=strategy_name, seed=seed),
+        "cost_model": cost_model(hw),
+        "builder": builder(build_timeout_s),
+    }
+
+
+def space(hw: str | Path | CpuSpec = "host", *, designs: int = 1) -> Any:
+    """Return a ``SpaceGenerator``: the first schedules of anatune's ranking, each a design space without choices.
+
+    With `strategy` one is enough: it asks for others as it learns. With MetaSchedule's own "replay-trace" it is a plan:
+    the first `designs` of the ranking are what is measured.
+
+    Parameters
+    ----------
+    hw
+        As for `strategy`.
+    designs : int
+        Schedules, at least 1.
+    """
+    if isinstance(designs, bool) or not isinstance(designs, int) or designs < 1:
+        raise SpaceError(f"designs is {designs!r:.40}, expected an integer >= 1")
+    return classes()[0](cpu_spec(hw), designs)
+
+
+def strategy(
+    hw: str | Path | CpuSpec = "host",
+    *,
+    name: str = DEFAULT_STRATEGY,
+    seed: int = 0,
+    start: str = "model",
+    batch: int = BATCH,
+) -> Any:
+    """Return a ``SearchStrategy`` that asks a strategy of anatune's, on functions that anatune understands.
+
+    Other functions get MetaSchedule's evolutionary search over its own space.
+
+    Parameters
+    ----------
+    hw : str, Path or CpuSpec
+        The CPU that the target names: a spec, its name, "host", or a file.
+    name, seed, start
+        As for `anatune.search.base.make_strategy`.
+    batch : int
+        Candidates that are measured before the strategy learns from them, at most.
+
+    Raises
+    ------
+    UnknownNameError
+        There is no such hardware, strategy or start.
+    SpaceError
+        `hw` is a GPU, or `batch` no integer >= 1.
+    MissingDependencyError
+        TVM's MetaSchedule cannot be imported.
+    """
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise SpaceError(f"batch is {batch!r:.40}, expected an integer >= 1")
+    settings = {"name": check_strategy(name), "seed": seed, "start": check_start(start)}
+    return classes()[1](cpu_spec(hw), settings, batch)
+
+
+def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> Any:
+    """Return a ``LocalBuilder`` whose workers leave out what x86 and ARM kernels do not need.
+
+    MetaSchedule's own build function imports TVM's tensor intrinsics of all devices in every worker, which takes 25 s
+    of the 30 s that it allows by default.
+
+    Parameters
+    ----------
+    timeout_s : float
+        Seconds that one candidate may take.
+    max_workers : int, optional
+        Processes; by default one a CPU.
+    """
+    meta_schedule = import_meta_schedule()
+    return meta_schedule.builder.LocalBuilder(timeout_sec=timeout_s, max_workers=max_workers, f_build=build)

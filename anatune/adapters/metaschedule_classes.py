@@ -1,0 +1,124 @@
+"""Classes that derive from MetaSchedule's: the space generator and the search strategy."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from anatune.adapters.metaschedule_tasks import Proposals, check_target, task_model, task_of
+from anatune.codegen.compat import import_meta_schedule, import_tvm, same_structure
+from anatune.codegen.tir_kernel import annotated_schedule
+from anatune.core.hardware import CpuSpec
+from anatune.errors import WorkloadError
+
+__all__ = ["classes"]
+
+
+@cache
+def classes() -> tuple[type, type]:
+    """Return the classes of the space generator and of the search strategy: they derive from TVM's."""
+    meta_schedule = import_meta_schedule()
+    tvm = import_tvm()
+    derived_object = tvm.ir.utils.derived_object
+    generator_base: Any = meta_schedule.space_generator.PySpaceGenerator
+    strategy_base: Any = meta_schedule.search_strategy.PySearchStrategy
+    candidate = meta_schedule.search_strategy.MeasureCandidate
+    arg_info = meta_schedule.arg_info.ArgInfo
+
+    def own_context(context: Any) -> Any:
+        """Return a context with MetaSchedule's own space and search for the same function."""
+        return meta_schedule.TuneContext(
+            context.mod,
+            target=context.target,
+            space_generator="post-order-apply",
+            search_strategy="evolutionary",
+            task_name=context.task_name,
+            rand_state=context.rand_state,
+            num_threads=context.num_threads,
+        )
+
+    @derived_object
+    class AnatuneSpace(generator_base):  # type: ignore[misc]
+        def __init__(self, hardware: CpuSpec, designs: int) -> None:
+            super().__init__()
+            self.sch_rules: list[Any] = []
+            self.postprocs: list[Any] = []
+            self.mutator_probs: dict[Any, float] = {}
+            self.hardware = hardware
+            self.designs = designs
+            self.context: Any = None
+
+        def _initialize_with_tune_context(self, context: Any) -> None:
+            self.context = context
+
+        def generate_design_space(self, mod: Any) -> list[Any]:
+            try:
+                task = task_of(mod, self.context.target)
+            except WorkloadError:
+                return [tvm.s_tir.Schedule(mod)]  # the strategy generates MetaSchedule's own
+            check_target(self.context.target, self.hardware)
+            model = task_model(task, self.hardware)
+            points = model.rank(self.designs).points
+            return [task.schedule(model.space.schedule_of(point)) for point in points]
+
+        def clone(self) -> Any:
+            return AnatuneSpace(self.hardware, self.designs)
+
+    @derived_object
+    class AnatuneStrategy(strategy_base):  # type: ignore[misc]
+        def __init__(self, hardware: CpuSpec, settings: dict[str, Any], batch: int) -> None:
+            super().__init__()
+            self.hardware = hardware
+            self.settings = settings
+            self.batch = batch
+            self.context: Any = None
+            self.inner: Any = None
+            self.proposals: Proposals | None = None
+
+        def _initialize_with_tune_context(self, context: Any) -> None:
+            self.context = context
+
+        def pre_tuning(
+            self,
+            max_trials: int,
+            num_trials_per_iter: int,
+            design_spaces: Any,
+            database: Any = None,
+            cost_model: Any = None,
+        ) -> None:
+            module = self.context.mod
+            try:
+                task = task_of(module, self.context.target)
+            except WorkloadError:
+                self.inner = own_context(self.context)
+                self.inner.pre_tuning(max_trials, num_trials_per_iter, None, database, cost_model)
+                return
+            check_target(self.context.target, self.hardware)
+            self.proposals = Proposals(task, self.hardware, self.settings, self.batch)
+            self.proposals.left, self.proposals.per_call = int(max_trials), int(num_trials_per_iter)
+            for record in database.get_all_tuning_records() if database is not None else ():
+                schedule = annotated_schedule(record.trace)
+                if schedule is not None and same_structure(record.workload.mod, module):
+                    self.proposals.remember(schedule, [float(seconds) for seconds in record.run_secs or []])
+
+        def post_tuning(self) -> None:
+            if self.inner is not None:
+                self.inner.post_tuning()
+            self.inner = self.proposals = None
+
+        def generate_measure_candidates(self) -> Any:
+            if self.proposals is None:
+                return self.inner.generate_measure_candidates()
+            found = self.proposals.next()
+            return [candidate(sch, arg_info.from_entry_func(sch.mod, True)) for sch in found] or None
+
+        def notify_runner_results(self, measure_candidates: Any, results: Any) -> None:
+            if self.proposals is None:
+                self.inner.notify_runner_results(measure_candidates, results)
+            else:
+                self.proposals.learn(list(results))
+
+        def clone(self) -> Any:
+            return AnatuneStrategy(self.hardware, self.settings, self.batch)
+
+    return AnatuneSpace, AnatuneStrategy

@@ -1,0 +1,133 @@
+"""Functions that MetaSchedule tunes, as tasks of anatune's: what they compute, their model, and what to try next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from anatune import api
+from anatune.codegen.compat import lacks_feature
+from anatune.codegen.tir_kernel import TirTask
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.errors import AnatuneError, SpaceError, WorkloadError
+from anatune.model.cpu_model import CpuModel
+from anatune.search.base import Strategy, make_strategy
+from anatune.tuning.machine import choose_threads, with_threads
+
+__all__ = ["Proposals", "check_target", "cpu_spec", "task_model", "task_of"]
+
+_FAILED_S = 1e9
+"""Times from here on stand for failures. Source: TVM's MAX_FLOAT (1e10)."""
+
+
+def task_of(module: Any, target: Any) -> TirTask:
+    """Return what anatune understands of a TVM function.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        With one PrimFunc.
+    target : tvm.target.Target
+        Its "num-cores" are the threads.
+
+    Raises
+    ------
+    WorkloadError
+        It is no function that anatune has kernels for, or not for a CPU; the message says why.
+    """
+    if str(target.kind.name) != "llvm":
+        raise WorkloadError(f"the target is {target.kind.name}, expected llvm: kernels are for CPUs")
+    return TirTask(module, threads=int(target.attrs.get("num-cores", 1)))
+
+
+def check_target(target: Any, hardware: CpuSpec) -> None:
+    """Raise SpaceError unless LLVM may use the vectors of `hardware` for `target`: it would end the process."""
+    lacking = lacks_feature(target, hardware)
+    if lacking:
+        raise SpaceError(
+            f"target {target.attrs.get('mcpu', 'llvm')!s}: LLVM has no {lacking} for it, expected the vectors of "
+            f"{hardware.name}; name the processor, as in Target({{'kind': 'llvm', 'mcpu': {hardware.arch!r}}})"
+        )
+
+
+def task_model(task: TirTask, hardware: CpuSpec) -> CpuModel:
+    """Return the analytical model of a task: nothing is packed ahead, because TVM's functions take plain tensors."""
+    threads = min(task.threads, choose_threads(hardware, None))
+    return CpuModel(task.workload, with_threads(hardware, threads), constants=())
+
+
+def cpu_spec(hw: str | Path | CpuSpec | GpuSpec) -> CpuSpec:
+    """Return the spec of a CPU.
+
+    Raises
+    ------
+    SpaceError
+        It is one of a GPU.
+    """
+    spec = hw if isinstance(hw, CpuSpec | GpuSpec) else api.hardware(hw)
+    if isinstance(spec, GpuSpec):
+        raise SpaceError(
+            f"metaschedule: {spec.name} is a GPU, expected a CPU: for GPUs there are cost_model and postproc of "
+            "anatune.adapters.metaschedule_cost, in MetaSchedule's own space"
+        )
+    return spec
+
+
+class Proposals:
+    """Candidates for one function that anatune understands."""
+
+    def __init__(self, task: TirTask, hardware: CpuSpec, settings: dict[str, Any], batch: int) -> None:
+        self.task = task
+        self.batch = batch
+        self.model = task_model(task, hardware)
+        self.strategy: Strategy = make_strategy(model=self.model, **settings)
+        self.left = 0
+        self.per_call = batch
+        self._asked: list[Schedule] = []
+
+    def next(self) -> list[Any]:
+        """Return traced schedules of TVM's to measure; none: there is nothing left to ask."""
+        found: list[Any] = []
+        self._asked = []
+        wanted = min(self.batch, self.per_call, self.left)
+        while len(found) < wanted:
+            asked = self.strategy.ask(wanted - len(found))
+            if not asked:
+                break
+            for schedule in asked:
+                try:
+                    found.append(self.task.schedule(schedule))
+                    self._asked.append(schedule)
+                except AnatuneError as error:  # a candidate that fails is data
+                    self._tell(schedule, Measurement(Outcome.BUILD_ERROR, message=str(error)))
+        self.left -= len(found)
+        return found
+
+    def learn(self, results: list[Any]) -> None:
+        """Take in what the runner says of the last candidates."""
+        for schedule, result in zip(self._asked, results, strict=False):
+            self._tell(schedule, _measurement(result))
+        self._asked = []
+
+    def remember(self, schedule: Schedule, times_s: list[float]) -> None:
+        """Take in a trial of an earlier run."""
+        if schedule.workload == self.task.workload:
+            self._tell(schedule, _measured(times_s))
+
+    def _tell(self, schedule: Schedule, measurement: Measurement) -> None:
+        self.strategy.tell([Trial(schedule, measurement, source="metaschedule", threads=self.task.threads)])
+
+
+def _measured(times_s: list[float]) -> Measurement:
+    if not times_s or max(times_s) >= _FAILED_S:
+        return Measurement(Outcome.RUN_ERROR, message="MetaSchedule recorded a failure")
+    return Measurement(Outcome.OK, times_s=tuple(times_s))
+
+
+def _measurement(result: Any) -> Measurement:
+    if result.error_msg is not None:
+        lines = str(result.error_msg).strip().splitlines() or ["failed"]
+        return Measurement(Outcome.RUN_ERROR, message=lines[-1])
+    return _measured([float(seconds) for seconds in result.run_secs or []])

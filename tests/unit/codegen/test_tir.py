@@ -1,0 +1,200 @@
+"""TVM's functions: what is understood of them, and kernels in their place compute the same."""
+
+import numpy as np
+import pytest
+
+import anatune
+from anatune.codegen.compat import target_of
+from anatune.codegen.tir_kernel import TirTask, annotated_schedule, register_kernels
+from anatune.errors import BuildError, WorkloadError
+from anatune.model.cpu_model import CpuModel
+
+tvm = pytest.importorskip("tvm")
+from tvm import te  # noqa: E402
+
+HOST = anatune.hardware("host")
+TARGET = target_of(HOST, threads=2)
+
+
+def matmul(m, n, k, *, transpose_b=False, relu=False):
+    a = te.placeholder((m, k), name="X")
+    b = te.placeholder((n, k) if transpose_b else (k, n), name="W")
+    r = te.reduce_axis((0, k), name="r")
+    c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * (b[j, r] if transpose_b else b[r, j]), axis=r), name="Z")
+    if not relu:
+        return module(a, b, c)
+    return module(a, b, te.compute((m, n), lambda i, j: te.max(c[i, j], te.const(0, "float32")), name="R"))
+
+
+def conv(c=8, h=9, w=11, k=12, r=3, stride=1, padding=1, dilation=1, groups=1, layout="NCHW", n=2):
+    """Return a convolution as TVM's own operators write it: a padded copy, then the sums."""
+    nchw = layout == "NCHW"
+    size = [(s + 2 * padding - dilation * (r - 1) - 1) // stride + 1 for s in (h, w)]
+    inner, outer = c // groups, k // groups
+    data = te.placeholder((n, c, h, w) if nchw else (n, h, w, c), name="data")
+    weight = te.placeholder((k, inner, r, r) if nchw else (r, r, inner, k), name="weight")
+
+    def padded(*at):
+        b, ch, y, x = at if nchw else (at[0], at[3], at[1], at[2])
+        y, x = y - padding, x - padding
+        inside = te.all(y >= 0, y < h, x >= 0, x < w)
+        read = data[b, ch, y, x] if nchw else data[b, y, x, ch]
+        return te.if_then_else(inside, read, te.const(0, "float32"))
+
+    wide, high = w + 2 * padding, h + 2 * padding
+    source = te.compute((n, c, high, wide) if nchw else (n, high, wide, c), padded, name="pad") if padding else data
+    rc = te.reduce_axis((0, inner), name="rc")
+    ry, rx = te.reduce_axis((0, r), name="ry"), te.reduce_axis((0, r), name="rx")
+
+    def summed(*at):
+        b, f, y, x = at if nchw else (at[0], at[3], at[1], at[2])
+        y, x = y * stride + ry * dilation, x * stride + rx * dilation
+        ch = f // outer * inner + rc if groups > 1 else rc
+        left = source[b, ch, y, x] if nchw else source[b, y, x, ch]
+        return te.sum(left * (weight[f, rc, ry, rx] if nchw else weight[ry, rx, rc, f]), axis=[rc, ry, rx])
+
+    result = te.compute((n, k, *size) if nchw else (n, *size, k), summed, name="conv")
+    return module(data, weight, result)
+
+
+def blocked():
+    """Return a matmul with its columns in blocks of 8, as TVM packs weights."""
+    a, b = te.placeholder((20, 16), name="X"), te.placeholder((3, 16, 8), name="W")
+    r = te.reduce_axis((0, 16), name="r")
+    return module(a, b, te.compute((20, 3, 8), lambda i, j, jj: te.sum(a[i, r] * b[j, r, jj], axis=r), name="Z"))
+
+
+def module(*tensors):
+    return tvm.IRModule({"main": te.create_prim_func(list(tensors))})
+
+
+FUNCTIONS = {
+    "matmul": matmul(24, 32, 40),
+    "matmul_relu": matmul(17, 33, 29, relu=True),
+    "matmul_nt": matmul(20, 24, 16, transpose_b=True),
+    "row": matmul(1, 48, 64),
+    "blocked": blocked(),
+    "nchw": conv(),
+    "nchw_strided": conv(stride=2, padding=0),
+    "nchw_dilated": conv(dilation=2, padding=2),
+    "nhwc": conv(layout="NHWC", stride=2),
+    "grouped": conv(groups=4),
+    "depthwise": conv(c=16, k=16, groups=16, n=1),
+    "pointwise": conv(r=1, padding=0, n=1),
+}
+
+
+def run(module, arrays, target=TARGET):
+    given = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.compile(module, target=target)["main"](*given)
+    return given[-1].numpy()
+
+
+def arrays_of(module):
+    generator = np.random.default_rng(0)
+    shapes = [tuple(int(extent) for extent in parameter.shape) for parameter in module["main"].params]
+    arrays = [generator.random(shape, dtype=np.float32) - 0.5 for shape in shapes[:-1]]
+    return [*arrays, np.full(shapes[-1], np.nan, np.float32)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_kernels_in_the_place_of_a_nest_compute_the_same(name, threads):
+    function = FUNCTIONS[name]
+    task = TirTask(function, threads)
+    space = CpuModel(task.workload, HOST, constants=()).space
+    expected = run(function, arrays_of(function))
+    for schedule in space.sample(3, seed=threads):
+        assert schedule.options["packed_ahead"] == ()
+        traced = task.schedule(schedule)
+        np.testing.assert_allclose(run(traced.mod, arrays_of(function)), expected, rtol=1e-4, atol=1e-5)
+        assert annotated_schedule(traced.trace) == schedule
+        text = str(traced.mod)
+        again = tvm.s_tir.Schedule(function)
+        assert register_kernels(function, traced.trace)
+        traced.trace.apply_to_schedule(again, remove_postproc=False)
+        assert str(again.mod) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("matmul", anatune.matmul(24, 32, 40)),
+        ("matmul_nt", anatune.matmul(20, 24, 16, transpose_b=True)),
+        ("nchw", anatune.conv2d(n=2, c=8, h=9, w=11, k=12, r=3, s=3, padding=1)),
+        ("nchw_strided", anatune.conv2d(n=2, c=8, h=9, w=11, k=12, r=3, s=3, stride=2)),
+        ("nchw_dilated", anatune.conv2d(n=2, c=8, h=9, w=11, k=12, r=3, s=3, padding=2, dilation=2)),
+        ("nhwc", anatune.conv2d(n=2, c=8, h=9, w=11, k=12, r=3, s=3, stride=2, padding=1, layout="NHWC")),
+        ("grouped", anatune.conv2d(n=2, c=8, h=9, w=11, k=12, r=3, s=3, padding=1, groups=4)),
+    ],
+)
+def test_functions_are_the_workloads_that_the_constructors_make(name, expected):
+    found = TirTask(FUNCTIONS[name]).workload
+    assert (found.operator, found.body, found.flop) == (expected.operator, expected.body, expected.flop)
+    assert (found.reads, found.write) == (expected.reads, expected.write)
+    assert {axis.name: axis for axis in found.axes} == {axis.name: axis for axis in expected.axes}
+
+
+def _summed(combine):
+    a = te.placeholder((8, 16), name="X")
+    r = te.reduce_axis((0, 16), name="r")
+    return module(a, te.compute((8,), lambda i: combine(a[i, r], axis=r), name="Z"))
+
+
+def _twice():
+    a, r = te.placeholder((8, 8), name="X"), te.reduce_axis((0, 8), name="r")
+    return module(a, te.compute((8, 8), lambda i, j: te.sum(a[i, r] * a[j, r], axis=r), name="Z"))
+
+
+def _reversed():
+    a, b = te.placeholder((8, 8), name="X"), te.placeholder((8, 8), name="W")
+    r = te.reduce_axis((0, 8), name="r")
+    return module(a, b, te.compute((8, 8), lambda i, j: te.sum(a[i, 7 - r] * b[r, j], axis=r), name="Z"))
+
+
+def _wrongly_padded():
+    a, b = te.placeholder((8,), name="X"), te.placeholder((3,), name="W")
+    r = te.reduce_axis((0, 3), name="r")
+
+    def part(i):
+        at = i + r - 1
+        return te.if_then_else(te.all(at >= 1, at < 8), a[at], te.const(0, "float32")) * b[r]
+
+    return module(a, b, te.compute((8,), lambda i: te.sum(part(i), axis=r), name="Z"))
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (_summed(te.max), "no sum"),
+        (_summed(te.sum), "not result"),
+        (_twice(), "used twice"),
+        (_reversed(), "backwards"),
+        (_wrongly_padded(), "no bound"),
+    ],
+)
+def test_what_is_not_understood_says_why(function, words):
+    with pytest.raises(WorkloadError, match=words):
+        TirTask(function)
+
+
+def test_functions_without_or_with_two_reductions_are_left_alone():
+    a = te.placeholder((8, 8), name="X")
+    copied = module(a, te.compute((8, 8), lambda i, j: a[i, j] + 1, name="Z"))
+    with pytest.raises(WorkloadError, match="0 blocks with a reduction"):
+        TirTask(copied)
+    two = tvm.IRModule({"first": copied["main"], "second": copied["main"]})
+    with pytest.raises(WorkloadError, match="2 functions"):
+        TirTask(two)
+
+
+def test_a_schedule_of_another_workload_is_refused():
+    schedule = anatune.plan(anatune.matmul(8, 16, 8), HOST, top_k=1).best
+    with pytest.raises(BuildError, match="expected matmul"):
+        TirTask(FUNCTIONS["matmul"]).schedule(schedule)
+
+
+def test_traces_of_others_need_no_kernels():
+    schedule = tvm.s_tir.Schedule(FUNCTIONS["matmul"])
+    assert annotated_schedule(schedule.trace) is None
+    assert not register_kernels(FUNCTIONS["matmul"], schedule.trace)
