@@ -16,8 +16,9 @@ from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError, UnknownNameError
 from anatune.model.pruning import SpaceSubset, Subset
+from anatune.model.templates import TEMPLATES, template_of
 
-__all__ = ["FORMATS", "PruneRequest", "Writer", "writer"]
+__all__ = ["FORMATS", "OTHER_LINES", "PruneRequest", "Writer", "writer"]
 
 FORMATS: dict[str, str] = {
     "json": "anatune.adapters.listing:json_lines",
@@ -27,6 +28,8 @@ FORMATS: dict[str, str] = {
     "metaschedule": "anatune.adapters.metaschedule_listing:metaschedule_lines",
 }
 """Name -> "module:function"."""
+OTHER_LINES = {"json": 2, "csv": 1, "triton": 3, "kernel-tuner": 2}
+"""Name -> lines that are not one schedule each."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,25 @@ class PruneRequest:
     time_limit_s: float | None = None
     distinct: bool = False
     correction: str | Path = "auto"
+
+    @property
+    def may_end_early(self) -> bool:
+        """Whether more may be kept than are written."""
+        return not isinstance(self.keep, int) or self.keep > self.most
+
+    def require_cuda_cores(self, form: str) -> None:
+        """Refuse other GPU templates than that of CUDA cores, for a format that knows it only.
+
+        Raises
+        ------
+        SpaceError
+            Another one was asked for.
+        """
+        if self.template is not None and template_of(self.template, self.hardware) != "gpu":
+            word = next((word for word, own in TEMPLATES.items() if own == self.template), self.template)
+            raise SpaceError(
+                f"{form}: template is {word}, expected cuda; leave --template out, or use --for json, which has it"
+            )
 
     def subset(self) -> Subset:
         """Return what `anatune.prune` says.

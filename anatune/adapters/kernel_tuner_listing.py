@@ -56,11 +56,7 @@ def kernel_tuner_lines(request: PruneRequest) -> Iterator[str]:
     workload, spec = request.workload, request.hardware
     if not isinstance(spec, GpuSpec):
         raise SpaceError(f"kernel-tuner: {spec.name} is no GPU; name one of `anatune hw list`, or use --for json")
-    if request.template not in (None, "gpu"):
-        raise SpaceError(
-            f"kernel-tuner: expected the template cuda, got {request.template.removeprefix('gpu_')}; "
-            "leave --template out, or use --for json"
-        )
+    request.require_cuda_cores("kernel-tuner")
     if request.correction == "auto":  # those are of TVM's kernels
         request = dataclasses.replace(request, correction=NONE)
     names = parameter_names(workload)

@@ -48,11 +48,7 @@ def metaschedule_lines(request: PruneRequest) -> Iterator[str]:
     if isinstance(request.hardware, CpuSpec):
         yield from (schedule.to_json() for schedule, _ in _kept(request))
         return
-    if request.template not in (None, "gpu"):
-        raise SpaceError(
-            f"metaschedule: expected the template cuda, got {request.template.removeprefix('gpu_')}; "
-            "leave --template out, or use --for json"
-        )
+    request.require_cuda_cores("metaschedule")
     for schedule, prediction in _kept(request):
         tiles = {axis.name: schedule.tiles[axis.name] for axis in request.workload.axes}
         entry = {

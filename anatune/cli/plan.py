@@ -38,12 +38,10 @@ def _check_top_k(value: int) -> int:
     return value
 
 
-TEMPLATES = {"cuda": "gpu", "pipelined": "gpu_pipelined", "tensorcore": "gpu_tensorcore", "cpu": "cpu"}
-"""Words of --template -> templates."""
-
-
 def check_template(value: str | None) -> str | None:
     """Return the template that a word of --template means."""
+    from anatune.model.templates import TEMPLATES
+
     if value is not None and value not in (*TEMPLATES, *TEMPLATES.values()):
         raise typer.BadParameter(f"got {value}, expected one of {', '.join(TEMPLATES)}")
     return TEMPLATES.get(value, value) if value is not None else None

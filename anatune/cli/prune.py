@@ -59,7 +59,7 @@ def prune(
     form: Annotated[
         str,
         typer.Option(
-            "--for", metavar="FORMAT", callback=_check_format, help="What to write: json, csv, triton, ...; see docs."
+            "--for", metavar="FORMAT", callback=_check_format, help="json, csv, triton, kernel-tuner or metaschedule."
         ),
     ] = "json",
     most: Annotated[
@@ -90,7 +90,7 @@ def prune(
 ) -> None:
     """List the schedules that deserve a run, best first, for a tuner of your own. No device is needed."""
     from anatune import api
-    from anatune.adapters.formats import PruneRequest, writer
+    from anatune.adapters.formats import OTHER_LINES, PruneRequest, writer
     from anatune.cli.output import UsageError
 
     if plain and correction is not None:
@@ -107,11 +107,11 @@ def prune(
         distinct=distinct,
         correction="none" if plain else correction or "auto",
     )
-    if form in ("json", "csv"):
+    if form != "triton":
         note_first_compilation(hardware, template)
     lines = 0
     for line in write(request):
         typer.echo(line)
         lines += 1
-    if form in ("json", "csv") and lines - (2 if form == "json" else 1) == most:
+    if request.may_end_early and lines - OTHER_LINES.get(form, 0) == most:
         note(f"note: at most {most} are written; --most N writes more")

@@ -54,7 +54,7 @@ class PipelinedSpace(GpuSpace):
         if not hardware.arch.startswith("sm_") or not self.staged:
             what = f"{hardware.name} is of {hardware.arch}" if self.staged else f"{workload.operator} has no reduction"
             raise SpaceError(
-                f"template 'gpu_pipelined': {what}, expected an NVIDIA GPU and operands to stage; use template 'gpu'"
+                f"template pipelined: {what}, expected an NVIDIA GPU and operands to stage; use the template cuda"
             )
         self.stage_counts = stage_counts(workload, hardware)
         self.pads = pads(workload)

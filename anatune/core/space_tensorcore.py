@@ -57,7 +57,7 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> None:
     capability = hardware.compute_capability
     if capability is None or capability < _LEAST_CAPABILITY:
         raise SpaceError(
-            f"{hardware.name} ({hardware.arch}) has no tensor cores that the template {TEMPLATE!r} can use, expected "
+            f"{hardware.name} ({hardware.arch}) has no tensor cores that the template tensorcore can use, expected "
             "sm_80 or later; leave out the template"
         )
     if workload.dtype not in INSTRUCTION:

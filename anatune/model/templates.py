@@ -1,4 +1,4 @@
-"""Which analytical model belongs to a template."""
+"""What people call templates, and which analytical model belongs to one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,27 @@ if TYPE_CHECKING:
     from anatune.model.gpu_model import GpuModel
     from anatune.model.tensorcore_model import TensorCoreModel
 
-__all__ = ["make_model", "tuning_template"]
+__all__ = ["TEMPLATES", "make_model", "template_of", "tuning_template"]
+
+TEMPLATES = {"cuda": "gpu", "pipelined": "gpu_pipelined", "tensorcore": "gpu_tensorcore", "cpu": "cpu"}
+"""Word -> template, as schedules name it. Whoever asks for a template may use either; messages have the words."""
+
+
+def template_of(name: str, hardware: GpuSpec | CpuSpec) -> str:
+    """Return the template that a word or a template's own name means on a device.
+
+    Raises
+    ------
+    SpaceError
+        There is none of that name for the device.
+    """
+    words = tuple(TEMPLATES)[:3] if isinstance(hardware, GpuSpec) else ("cpu",)
+    known = {word: TEMPLATES[word] for word in words}
+    template = known.get(name, name) if isinstance(name, str) else None
+    if template not in known.values():
+        word = next((word for word, own in TEMPLATES.items() if own == name), name)
+        raise SpaceError(f"template is {word!r:.60}, expected one of {', '.join(words)} for {hardware.name}")
+    return str(template)
 
 
 def tuning_template(workload: Workload, hardware: GpuSpec | CpuSpec) -> str:
@@ -35,19 +55,16 @@ def make_model(
 
     Parameters
     ----------
-    template : {"gpu", "gpu_pipelined", "gpu_tensorcore", "cpu"}, optional
-        What the schedules look like; left out: "gpu" (CUDA cores) for GPUs, "cpu" for CPUs.
+    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
+        What the schedules look like, or its name in schedules ("gpu", "gpu_pipelined", "gpu_tensorcore", "cpu"); left
+        out: "cuda" (CUDA cores) for GPUs, "cpu" for CPUs.
 
     Raises
     ------
     SpaceError
         The template does not apply to the workload or the hardware.
     """
-    known = ("gpu", "gpu_pipelined", "gpu_tensorcore") if isinstance(hardware, GpuSpec) else ("cpu",)
-    if template not in (None, *known):
-        raise SpaceError(
-            f"template is {template!r:.60}, expected one of {', '.join(map(repr, known))} for {hardware.name}"
-        )
+    template = None if template is None else template_of(template, hardware)
     if isinstance(hardware, GpuSpec) and template == "gpu_tensorcore":
         from anatune.model.tensorcore_model import TensorCoreModel
 

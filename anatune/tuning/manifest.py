@@ -145,7 +145,7 @@ def build_manifest(
         Made; its manifest is replaced.
     trials : int
         How many schedules.
-    template : {"gpu", "gpu_pipelined", "gpu_tensorcore"}, optional
+    template : {"cuda", "pipelined", "tensorcore"}, optional
         What the schedules look like; by default as `tune` chooses.
     seed : int
         Of the operands.

@@ -18,7 +18,7 @@ from anatune.core.workload import Workload
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.builders import Limits
 from anatune.measure.gpu_runner import check_l2
-from anatune.model.templates import tuning_template
+from anatune.model.templates import template_of, tuning_template
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
 from anatune.search.base import DEFAULT_STRATEGY, Strategy, check_start, check_strategy
@@ -122,7 +122,7 @@ def tune(
         Time and memory of one schedule.
     budget_s : float, optional
         Ask for nothing new after this many seconds.
-    template : {"gpu", "gpu_pipelined", "gpu_tensorcore"}, optional
+    template : {"cuda", "pipelined", "tensorcore"}, optional
         What a GPU's schedules look like; CUDA cores, with a staging pipeline where there can be one, by default.
     l2 : {"flush", "warm"}, optional
         GPUs: whether the L2 cache holds nothing of the operands when a launch begins (the default), or what the launch
@@ -220,7 +220,7 @@ class TuningSession:
             self._strategy_name, self._seed, template = SOURCE, self._manifest.seed, self._manifest.template
             self._trials_wanted = min(self._trials_wanted, len(self._manifest.entries))
         if isinstance(hw, GpuSpec):
-            template = template or tuning_template(workload, hw)
+            template = template_of(template, hw) if template else tuning_template(workload, hw)
         self._template = template
         self._gpu: dict[str, Any] = {}
         """What only GPU sessions have; sessions that differ in it are not resumed."""

@@ -54,6 +54,32 @@ def test_triton_is_python(anatune):
     assert "512 x 4096 x 1024 float16" in done.stdout
 
 
+def test_kernel_tuner_gets_parameters_and_restrictions(anatune):
+    done = anatune("prune", "--hw", "rtx3090", "matmul", "128x256x64", "--keep", "9", "--for", "kernel-tuner")
+    assert done.returncode == 0, done.stderr
+    tree = json.loads(done.stdout)
+    assert tree["num_listed"] == len(tree["configurations"]) == len(tree["predicted_s"]) == 9
+    for config in tree["configurations"]:
+        assert list(config) == list(tree["tune_params"])
+        assert all(value in tree["tune_params"][name] for name, value in config.items())
+        assert all(eval(text, {}, config) for text in tree["restrictions"])
+
+
+def test_metaschedule_gets_lines(anatune):
+    done = anatune("prune", "--hw", "rtx3090", "matmul", "128x256x64", "--keep", "9", "--for", "metaschedule")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [len(line["sample_perfect_tile"]["i"]) for line in lines] == [5] * 9
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "triton", "kernel-tuner", "metaschedule"])
+def test_most_is_said_where_it_ends_the_list(anatune, form):
+    words = ["--hw", "rtx3090", "matmul", "128x256x64", "--for", form, "--most", "4"]
+    ended = "at most 4 are written"
+    assert ended in anatune("prune", *words, "--keep", "0.5").stderr
+    assert ended not in anatune("prune", *words, "--keep", "4").stderr
+
+
 @pytest.mark.parametrize(
     ("words", "status", "parts"),
     [
@@ -68,6 +94,13 @@ def test_triton_is_python(anatune):
         ("--hw rtx3090 matmul 8x8x8 --distinct", 1, ["0.01", "count"]),
         ("--hw rtx3090 conv2d 1x8x8x8 8x8x3x3 --for triton", 1, ["matmul", "conv2d"]),
         ("--hw intel_xeon_gold_6130 matmul 8x8x8 --for triton", 1, ["no GPU"]),
+        ("--hw intel_xeon_gold_6130 matmul 8x8x8 --for kernel-tuner", 1, ["no GPU", "--for json"]),
+        ("--hw a100 matmul 64x64x64 --for kernel-tuner --template pipelined", 1, ["pipelined", "cuda", "json"]),
+        ("--hw a100 matmul 64x64x64 --for metaschedule --template gpu_tensorcore", 1, ["is tensorcore", "cuda"]),
+        ("--hw rtx3090 matmul 2x2x2 --for metaschedule", 1, ["32 threads"]),
+        ("--hw intel_xeon_gold_6130 matmul 8x8x8 --template gpu_pipelined", 1, ["pipelined", "cpu"]),
+        ("--hw mi50 matmul 8x8x8 --template gpu_pipelined", 1, ["template pipelined", "template cuda"]),
+        ("--hw k80 matmul 8x8x8 --template tensorcore", 1, ["template tensorcore"]),
         ("--hw rtx9999 matmul 8x8x8", 1, ["rtx9999"]),
         ("--hw rtx3090", 2, ["workload is missing"]),
     ],
@@ -79,4 +112,5 @@ def test_bad_words(anatune, words, status, parts):
     lines = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
+    assert "gpu_" not in lines[0]  # a word that --template takes, not a schedule's own name of it
     assert all(part in lines[0] for part in parts)
