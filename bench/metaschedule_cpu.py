@@ -23,12 +23,12 @@ from typing import Any
 
 from layers_cpu import LAYERS, Layer, Matmul
 
-__all__ = ["Result", "search", "timed_call"]
+__all__ = ["SLOW_INTRINSICS", "Result", "search", "timed_call"]
 
 Result = dict[str, Any]
 """library, entry shapes, trials, wall_s, failed, best_s, best_so_far (trials -> GFLOP/s)."""
 
-_SLOW_INTRINSICS = ("cuda", "rocm", "metal", "hexagon", "arm_cpu", "riscv_cpu")
+SLOW_INTRINSICS = ("cuda", "rocm", "metal", "hexagon", "arm_cpu", "riscv_cpu")
 """Parts of tvm.s_tir.tensor_intrin that no x86 search uses and that take 20 s to import in every builder worker."""
 
 
@@ -145,7 +145,7 @@ def search(layer: Layer, trials: int, threads: int, cache: Path) -> Result:
                 raise SystemExit(f"metaschedule_cpu: MetaSchedule needs {package}: pip install {need}")
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as hooks:  # sitecustomize: in every worker, before TVM
-            names = [f"tvm.s_tir.tensor_intrin.{name}" for name in _SLOW_INTRINSICS]
+            names = [f"tvm.s_tir.tensor_intrin.{name}" for name in SLOW_INTRINSICS]
             code = f"import sys, types\nfor name in {names!r}:\n    sys.modules[name] = types.ModuleType(name)\n"
             Path(hooks, "sitecustomize.py").write_text(code, encoding="utf-8")
             path = os.pathsep.join(filter(None, [hooks, os.environ.get("PYTHONPATH", "")]))

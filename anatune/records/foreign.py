@@ -22,6 +22,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload import Workload
 from anatune.errors import RecordError, WorkloadError
+from anatune.records.traces import GPU_TILING, UnfitError, match_axes, read_trace
 
 __all__ = ["FORMATS", "Foreign", "ForeignTrial", "KernelTunerLog", "format_of", "read_foreign", "read_kernel_tuner"]
 
@@ -81,10 +82,6 @@ class KernelTunerLog(NamedTuple):
     entries: list[tuple[dict[str, Any], Measurement]]
 
 
-class _UnfitError(Exception):
-    """An entry that the template cannot express; the text is the reason."""
-
-
 def read_foreign(path: Path, hardware: GpuSpec | CpuSpec, workload: Workload | None = None) -> Foreign:
     """Read a log of another tuner.
 
@@ -109,7 +106,7 @@ def read_foreign(path: Path, hardware: GpuSpec | CpuSpec, workload: Workload | N
     for number, entry in enumerate(_entries(text, kind, path)):
         try:
             found, schedule, measurement = _READERS[kind](entry, hardware, workload)
-        except _UnfitError as reason:
+        except UnfitError as reason:
             counts[str(reason)] += 1
             continue
         except (KeyError, IndexError, TypeError, ValueError):
@@ -220,7 +217,7 @@ def _tvm_measurement(result: Sequence[Any]) -> Measurement:
 
 def _given(workload: Workload | None) -> Workload:
     if workload is None:
-        raise _UnfitError("the log does not name the workload: give it, as for anatune plan")
+        raise UnfitError("the log does not name the workload: give it, as for anatune plan")
     return workload
 
 
@@ -232,7 +229,7 @@ def _schedule(
     for axis in workload.axes:
         width = 5 if axis.kind == "spatial" else 3
         if len(complete[axis.name]) != width or math.prod(complete[axis.name]) != axis.extent:
-            raise _UnfitError("tiles do not multiply to the workload's extents")
+            raise UnfitError("tiles do not multiply to the workload's extents")
     staged = [access.tensor for access in workload.reads] if workload.reduction_axes else []
     return Schedule(
         workload, hardware, "gpu", complete, int(unroll), {tensor: int(vector.get(tensor, 1)) for tensor in staged}
@@ -247,20 +244,20 @@ def _pair(value: Any) -> tuple[int, int]:
 def _autotvm(entry: Any, hardware: GpuSpec, workload: Workload | None) -> tuple[Workload, Schedule, Measurement]:
     """Read a line of AutoTVM's conv2d_nchw.cuda template: four factors a spatial axis, two a reduction axis."""
     if entry["input"][1] != "conv2d_nchw.cuda":
-        raise _UnfitError(f"template {entry['input'][1]!s:.40} is not read, only conv2d_nchw.cuda")
+        raise UnfitError(f"template {entry['input'][1]!s:.40} is not read, only conv2d_nchw.cuda")
     data, weight, strides, padding, dilation = entry["input"][2][:5]
     (n, c, h, w), (k, _, r, s) = data[1], weight[1]
     pads = list(padding) if isinstance(padding, list) else [padding, padding]
     if len(pads) == 4 and pads[:2] != pads[2:]:
-        raise _UnfitError("padding that differs between the two sides of an image")
+        raise UnfitError("padding that differs between the two sides of an image")
     if _pair(dilation) != (1, 1):
-        raise _UnfitError("dilation")
+        raise UnfitError("dilation")
     try:
         found = conv2d(n, c, h, w, k, r, s, stride=_pair(strides), padding=_pair(pads[:2]))
     except WorkloadError as error:
-        raise _UnfitError(f"no workload: {error}") from None
+        raise UnfitError(f"no workload: {error}") from None
     if workload is not None and workload != found:
-        raise _UnfitError("another workload")
+        raise UnfitError("another workload")
     knobs = {name: value for name, _, value in entry["config"]["entity"]}
     tiles = {"n": (n, 1, 1, 1, 1)}
     for axis, extent in found.extents.items():
@@ -280,19 +277,19 @@ def _ansor(entry: Any, hardware: GpuSpec, workload: Workload | None) -> tuple[Wo
     splits = [step for step in steps if step[0] == "SP" and len(step[4]) in (2, 4)]
     spatial = [step for step in splits if len(step[4]) == 4]
     if not spatial:
-        raise _UnfitError("no multi-level tiling of five levels")
+        raise UnfitError("no multi-level tiling of five levels")
     stage = spatial[0][1]
     spatial = [step for step in spatial if step[1] == stage]
     reduction = [step for step in splits if len(step[4]) == 2 and step[1] == stage]
     tiles: dict[str, tuple[int, ...]] = {}
     for axes, own in ((found.spatial_axes, spatial), (found.reduction_axes, reduction)):
         if len(own) != len(axes):
-            raise _UnfitError("another number of tiled axes than the workload has")
+            raise UnfitError("another number of tiled axes than the workload has")
         for axis, step in zip(axes, own, strict=True):
             lengths = [int(length) for length in step[4]]
             outer, rest = divmod(int(step[3]), math.prod(lengths))
             if rest or int(step[3]) != axis.extent:
-                raise _UnfitError("tiles do not multiply to the workload's extents")
+                raise UnfitError("tiles do not multiply to the workload's extents")
             tiles[axis.name] = (outer, *lengths)
     pragmas = [step[3] for step in steps if step[0] == "PR" and str(step[3]).startswith("auto_unroll_max_step$")]
     unroll = int(str(pragmas[-1]).partition("$")[2]) if pragmas else 0
@@ -300,37 +297,16 @@ def _ansor(entry: Any, hardware: GpuSpec, workload: Workload | None) -> tuple[Wo
 
 
 def _metaschedule(entry: Any, hardware: GpuSpec, workload: Workload | None) -> tuple[Workload, Schedule, Measurement]:
-    """Read a line of a MetaSchedule database: decisions of SamplePerfectTile, in the axes' order."""
+    """Read a line of a MetaSchedule database."""
     found = _given(workload)
     (instructions, decisions), times = entry[1][0], entry[1][1]
-    decided = {int(number): value for number, value in decisions}
-    tiles: dict[str, tuple[int, ...]] = {}
-    names = [at for at, step in enumerate(instructions) if step[0] == "SamplePerfectTile"]
-    axes = (*found.spatial_axes, *found.reduction_axes)
-    if len(names) != len(axes):
-        raise _UnfitError("another number of tiled axes than the workload has")
-    for axis, at in zip(axes, names, strict=True):
-        tiles[axis.name] = tuple(int(factor) for factor in decided[at])
-    unroll, widths = 0, []
-    for step in instructions:
-        if step[0] == "Annotate" and step[2] and "unroll_explicit" in str(step[2][0]):
-            unroll = _categorical(step, instructions, decided)
-        elif step[0] == "Annotate" and step[2] and "cooperative_fetch" in str(step[2][0]):
-            widths.append(_categorical(step, instructions, decided))
+    tiling = read_trace(instructions, decisions)
+    if tiling.structure != GPU_TILING:
+        raise UnfitError(f"tiling {tiling.structure}, which is for CPUs")
     staged = [access.tensor for access in found.reads]
-    schedule = _schedule(found, hardware, tiles, unroll, dict(zip(staged, widths, strict=False)))
+    vector = {staged[number]: width for number, width in tiling.fetch.items() if number < len(staged)}
+    schedule = _schedule(found, hardware, match_axes(tiling, found), tiling.unroll, vector)
     return found, schedule, _measurement(times or [], None if times else Outcome.RUN_ERROR)
-
-
-def _categorical(annotation: Any, instructions: Any, decided: Mapping[int, Any]) -> int:
-    """Return the value of an annotation: a number, or the chosen candidate of a SampleCategorical."""
-    value = annotation[1][1]
-    if isinstance(value, int | float):
-        return int(value)
-    for at, step in enumerate(instructions):
-        if step[0] == "SampleCategorical" and step[3] == [value]:
-            return int(step[2][0][int(decided[at])])
-    raise _UnfitError("an annotation whose value is not in the trace")
 
 
 def _kernel_tuner(entry: Any, hardware: GpuSpec, workload: Workload | None) -> tuple[Workload, Schedule, Measurement]:
@@ -339,9 +315,9 @@ def _kernel_tuner(entry: Any, hardware: GpuSpec, workload: Workload | None) -> t
     knobs = entry.get("configuration", entry)
     needed = ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "KWI", "VWM", "VWN", "STRM", "STRN")
     if found.operator != "matmul" or any(name not in knobs for name in needed):
-        raise _UnfitError("not a GEMM with CLBlast's parameters")
+        raise UnfitError("not a GEMM with CLBlast's parameters")
     if not knobs.get("SA", 1) or not knobs.get("SB", 1) or knobs.get("GEMMK", 0):
-        raise _UnfitError("operands that are not staged in shared memory")
+        raise UnfitError("operands that are not staged in shared memory")
     extents = found.extents
     tiles: dict[str, tuple[int, ...]] = {}
     for axis, letter in (("i", "N"), ("j", "M")):

@@ -8,8 +8,7 @@ are predicted fast, and the neighbours of the best measured points; of a list, a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -23,6 +22,7 @@ from anatune.search.knobs import knobs_of
 from anatune.search.observing import ObservingStrategy
 from anatune.search.options import read_options
 from anatune.search.ranked import ModelStrategy
+from anatune.search.scaled import Scale, Scaled, SquaredExponential, scale_of
 from anatune.search.table import TableSpace
 
 __all__ = ["LearnedOptions", "LearnedStrategy", "model_strategy"]
@@ -67,52 +67,10 @@ class LearnedOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     knob_weight: float = 3.0
 
 
-class _Features(NamedTuple):
-    """Scaled features: distances of 1 reduce what points have in common to exp(-1/2)."""
-
-    values: Floats
-    squares: Floats
-    """Half of the squared length of each row."""
-
-    @property
-    def size(self) -> int:
-        return len(self.values)
-
-    def joined(self, others: Sequence[_Features]) -> _Features:
-        return _Features(
-            np.concatenate([self.values, *(other.values for other in others)]),
-            np.concatenate([self.squares, *(other.squares for other in others)]),
-        )
-
-
-class _Similarity(NamedTuple):
-    """Squared-exponential covariance of residuals."""
-
-    variance: float
-    noise_std: float
-
-    def covariance(self, one: _Features, many: _Features) -> Floats:
-        result: Floats = np.exp(many.values @ one.values[0] - (many.squares + one.squares[0]))
-        result *= self.variance
-        return result
-
-
-class _Scale(NamedTuple):
-    """Makes the features that vary comparable: less the mean, over the standard deviation of the first candidates."""
-
-    varies: NDArray[np.bool_]
-    mean: Floats
-    factor: Floats
-
-    def apply(self, values: Floats) -> _Features:
-        scaled = (values[:, self.varies] - self.mean) * self.factor
-        return _Features(scaled, 0.5 * np.square(scaled).sum(axis=1))
-
-
 class _Candidates(NamedTuple):
     points: Integers
     log_times: Floats
-    batch: Batch[_Features]
+    batch: Batch[Scaled]
 
 
 class LearnedStrategy(ObservingStrategy):
@@ -138,10 +96,10 @@ class LearnedStrategy(ObservingStrategy):
         options: msgspec.Struct | Mapping[str, Any] | None = None,
     ) -> None:
         settings: Any = read_options(self.options_type, options)
-        self._similarity = _Similarity(settings.residual_std**2, settings.noise_std)
-        correction: Correction[_Features] = Correction(self._similarity, clip=0.5)
+        self._similarity = SquaredExponential(settings.residual_std**2, settings.noise_std)
+        correction: Correction[Scaled] = Correction(self._similarity, clip=0.5)
         super().__init__(model, seed=seed, ranked=ranked, options=settings, correction=correction)
-        self._scale: _Scale | None = None
+        self._scale: Scale | None = None
         self._pool: _Candidates | None = None
         self._around: dict[bytes, _Candidates] = {}
 
@@ -199,7 +157,7 @@ class LearnedStrategy(ObservingStrategy):
 
     # ---- the pool --------------------------------------------------------------------------------------------
 
-    def _features(self, points: Integers) -> tuple[Floats, _Features]:
+    def _features(self, points: Integers) -> tuple[Floats, Scaled]:
         assert self._scale is not None
         return np.log(self._model.times(points)[0]), self._scale.apply(feature_table(self._model, points).values)
 
@@ -218,7 +176,8 @@ class LearnedStrategy(ObservingStrategy):
                     drawn = drawn[np.argsort(self._model.times(drawn)[0], kind="stable")[: options.num_kept]]
                 points = np.unique(np.concatenate([np.asarray(ranked, dtype=np.int64), drawn]), axis=0)
             table = feature_table(self._model, points)
-            self._scale = _scale_of(table.values, table.names, options)
+            weight = np.where([name.startswith("knob_") for name in table.names], options.knob_weight, 1.0)
+            self._scale = scale_of(table.values, weight, options.length)
             log_times = np.log(self._model.times(points)[0])
             order = np.argsort(log_times, kind="stable")
             features = self._scale.apply(table.values[order])
@@ -236,18 +195,9 @@ class LearnedStrategy(ObservingStrategy):
             self._around[key] = _Candidates(points, log_times, Batch(features, self._similarity))
         return self._around[key]
 
-    def _empty(self) -> _Features:
+    def _empty(self) -> Scaled:
         assert self._scale is not None
         return self._scale.apply(np.empty((0, len(self._scale.varies))))
-
-
-def _scale_of(values: Floats, names: tuple[str, ...], options: LearnedOptions) -> _Scale:
-    """Return the scale at which two typical points are 1 / `options.length` apart."""
-    std = values.std(axis=0)
-    varies = std > 1e-9
-    weight = np.where([name.startswith("knob_") for name in names], options.knob_weight, 1.0)
-    factor = weight[varies] / (std[varies] * math.sqrt(max(1, int(varies.sum()))) * options.length)
-    return _Scale(varies, values[:, varies].mean(axis=0), factor)
 
 
 def model_strategy(model: Any, **settings: Any) -> ModelStrategy | LearnedStrategy:

@@ -1,0 +1,188 @@
+"""What the traces of MetaSchedule's own design spaces mean: points of anatune's GPU template, or compiled CPU nests.
+
+Read are the decisions of one tiled block (`anatune.records.traces`). What they mean follows from the function:
+`FunctionMeaning` recognises what it computes and which operand has which number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from anatune.codegen.compat import import_tvm
+from anatune.codegen.tir_kernel import TirTask
+from anatune.codegen.tir_nest import read_block
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload import Workload
+from anatune.errors import WorkloadError
+from anatune.model.compiled_nest import NO_PRODUCER, CompiledNestModel, TiledNests
+from anatune.records.traces import CPU_TILING, GPU_TILING, KINDS, Tiling, UnfitError, match_axes, read_trace
+
+__all__ = ["FunctionMeaning", "nests_of", "recorded_trace", "tiling_of", "trace_times"]
+
+
+class FunctionMeaning:
+    """What a TVM function computes, as far as traces over it refer to it.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        With one PrimFunc, as it is before any schedule.
+
+    Raises
+    ------
+    WorkloadError
+        It is nothing that anatune understands; the message says why.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.workload: Workload = TirTask(module).workload
+        self._module = module
+        self._operands: dict[str, tuple[str, ...]] = {}
+
+    def gpu_schedule(self, tiling: Tiling, hardware: GpuSpec) -> Schedule:
+        """Return the point of the GPU template (or of the pipelined one) that a trace stands for.
+
+        Raises
+        ------
+        UnfitError
+            It is not of the GPU's structure, or its tiles are not those of the function.
+        """
+        if tiling.structure != GPU_TILING:
+            raise UnfitError(f"tiling {tiling.structure}, expected {GPU_TILING}")
+        staged = [access.tensor for access in self.workload.reads]
+        names = self._numbered(tiling.block)
+        # three elements are no access of a thread: it makes three
+        widths = {names[n]: w if w.bit_count() == 1 else 1 for n, w in tiling.fetch.items() if n < len(names)}
+        vector = {tensor: widths.get(tensor, 1) for tensor in staged}
+        tiles = match_axes(tiling, self.workload)
+        if tiling.stages == 1:
+            return Schedule(self.workload, hardware, "gpu", tiles, tiling.unroll, vector)
+        options: dict[str, Any] = {"stages": tiling.stages, "pad": 0}
+        return Schedule(self.workload, hardware, "gpu_pipelined", tiles, tiling.unroll, vector, options)
+
+    def _numbered(self, block: str) -> tuple[str, ...]:
+        """Return the tensors of the workload in the order in which the block reads them."""
+        if block not in self._operands:
+            tensors = tuple(access.tensor for access in self.workload.reads)
+            schedule = import_tvm().s_tir.Schedule(self._module)
+            name = str(next(iter(self._module.get_global_vars())).name_hint)
+            found = schedule.get(schedule.get_sblock(block, name))
+            try:
+                buffers = read_block(found).buffers
+            except WorkloadError:
+                buffers = ()
+            order = [
+                next((tensors[at] for at, own in enumerate(buffers[:-1]) if own.same_as(region.source)), "")
+                for region in found.reads
+            ]
+            self._operands[block] = tuple(name for name in order if name) or tensors
+        return self._operands[block]
+
+
+def tiling_of(trace: Any) -> Tiling:
+    """Return what a ``tvm.s_tir.schedule.Trace`` decides.
+
+    Raises
+    ------
+    UnfitError
+        It tiles in a way that is not understood.
+    """
+    names: dict[Any, str] = {}
+
+    def word(value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return str(value)
+        kind = type(value).__name__
+        if kind in ("IntImm", "FloatImm", "StringImm"):
+            return value.value
+        if kind in ("Array", "list", "tuple"):
+            return [word(one) for one in value]
+        return names.setdefault(value, f"r{len(names)}")
+
+    instructions: list[Any] = []
+    decisions: list[Any] = []
+    decided = trace.decisions
+    for item in trace.insts:
+        kind = str(item.kind.name)
+        if kind not in KINDS:
+            continue
+        if kind == "EnterPostproc":
+            break
+        if item in decided:
+            decisions.append([len(instructions), word(decided[item])])
+        parts = [[word(one) for one in part] for part in (item.inputs, item.attrs, item.outputs)]
+        instructions.append([kind, *parts])
+    return read_trace(instructions, decisions)
+
+
+def nests_of(workload: Workload, tilings: Sequence[Tiling]) -> TiledNests:
+    """Return CPU tilings as a batch.
+
+    Raises
+    ------
+    UnfitError
+        One is not of the CPU's structure, or not of the workload's extents.
+    """
+    factors = []
+    for tiling in tilings:
+        if tiling.structure != CPU_TILING:
+            raise UnfitError(f"tiling {tiling.structure}, expected {CPU_TILING}")
+        tiles = match_axes(tiling, workload)
+        factors.append([factor for axis in workload.axes for factor in tiles[axis.name]])
+
+    def column(values: Iterable[int]) -> Any:
+        return np.fromiter(values, dtype=np.int64, count=len(tilings))
+
+    return TiledNests(
+        np.array(factors, dtype=np.int64).reshape(len(tilings), -1),
+        column(tiling.unroll for tiling in tilings),
+        column(tiling.vectorize for tiling in tilings),
+        column(tiling.parallel for tiling in tilings),
+        column(_depth(tiling, workload, tiling.write_depth) for tiling in tilings),
+        column(_depth(tiling, workload, next(iter(tiling.producers.values()), NO_PRODUCER)) for tiling in tilings),
+    )
+
+
+def _depth(tiling: Tiling, workload: Workload, depth: int) -> int:
+    """Return a loop's number among the loops of the workload's axes: the block may have loops of one iteration more."""
+    if depth < 0:
+        return depth
+    spatial = [factors for factors in tiling.tiles if len(factors) == CPU_TILING.count("S")]
+    reduction = [factors for factors in tiling.tiles if len(factors) == CPU_TILING.count("R")]
+    kept = []
+    for level in CPU_TILING:
+        loops, axes = (spatial, workload.spatial_axes) if level == "S" else (reduction, workload.reduction_axes)
+        kept += [len(loops) == len(axes) or math.prod(factors) > 1 for factors in loops]
+    return sum(kept[: depth + 1]) - 1
+
+
+def recorded_trace(trace: Any) -> Any:
+    """Return a trace as plain lists, as MetaSchedule's databases hold it: ``[instructions, decisions]``."""
+
+    def plain(value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return str(value)
+        return plain(value.value) if hasattr(value, "value") else [plain(one) for one in value]
+
+    return plain(trace.as_json())
+
+
+def trace_times(workload: Workload, hardware: CpuSpec, traces: Sequence[Any], threads: int = 1) -> list[float]:
+    """Return the predicted seconds of recorded CPU traces (see `recorded_trace`), NaN where one is not understood."""
+    model = CompiledNestModel(workload, hardware, threads)
+    times = []
+    for instructions, decisions in traces:
+        try:
+            times.append(float(model.evaluate(nests_of(workload, [read_trace(instructions, decisions)])).time_s[0]))
+        except UnfitError:
+            times.append(float("nan"))
+    return times
