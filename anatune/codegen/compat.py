@@ -69,12 +69,17 @@ def import_meta_schedule() -> Any:
         TVM, or a package that its meta_schedule needs beside it (psutil, cloudpickle, ...), is not installed.
     """
     import_tvm()
+    from importlib import import_module
+
     try:
         from tvm.s_tir import meta_schedule
         from tvm.s_tir.meta_schedule import arg_info, database  # noqa: F401
+
+        for package in ("psutil", "cloudpickle"):  # its search and its builder import them late
+            import_module(package)
     except ImportError as error:
         raise MissingDependencyError(
-            f"TVM's MetaSchedule cannot be imported ({error}); install it with: pip install 'anatune[tvm]'"
+            f"TVM's MetaSchedule cannot be used ({error}); install it with: pip install 'anatune[metaschedule]'"
         ) from None
     return meta_schedule
 

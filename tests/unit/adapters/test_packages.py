@@ -11,6 +11,7 @@ from anatune.adapters import formats, triton_device
 from anatune.adapters.optuna import schedule_space
 from anatune.adapters.packages import import_optional
 from anatune.adapters.triton import configs_for
+from anatune.codegen.compat import import_meta_schedule
 from anatune.errors import DeviceError, MissingDependencyError, SpaceError, UnknownNameError
 
 
@@ -105,3 +106,11 @@ def test_the_environment_names_the_device(monkeypatch, tmp_path):
     monkeypatch.setenv(triton_device.VARIABLE, str(tmp_path / "mine.toml"))
     with pytest.raises(anatune.AnatuneError, match=r"mine\.toml"):
         triton_device.find_gpu("auto")
+
+
+@pytest.mark.parametrize("package", ["psutil", "cloudpickle"])
+def test_metaschedule_says_what_it_needs_beside_tvm(monkeypatch, package):
+    pytest.importorskip("tvm", reason="pip install 'anatune[tvm]'")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=rf"{package}.*pip install 'anatune\[metaschedule\]'"):
+        import_meta_schedule()
