@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anatune.adapters.metaschedule_tasks import check_target, cpu_spec, task_model, task_of
-from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line
+from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, import_tvm, last_line
 from anatune.codegen.tir_kernel import register_kernels
 from anatune.codegen.tvm_records import TVM_FILES
 from anatune.core.hardware import CpuSpec
@@ -74,14 +74,14 @@ def plan_model(
     hw: str | Path | CpuSpec = "host",
     on_skip: Callable[[str], None] | None = None,
 ) -> Any:
-    """Write the first choice of the model for every function of a Relax module into a database; nothing is measured.
+    """Write the first choice of the model for every function of a module into a database; nothing is measured.
 
     The times of its records are predictions, so measure before you compare them with others.
 
     Parameters
     ----------
     module : tvm.IRModule
-        Legalised: its operators are PrimFuncs (``relax.get_pipeline("zero")``).
+        Of PrimFuncs, or a legalised Relax module: its operators are PrimFuncs.
     target : tvm.target.Target
         A CPU; its "num-cores" are the threads.
     folder : str or Path
@@ -103,25 +103,27 @@ def plan_model(
     except OSError as error:
         raise RecordError(f"{folder}: {(error.strerror or str(error)).lower()}; name another folder") from error
     database = meta_schedule.database.JSONDatabase(work_dir=str(folder))
-    for extracted in meta_schedule.relax_integration.extract_tasks(module, target):
-        function = extracted.dispatched[0]
+    normalised = import_tvm().get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
+    for name, function in module.functions_items():
+        if type(function).__name__ != "PrimFunc":
+            continue
+        alone = normalised(function)
         try:
-            task = task_of(function, target)
+            task = task_of(alone, target)
             model = task_model(task, hardware)
             ranking = model.rank(1)
             traced = task.schedule(model.space.schedule_of(ranking.points[0]))
         except WorkloadError as error:
             if on_skip is not None:
-                on_skip(f"{extracted.task_name}: {error}")
+                on_skip(f"{name.name_hint}: {error}")
             continue
-        (function_of,) = (function[name] for name in function.get_global_vars())
         database.commit_tuning_record(
             meta_schedule.database.TuningRecord(
                 traced.trace,
-                database.commit_workload(function),
+                database.commit_workload(alone),
                 [float(model.times(ranking.points[:1])[0][0])],
                 target,
-                meta_schedule.arg_info.ArgInfo.from_prim_func(function_of),
+                meta_schedule.arg_info.ArgInfo.from_prim_func(function),
             )
         )
     return database
