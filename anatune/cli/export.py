@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anatune.cli.output import UsageError, print_json, print_text, write_text
+from anatune.cli.output import UsageError, note_once, print_json, print_text, write_text
 
 if TYPE_CHECKING:
     from anatune.core.hardware import CpuSpec, GpuSpec
@@ -201,7 +201,7 @@ def _from_records(words: list[str], records: Path, hw: str | None, threads: int 
         raise UsageError("the workload is missing; write for example anatune export --records PATH matmul 64x64x64")
     workload = parse_workload(words)
     with RecordStore(records, read_only=True) as store:
-        best = store.best(workload, hw, threads)
+        best = store.best(workload, hw, threads, on_damage=note_once())
     if best is None:
         only = [f"on {hw!r}"] * (hw is not None) + [f"with --threads {threads}"] * (threads is not None)
         raise RecordError(

@@ -23,6 +23,7 @@ __all__ = [
     "line_width",
     "note",
     "note_first_compilation",
+    "note_once",
     "print_json",
     "print_lines",
     "print_text",
@@ -72,6 +73,18 @@ def print_lines(lines: Sequence[Line]) -> None:
 def note(text: str) -> None:
     """Write one line to stderr: progress, or what else is worth knowing."""
     typer.echo(text, err=True)
+
+
+def note_once() -> Callable[[str], None]:
+    """Return a function that writes a note, each text once."""
+    said: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            note(f"note: {text}")
+
+    return tell
 
 
 def write_text(target: Path, text: str | Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.output import UsageError, note, print_json, print_lines, print_text, write_text
+from anatune.cli.output import UsageError, note, note_once, print_json, print_lines, print_text, write_text
 from anatune.cli.tune import DEFAULT_RECORDS
 from anatune.errors import RecordError
 
@@ -101,7 +101,7 @@ def list_records(
                 raise UsageError("--outcome and --limit choose trials, --sessions lists sessions; leave one out")
             _list_sessions(store, workload, hw, threads, chosen, as_json)
             return
-        found = store.trials(workload, hw, chosen, threads, outcome, limit)
+        found = store.trials(workload, hw, chosen, threads, outcome, limit, on_damage=note_once())
     if as_json:
         print_json([_tree(record) for record in found])
     elif found:
@@ -121,7 +121,8 @@ def _list_sessions(
     from anatune.records.export import workload_text
     from anatune.report.records import session_lines
 
-    found = [one for one in store.sessions(workload, hw, threads) if chosen in (None, one.id)]
+    told = note_once()
+    found = [one for one in store.sessions(workload, hw, threads, on_damage=told) if chosen in (None, one.id)]
     counts = {one.id: store.counts(one) for one in found}
     if as_json:
         print_json(
@@ -142,7 +143,7 @@ def _list_sessions(
             ]
         )
     elif found:
-        bests = {one.id: store.best(one.workload, session=one) for one in found}
+        bests = {one.id: store.best(one.workload, session=one, on_damage=told) for one in found}
         print_lines(session_lines(found, counts, bests))
     else:
         print_text(f"no sessions in {store.path} meet the conditions")
@@ -162,7 +163,7 @@ def best(
 
     path, workload = _place(words, records)
     with _opened(path) as store:
-        found = store.bests(workload, hw, threads, _session_id(store, session))
+        found = store.bests(workload, hw, threads, _session_id(store, session), on_damage=note_once())
     if as_json:
         print_json([{**_tree(record), "schedule": record.trial.schedule} for record in found])
     elif found:
@@ -302,7 +303,7 @@ def train(
 
     path, workload = _place(words, records)
     with _opened(path) as store:
-        families = families_of(store.iterate(workload, hw, on_damage=lambda text: note(f"note: {text}")))
+        families = families_of(store.iterate(workload, hw, on_damage=note_once()))
     if not families:
         raise RecordError(
             f"{path}: no workload has 20 successful trials, expected two of one device at least; tune more first"
@@ -359,7 +360,7 @@ def _session_id(store: RecordStore, start: str | None) -> str | None:
     """Return the id of the session whose id starts so."""
     if start is None:
         return None
-    found = [one.id for one in store.sessions() if one.id.startswith(start)]
+    found = [one.id for one in store.sessions(on_damage=lambda text: None) if one.id.startswith(start)]
     if len(found) == 1:
         return found[0]
     problem = f"{len(found)} sessions begin with {start!r}" if found else f"no session begins with {start!r}"

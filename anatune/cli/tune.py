@@ -207,17 +207,24 @@ def tune(
         with display:
             result = tuning.run()
     except TuningInterrupted as stop:
+        _note_all(tuning.damaged)
         _show(stop.result, target, as_json)
         done = len(stop.result.trials)
         raise KeyboardInterrupt(
             f"interrupted after {done} of {trials} trials, all of them kept in {records}; "
             "the same command with --resume goes on"
         ) from None
+    _note_all(tuning.damaged)
     if resume and not result.num_resumed:
         note(f"note: {records} has no session of this workload, hardware, threads and strategy; began a new one")
     _show(result, target, as_json)
     if result.best_trial is None:
         _ = result.best  # raises, and says how the trials ended
+
+
+def _note_all(lines: list[str]) -> None:
+    for line in dict.fromkeys(lines):
+        note(f"note: {line}")
 
 
 def _build(

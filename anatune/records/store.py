@@ -24,6 +24,7 @@ from anatune.records.schema import Record, Session, content_key, digest, schedul
 
 __all__ = ["RecordStore"]
 
+OnDamage = Callable[[str], None]
 _PAGE = 256
 """Rows read at a time: no reader holds back the writers' log for long."""
 _PARTS: dict[str, Any] = {"workload": Workload, "hardware": GpuSpec | CpuSpec, "environment": Environment}
@@ -231,6 +232,8 @@ class RecordStore:
         threads: int | None = None,
         outcome: Outcome | str | None = None,
         limit: int | None = None,
+        *,
+        on_damage: OnDamage | None = None,
     ) -> list[Record]:
         """Return the records that meet all conditions given, in the order of recording.
 
@@ -248,13 +251,15 @@ class RecordStore:
             How they ended ("ok", "build_error", ...).
         limit : int, optional
             Return only the last ones, at most this many.
+        on_damage : callable, optional
+            Called with a line for each row that is damaged, which is then left out; without it that is an error.
 
         Raises
         ------
         RecordError
             The file or one of the rows is damaged.
         """
-        return list(self.iterate(workload, hardware, session, threads, outcome, limit))
+        return list(self.iterate(workload, hardware, session, threads, outcome, limit, on_damage=on_damage))
 
     def iterate(
         self,
@@ -265,7 +270,7 @@ class RecordStore:
         outcome: Outcome | str | None = None,
         limit: int | None = None,
         *,
-        on_damage: Callable[[str], None] | None = None,
+        on_damage: OnDamage | None = None,
     ) -> Iterator[Record]:
         """Yield what `trials` returns without holding all of it.
 
@@ -276,7 +281,7 @@ class RecordStore:
         on_damage : callable, optional
             Called with a line for each row that is damaged, which is then left out; without it that is an error.
         """
-        wanted = self._condition(workload, hardware, session, threads, outcome)
+        wanted = self._condition(workload, hardware, session, threads, outcome, on_damage)
         source = f"FROM trials t LEFT JOIN sessions s ON s.id = t.session WHERE {wanted.text}"
         last = 0
         if limit is not None:
@@ -295,9 +300,7 @@ class RecordStore:
                 try:
                     record = self._record(row)
                 except RecordError as error:
-                    if on_damage is None:
-                        raise
-                    on_damage(str(error))
+                    self._tell(on_damage, error)
                     continue
                 yield record
             if len(rows) < _PAGE:
@@ -311,7 +314,7 @@ class RecordStore:
         threads: int | None = None,
         strategy: str | None = None,
         *,
-        on_damage: Callable[[str], None] | None = None,
+        on_damage: OnDamage | None = None,
     ) -> list[Session]:
         """Return the sessions that meet all conditions given, in the order in which they began.
 
@@ -324,7 +327,7 @@ class RecordStore:
         on_damage : callable, optional
             Called with a line for each row that is damaged, which is then left out; without it that is an error.
         """
-        wanted = self._session_condition(workload, hardware, threads, strategy)
+        wanted = self._session_condition(workload, hardware, threads, strategy, on_damage)
         rows = self._database.read(
             f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE {wanted.text} ORDER BY s.number", wanted.parameters
         )
@@ -333,9 +336,7 @@ class RecordStore:
             try:
                 found.append(self._session(row))
             except RecordError as error:
-                if on_damage is None:
-                    raise
-                on_damage(str(error))
+                self._tell(on_damage, error)
         return found
 
     def session(self, session_id: str) -> Session:
@@ -381,9 +382,11 @@ class RecordStore:
         hardware: GpuSpec | CpuSpec | str | None = None,
         threads: int | None = None,
         session: Session | str | None = None,
+        *,
+        on_damage: OnDamage | None = None,
     ) -> Record | None:
         """Return the record of the fastest schedule, None if nothing has run; see `records.choice` for the rule."""
-        found = self.bests(workload, hardware, threads, session)
+        found = self.bests(workload, hardware, threads, session, on_damage=on_damage)
         return min(found, key=_time, default=None)
 
     def bests(
@@ -392,9 +395,14 @@ class RecordStore:
         hardware: GpuSpec | CpuSpec | str | None = None,
         threads: int | None = None,
         session: Session | str | None = None,
+        *,
+        on_damage: OnDamage | None = None,
     ) -> list[Record]:
-        """Return the best record of each workload, hardware and number of threads, in the order of first trials."""
-        wanted = self._condition(workload, hardware, session, threads, None)
+        """Return the best record of each workload, hardware and number of threads, in the order of first trials.
+
+        With `on_damage`, called with a line for each row that is damaged, the best is chosen among the others.
+        """
+        wanted = self._condition(workload, hardware, session, threads, None, on_damage)
         rows = self._database.read(
             "SELECT t.id, t.schedule_key, t.outcome, t.result, t.workload, s.hardware, t.threads "
             f"FROM trials t JOIN sessions s ON s.id = t.session WHERE {wanted.text} "
@@ -409,13 +417,31 @@ class RecordStore:
                 try:
                     measured = msgspec.json.decode(result, type=_Samples).measurement
                 except msgspec.DecodeError as error:
-                    raise self._damaged(row_id, error) from error
+                    self._tell(on_damage, self._damaged(row_id, error))
+                    continue
                 times, references = measured.times_s, measured.reference_times_s
             groups.setdefault((group[0], group[1], group[2]), []).append(
                 Candidate(row_id, key, outcome == Outcome.OK.value, times, references)
             )
-        chosen = [fastest(candidates) for candidates in groups.values()]
-        return [self._by_id(row_id) for row_id in chosen if row_id is not None]
+        found = (self._fastest(candidates, on_damage) for candidates in groups.values())
+        return [record for record in found if record is not None]
+
+    def _fastest(self, candidates: list[Candidate], on_damage: OnDamage | None) -> Record | None:
+        """Return the best record of those that can be read."""
+        while (row_id := fastest(candidates)) is not None:
+            try:
+                return self._by_id(row_id)
+            except RecordError as error:
+                self._tell(on_damage, error)
+                candidates = [one for one in candidates if one.id != row_id]
+        return None
+
+    @staticmethod
+    def _tell(on_damage: OnDamage | None, error: RecordError) -> None:
+        """Report a damaged row, or raise its error where nobody wants to hear of it."""
+        if on_damage is None:
+            raise error
+        on_damage(str(error))
 
     def _by_id(self, row_id: int) -> Record:
         return self._record(self._database.read(f"SELECT {_TRIAL_COLUMNS} FROM trials t WHERE t.id = ?", (row_id,))[0])
@@ -429,9 +455,10 @@ class RecordStore:
         session: Session | str | None,
         threads: int | None,
         outcome: Outcome | str | None,
+        on_damage: OnDamage | None = None,
     ) -> _Filter:
         """Return the condition on trials ``t`` and their sessions ``s``."""
-        parts = [self._workload_condition("t", workload), self._hardware_condition(hardware)]
+        parts = [self._workload_condition("t", workload, on_damage), self._hardware_condition(hardware, on_damage)]
         if session is not None:
             parts.append(_Filter("t.session = ?", (_session_id(session),)))
         if threads is not None:
@@ -446,31 +473,40 @@ class RecordStore:
         hardware: GpuSpec | CpuSpec | str | None,
         threads: int | None,
         strategy: str | None,
+        on_damage: OnDamage | None = None,
     ) -> _Filter:
-        parts = [self._workload_condition("s", workload), self._hardware_condition(hardware)]
+        parts = [self._workload_condition("s", workload, on_damage), self._hardware_condition(hardware, on_damage)]
         if threads is not None:
             parts.append(_Filter("s.threads = ?", (threads,)))
         if strategy is not None:
             parts.append(_Filter("s.strategy = ?", (strategy,)))
         return _all(parts)
 
-    def _workload_condition(self, table: str, workload: Workload | None) -> _Filter:
-        return _Filter("1", ()) if workload is None else _among(f"{table}.workload", self._keys("workload", workload))
+    def _workload_condition(self, table: str, workload: Workload | None, on_damage: OnDamage | None) -> _Filter:
+        if workload is None:
+            return _Filter("1", ())
+        return _among(f"{table}.workload", self._keys("workload", workload, on_damage))
 
-    def _hardware_condition(self, hardware: GpuSpec | CpuSpec | str | None) -> _Filter:
+    def _hardware_condition(self, hardware: GpuSpec | CpuSpec | str | None, on_damage: OnDamage | None) -> _Filter:
         if hardware is None:
             return _Filter("1", ())
         if isinstance(hardware, str):
             return _Filter("s.hardware_name = ?", (hardware,))
-        return _among("s.hardware", self._keys("hardware", hardware))
+        return _among("s.hardware", self._keys("hardware", hardware, on_damage))
 
-    def _keys(self, kind: str, value: Workload | GpuSpec | CpuSpec) -> list[str]:
+    def _keys(self, kind: str, value: Workload | GpuSpec | CpuSpec, on_damage: OnDamage | None) -> list[str]:
         """Return the keys of the parts that equal `value`.
 
         Objects are compared, not keys: a newer anatune may write the same spec with one more field.
         """
-        found = self._database.read("SELECT key FROM parts WHERE kind = ?", (kind,))
-        return [key for (key,) in found if self._part(kind, key) == value]
+        keys = []
+        for (key,) in self._database.read("SELECT key FROM parts WHERE kind = ?", (kind,)):
+            try:
+                if self._part(kind, key) == value:
+                    keys.append(key)
+            except RecordError as error:
+                self._tell(on_damage, error)
+        return keys
 
     # ---- rows to objects -----------------------------------------------------------------------------------
 
@@ -512,7 +548,9 @@ class RecordStore:
         try:
             made = schedule_of(schedule, self._part("workload", workload), self._part("hardware", hardware))
             trial = trial_of(result, made)
-        except msgspec.DecodeError as error:
+        except RecordError:  # of a part: it says which
+            raise
+        except (msgspec.DecodeError, AnatuneError) as error:
             raise self._damaged(row_id, error) from error
         return Record(row_id, created, self.session(session), self._part("environment", ran_under), trial)
 

@@ -247,6 +247,8 @@ class TuningSession:
         self._programs: dict[Hashable, str] = {}
         """Key of a program -> key of the schedule that is measured for it."""
         self._aliases: dict[str, list[Schedule]] = {}
+        self.damaged: list[str] = []
+        """A line for each row of the record file that cannot be read: a resumed session goes on without it."""
         self._num_resumed = 0
         self._num_compared = 0
         self._store: RecordStore | None = None
@@ -311,7 +313,7 @@ class TuningSession:
         here, asked = self._hardware, (self._workload, self._hardware.name, self._threads, self._strategy_name)
         same = [
             one
-            for one in self._store.sessions(*asked)
+            for one in self._store.sessions(*asked, on_damage=self.damaged.append)
             if (type(one.hardware), one.hardware.model, one.hardware.arch) == (type(here), here.model, here.arch)
             and {name: one.settings.get(name) for name in self._gpu} == self._gpu
             and one.settings.get("start", "model") == self._start
@@ -320,7 +322,7 @@ class TuningSession:
         if found is None:
             return []
         self._session, self._seed, self._hardware = found, found.seed, found.hardware
-        recorded = [record.trial for record in self._store.trials(session=found)]
+        recorded = [record.trial for record in self._store.trials(session=found, on_damage=self.damaged.append)]
         return [trial for trial in recorded if trial.source != COMPARED]
 
     def _new_session(self, store: RecordStore) -> Session:
@@ -405,7 +407,7 @@ class TuningSession:
         trial = Trial(
             schedule,
             measurement,
-            number=len(self._trials),
+            number=1 + max((trial.number for trial in self._trials), default=-1),
             source=self._asked[schedule.key],
             predicted_s=self._source.predicted(schedule),
             threads=self._threads,

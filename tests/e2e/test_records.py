@@ -123,7 +123,17 @@ def test_bad_input(anatune, path, tmp_path):
 def test_damaged_file(anatune, path, tmp_path):
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"number":1,', b'"number":x,', 1))
-    bad(anatune("records", "list", path), 1, "trial with id 2 is damaged", "export --format jsonl")
+    done = anatune("records", "list", path, "--json")
+    assert (done.returncode, [row["number"] for row in json.loads(done.stdout)]) == (0, [0, 2, 0])
+    assert done.stderr.count("\n") == 1
+    assert "note: " in done.stderr
+    assert "trial with id 2 is damaged" in done.stderr
+    assert "export --format jsonl" in done.stderr
+    for words in (["best", path], ["best", path, "matmul", "64x48x32"], ["list", path, "--sessions"]):
+        done = anatune("records", *words)
+        assert done.returncode == 0
+        assert "4.000 us" in done.stdout  # the next best
+        assert done.stderr.count("trial with id 2 is damaged") == 1
     done = anatune("records", "export", path)
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) == 5

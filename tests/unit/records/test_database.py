@@ -16,7 +16,7 @@ from anatune.records import database
 from anatune.records.database import Database
 from anatune.records.schema import APPLICATION_ID, SCHEMA_VERSION
 from anatune.records.store import RecordStore
-from tests.unit.records.making import session_of, trial
+from tests.unit.records.making import MATMUL, session_of, trial
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -145,6 +145,30 @@ def test_a_damaged_row_is_named_and_the_others_are_read(path):
     connection.close()
     with RecordStore(path) as store, pytest.raises(RecordError, match=r"workload [0-9a-f]{16} is damaged"):
         store.trials()
+    told = []
+    with RecordStore(path) as store:
+        assert store.trials(MATMUL, on_damage=told.append) == []
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("damage", ["result = CAST(x'ff' AS TEXT)", "result = '{}'", "schedule = '7'", "digest = 'x'"])
+def test_the_best_of_those_that_can_be_read(path, damage):
+    with RecordStore(path) as store:
+        best = store.best(MATMUL)
+        others = [record for record in store.trials(outcome="ok") if record.id != best.id]
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TRIGGER trials_UPDATE")
+    connection.execute(f"UPDATE trials SET {damage} WHERE id = ?", (best.id,))
+    connection.commit()
+    connection.close()
+    with RecordStore(path, read_only=True) as store:
+        with pytest.raises(RecordError, match=f"trial with id {best.id} is damaged"):
+            store.best(MATMUL)
+        told = []
+        found = store.best(MATMUL, on_damage=told.append)
+        assert found in others
+        assert len(told) == 1
+        assert len(store.trials(on_damage=told.append)) == 39
 
 
 def test_a_damaged_session_is_named_and_the_others_are_read(path):

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sqlite3
 
 import pytest
 from msgspec.structs import replace
@@ -116,6 +117,23 @@ def test_resume_equals_an_uninterrupted_session(path, tmp_path):
     assert made[0].first_incumbent == min(trial.measurement.relative for trial in result.trials[:5])
     with RecordStore(path, read_only=True) as store:
         assert len(store.sessions()) == 1
+
+
+def test_a_damaged_row_is_named_and_the_session_goes_on_without_it(path):
+    first = session(5, records=path).run()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TRIGGER trials_UPDATE")
+    connection.execute("UPDATE trials SET result = CAST(x'ff' AS TEXT) WHERE id = 2")
+    connection.commit()
+    connection.close()
+    again = session(7, records=path, resume=True)
+    result = again.run()
+    assert result.num_resumed == 4
+    (line,) = again.damaged
+    assert "trial with id 2 is damaged" in line
+    numbers = [trial.number for trial in result.trials]
+    assert len(set(numbers)) == len(numbers) == 7
+    assert set(keys(first.trials)) - set(keys(result.trials)) <= {first.trials[1].schedule.key}
 
 
 def test_resume_keeps_the_seed_and_the_spec_of_the_session(path):
