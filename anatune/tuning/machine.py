@@ -107,7 +107,12 @@ def check_machine(hardware: CpuSpec | GpuSpec, host: HardwareSpec | None = None)
 
 
 def check_gpu(
-    hardware: GpuSpec, present: HardwareSpec | None = None, *, device: int = 0, backend: str | None = None
+    hardware: GpuSpec,
+    present: HardwareSpec | None = None,
+    *,
+    device: int = 0,
+    backend: str | None = None,
+    built: bool = False,
 ) -> GpuSpec:
     """Return `hardware` if it describes the present machine's GPU.
 
@@ -121,20 +126,29 @@ def check_gpu(
         Number of the device, as CUDA counts.
     backend : str, optional
         As `anatune.measure.gpu_driver.open_device` takes it.
+    built : bool
+        Whether the kernels are built already, for the advice.
 
     Raises
     ------
     DeviceError
         There is no GPU, or another one.
     """
+    if not hardware.arch.startswith("sm_"):
+        raise DeviceError(
+            f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and only those can be measured on; `anatune plan` and "
+            "`anatune prune` need no device"
+        )
     if present is None:
         from anatune.measure.detect_gpu import gpu_detection
 
         found, why = gpu_detection(backend)
         if device >= len(found):
+            advice = "`anatune tune --build-only` builds here what a machine with the GPU can measure"
+            if built:
+                advice = "take the folder of the manifest to a machine that has it"
             raise DeviceError(
-                f"tuning for {hardware.name} needs that GPU: {why}; `anatune tune --build-only` builds here what a "
-                "machine with the GPU can measure"
+                f"tuning for {hardware.name} needs that GPU: {why}; {advice}"
                 if not found
                 else f"GPU {device} does not exist, expected 0 to {len(found) - 1}"
             )

@@ -227,7 +227,9 @@ class TuningSession:
         if isinstance(hw, GpuSpec):
             self._gpu = {"template": template, "l2": check_l2(l2 or "flush")}
             self._on: dict[str, Any] = {"device": _integer("device", device, 0, 1023), "backend": backend}
-            self._hardware: CpuSpec | GpuSpec = check_gpu(hw, host, device=device, backend=backend)
+            self._hardware: CpuSpec | GpuSpec = check_gpu(
+                hw, host, device=device, backend=backend, built=manifest is not None
+            )
         elif l2 is not None or template not in (None, "cpu"):
             raise SpaceError(f"tune: l2 and template are for GPUs, and {hw.name} is none; leave them out")
         else:

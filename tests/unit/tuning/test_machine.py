@@ -66,9 +66,16 @@ def test_gpus():
         choose_threads(h200, 4)
 
 
+def test_only_nvidia_gpus_can_be_measured_on():
+    with pytest.raises(DeviceError, match=r"mi50 \(gfx906\) is no NVIDIA GPU.*`anatune plan`"):
+        check_gpu(anatune.hardware("mi50"))
+
+
 def test_no_gpu(monkeypatch):
     from anatune.measure import detect_gpu
 
     monkeypatch.setattr(detect_gpu, "gpu_detection", lambda _: ([], "no driver"))
     with pytest.raises(DeviceError, match=r"tuning for h200 needs that GPU: no driver; `anatune tune --build-only`"):
         check_machine(anatune.hardware("h200"))
+    with pytest.raises(DeviceError, match=r"no driver; take the folder of the manifest to a machine that has it"):
+        check_gpu(anatune.hardware("h200"), built=True)
