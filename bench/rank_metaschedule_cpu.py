@@ -47,6 +47,8 @@ WORKLOADS: dict[str, Workload] = {
     "conv2d_nhwc": in_loop_order(anatune.conv2d(1, 32, 28, 28, 96, 3, 3, padding=1, layout="NHWC")),
     "conv2d_7x7": anatune.conv2d(1, 128, 14, 14, 128, 3, 3, padding=1),
     "conv2d_5x5": anatune.conv2d(1, 16, 32, 32, 48, 5, 5, padding=2),
+    "matmul_odd": anatune.matmul(252, 180, 300),
+    "conv2d_stem": anatune.conv2d(1, 3, 112, 112, 32, 7, 7, stride=2, padding=3),
 }
 FIRST = 8
 
