@@ -223,5 +223,10 @@ def link_library(compiled: Any, path: Path) -> None:
     try:
         compiled.export_library(str(path))
     except (RuntimeError, OSError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise BuildError(f"cannot link {path.name}: {lines[-1]}; is a C compiler (cc) installed?") from None
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = [line for line in lines if not line.startswith("Command line:")] or [type(error).__name__]
+        full = next((line for line in lines if "no space left" in line.lower()), None)
+        advice = "is a C compiler (cc) installed?"
+        if full is not None:
+            advice = f"free space in {path.parent}, or name another place (TMPDIR)"
+        raise BuildError(f"cannot link {path.name}: {full or said[-1]}; {advice}") from None
