@@ -23,11 +23,19 @@ __all__ = ["LoweredGpu", "cuda_kernel", "lower_gpu"]
 _KERNEL = "main_kernel"
 _PROTOTYPE = re.compile(r"\b" + _KERNEL + r"\(([^)]*)\)")
 _PARAMETER = re.compile(r"(\w+)_ptr$")
+_CONSTANT = re.compile(r" \+ (\d+)$")
+"""At the end of an index."""
+_ELEMENT_BYTES = {"float": 4, "int": 4, "half": 2, "nv_bfloat16": 2}
+_OTHER_REGISTERS = 40
+"""Of a thread, beside its accumulators and as many for loads: addresses, conditions."""
 
 
 @dataclass(frozen=True)
 class LoweredGpu:
-    """A TVM module with the function ``main``, ready for ``tvm.compile``, and how its kernel is launched."""
+    """A TVM module with the function ``main``, ready for ``tvm.compile``, and how its kernel is launched.
+
+    `resident_blocks` is what the compiler is told about blocks of an SM; 0: nothing.
+    """
 
     schedule: Schedule
     module: Any
@@ -36,6 +44,7 @@ class LoweredGpu:
     block: int
     shared_bytes: int
     dynamic_shared_bytes: int
+    resident_blocks: int = 0
 
     def tvm_schedule(self) -> Any:
         """Return the module as a ``tvm.s_tir.Schedule``."""
@@ -62,7 +71,7 @@ def lower_gpu(schedule: Schedule) -> LoweredGpu:
     if schedule.template == TENSOR_CORES:
         cores = tensorcore_program(schedule)
         text, blocks, threads, shared_bytes = cores.main, cores.num_blocks, cores.num_threads, cores.shared_bytes
-        is_dynamic = shared_bytes > STATIC_SHARED_BYTES
+        is_dynamic, resident_blocks = shared_bytes > STATIC_SHARED_BYTES, 0
         _check_limits(hardware, threads, shared_bytes)
     else:
         nest = GpuNest(schedule)
@@ -70,10 +79,12 @@ def lower_gpu(schedule: Schedule) -> LoweredGpu:
         _check_limits(hardware, threads, shared_bytes)
         program = GpuProgram(nest)
         text, is_dynamic = program.script(), program.is_dynamic
+        resident_blocks = _resident_blocks(nest) if is_dynamic else 0
     tvm = import_tvm()
     module = tvm.IRModule({"main": parse_program(text, "")})
     dynamic = shared_bytes if is_dynamic else 0
-    return LoweredGpu(schedule, module, gpu_target_of(hardware), blocks, threads, shared_bytes, dynamic)
+    target = gpu_target_of(hardware)
+    return LoweredGpu(schedule, module, target, blocks, threads, shared_bytes, dynamic, resident_blocks)
 
 
 def _check_limits(hardware: GpuSpec, threads: int, shared_bytes: int) -> None:
@@ -99,6 +110,11 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
     start = text.rindex('extern "C" __global__')
     helpers = _functions(text)
     body = re.sub(rf"^( *)(for \(int {ROLLED})", r"\1#pragma unroll 1\n\1\2", text[start:], flags=re.MULTILINE)
+    if lowered.resident_blocks:
+        bounds = f"__launch_bounds__({lowered.block}"
+        body = body.replace(f"{bounds})", f"{bounds}, {lowered.resident_blocks})")
+    if schedule.template != TENSOR_CORES:
+        body = _with_byte_offsets(body)
     workload = schedule.workload
     tensors = {a.tensor: a for a in (*workload.reads, *workload.epilogue_reads, workload.write)}
     prototype = _PROTOTYPE.search(body)
@@ -123,6 +139,61 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
         shared_bytes=lowered.shared_bytes,
         dynamic_shared_bytes=lowered.dynamic_shared_bytes,
     )
+
+
+def _resident_blocks(nest: GpuNest) -> int:
+    """Return how many blocks of a kernel with dynamic shared memory an SM will hold.
+
+    The compiler does not see what a launch asks for. It takes dynamic shared memory for none, and spills registers for
+    the sake of blocks that will never be there. What it is told does not make it spill either: no more blocks than have
+    room for twice their accumulators.
+    """
+    hardware = nest.hardware
+    shared, registers, compute = hardware.shared_memory, hardware.registers, hardware.compute
+    warps = -(-nest.num_threads // compute.warp_size)
+    needed = min(_OTHER_REGISTERS + 2 * nest.num_accumulators, registers.per_thread)
+    blocks = min(
+        shared.per_sm_bytes // (nest.shared_bytes + shared.reserved_per_block_bytes),
+        compute.max_warps_per_sm // warps,
+        registers.per_sm // (warps * compute.warp_size * needed),
+    )
+    return max(1, blocks)
+
+
+def _with_byte_offsets(body: str) -> str:
+    """Take constants out of indices of shared memory: ``smem[(x + 8)]`` becomes bytes behind the array's beginning.
+
+    The compiler puts the constant part of an unrolled loop's index into a load's offset. With a second constant behind
+    it, it often adds them up in a register for every load (bench/sass_gpu.py counts). Offsets in bytes and of 32 bits
+    it takes apart most reliably.
+    """
+    declared = re.search(r"(\w+) smem_ptr\[", body)
+    if declared is None or declared[1] not in _ELEMENT_BYTES:
+        return body
+    kind, size = declared[1], _ELEMENT_BYTES[declared[1]]
+    start = declared.end()
+    pieces = [body[:start]]
+    for use in re.finditer(r"smem_ptr(\[| \+ )\(", body):
+        stop = _closing(body, use.end() - 1)
+        constant = _CONSTANT.search(body, use.end(), stop)
+        if use.start() < start or constant is None:
+            continue
+        index = body[use.end() : constant.start()]
+        address = f"(char*)smem_ptr + {int(constant[1]) * size} + ({index}) * {size}"
+        is_element = use[1] == "["
+        pieces += [body[start : use.start()], f"(*({kind}*)({address}))" if is_element else address]
+        start = stop + 1 + is_element
+    return "".join([*pieces, body[start:]])
+
+
+def _closing(text: str, start: int) -> int:
+    """Return where the parenthesis that opens at `start` closes."""
+    depth = 0
+    for match in re.compile(r"[()]").finditer(text, start):
+        depth += 1 if match[0] == "(" else -1
+        if depth == 0:
+            return match.start()
+    raise AssertionError("TVM's parentheses are balanced")
 
 
 def _functions(text: str) -> str:

@@ -13,6 +13,7 @@ import math
 from functools import cached_property
 from typing import NamedTuple
 
+from anatune.codegen.gpu_fetch import Side, Walk, fetch_width, sides_of, walk_of
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS, GpuSpace
@@ -23,11 +24,13 @@ from anatune.errors import BuildError, SpaceError
 __all__ = ["GpuNest", "Tile"]
 
 _VECTOR_BYTES = 16
-"""Widest load or store of a thread."""
+"""Widest load of a thread from shared memory."""
 _MOST_ELEMENTS = 2**31 - 1
 """Addresses are computed in 32 bits."""
 _LIVE_REGISTERS = 18
 """Registers beside accumulators and fragments; as `numerics.gpu_tile.LIVE_REGISTERS`."""
+_MOST_HELD = 32
+"""Elements that a thread holds in registers on their way from global to shared memory; more would cost occupancy."""
 
 Level = tuple[str, str]
 """(axis, level)."""
@@ -47,8 +50,12 @@ class Tile(NamedTuple):
         First element in the block's shared memory.
     size : int
         Elements that it takes there, gaps included.
+    sides : tuple of Side
+        Its dimensions, joined where there are no gaps.
     fetch : int
         Elements that a thread copies at once.
+    threads : int
+        Threads of the block.
     guarded : tuple of bool
         Whether positions of a dimension may lie outside the tensor (padding).
     load : int
@@ -62,15 +69,17 @@ class Tile(NamedTuple):
     pitches: tuple[int, ...]
     base: int
     size: int
+    sides: tuple[Side, ...]
     fetch: int
+    threads: int
     guarded: tuple[bool, ...]
     load: int
     load_level: Level | None
 
     @property
-    def num_elements(self) -> int:
-        """Elements that are copied."""
-        return math.prod(self.spans)
+    def walk(self) -> Walk:
+        """How the block's threads copy it."""
+        return walk_of(self.sides, self.fetch, self.threads, DTYPE_BYTES[self.access.dtype])
 
     @property
     def along_reduction(self) -> bool:
@@ -143,6 +152,14 @@ class GpuNest:
         levels = SPATIAL_LEVELS if axis in self.spatial else REDUCTION_LEVELS
         return self.schedule.tiles[axis][levels.index(level)]
 
+    @cached_property
+    def last(self) -> str:
+        """The reduction axis of the innermost loop: the last one that is longer than 1 in a staging step.
+
+        The kernel axes of a 1x1 convolution are not: it reads along its channels, as a matmul does.
+        """
+        return [axis for axis in self.reduction if self.tile_extent(axis) > 1 or axis == self.reduction[0]][-1]
+
     def stride(self, axis: str, level: str) -> int:
         """Return how many iterations of `axis` one step of `level` covers."""
         levels = SPATIAL_LEVELS if axis in self.spatial else REDUCTION_LEVELS
@@ -204,14 +221,13 @@ class GpuNest:
 
     @cached_property
     def is_fused(self) -> bool:
-        """Whether the k1 and k2 loops of the last reduction axis are one: no register loop runs between them."""
+        """Whether the k1 and k2 loops of `last` are one: no register loop runs between them."""
         return self.is_static and self._product(self.spatial, "reg_outer") == 1
 
     @cached_property
     def run(self) -> int:
-        """Iterations of the innermost reduction loop, along the last reduction axis."""
-        last = self.reduction[-1]
-        return self.tile_extent(last) if self.is_fused else self.extent(last, "k2")
+        """Iterations of the innermost reduction loop, along `last`."""
+        return self.tile_extent(self.last) if self.is_fused else self.extent(self.last, "k2")
 
     @cached_property
     def chunk(self) -> int:
@@ -223,7 +239,7 @@ class GpuNest:
         """Steps of the innermost reduction loop that are unrolled, a multiple of `chunk` that divides `run`."""
         if not self.is_fused:
             return self.run if "k2" in self.unrolled else self.chunk
-        given = self.extent(self.reduction[-1], "k2") if "k2" in self.unrolled else 1
+        given = self.extent(self.last, "k2") if "k2" in self.unrolled else 1
         most = max(self.schedule.unroll // self.num_accumulators, given, self.chunk)
         steps = [n for n in range(self.chunk, min(most, self.run) + 1, self.chunk) if self.run % n == 0]
         return max(steps, default=self.chunk)
@@ -243,6 +259,29 @@ class GpuNest:
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block."""
         return self.stages * self.shared_elements * DTYPE_BYTES[self.workload.dtype]
+
+    @cached_property
+    def through_registers(self) -> bool:
+        """Whether loads of all tiles are written before their stores, without cp.async.
+
+        Conditions on threads lie between a tile's copies and the next one's: a compiler moves no load across them, and
+        each tile would be waited for. Registers must suffice for all elements beside the accumulators; with two buffers
+        there is no other way.
+        """
+        if self.is_async:
+            return False
+        if self.stages > 1:
+            return True
+        held = sum(tile.walk.copies * tile.fetch for tile in self.tiles)
+        needed = held + self.num_accumulators + _LIVE_REGISTERS
+        return DTYPE_BYTES[self.workload.dtype] == 4 and held <= _MOST_HELD and needed <= self.register_cap
+
+    @cached_property
+    def register_cap(self) -> int:
+        """Most registers of a thread that a block of this size can have."""
+        registers = self.hardware.registers
+        warps = -(-self.num_threads // self.hardware.compute.warp_size)
+        return min(registers.per_thread, registers.per_sm // (warps * self.hardware.compute.warp_size))
 
     @cached_property
     def is_async(self) -> bool:
@@ -282,26 +321,20 @@ class GpuNest:
         for terms, offset, extent in zip(access.indices, access.offsets, access.shape, strict=True):
             last = offset + sum(term.coefficient * (self.workload.extents[term.axis] - 1) for term in terms)
             guarded.append(offset < 0 or last >= extent)
-        tile = Tile(access, spans, tuple(pitches), 0, size, 1, tuple(guarded), 1, None)
+        sides = tuple(sides_of(access, spans, pitches, guarded))
+        asked = self.schedule.vector.get(access.tensor, 1)
+        fetch = fetch_width(asked, access, sides, self._fetch_steps(access), guarded)
+        tile = Tile(access, spans, tuple(pitches), 0, size, sides, fetch, self.num_threads, tuple(guarded), 1, None)
         load, level = self._shared_vector(tile)
-        return tile._replace(fetch=self._fetch_width(tile), load=load, load_level=level)
+        return tile._replace(load=load, load_level=level)
 
-    def _fetch_width(self, tile: Tile) -> int:
-        """Return the fetch width that is asked for, or 1 where its vectors would be broken or misaligned."""
-        access = tile.access
-        width = self.schedule.vector.get(access.tensor, 1)
-        if width <= 1 or width & (width - 1) or width * DTYPE_BYTES[access.dtype] > _VECTOR_BYTES or not tile.spans:
-            return 1
-        if access.dtype == "int8" and any(tile.guarded):
-            width = min(width, 4)  # TVM 0.27 cannot print a vector of eight zeros of one byte
-        last = len(tile.spans) - 1
-        aligned = tile.spans[last] % width == 0 and access.shape[last] % width == 0
-        aligned = aligned and access.offsets[last] % width == 0 and all(p % width == 0 for p in tile.pitches[:last])
-        for term in access.indices[last]:
-            step = term.coefficient * self.tile_extent(term.axis)
-            moves = self.workload.extents[term.axis] > self.tile_extent(term.axis)
-            aligned = aligned and not (moves and step % width)
-        return width if aligned else 1
+    def _fetch_steps(self, access: Access) -> list[int]:
+        """Return for each dimension what divides the positions at which tiles begin, its offset apart."""
+        steps = []
+        for terms in access.indices:
+            moving = [t for t in terms if self.workload.extents[t.axis] > self.tile_extent(t.axis)]
+            steps.append(math.gcd(*(term.coefficient * self.tile_extent(term.axis) for term in moving)))
+        return steps
 
     def _shared_vector(self, tile: Tile) -> tuple[int, Level | None]:
         """Return how many elements a thread can read at once from the tile, and along which loop."""
@@ -314,7 +347,7 @@ class GpuNest:
             names = ("vthread", "thread", "reg_outer", "reg_inner") if axis in self.spatial else ("k1", "k2")
             if step:
                 levels += [(axis, n, self.extent(axis, n), step * self.stride(axis, n)) for n in names]
-        last = self.reduction[-1]
+        last = self.last
         if self.is_fused and tile.stride(last):
             levels = [entry for entry in levels if entry[0] != last] + [(last, "k2", self.run, tile.stride(last))]
         levels = [entry for entry in levels if entry[2] > 1]
@@ -335,10 +368,8 @@ class GpuNest:
 
     def _is_crowded(self, access: Access, width: int) -> bool:
         """Whether registers do not suffice for the elements of `width` reduction steps; as `numerics.gpu_micro`."""
-        registers = self.hardware.registers
-        warps = -(-self.num_threads // self.hardware.compute.warp_size)
-        cap = min(registers.per_thread, registers.per_sm // (warps * self.hardware.compute.warp_size))
-        return self.num_accumulators + self.register_extent(access) * width + _LIVE_REGISTERS > cap
+        needed = self.num_accumulators + self.register_extent(access) * width + _LIVE_REGISTERS
+        return needed > self.register_cap
 
 
 def _narrowed(tile: Tile, base: int) -> Tile:

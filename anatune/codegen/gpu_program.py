@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from anatune.codegen.cuda_kernel import STATIC_SHARED_BYTES
 from anatune.codegen.gpu_nest import GpuNest, Tile
+from anatune.codegen.gpu_staging import Staging, Terms, digits, neutral, origin
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.workload import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
 
@@ -28,10 +28,7 @@ ROLLED = "rolled_"
 """Prefix of loops that the compiler must not unroll either: `codegen.gpu` writes ``#pragma unroll 1`` before them."""
 
 _LOWEST = {"float32": 'T.min_value("float32")', "int32": 'T.min_value("int32")'}
-_MOST_UNROLLED_FETCHES = 16
 _REGISTER = ("vthread", "reg_inner")
-
-Terms = list[tuple[str, int]]
 
 
 class GpuProgram:
@@ -45,6 +42,7 @@ class GpuProgram:
         self.accumulator = ACCUMULATOR_DTYPE[self.dtype]
         self.output_axes = tuple(dict.fromkeys(self.workload.output_axes))
         self.vector = self._result_width()
+        self.staging = Staging(nest, self.text)
 
     # -- the whole ---------------------------------------------------------------------------------------------
 
@@ -76,8 +74,9 @@ class GpuProgram:
                 size = nest.register_extent(tile.access) * steps
                 self._allocate(f"frag_{tile.access.tensor}", size, self.dtype, "local")
         kind = "unroll" if nest.is_static and "reg_outer" in nest.unrolled else "serial"
-        with self._scope(f"for r in T.{kind}({nest.num_accumulators}):" if nest.num_accumulators > 1 else ""):
-            text.line(f"acc[{'r' if nest.num_accumulators > 1 else '0'}] = {self._neutral(self.accumulator)}")
+        with self.text.scope(f"for r in T.{kind}({nest.num_accumulators}):" if nest.num_accumulators > 1 else ""):
+            place = "r" if nest.num_accumulators > 1 else "0"
+            text.line(f"acc[{place}] = {neutral(self.workload.body, self.accumulator)}")
         self._pipeline()
         self._store(lambda index: f"acc[{index}]")
 
@@ -89,50 +88,47 @@ class GpuProgram:
     def _allocate(self, name: str, size: int, dtype: str, scope: str) -> None:
         self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
 
-    @contextmanager
-    def _scope(self, *heads: str) -> Any:
-        """Open blocks (those that are not empty) and close them again."""
-        depth = self.text.depth
-        for head in heads:
-            if head:
-                self.text.open(head)
-        yield
-        self.text.close(self.text.depth - depth)
-
     # -- staging -----------------------------------------------------------------------------------------------
 
     def _pipeline(self) -> None:
         """Write the loop over the staging steps."""
         nest = self.nest
         steps = nest.num_steps
+        if nest.is_async:
+            self._async_pipeline()
+            return
+        if nest.through_registers:
+            for tile in nest.tiles:
+                self._allocate(_held(tile), tile.walk.copies * tile.fetch, self.dtype, "local")
         if nest.stages == 1:
-            with self._scope(f"for step in range({steps}):" if steps > 1 else ""):
-                for tile in nest.tiles:
-                    self._fetch(tile, "step" if steps > 1 else "0", target="smem", offset="")
+            with self.text.scope(f"for step in range({steps}):" if steps > 1 else ""):
+                self._stage("step" if steps > 1 else "0")
                 self._barrier()
                 self._compute("")
                 if steps > 1:
                     self._barrier()
             return
-        if nest.is_async:
-            self._async_pipeline()
-            return
         # Registers hold step n + 1 while step n is computed, and go to the other buffer afterwards: all threads have
         # read it before the barrier of step n, and read it again behind that of step n + 1.
-        for tile in nest.tiles:
-            self._allocate(f"next_{tile.access.tensor}", self._fetches(tile) * tile.fetch, self.dtype, "local")
-        for tile in nest.tiles:
-            self._fetch(tile, "0", target=f"next_{tile.access.tensor}", offset="")
-            self._put(tile, "")
-        with self._scope(f"for step in range({steps}):"):
+        self._stage("0")
+        with self.text.scope(f"for step in range({steps}):"):
             self._barrier()
-            with self._scope(f"if step < {steps - 1}:"):
+            with self.text.scope(f"if step < {steps - 1}:"):
                 for tile in nest.tiles:
-                    self._fetch(tile, "(step + 1)", target=f"next_{tile.access.tensor}", offset="")
+                    self.staging.fetch(tile, "(step + 1)", target=_held(tile))
             self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
-            with self._scope(f"if step < {steps - 1}:"):
+            with self.text.scope(f"if step < {steps - 1}:"):
                 for tile in nest.tiles:
-                    self._put(tile, f"(step + 1) % {nest.stages} * {nest.shared_elements} + ")
+                    self.staging.put(tile, _held(tile), f"(step + 1) % {nest.stages} * {nest.shared_elements} + ")
+
+    def _stage(self, step: str) -> None:
+        """Copy all tiles of a step into the first buffer."""
+        tiles = self.nest.tiles
+        held = self.nest.through_registers
+        for tile in tiles:
+            self.staging.fetch(tile, step, target=_held(tile) if held else "")
+        for tile in tiles if held else ():
+            self.staging.put(tile, _held(tile))
 
     def _async_pipeline(self) -> None:
         """Write the loop with cp.async: step n + stages - 1 is on its way while step n is computed.
@@ -146,125 +142,20 @@ class GpuProgram:
             if first < nest.num_steps:
                 self._copy_async(str(first), f"{first * nest.shared_elements} + ")
             self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')
-        with self._scope(f"for step in range({nest.num_steps}):"):
+        with self.text.scope(f"for step in range({nest.num_steps}):"):
             self.text.line(f'T.evaluate(T.ptx["cp.async.wait_group"]({ahead - 1}))')
             self._barrier()
-            with self._scope(f"if step < {nest.num_steps - ahead}:" if nest.num_steps > ahead else "if False:"):
+            with self.text.scope(f"if step < {nest.num_steps - ahead}:" if nest.num_steps > ahead else "if False:"):
                 self._copy_async(f"(step + {ahead})", f"(step + {ahead}) % {nest.stages} * {nest.shared_elements} + ")
             self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')
             self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
 
     def _copy_async(self, step: str, offset: str) -> None:
-        """Start the copies of all tiles of one step; positions outside a tensor become zeros."""
         for tile in self.nest.tiles:
-            num_bytes = tile.fetch * DTYPE_BYTES[self.dtype]
-            name = f"cp.async.{'cg' if num_bytes == 16 else 'ca'}.shared.global"
-            for head, first, _ in self._each_fetch(tile):
-                element, conditions = self._element(tile, step, first, "")
-                there = f"T.address_of(smem[{offset}{self._shared_index(tile, first)}])"
-                size = ""
-                if conditions:
-                    size = f", T.Select(T.And({_all(conditions)}), T.uint32({num_bytes}), T.uint32(0))"
-                with self._scope(head):
-                    self.text.line(f'T.evaluate(T.ptx["{name}"]({there}, T.address_of({element}), {num_bytes}{size}))')
+            self.staging.copy_async(tile, step, offset)
 
     def _barrier(self) -> None:
         self.text.line('T.evaluate(T.tvm_storage_sync("shared"))')
-
-    def _fetches(self, tile: Tile) -> int:
-        """Return the vectors of `tile` that one thread copies at most."""
-        return -(-tile.num_elements // (self.nest.num_threads * tile.fetch))
-
-    def _each_fetch(self, tile: Tile) -> Iterable[tuple[str, str, str]]:
-        """Yield (loop or condition, index of a thread's first element, its place among the thread's vectors)."""
-        threads, width = self.nest.num_threads, tile.fetch
-        whole, rest = divmod(tile.num_elements, threads * width)
-        mine = affine([("tx", width)]) if threads > 1 else "0"
-        if whole > 1:
-            kind = "unroll" if whole <= _MOST_UNROLLED_FETCHES else "serial"
-            yield f"for f in T.{kind}({whole}):", f"(f * {threads * width} + {mine})", "f"
-        elif whole:
-            yield "", f"({mine})", "0"
-        if rest:
-            yield f"if {mine} < {rest}:", f"({whole * threads * width} + {mine})", str(whole)
-
-    def _fetch(self, tile: Tile, step: str, *, target: str, offset: str) -> None:
-        """Copy a tile of step `step` from global memory into shared memory or the thread's registers."""
-        for head, first, place in self._each_fetch(tile):
-            lane = " + v" if tile.fetch > 1 else ""
-            with self._scope(head, f"for v in T.vectorized({tile.fetch}):" if lane else ""):
-                if target == "smem":
-                    there = offset + self._shared_index(tile, first) + lane
-                else:
-                    there = f"{place} * {tile.fetch}{lane}"
-                self.text.line(f"{target}[{there}] = {self._global(tile, step, first, lane)}")
-
-    def _put(self, tile: Tile, offset: str) -> None:
-        """Copy a tile from the thread's registers into shared memory."""
-        for head, first, place in self._each_fetch(tile):
-            lane = " + v" if tile.fetch > 1 else ""
-            with self._scope(head, f"for v in T.vectorized({tile.fetch}):" if lane else ""):
-                there = offset + self._shared_index(tile, first) + lane
-                self.text.line(f"smem[{there}] = next_{tile.access.tensor}[{place} * {tile.fetch}{lane}]")
-
-    def _positions(self, tile: Tile, first: str) -> list[str]:
-        """Return the position in each dimension of element number `first` of a tile."""
-        found = []
-        for d, span in enumerate(tile.spans):
-            inner = math.prod(tile.spans[d + 1 :])
-            found.append(_digit(first, inner, span, math.prod(tile.spans[:d])))
-        return found
-
-    def _shared_index(self, tile: Tile, first: str) -> str:
-        if tile.size == tile.num_elements:
-            return f"{tile.base} + {first}"
-        places = zip(self._positions(tile, first), tile.pitches, strict=True)
-        return affine([(place, pitch) for place, pitch in places if place != "0"], tile.base)
-
-    def _global(self, tile: Tile, step: str, first: str, lane: str) -> str:
-        """Return the element of the tensor at place `first` of the tile, or the neutral one outside the tensor."""
-        element, conditions = self._element(tile, step, first, lane)
-        if not conditions:
-            return element
-        return f"T.if_then_else(T.And({_all(conditions)}), {element}, {self._neutral(tile.access.dtype)})"
-
-    def _element(self, tile: Tile, step: str, first: str, lane: str) -> tuple[str, list[str]]:
-        """Return the element of the tensor at place `first` of the tile, and the conditions for being inside."""
-        access = tile.access
-        indices, conditions = [], []
-        positions = self._positions(tile, first)
-        for d, (terms, offset) in enumerate(zip(access.indices, access.offsets, strict=True)):
-            parts: Terms = []
-            for term in terms:
-                parts += [(name, term.coefficient * size) for name, size in self._origin(term.axis, step)]
-            if positions[d] != "0":
-                parts.append((positions[d], 1))
-            index = affine(parts, offset)
-            if tile.guarded[d]:
-                conditions += [f"0 <= {index}", f"{index} < {access.shape[d]}"]
-            indices.append(index + (lane if d == len(positions) - 1 else ""))
-        return f"{access.tensor}[{', '.join(indices) or '()'}]", conditions
-
-    def _origin(self, axis: str, step: str) -> Terms:
-        """Return where the tile of a block and a staging step begins along `axis`."""
-        nest = self.nest
-        if axis in nest.spatial:
-            return self._digits("bx", nest.spatial, "block", axis)
-        return self._digits(step, nest.reduction, "k0", axis)
-
-    def _digits(self, name: str, axes: Sequence[str], level: str, axis: str) -> Terms:
-        """Return the part of a fused loop variable that belongs to one level of `axis`, with its stride."""
-        nest = self.nest
-        at = axes.index(axis)
-        inner = math.prod(nest.extent(other, level) for other in axes[at + 1 :])
-        outer = math.prod(nest.extent(other, level) for other in axes[:at])
-        digit = _digit(name, inner, nest.extent(axis, level), outer)
-        return [] if digit == "0" else [(digit, nest.stride(axis, level))]
-
-    def _neutral(self, dtype: str) -> str:
-        if self.workload.body != "max":
-            return f'T.Cast("{dtype}", 0)' if dtype in ("float16", "bfloat16") else f"T.{dtype}(0)"
-        return f'T.min_value("{dtype}")'
 
     # -- arithmetic --------------------------------------------------------------------------------------------
 
@@ -285,7 +176,8 @@ class GpuProgram:
     def _compute(self, offset: str) -> None:
         """Write the arithmetic of one staging step."""
         nest = self.nest
-        *others, last = nest.reduction
+        last = nest.last
+        others = [axis for axis in nest.reduction if axis != last]
         rounds, body = nest.run // nest.body_steps, nest.body_steps // nest.chunk
         heads = self._loops(others, "k1")
         heads.append(self._loop(f"k1_{last}", rounds if nest.is_fused else nest.extent(last, "k1"), "k1"))
@@ -294,11 +186,11 @@ class GpuProgram:
             heads.append(f"for k2_{last} in T.unroll({body}):" if body > 1 else "")
         else:
             heads.append(self._loop(f"k2_{last}", nest.run // nest.chunk, "k2"))
-        with self._scope(*heads):
+        with self.text.scope(*heads):
             for tile in nest.tiles:
                 if nest.is_static and tile.along_reduction:
                     self._fragment(tile, offset)
-            with self._scope(f"for s in T.unroll({nest.chunk}):" if nest.chunk > 1 else ""):
+            with self.text.scope(f"for s in T.unroll({nest.chunk}):" if nest.chunk > 1 else ""):
                 for tile in nest.tiles:
                     if nest.is_static and not tile.along_reduction:
                         self._fragment(tile, offset)
@@ -310,7 +202,7 @@ class GpuProgram:
         terms: Terms = []
         for axis in nest.reduction:
             step = tile.stride(axis)
-            is_last = axis == nest.reduction[-1]
+            is_last = axis == nest.last
             for level in ("k1", "k2"):
                 count, size = nest.extent(axis, level), step * nest.stride(axis, level)
                 if is_last and nest.is_fused:
@@ -332,7 +224,7 @@ class GpuProgram:
         for axis in nest.spatial:
             step = tile.stride(axis)
             if step:
-                terms += [(name, size * step) for name, size in self._digits("tx", nest.spatial, "thread", axis)]
+                terms += [(name, size * step) for name, size in digits(nest, "tx", nest.spatial, "thread", axis)]
                 if nest.extent(axis, "reg_outer") > 1:
                     terms.append((self._variable(axis, "reg_outer"), nest.stride(axis, "reg_outer") * step))
         terms += self._reduction_terms(tile)
@@ -373,7 +265,7 @@ class GpuProgram:
             target.append(("v", 1))
         elif along:
             raise AssertionError("a tile along the reduction is read in vectors")
-        with self._scope(*heads):
+        with self.text.scope(*heads):
             self.text.line(
                 f"frag_{tile.access.tensor}[{affine(target)}] = smem[{offset}{self._tile_address(tile, source)}]"
             )
@@ -424,7 +316,7 @@ class GpuProgram:
             ]
             values.append(f"smem[{offset}{self._tile_address(tile, registers)}]")
         axes = self.output_axes
-        with self._scope(*self._loops(axes, "vthread"), *self._loops(axes, "reg_inner")):
+        with self.text.scope(*self._loops(axes, "vthread"), *self._loops(axes, "reg_inner")):
             place = affine(self._accumulator())
             self.text.line(f"acc[{place}] = {self._combined(f'acc[{place}]', values)}")
 
@@ -461,7 +353,7 @@ class GpuProgram:
         for terms in access.indices:
             parts: Terms = []
             for term in terms:
-                found = [*self._origin(term.axis, "0"), *self._digits("tx", nest.spatial, "thread", term.axis)]
+                found = [*origin(nest, term.axis, "0"), *digits(nest, "tx", nest.spatial, "thread", term.axis)]
                 for level in ("vthread", "reg_outer", "reg_inner"):
                     if nest.extent(term.axis, level) > 1:
                         found.append((self._variable(term.axis, level), nest.stride(term.axis, level)))
@@ -491,7 +383,7 @@ class GpuProgram:
             heads[-1] = self._loop(f"reg_inner_{last}", nest.extent(last, "reg_inner") // self.vector, "reg_inner")
             heads.append(f"for v in T.vectorized({self.vector}):")
             lane = " + v"
-        with self._scope(*heads):
+        with self.text.scope(*heads):
             result = value(affine(self._widened(self._accumulator())) + lane)
             if self.workload.body == "average":
                 count = math.prod(axis.extent for axis in self.workload.reduction_axes)
@@ -539,18 +431,6 @@ def _aligned(access: Access, axis: str, width: int) -> bool:
     return others and access.shape[-1] % width == 0 and access.offsets[-1] % width == 0
 
 
-def _digit(name: str, inner: int, extent: int, outer: int) -> str:
-    """Return one digit of a mixed-radix number, as an expression; "0" where it can have one value only."""
-    if extent == 1 or name == "0":
-        return "0"
-    shifted = f"{name} // {inner}" if inner > 1 else name
-    return f"({shifted} % {extent})" if outer > 1 else f"({shifted})"
-
-
-def _all(conditions: Sequence[str]) -> str:
-    """Return the operands of nested ``T.And``."""
-    if len(conditions) == 1:
-        return f"{conditions[0]}, True"
-    if len(conditions) == 2:
-        return ", ".join(conditions)
-    return f"{conditions[0]}, T.And({_all(conditions[1:])})"
+def _held(tile: Tile) -> str:
+    """Return the name of a thread's array for elements of a tile on their way."""
+    return f"next_{tile.access.tensor}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 __all__ = ["Script", "affine", "buffer_type", "open_function", "whole_region"]
 
@@ -26,6 +27,16 @@ class Script:
     def close(self, levels: int = 1) -> None:
         """Leave blocks."""
         self.depth -= levels
+
+    @contextmanager
+    def scope(self, *heads: str) -> Iterator[None]:
+        """Open blocks (those that are not empty) and close them again."""
+        depth = self.depth
+        for head in heads:
+            if head:
+                self.open(head)
+        yield
+        self.close(self.depth - depth)
 
     def __str__(self) -> str:
         return "\n".join(self.lines) + "\n"
