@@ -24,7 +24,7 @@ def test_the_program_of_a_page_runs(page, environment, tmp_path):
             [sys.executable, str(path)],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,  # MetaSchedule alone imports for half a minute, longer beside other tests
             env=environment | {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "CUDA_VISIBLE_DEVICES": ""},
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
