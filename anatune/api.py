@@ -316,6 +316,7 @@ def prune(
     candidates: Iterable[Schedule] | None = None,
     time_limit_s: float | None = None,
     distinct: bool = False,
+    diverse: bool = True,
     correction: str | Path = AUTO,
 ) -> Subset:
     """Return the schedules that deserve a run: the first of the predicted order, for a tuner of one's own.
@@ -336,6 +337,11 @@ def prune(
     distinct : bool
         Keep one schedule of each predicted time: schedules that the model cannot tell apart count as one. For a count,
         and for a space.
+    diverse : bool
+        Where at most 256 are kept (template "gpu", no time limit): choose them so that they do not share what the
+        model gets wrong, from the best schedules of different predicted times and the fastest of 50,000 drawn ones (of
+        candidates: from the first ones, four times as many as are kept, at least 256). They still come in predicted
+        order, the best predicted first. False: keep the first ones; schedules predicted alike then stay together.
     correction : "auto", "none", or str or Path
         As in `plan`. It chooses among the first of the analytical order, four times as many as are kept (at least 64).
         Beyond 20,000 kept schedules the analytical order says which, and the correction orders them as they are read.
@@ -355,7 +361,8 @@ def prune(
     UnknownNameError, ModelVersionError, MissingDependencyError
         The correction that was named does not exist, does not fit, or needs a package that is not installed.
     """
-    from anatune.model.pruning import CandidateSubset, SpaceSubset  # numba: not where kernels are only measured
+    from anatune.model.candidates import CandidateSubset
+    from anatune.model.pruning import SpaceSubset  # numba: not where kernels are only measured
 
     if time_limit_s is not None:
         number = isinstance(time_limit_s, int | float) and not isinstance(time_limit_s, bool)
@@ -368,8 +375,8 @@ def prune(
         return chosen if saved is None else CorrectedModel(chosen, saved.model)
 
     if candidates is None:
-        return SpaceSubset(model_of(template), keep, time_limit_s=time_limit_s, distinct=distinct)
+        return SpaceSubset(model_of(template), keep, time_limit_s=time_limit_s, distinct=distinct, diverse=diverse)
     if isinstance(candidates, Schedule) or not isinstance(candidates, Iterable):
         raise SpaceError(f"prune: candidates is {candidates!r:.60}, expected a list of Schedule objects")
     model(workload, hardware)  # whatever is wrong with the arguments
-    return CandidateSubset(workload, hardware, keep, list(candidates), model_of)
+    return CandidateSubset(workload, hardware, keep, list(candidates), model_of, diverse=diverse)

@@ -31,6 +31,7 @@ from rich.table import Table
 from anatune import api
 from anatune.adapters.kernel_tuner_names import CLBLAST, tile_points
 from anatune.errors import AnatuneError
+from anatune.model.diversity import MOST_DIVERSE, beginning, choose, error_quantities
 
 __all__ = ["KEEP_SHARES", "Kept", "copied", "kept_rows", "loss"]
 
@@ -86,6 +87,23 @@ def by_order(group: Group, method: str, order: Integers) -> Kept:
     counts = {share: kept_rows(share, total) for share in KEEP_SHARES}
     losses = {share: loss(group.time_s, order[:count]) for share, count in counts.items()}
     return _kept(group, method, losses, {share: count / total for share, count in counts.items()})
+
+
+def diverse(
+    group: Group, method: str, order: Integers, predicted_s: Floats, rule: Integers, quantities: Floats
+) -> Kept:
+    """Keep rows that `anatune.prune` chooses where few are kept, else the first ones."""
+    total = len(group.time_s)
+    counts = {share: kept_rows(share, total) for share in KEEP_SHARES}
+    legal = order[: int((rule == 0).sum())]
+    losses = {}
+    for share, count in counts.items():
+        rows = order[:count]
+        if count <= min(MOST_DIVERSE, len(legal)):
+            pool = legal[beginning(predicted_s[legal], count)]
+            rows = pool[choose(predicted_s[pool], quantities[pool], count)]
+        losses[share] = loss(group.time_s, rows)
+    return _kept(group, f"{method} diverse", losses, {share: count / total for share, count in counts.items()})
 
 
 def at_random(group: Group, seed: int) -> Kept:
@@ -155,12 +173,17 @@ def score(
     """Return every way of pruning of `groups`; copies and corrections come from `everything`."""
     space = Space(samples, seed)
     plain: dict[int, tuple[Floats, Integers]] = {}
+    quantities: dict[int, Floats] = {}
     found: list[Kept] = []
     for group in groups:
-        evaluation = api.model(group.workload, group.hardware).evaluate(group.points)
+        model = api.model(group.workload, group.hardware)
+        evaluation = model.evaluate(group.points)
         time_s, rule = plain[id(group)] = evaluation.time_s, evaluation.rule
+        quantities[id(group)] = error_quantities(model, group.points)
         if "plain" in models:
-            found.append(by_order(group, "plain", _predicted_order(time_s, rule)))
+            order = _predicted_order(time_s, rule)
+            found.append(by_order(group, "plain", order))
+            found.append(diverse(group, "plain", order, time_s, rule, quantities[id(group)]))
         if samples and group.kind != "clblast":
             found.append(of_space(group, time_s, rule, space.times(group.workload, group.hardware)))
         if group.kind == "clblast":
@@ -172,13 +195,16 @@ def score(
         others = [o for o in everything if (o.kind, o.workload_id) == (group.kind, group.workload_id)]
         found += copied(group, [o for o in others if o.device != group.device]).values()
         step()
-    for model in models:
-        if model == "plain":
+    for name in models:
+        if name == "plain":
             continue
-        for group, times in zip(everything, corrected_times(everything, model, lambda: None), strict=True):
+        for group, times in zip(everything, corrected_times(everything, name, lambda: None), strict=True):
             if id(group) in plain:
                 time_s, rule = plain[id(group)]
-                found.append(by_order(group, model, _predicted_order(time_s if times is None else times, rule)))
+                used = time_s if times is None else times
+                order = _predicted_order(used, rule)
+                found.append(by_order(group, name, order))
+                found.append(diverse(group, name, order, used, rule, quantities[id(group)]))
     return found
 
 

@@ -2,26 +2,31 @@
 
 The order is that of ``model.rank``. What is read of a space of 10^10 points is its beginning: a ranking of few points,
 then longer beginnings, each several times as long as the last. With a learned correction, points change places within
-pools of the analytical order: pools are as long as those beginnings.
+pools of the analytical order: pools are as long as those beginnings. Where few points are kept, they are chosen from
+such a beginning (`model.diversity`).
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.model.corrected import CorrectedModel
+from anatune.model.corrected import SHORTLIST, CorrectedModel
+from anatune.model.diversity import POOL, POOL_SHARE, choose, common_error, error_quantities
 from anatune.model.evaluation import Ranking
 from anatune.model.gpu_bands import points_within
 from anatune.model.gpu_model import GpuModel
 from anatune.model.gpu_ranking import EQUAL_SHARE
 
-__all__ = ["CorrectedOrder", "Order", "PlainOrder"]
+__all__ = ["Chosen", "ChosenOrder", "CorrectedOrder", "Likeness", "Order", "PlainOrder"]
 
 Points = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
+_DRAWN = 50_000
+"""Legal points drawn of a space for that."""
 _FIRST = 64
 """Points of the first ranking."""
 _RANKED = 512
@@ -57,7 +62,7 @@ class PlainOrder:
     def __init__(
         self, model: Any, time_limit_s: float | None = None, most: int = _FIRST, *, distinct: bool = False
     ) -> None:
-        self._model, self._distinct = model, distinct
+        self._model, self.distinct = model, distinct
         count = most if time_limit_s is not None else _FIRST
         self.ranking: Ranking = model.rank(count, time_limit_s, distinct=distinct)
         self._points = self.ranking.points
@@ -71,7 +76,7 @@ class PlainOrder:
             before = len(self._points)
             if not isinstance(self._model, GpuModel) or count <= _RANKED:
                 wanted = max(count, _GROWTH * before)
-                self._points = self._model.rank(wanted, distinct=self._distinct).points
+                self._points = self._model.rank(wanted, distinct=self.distinct).points
                 self._complete = len(self._points) < wanted
             else:
                 self._extend()
@@ -85,7 +90,7 @@ class PlainOrder:
         self._limit_s = max(self._limit_s, last_s) * self._share
         self._points, times = points_within(self._model, self._limit_s)
         self._complete = len(self._points) == self.ranking.num_legal
-        if self._distinct:
+        if self.distinct:
             apart = np.diff(times, prepend=0.0) > EQUAL_SHARE * times
             self._points = self._points[apart]
         if len(self._points) < 2 * before:
@@ -119,3 +124,104 @@ class CorrectedOrder:
             order = np.argsort(self._model.times(more)[0], kind="stable")
             self._points = np.concatenate([self._points, more[order]])
         return self._points[:count]
+
+
+class Likeness(NamedTuple):
+    """The chosen point that another one is most like, of those predicted no slower.
+
+    Attributes
+    ----------
+    place : int
+        Of the chosen one, from 1.
+    common : float
+        What their errors have in common, in [0, 1].
+    ratio : float
+        Predicted time of the other one over that of the chosen one.
+    """
+
+    place: int
+    common: float
+    ratio: float
+
+
+class Chosen:
+    """A few points chosen from the beginning of an order, in that order.
+
+    Parameters
+    ----------
+    time_s : (num_points,) float64
+        Predicted seconds of the beginning, ascending.
+    quantities : (num_points, num_quantities) float64
+        What their errors rest on.
+    count : int
+        How many are chosen.
+
+    Attributes
+    ----------
+    rows : (count,) int64
+        Of the beginning, ascending.
+    """
+
+    def __init__(self, time_s: Floats, quantities: Floats, count: int) -> None:
+        self.rows: Points = np.sort(choose(time_s, quantities, count))
+        self._time_s, self._quantities = time_s[self.rows], quantities[self.rows]
+
+    def likeness(self, time_s: float, quantities: Floats) -> Likeness:
+        """Return which chosen point one of these quantities is most like; the first one where none is as fast."""
+        faster = np.flatnonzero(self._time_s <= time_s)
+        faster = faster if len(faster) else np.zeros(1, dtype=np.int64)
+        common = common_error(quantities.reshape(1, -1), self._quantities[faster])[0]
+        at = int(np.argmax(common))
+        return Likeness(int(faster[at]) + 1, float(common[at]), time_s / float(self._time_s[faster[at]]))
+
+
+class ChosenOrder:
+    """A few points of a space, chosen so that they do not all fail for one reason.
+
+    They are chosen from the best points of different predicted times and the fastest of points drawn at random: the
+    first thousands of a large space are ties.
+
+    Parameters
+    ----------
+    model
+        Analytical, or corrected.
+    plain : PlainOrder
+        The analytical order, of points of different times.
+    count : int
+        How many are chosen; fewer where there are no more.
+    distinct : bool
+        Only points of different predicted times.
+    """
+
+    def __init__(self, model: Any, plain: PlainOrder, count: int, *, distinct: bool = False) -> None:
+        self._model, self.ranking = model, plain.ranking
+        analytical = model.model if isinstance(model, CorrectedModel) else model
+        drawn = np.unique(model.space.sample_points(_DRAWN, 0), axis=0)
+        fastest = np.argsort(analytical.times(drawn)[0], kind="stable")[: max(POOL, POOL_SHARE * count)]
+        parts = [plain.first(SHORTLIST), drawn[fastest]]
+        pool = np.unique(np.concatenate(parts), axis=0)
+        if len(pool) < POOL_SHARE * count and not distinct:  # a small space: ties, too
+            parts.append(PlainOrder(analytical).first(POOL_SHARE * count))
+            pool = np.unique(np.concatenate(parts), axis=0)
+        time_s = model.times(pool)[0]
+        ahead = np.argsort(time_s, kind="stable")
+        pool, time_s = pool[ahead], time_s[ahead]
+        if distinct:
+            apart = np.diff(time_s, prepend=0.0) > EQUAL_SHARE * time_s
+            pool, time_s = pool[apart], time_s[apart]
+        self.chosen = Chosen(time_s, error_quantities(model, pool), count)
+        self._pool = {point.tobytes() for point in pool}
+        self._points: Points = pool[self.chosen.rows]
+
+    def first(self, count: int) -> Points:
+        """Return the first `count` points; see `Order`."""
+        return self._points[:count]
+
+    def considers(self, point: Points) -> bool:
+        """Return whether a point was among those that were chosen from."""
+        return np.asarray(point, dtype=np.int64).tobytes() in self._pool
+
+    def likeness(self, point: Points) -> Likeness:
+        """Return which chosen point a point is most like."""
+        quantities = error_quantities(self._model, point[None, :])
+        return self.chosen.likeness(float(self._model.times(point[None, :])[0][0]), quantities)

@@ -18,10 +18,11 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 from anatune.model.corrected import SHORTLIST, CorrectedModel
+from anatune.model.diversity import DIVERSE_TEMPLATES, MOST_DIVERSE
 from anatune.model.evaluation import Guarantee, Rule
-from anatune.model.order import CorrectedOrder, Order, PlainOrder
+from anatune.model.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
 
-__all__ = ["CandidateSubset", "SpaceSubset", "Subset", "Verdict", "kept_count"]
+__all__ = ["SpaceSubset", "Subset", "Verdict", "alike", "kept_count"]
 
 MOST_EXACT = 20_000
 """Kept schedules up to which the last one's time is computed; beyond, it is estimated from a sample."""
@@ -31,6 +32,8 @@ _SAMPLE = 20_000
 _BATCH = 64
 _POOL = 4
 """Points of the analytical order among which a correction chooses one."""
+_NEARLY = 0.9
+"""What the errors of two schedules have in common above which they are called nearly the same."""
 _OPEN_POOL = 1024
 """First pool where very many are kept: then the correction only orders what is read."""
 _NEEDS = {"grid_blocks": ("blocks", 1.0), "local_bytes_per_thread": ("accumulators_per_thread", 4.0)}
@@ -186,7 +189,7 @@ class Subset(ABC):
 
 
 class SpaceSubset(Subset):
-    """The first schedules of a whole space.
+    """The first schedules of a whole space; few ones are chosen from its beginning.
 
     Parameters
     ----------
@@ -198,9 +201,19 @@ class SpaceSubset(Subset):
         Of the search: the order then ends after at most 10,000 schedules.
     distinct : bool
         Keep one schedule of each predicted time; for a count only.
+    diverse : bool
+        Whether few kept ones (up to `MOST_DIVERSE`) are chosen for what they differ in.
     """
 
-    def __init__(self, model: Any, keep: float, *, time_limit_s: float | None = None, distinct: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        keep: float,
+        *,
+        time_limit_s: float | None = None,
+        distinct: bool = False,
+        diverse: bool = True,
+    ) -> None:
         kept_count(keep, 1)
         if distinct and isinstance(keep, float):
             raise SpaceError(f"keep is {keep}, expected a count (an integer) of distinct schedules, as keep=100")
@@ -208,6 +221,7 @@ class SpaceSubset(Subset):
         self.keep, self.rules = keep, model.rules
         self.space = model.space
         self._model, self._time_limit_s, self._distinct = model, time_limit_s, distinct
+        self._diverse = diverse and model.space.template in DIVERSE_TEMPLATES
 
     def __repr__(self) -> str:
         return f"Subset(keep {self.keep:g} of {self.space!r})"
@@ -215,10 +229,20 @@ class SpaceSubset(Subset):
     @cached_property
     def _plain(self) -> PlainOrder:
         most = _MOST_TIMED if isinstance(self.keep, float) else min(_POOL * int(self.keep), _MOST_TIMED)
-        return PlainOrder(self._analytical, self._time_limit_s, max(SHORTLIST, most), distinct=self._distinct)
+        few = self._may_choose and not isinstance(self.keep, float) and self.keep <= MOST_DIVERSE
+        distinct = self._distinct or few
+        return PlainOrder(self._analytical, self._time_limit_s, max(SHORTLIST, most), distinct=distinct)
+
+    @property
+    def _may_choose(self) -> bool:
+        """Whether few are chosen; of a space too large to rank in time, the first ones are kept."""
+        return self._diverse and self._time_limit_s is None
 
     @cached_property
     def _order(self) -> Order:
+        if self._may_choose and 0 < self.num_kept <= MOST_DIVERSE:
+            plain = self._plain if self._plain.distinct else PlainOrder(self._analytical, distinct=True)
+            return ChosenOrder(self._model, plain, self.num_kept, distinct=self._distinct)
         if not isinstance(self._model, CorrectedModel):
             return self._plain
         pool = _POOL * self.num_kept if self.num_kept <= MOST_EXACT else _OPEN_POOL
@@ -303,6 +327,8 @@ class SpaceSubset(Subset):
             return prediction, False, None, ""
         if not self._is_listed(point):
             return prediction, True, None, ""
+        if isinstance(self._order, ChosenOrder):
+            return prediction, False, None, alike(self._order.likeness(point), self._order.considers(point))
         if isinstance(self._model, CorrectedModel):
             return prediction, False, None, "too far behind in the analytical order for the correction to choose it"
         if self._distinct:
@@ -334,109 +360,6 @@ class SpaceSubset(Subset):
         return tree | ({"corrected": True} if isinstance(self._model, CorrectedModel) else {})
 
 
-class CandidateSubset(Subset):
-    """The first of schedules that somebody else lists; times equal, in the order given.
-
-    Parameters
-    ----------
-    workload, hardware, keep
-        As `anatune.prune`; a share is one of the legal candidates.
-    candidates : sequence of Schedule
-        Of any templates.
-    model_of : callable
-        Template -> the model to use.
-    """
-
-    def __init__(
-        self,
-        workload: Workload,
-        hardware: GpuSpec | CpuSpec,
-        keep: float,
-        candidates: Sequence[Schedule],
-        model_of: Callable[[str], Any],
-    ) -> None:
-        kept_count(keep, 1)
-        self.workload, self.hardware, self.keep = workload, hardware, keep
-        self.candidates = list(candidates)
-        self._models: dict[str, Any] = {}
-        self._model_of = model_of
-        for candidate in self.candidates:
-            if not isinstance(candidate, Schedule):
-                raise SpaceError(f"candidates: got {candidate!r:.60}, expected a Schedule")
-        self._predictions = self._predict(self.candidates)
-        legal = [place for place, prediction in enumerate(self._predictions) if prediction.legal]
-        self._sorted = sorted(legal, key=lambda place: self._predictions[place].time_s)
-        self._places = {self.candidates[at]: place for place, at in reversed(list(enumerate(self._sorted, 1)))}
-        self.rules = tuple(rule for model in self._models.values() for rule in model.rules)
-
-    def __repr__(self) -> str:
-        return f"Subset(keep {self.keep:g} of {len(self.candidates)} candidates)"
-
-    def _model(self, template: str) -> Any:
-        if template not in self._models:
-            self._models[template] = self._model_of(template)
-        return self._models[template]
-
-    def _predict(self, schedules: Sequence[Schedule]) -> list[Prediction]:
-        found: dict[int, Prediction] = {}
-        for template in dict.fromkeys(schedule.template for schedule in schedules):
-            model = self._model(template)
-            places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
-            points = np.array([model.space.point_of(schedules[place]) for place in places], dtype=np.int64)
-            found |= dict(zip(places, model.predictions(points), strict=True))
-        return [found[place] for place in range(len(schedules))]
-
-    @property
-    def num_legal(self) -> int:
-        """Candidates that break no rule."""
-        return len(self._sorted)
-
-    @property
-    def num_kept(self) -> int:
-        """Candidates that are kept."""
-        return kept_count(self.keep, self.num_legal)
-
-    def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
-        chosen = self._sorted[start:stop]
-        return [self.candidates[at] for at in chosen], [self._predictions[at] for at in chosen]
-
-    def _cut(self) -> tuple[float, float]:
-        if not self._sorted:
-            return math.nan, math.nan
-        times = [self._predictions[at].time_s for at in (self._sorted[0], self._sorted[self.num_kept - 1])]
-        return times[0], times[1]
-
-    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
-        rules: tuple[Rule, ...] = self._model(schedule.template).rules
-        return rules
-
-    def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
-        prediction = self._predict([schedule])[0]
-        if prediction.rule:
-            return prediction, False, None, ""
-        place = self._places.get(schedule)
-        if place is None:
-            return prediction, False, None, "it is none of the candidates"
-        if place > self.num_kept and prediction.time_s <= self._cut()[1]:
-            return prediction, False, place, "as fast as the last one kept, behind it in the order given"
-        return prediction, place <= self.num_kept, place, ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return workload, hardware, counts of the candidates, keep."""
-        rejected = [prediction.rule for prediction in self._predictions if prediction.rule]
-        return {
-            "workload": msgspec.to_builtins(self.workload),
-            "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
-            "candidates": {
-                "size": len(self.candidates),
-                "legal": self.num_legal,
-                "rejected": {rule: rejected.count(rule) for rule in dict.fromkeys(rejected)},
-            },
-            "keep": self.keep,
-            "num_kept": self.num_kept,
-        }
-
-
 def _broken(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None, float | None, str]:
     """Return what the first broken rule measures, its limit, and both in words."""
     rule = next(rule for rule in rules if rule.id == prediction.rule)
@@ -445,6 +368,15 @@ def _broken(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None
     needed = None if value is None else value * factor
     got = "" if needed is None else f"{needed:.10g}, "
     return needed, rule.limit, f"left out: {rule.id}: {rule.text}: {got}at most {rule.limit:.10g}"
+
+
+def alike(likeness: Likeness, considered: bool) -> str:
+    """Return why a schedule is left out that is predicted as fast as some that are kept."""
+    place, common, ratio = likeness
+    near = "nearly the same" if common > _NEARLY else f"most like it ({common:.0%} of an error in common)"
+    faster = f"predicted {ratio:.3g} times as fast" if ratio > 1.0005 else "predicted as fast"
+    rest = "others may gain more" if considered else "not among those that were drawn"
+    return f"place {place}, kept, is {near} and {faster}; {rest}"
 
 
 def _shown(seconds: float) -> str:

@@ -3,10 +3,12 @@
 import itertools
 
 import msgspec
+import numpy as np
 import pytest
 
 import anatune
 from anatune.errors import SpaceError
+from anatune.model.diversity import common_error, error_quantities
 from anatune.model.pruning import kept_count
 
 
@@ -148,3 +150,60 @@ def test_explaining_something_else(small, rtx3090):
     other = anatune.space(anatune.matmul(8, 8, 8), rtx3090).sample(1)[0]
     with pytest.raises(SpaceError, match="used with"):
         subset.explain(other)
+
+
+def test_few_are_kept_for_what_they_differ_in(rtx3090):
+    workload = anatune.matmul(512, 4096, 1024)
+    subset = anatune.prune(workload, rtx3090, keep=12)
+    kept = list(subset)
+    assert len(set(kept)) == 12 == subset.num_kept
+    assert list(anatune.prune(workload, rtx3090, keep=12)) == kept
+    times = anatune.predict(workload, rtx3090, kept).time_s
+    assert (times.diff()[1:] >= 0).all()
+    first = anatune.prune(workload, rtx3090, keep=12, diverse=False)
+    assert list(first) == anatune.plan(workload, rtx3090, top_k=12).schedules
+    assert times[0] == pytest.approx(anatune.predict(workload, rtx3090, list(first)).time_s[0])
+    assert common(workload, rtx3090, kept) < 0.9 < common(workload, rtx3090, list(first))
+    assert [subset.explain(schedule).place for schedule in kept] == list(range(1, 13))
+    twin = next(schedule for schedule in first if schedule not in kept)
+    verdict = subset.explain(twin)
+    assert not verdict.kept
+    assert "kept, is nearly the same and predicted as fast" in verdict.text
+
+
+def test_a_small_space_whose_schedules_are_alike_is_kept_whole(rtx3090):
+    tiny = anatune.matmul(2, 2, 2)
+    legal = anatune.prune(tiny, rtx3090, keep=0.01).num_legal
+    for keep in (1, 7, 200):
+        kept = list(anatune.prune(tiny, rtx3090, keep=keep))
+        assert len(set(kept)) == len(kept) == min(keep, legal)
+
+
+def test_distinct_and_diverse(rtx3090):
+    workload = anatune.matmul(64, 64, 64)
+    kept = list(anatune.prune(workload, rtx3090, keep=20, distinct=True))
+    assert anatune.predict(workload, rtx3090, kept).time_s.nunique() == len(kept) == 20
+
+
+def test_diverse_candidates(rtx3090):
+    workload = anatune.matmul(512, 512, 512)
+    given = list(anatune.prune(workload, rtx3090, keep=400, diverse=False))
+    given += anatune.space(workload, rtx3090).sample(300, seed=0)
+    subset = anatune.prune(workload, rtx3090, keep=20, candidates=given)
+    kept = list(subset)
+    first = anatune.prune(workload, rtx3090, keep=20, candidates=given, diverse=False)
+    assert len(set(kept)) == 20
+    assert kept[0] == next(iter(first))
+    assert common(workload, rtx3090, kept) < common(workload, rtx3090, list(first))
+    assert [subset.keeps(schedule) for schedule in given] == [schedule in kept for schedule in given]
+    left = next(schedule for schedule in first if schedule not in kept)
+    assert "kept, is nearly the same" in subset.explain(left).text
+    slow = anatune.predict(workload, rtx3090, given).assign(schedule=given)
+    slowest = slow[slow.legal].sort_values("time_s").schedule.iloc[-1]
+    assert "times the last one kept" in subset.explain(slowest).text
+
+
+def common(workload, hardware, schedules):
+    model = anatune.api.model(workload, hardware)
+    quantities = error_quantities(model, np.array([model.space.point_of(schedule) for schedule in schedules]))
+    return common_error(quantities, quantities).mean()
