@@ -20,6 +20,8 @@ __all__ = ["Proposals", "check_target", "cpu_spec", "task_model", "task_of"]
 
 _FAILED_S = 1e9
 """Times from here on stand for failures. Source: TVM's MAX_FLOAT (1e10)."""
+_MOST_FAILURES = 100
+"""Kernels in a row that cannot be put into the function, after which the search ends."""
 
 
 def task_of(module: Any, target: Any) -> TirTask:
@@ -92,7 +94,8 @@ class Proposals:
         found: list[Any] = []
         self._asked = []
         wanted = min(self.batch, self.per_call, self.left)
-        while len(found) < wanted:
+        failures = 0
+        while len(found) < wanted and failures < _MOST_FAILURES:
             asked = self.strategy.ask(wanted - len(found))
             if not asked:
                 break
@@ -101,6 +104,7 @@ class Proposals:
                     found.append(self.task.schedule(schedule))
                     self._asked.append(schedule)
                 except AnatuneError as error:  # a candidate that fails is data
+                    failures += 1
                     self._tell(schedule, Measurement(Outcome.BUILD_ERROR, message=str(error)))
         self.left -= len(found)
         return found

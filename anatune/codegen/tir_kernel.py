@@ -162,6 +162,8 @@ class TirTask:
     def _spread(self, sch: Any, block: Any) -> None:
         """Vectorise an element-wise block, and distribute it over the threads."""
         loops = sch.get_loops(block)
+        if not loops:
+            return
         extents = [int(sch.get(loop).extent) for loop in loops]
         width = max(size for size in range(1, min(_VECTOR, extents[-1]) + 1) if extents[-1] % size == 0)
         outer, inner = sch.split(loops[-1], [None, width])

@@ -234,6 +234,10 @@ def _nest(reader: _Reader, operands: list[_Operand], result: _Operand) -> Nest:
         )
         offsets = tuple(index.constant for index in operand.indices)
         accesses.append(Access(tensor, dtype, tuple(int(e) for e in shape if e is not None), indices, offsets))
+    dtypes = [access.dtype for access in accesses]
+    result_dtype = "int32" if dtypes[0] == "int8" else dtypes[0]
+    if dtypes != [dtypes[0], dtypes[0], result_dtype]:
+        raise reader.error(f"{' times '.join(dtypes[:2])} is kept as {dtypes[2]}, expected one dtype, or int8 as int32")
     plain = {axis.name for axis in axes} in ({"i", "j", "k"}, {"b", "i", "j", "k"})
     operator = f"conv{windows}d" if windows else ("batch_matmul" if len(axes) == 4 else "matmul") if plain else "einsum"
     workload = Workload(

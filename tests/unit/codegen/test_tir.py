@@ -68,6 +68,16 @@ def module(*tensors):
     return tvm.IRModule({"main": te.create_prim_func(list(tensors))})
 
 
+def cast(element, result):
+    a, b = te.placeholder((16, 24), dtype=element, name="X"), te.placeholder((24, 32), dtype=element, name="W")
+    r = te.reduce_axis((0, 24), name="r")
+
+    def part(i, j):
+        return te.sum(a[i, r].astype(result) * b[r, j].astype(result), axis=r)
+
+    return module(a, b, te.compute((16, 32), part, name="Z"))
+
+
 FUNCTIONS = {
     "matmul": matmul(24, 32, 40),
     "matmul_relu": matmul(17, 33, 29, relu=True),
@@ -171,11 +181,24 @@ def _wrongly_padded():
         (_twice(), "used twice"),
         (_reversed(), "backwards"),
         (_wrongly_padded(), "no bound"),
+        (cast("float16", "float32"), "kept as float32"),
+        (cast("uint8", "int32"), "A is uint8"),
     ],
 )
 def test_what_is_not_understood_says_why(function, words):
     with pytest.raises(WorkloadError, match=words):
         TirTask(function)
+
+
+def test_int8_is_summed_in_int32():
+    function = cast("int8", "int32")
+    task = TirTask(function)
+    assert task.workload.reads == anatune.matmul(16, 32, 24, dtype="int8").reads
+    generator = np.random.default_rng(0)
+    left, right = (generator.integers(-9, 9, size, dtype=np.int8) for size in ((16, 24), (24, 32)))
+    for schedule in CpuModel(task.workload, HOST, constants=()).space.sample(2, seed=0):
+        found = run(task.schedule(schedule).mod, [left, right, np.zeros((16, 32), np.int32)])
+        np.testing.assert_array_equal(found, left.astype(np.int32) @ right.astype(np.int32))
 
 
 def test_functions_without_or_with_two_reductions_are_left_alone():
