@@ -111,14 +111,16 @@ def tiling_of(trace: Any) -> Tiling:
     decided = trace.decisions
     for item in trace.insts:
         kind = str(item.kind.name)
-        if kind not in KINDS:
-            continue
         if kind == "EnterPostproc":
             break
+        if kind not in KINDS:
+            continue
         if item in decided:
             decisions.append([len(instructions), word(decided[item])])
-        parts = [[word(one) for one in part] for part in (item.inputs, item.attrs, item.outputs)]
-        instructions.append([kind, *parts])
+        wanted = zip(("inputs", "attrs", "outputs"), KINDS[kind], strict=True)  # the others cost a millisecond
+        instructions.append(
+            [kind, *([word(one) for one in getattr(item, part)] if read else [] for part, read in wanted)]
+        )
     return read_trace(instructions, decisions)
 
 

@@ -303,6 +303,8 @@ def _metaschedule(entry: Any, hardware: GpuSpec, workload: Workload | None) -> t
     tiling = read_trace(instructions, decisions)
     if tiling.structure != GPU_TILING:
         raise UnfitError(f"tiling {tiling.structure}, which is for CPUs")
+    if tiling.stages > 1:
+        raise UnfitError("a staging pipeline, which the template lacks")
     staged = [access.tensor for access in found.reads]
     vector = {staged[number]: width for number, width in tiling.fetch.items() if number < len(staged)}
     schedule = _schedule(found, hardware, match_axes(tiling, found), tiling.unroll, vector)

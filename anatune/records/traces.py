@@ -20,11 +20,14 @@ GPU_TILING = "SSSRRSRS"
 CPU_TILING = "SSRSRS"
 ROOT, INLINED = -1, -2
 """Places of a producer that are no loop. Source: MetaSchedule's SampleComputeLocation."""
-KINDS = frozenset(
-    ("Annotate", "CacheRead", "CacheWrite", "EnterPostproc", "GetSBlock", "RFactor", "Reorder", "ReverseComputeAt",
-     "SampleCategorical", "SampleComputeLocation", "SamplePerfectTile", "Tensorize")
-)  # fmt: skip
-"""Kinds of instructions that are read; others may be left out of what is given."""
+KINDS: dict[str, tuple[bool, bool, bool]] = {
+    "Annotate": (True, True, False), "CacheRead": (False, True, True), "CacheWrite": (False, False, True),
+    "EnterPostproc": (False, False, False), "GetSBlock": (False, True, True), "RFactor": (False, False, False),
+    "Reorder": (True, False, False), "ReverseComputeAt": (True, False, False), "SampleCategorical": (False, True, True),
+    "SampleComputeLocation": (True, False, False), "SamplePerfectTile": (False, False, False),
+    "Tensorize": (False, False, False),
+}  # fmt: skip
+"""Instructions that are read, and of each whether inputs, attributes and outputs: others may be left out."""
 _PREFIX = "meta_schedule."
 
 

@@ -108,6 +108,18 @@ def test_metaschedule(tmp_path):
     assert failed.measurement.time_s is None
 
 
+def test_metaschedule_of_other_templates_is_left_out(tmp_path):
+    pipelined, cpu = metaschedule(), metaschedule()
+    pipelined[1][0][0].append(["Annotate", ["l1", [0, 0, 2]], ["software_pipeline_stage"], []])
+    cpu[1][0][1][:3] = [[1, [4, 1, 8, 4]], [2, [2, 1, 16, 2]], [3, [8, 8]]]
+    found = read_foreign(written(tmp_path / "log.json", pipelined, cpu, metaschedule()), GPU, MATMUL)
+    assert len(found.trials) == 1
+    assert found.left_out == {
+        "a staging pipeline, which the template lacks": 1,
+        "tiling SSRSRS, which is for CPUs": 1,
+    }
+
+
 def test_kernel_tuner_cache_and_results(tmp_path):
     cache = {
         "device_name": "x",
