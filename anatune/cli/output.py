@@ -88,7 +88,11 @@ def note_once() -> Callable[[str], None]:
 
 
 def write_text(target: Path, text: str | Iterable[str]) -> None:
-    """Write a text, or its pieces, to a file that appears whole or not at all."""
+    """Write a text, or its pieces, to a file that appears whole or not at all; to a pipe or a device as it is."""
+    if target.exists() and not target.is_file():  # nothing to replace, and /dev/null should stay what it is
+        with target.open("w", encoding="utf-8", newline="") as stream:
+            stream.writelines([text] if isinstance(text, str) else text)
+        return
     handle, scratch = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:

@@ -398,10 +398,6 @@ def _write(output: str, lines: Iterable[str]) -> None:
             typer.echo(line, nl=False)
         return
     target = Path(output)
-    if target.exists() and not target.is_file():  # a pipe, a device: nothing to replace
-        with target.open("w", encoding="utf-8", newline="") as stream:
-            stream.writelines(lines)
-        return
     if not target.parent.is_dir():
         raise RecordError(
             f"{output}: the folder {target.parent} does not exist, expected a place for the file; make it"

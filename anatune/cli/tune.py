@@ -26,6 +26,7 @@ from anatune.cli.output import (
 )
 from anatune.cli.plan import check_template
 from anatune.cli.workload import with_workload
+from anatune.errors import RecordError
 
 if TYPE_CHECKING:
     from anatune.core.hardware import CpuSpec, GpuSpec
@@ -293,15 +294,25 @@ def _show(result: TuningResult, target: Path, as_json: bool) -> None:
     """Write the best schedule to its file and say what was found."""
     from anatune.report.tuning import result_lines
 
-    hints = []
+    hints, failure = [], ""
     if result.best_trial is not None:
-        write_text(target, result.best.to_json() + "\n")
+        try:
+            write_text(target, result.best.to_json() + "\n")
+        except OSError as error:  # what was found is said all the same
+            failure = (error.strerror or str(error)).lower()
+    if result.best_trial is not None and not failure:
         hints.append(f"best schedule: {target}; `anatune export {target} {_EXPORT[result.best.template != 'cpu']}")
     hints.append(f"all trials: {result.records}; `anatune records list {result.records}` shows them")
     if as_json:
-        print_json({**result.to_dict(), "output": str(target) if result.best_trial is not None else None})
+        written = result.best_trial is not None and not failure
+        print_json({**result.to_dict(), "output": str(target) if written else None})
     else:
         print_lines(result_lines(result, hints, width=line_width()))
+    if failure:
+        raise RecordError(
+            f"{target}: {failure}, the best schedule was not written; it is in {result.records}: "
+            f"`anatune export --records {result.records}` with the workload, or --output with another place"
+        )
 
 
 class _Display:

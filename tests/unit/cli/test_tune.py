@@ -1,0 +1,38 @@
+"""``anatune tune``'s answer where its file cannot be written, and files that are none."""
+
+import errno
+import json
+import os
+import stat
+import threading
+
+import pytest
+
+from anatune.cli import output, tune
+from anatune.errors import RecordError
+from tests.unit.tuning.fakes import session
+
+
+def test_what_was_found_is_said_though_it_cannot_be_written(monkeypatch, capsys, tmp_path):
+    def write_text(target, text):
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    monkeypatch.setattr(tune, "write_text", write_text)
+    records = tmp_path / "r.sqlite"
+    result = session(3, records=records).run()
+    with pytest.raises(RecordError, match=r"best\.json: no space left on device, .*r\.sqlite") as caught:
+        tune._show(result, tmp_path / "best.json", as_json=True)
+    assert "\n" not in str(caught.value)
+    tree = json.loads(capsys.readouterr().out)
+    assert (tree["output"], len(tree["trials"])) == (None, 3)
+
+
+def test_a_pipe_is_written_to_not_replaced(tmp_path):
+    path, found = tmp_path / "pipe", []
+    os.mkfifo(path)
+    reader = threading.Thread(target=lambda: found.append(path.read_text()), daemon=True)
+    reader.start()
+    output.write_text(path, ["a", "b"])
+    reader.join(10)
+    assert found == ["ab"]
+    assert stat.S_ISFIFO(path.stat().st_mode)
