@@ -1,6 +1,7 @@
 """How well anatune's cost model orders random candidates of MetaSchedule's own CPU space, measured on one core.
 
-    python bench/rank_metaschedule_cpu.py [--workload NAME ...] [--candidates 60] [--hw host] [--folder FOLDER]
+    python bench/rank_metaschedule_cpu.py [--workload NAME ...] [--candidates 60] [--seed 1] [--hw host]
+                                          [--folder FOLDER] [--json FILE]
 
 Draws traces of the default space of TVM's MetaSchedule, builds and times them on one thread, in turns (the median of
 rounds), and compares the predicted order: Spearman's rank correlation, and the best of the first eight against the best
@@ -25,6 +26,9 @@ import msgspec
 import numpy as np
 from metaschedule_cpu import SLOW_INTRINSICS
 from ranking_metrics import spearman
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
 import anatune
 from anatune.core.workload import Workload
@@ -122,11 +126,7 @@ def draw(workload: Workload, count: int, seed: int) -> tuple[Any, list[Any]]:
         num_threads=1,
     )
     context.pre_tuning(count, count)
-    drawn: list[Any] = []
-    while len(drawn) < count and (batch := context.generate_measure_candidates()):
-        drawn += batch
-        break
-    return target, [candidate.sch for candidate in drawn]
+    return target, [candidate.sch for candidate in context.generate_measure_candidates() or []]
 
 
 def measure(workload: Workload, count: int, rounds: int, seed: int) -> list[dict[str, Any]]:
@@ -190,6 +190,18 @@ def report(name: str, workload: Workload, rows: list[dict[str, Any]], times: lis
     }
 
 
+def table_of(reports: Sequence[dict[str, Any]]) -> Table:
+    """Return reports as a table."""
+    table = Table(title="Random candidates of MetaSchedule's CPU space", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("workload", "candidates", "understood", "rho", "first", f"first {FIRST}", f"random {FIRST}"):
+        table.add_column(heading, justify="left" if heading == "workload" else "right")
+    for row in reports:
+        ratios = (row["first_over_best"], row[f"first_{FIRST}_over_best"], row[f"random_{FIRST}_over_best"])
+        counts = (str(row["candidates"]), str(row["understood"]), f"{row['spearman']:.2f}")
+        table.add_row(row["workload"], *counts, *(f"{ratio:.2f}" for ratio in ratios))
+    return table
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -198,22 +210,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hw", default="host")
-    parser.add_argument("--folder", type=Path, default=Path("metaschedule-rank"))
-    parser.add_argument("--measure-only", action="store_true")
+    parser.add_argument("--folder", type=Path, default=Path("metaschedule-rank"), help="of the measurements")
+    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     os.environ["TVM_NUM_THREADS"] = "1"
     for name in SLOW_INTRINSICS:
         sys.modules.setdefault(f"tvm.s_tir.tensor_intrin.{name}", types.ModuleType(name))
     options.folder.mkdir(parents=True, exist_ok=True)
+    hardware = anatune.hardware(options.hw)
+    reports = []
     for name in options.workload or WORKLOADS:
         path = options.folder / f"{name}-{options.seed}.json"
         if not path.exists():
+            print(f"{name}: measuring", file=sys.stderr)
             rows = measure(WORKLOADS[name], options.candidates, options.rounds, options.seed)
             path.write_text(json.dumps(rows), encoding="utf-8")
-        if not options.measure_only:
-            rows = json.loads(path.read_text(encoding="utf-8"))
-            hardware = anatune.hardware(options.hw)
-            print(json.dumps(report(name, WORKLOADS[name], rows, predicted(WORKLOADS[name], rows, hardware))))
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        reports.append(report(name, WORKLOADS[name], rows, predicted(WORKLOADS[name], rows, hardware)))
+    Console(width=120).print(table_of(reports))
+    if options.json:
+        options.json.write_text(json.dumps(reports, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
