@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ FORMAT = "anatune-metaschedule-cost-1"
 """What a saved cost model begins with."""
 REGISTERS_RULE = "registers_per_thread"
 """Rule of `postproc` beside those of the GPU model: a thread's sums alone do not fit its registers, so they spill."""
+AUTO = "auto"
 NEUTRAL = 0.1
 """Score of a candidate that is not understood while none was: a tenth of the peak."""
 _FAILED_S = 1e9
@@ -51,7 +53,9 @@ _COLUMNS = {
 """Rule -> column of the model that it limits."""
 
 
-def cost_model(hw: str | Path | CpuSpec | GpuSpec = "host", *, path: str | Path | None = None) -> Any:
+def cost_model(
+    hw: str | Path | CpuSpec | GpuSpec = "host", *, path: str | Path | None = None, fallback: Any = AUTO
+) -> Any:
     """Return a ``CostModel`` for ``tune_tir``, ``tune_relax`` and evolutionary search.
 
     Scores are shares of the device's peak (higher is better): 0 for what the device cannot run; what is not understood
@@ -64,6 +68,9 @@ def cost_model(hw: str | Path | CpuSpec | GpuSpec = "host", *, path: str | Path 
         The device that the target names: a spec, its name, "host" (this CPU), or a file.
     path : str or Path, optional
         What ``save`` wrote: measurements to begin with.
+    fallback : CostModel, "auto" or None
+        For functions that are not understood at all: MetaSchedule's model of xgboost where that is installed ("auto"),
+        or none: then their candidates are all equal. ``save`` leaves out what it learned.
 
     Raises
     ------
@@ -75,7 +82,7 @@ def cost_model(hw: str | Path | CpuSpec | GpuSpec = "host", *, path: str | Path 
         TVM's MetaSchedule cannot be imported; the message has the pip command.
     """
     import_meta_schedule()
-    core = CostModelCore(_spec(hw))
+    core = CostModelCore(_spec(hw), fallback)
     if path is not None:
         core.load(str(path))
     return _cost_model_class()(core)
@@ -111,8 +118,9 @@ def _spec(hw: str | Path | CpuSpec | GpuSpec) -> CpuSpec | GpuSpec:
 class CostModelCore:
     """The cost model without TVM's base class."""
 
-    def __init__(self, hardware: CpuSpec | GpuSpec) -> None:
+    def __init__(self, hardware: CpuSpec | GpuSpec, fallback: Any = None) -> None:
         self.hardware = hardware
+        self._fallback = fallback
         self.unknown: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
         self.learned = 0
@@ -126,6 +134,9 @@ class CostModelCore:
         found = task.score([candidate.sch for candidate in candidates])
         self.unknown.update(task.unknown)
         task.unknown.clear()
+        other = self._other(task)
+        if other is not None:
+            return np.asarray(other.predict(context, candidates), dtype=np.float64)
         times = found.time_s.copy()
         for kind in set(found.kinds) - {""}:
             at = [place for place, own in enumerate(found.kinds) if own == kind]
@@ -145,6 +156,10 @@ class CostModelCore:
     def update(self, context: Any, candidates: Any, results: Any) -> None:
         """Learn from measurements; failures are no times."""
         key, task = self._task(context)
+        other = self._other(task)
+        if other is not None:
+            other.update(context, candidates, results)
+            return
         measured = [_seconds(result) for result in results]
         places = [place for place, seconds in enumerate(measured) if seconds is not None]
         found = task.score([candidates[place].sch for place in places])
@@ -192,6 +207,17 @@ class CostModelCore:
         except (msgspec.MsgspecError, KeyError, AttributeError, UnicodeDecodeError):
             raise RecordError(f"{path}: damaged, expected what save() of a cost model wrote") from None
         self.learned = sum(map(len, self._residuals.values()))
+
+    def _other(self, task: CandidateScores) -> Any:
+        """Return the cost model of a function that is not understood, None where it is, or where there is none."""
+        if task.meaning is not None:
+            return None
+        if self._fallback == AUTO:
+            made = None
+            if find_spec("xgboost") is not None:
+                made = import_meta_schedule().cost_model.CostModel.create("xgb")
+            self._fallback = made
+        return self._fallback
 
     def _task(self, context: Any) -> tuple[str, CandidateScores]:
         """Return the function of a context, by what it is: MetaSchedule makes new objects of the same."""

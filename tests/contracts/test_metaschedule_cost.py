@@ -240,13 +240,13 @@ def test_saved_measurements_are_read_back(tmp_path):
 def test_what_is_not_understood_is_neutral_and_counted():
     context = context_of(elementwise(), LLVM)
     found = drawn(context, 4)
-    model = cost_model(CPU)
+    model = cost_model(CPU, fallback=None)
     assert model.predict(context, found).tolist() == [NEUTRAL] * len(found)
     assert sum(model.unknown.values()) == len(found)
     model.update(context, found, [ms.runner.RunnerResult([1e-3], None)] * len(found))
     assert model.learned == 0
     # a device of another kind than the target
-    other = cost_model(GPU)
+    other = cost_model(GPU, fallback=None)
     candidates = drawn(context_of(matmul(), LLVM), 3)
     assert other.predict(context_of(matmul(), LLVM), candidates).tolist() == [NEUTRAL] * 3
     assert "another kind of device" in next(iter(other.unknown))
@@ -254,6 +254,21 @@ def test_what_is_not_understood_is_neutral_and_counted():
     mixed = [*candidates, ms.search_strategy.MeasureCandidate(tvm.s_tir.Schedule(matmul()), [])]
     scores = cost_model(CPU).predict(context_of(matmul(), LLVM), mixed)
     assert scores[3] == pytest.approx(np.median(scores[:3]))
+
+
+def test_another_model_scores_functions_that_are_not_understood():
+    context = context_of(elementwise(), LLVM)
+    found = drawn(context, 4)
+    other = SimpleNamespace(seen=[])
+    other.predict = lambda context, candidates: np.arange(float(len(candidates)))
+    other.update = lambda context, candidates, results: other.seen.extend(results)
+    model = cost_model(CPU, fallback=other)
+    assert model.predict(context, found).tolist() == list(range(len(found)))
+    model.update(context, found, [ms.runner.RunnerResult([1e-3], None)] * len(found))
+    assert len(other.seen) == len(found)
+    understood = context_of(matmul(), LLVM)
+    model.predict(understood, drawn(understood, 2))
+    assert len(other.seen) == len(found)
 
 
 def test_kernels_of_anatune_are_scored_by_the_cpu_model():
