@@ -70,8 +70,8 @@ def model(
 
     Parameters
     ----------
-    template : {"gpu", "gpu_tensorcore", "cpu"}, optional
-        What the schedules look like; left out: "gpu" (CUDA cores) for GPUs, "cpu" for CPUs.
+    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
+        What the schedules look like; left out: "cuda" (CUDA cores) for GPUs, "cpu" for CPUs.
 
     Raises
     ------
@@ -97,8 +97,8 @@ def space(
 
     Parameters
     ----------
-    template : {"gpu", "gpu_tensorcore", "cpu"}, optional
-        As in `model`: for tensor cores, "gpu_tensorcore".
+    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
+        As in `model`.
     """
     return model(workload, hardware, template).space
 
@@ -124,8 +124,8 @@ def plan(
         What is computed, where.
     top_k : int
         How many schedules to return, >= 1.
-    template : {"gpu", "gpu_tensorcore", "cpu"}, optional
-        "gpu_tensorcore" for float16, bfloat16 and tf32 (float32 operands are rounded) on tensor cores; left out: "gpu"
+    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
+        "tensorcore" for float16, bfloat16 and tf32 (float32 operands are rounded) on tensor cores; left out: "cuda"
         (CUDA cores) for GPUs, "cpu" for CPUs.
     time_limit_s : float, optional
         Stop the search after this many seconds; the guarantee then says how far from the optimum the answer can be.
