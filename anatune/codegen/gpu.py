@@ -25,9 +25,11 @@ _PROTOTYPE = re.compile(r"\b" + _KERNEL + r"\(([^)]*)\)")
 _PARAMETER = re.compile(r"(\w+)_ptr$")
 _CONSTANT = re.compile(r" \+ (\d+)$")
 """At the end of an index."""
+_FACTOR = re.compile(r"\* (\d+)\)*$")
+"""At the end of a term."""
 _ELEMENT_BYTES = {"float": 4, "int": 4, "half": 2, "nv_bfloat16": 2}
-_OTHER_REGISTERS = 40
-"""Of a thread, beside its accumulators and as many for loads: addresses, conditions."""
+_OTHER_REGISTERS = 32
+"""Of a thread, beside its accumulators and fragments: addresses, conditions, elements on their way."""
 
 
 @dataclass(frozen=True)
@@ -146,12 +148,13 @@ def _resident_blocks(nest: GpuNest) -> int:
 
     The compiler does not see what a launch asks for. It takes dynamic shared memory for none, and spills registers for
     the sake of blocks that will never be there. What it is told does not make it spill either: no more blocks than have
-    room for twice their accumulators.
+    room for their accumulators, fragments and some addresses.
     """
     hardware = nest.hardware
     shared, registers, compute = hardware.shared_memory, hardware.registers, hardware.compute
     warps = -(-nest.num_threads // compute.warp_size)
-    needed = min(_OTHER_REGISTERS + 2 * nest.num_accumulators, registers.per_thread)
+    fragments = sum(nest.register_extent(tile.access) for tile in nest.tiles)
+    needed = min(nest.num_accumulators + fragments + _OTHER_REGISTERS, registers.per_thread)
     blocks = min(
         shared.per_sm_bytes // (nest.shared_bytes + shared.reserved_per_block_bytes),
         compute.max_warps_per_sm // warps,
@@ -161,29 +164,35 @@ def _resident_blocks(nest: GpuNest) -> int:
 
 
 def _with_byte_offsets(body: str) -> str:
-    """Take constants out of indices of shared memory: ``smem[(x + 8)]`` becomes bytes behind the array's beginning.
+    """Take constants out of indices of shared memory: ``smem[x + 8]`` becomes bytes behind the array's beginning.
 
     The compiler puts the constant part of an unrolled loop's index into a load's offset. With a second constant behind
     it, it often adds them up in a register for every load (bench/sass_gpu.py counts). Offsets in bytes and of 32 bits
-    it takes apart most reliably.
+    it takes apart most reliably, but then it no longer sees which loads are neighbours and may be one: vectors, and
+    indices that move by 1 along a loop and begin at aligned places, stay as they are.
     """
     declared = re.search(r"(\w+) smem_ptr\[", body)
     if declared is None or declared[1] not in _ELEMENT_BYTES:
         return body
     kind, size = declared[1], _ELEMENT_BYTES[declared[1]]
-    start = declared.end()
-    pieces = [body[:start]]
-    for use in re.finditer(r"smem_ptr(\[| \+ )\(", body):
+    pieces, start = [], 0
+    for use in re.finditer(r"smem_ptr\[\(", body):
         stop = _closing(body, use.end() - 1)
         constant = _CONSTANT.search(body, use.end(), stop)
-        if use.start() < start or constant is None:
+        index = body[use.end() : constant.start()] if constant else ""
+        if constant is None or _has_neighbours(index):
             continue
-        index = body[use.end() : constant.start()]
         address = f"(char*)smem_ptr + {int(constant[1]) * size} + ({index}) * {size}"
-        is_element = use[1] == "["
-        pieces += [body[start : use.start()], f"(*({kind}*)({address}))" if is_element else address]
-        start = stop + 1 + is_element
+        pieces += [body[start : use.start()], f"(*({kind}*)({address}))"]
+        start = stop + len(")]")
     return "".join([*pieces, body[start:]])
+
+
+def _has_neighbours(index: str) -> bool:
+    """Whether an index moves by 1 along one loop and by even numbers along everything else: pairs may be one load."""
+    factors = [(int(found[1]) if (found := _FACTOR.search(term)) else 1, term) for term in index.split(" + ")]
+    ones = [term for factor, term in factors if factor == 1]
+    return len(ones) == 1 and "threadIdx" not in ones[0] and sum(f % 2 for f, _ in factors) == 1
 
 
 def _closing(text: str, start: int) -> int:
