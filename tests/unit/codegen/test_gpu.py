@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 import anatune
-from anatune.codegen.gpu import cuda_kernel, lower_gpu
+from anatune.codegen.gpu import _has_neighbours, cuda_kernel, lower_gpu
 from anatune.codegen.gpu_nest import GpuNest
 from anatune.core.operators import CONSTRUCTORS
 from anatune.errors import AnatuneError, BuildError, SpaceError
@@ -78,6 +78,16 @@ def test_widths_that_rows_do_not_allow_fall_back_to_single_elements():
     assert "*(float4*)(B_ptr" not in source
 
 
+def test_constants_of_indices_become_bytes_unless_pairs_of_elements_may_be_one_load():
+    workload = anatune.conv2d(1, 8, 14, 14, 16, 3, 3, padding=1)
+    tiles = {"f": (2, 1, 8, 1, 1), "y": (14, 1, 1, 1, 1), "x": (1, 1, 14, 1, 1), "rc": (2, 4, 1), "rx": (1, 1, 3)}
+    body = cuda_kernel(schedule(workload, tiles=tiles)).source
+    assert re.search(r"frag_\w+_ptr\[0\] = \(\*\(float\*\)\(\(char\*\)smem_ptr \+ \d+ \+ \(.*\) \* 4\)\);", body)
+    assert _has_neighbours("((((int)threadIdx.x) / 7) * 8) + (k1_rc * 2)) + k2_rc")
+    assert not _has_neighbours("((((int)threadIdx.x) / 7) * 9) + k2_rc")
+    assert not _has_neighbours("((k1_rc * 4) + k2_rx) + (((int)threadIdx.x) & 15)")
+
+
 def test_loops_beyond_the_unroll_depth_stay_loops():
     tiles = {"i": (1, 1, 1, 1, 64), "j": (1, 1, 1, 1, 64), "k": (8, 2, 4)}
     assert "#pragma unroll 1\n" in cuda_kernel(schedule(tiles=tiles, unroll=0)).source
@@ -124,6 +134,7 @@ def test_more_than_48_kb_of_shared_memory_are_asked_for_at_the_launch():
     kernel = cuda_kernel(schedule(workload, anatune.hardware("h200"), tiles=tiles))
     assert kernel.dynamic_shared_bytes == kernel.shared_bytes == 131072
     assert "extern __shared__" in kernel.source
+    assert "__launch_bounds__(256, 1)" in kernel.source  # the compiler does not see what a launch asks for
     assert cuda_kernel(schedule()).dynamic_shared_bytes == 0
 
 
