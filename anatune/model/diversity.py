@@ -45,11 +45,11 @@ QUANTITIES = (
 """Features (base-2 logarithms all of them) over which errors change: the block's shape, and what a multiply-add costs
 in shared loads, their wavefronts, fetches, bytes, cache lines and sectors."""
 
-ERROR_STD, ERROR_LENGTH, NOISE_STD = 0.19, 2.2, 0.11
+ERROR_STD, ERROR_LENGTH, NOISE_STD = 0.18, 1.1, 0.08
 """Standard deviation of the error (of log time), the distance over which it changes, and each point's own part of it.
 Marginal likelihood of the faster half of 60 recorded Ansor and AutoTVM workloads, errors above 0.2 clipped: kernels are
-slower than predicted by any factor, and here it counts how much faster they may be. Halving or doubling one of them, or
-leaving a device out of the fit, changes nothing that can be told from noise (bench/README.md)."""
+slower than predicted by any factor, and here it counts how much faster they may be. Not fitted on GEMM tables. Halving
+or doubling one of them, or leaving a device out of the fit, moves the medians by a hundredth (bench/README.md)."""
 _DRAWS = 256
 
 

@@ -134,7 +134,7 @@ def test_counts():
         ({"candidates": 3}, "expected a list"),
         ({"time_limit_s": 0}, "expected a number"),
         ({"keep": 0.1, "distinct": True}, "expected a count"),
-        ({"template": "cuda"}, "expected one of"),
+        ({"template": "opencl"}, "expected one of"),
     ],
 )
 def test_bad_input_is_one_line(options, words, small, rtx3090):
