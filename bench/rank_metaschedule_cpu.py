@@ -133,7 +133,7 @@ def measure(workload: Workload, count: int, rounds: int, seed: int) -> list[dict
     """Build and time candidates; one row each: the trace as JSON, median seconds."""
     import tvm
 
-    from anatune.adapters.metaschedule_traces import recorded_trace
+    from anatune.adapters.metaschedule.traces import recorded_trace
     from anatune.codegen.compat import TVM_ERRORS
 
     target, schedules = draw(workload, count, seed)
@@ -161,7 +161,7 @@ def measure(workload: Workload, count: int, rounds: int, seed: int) -> list[dict
 
 def predicted(workload: Workload, rows: list[dict[str, Any]], hardware: Any) -> list[float]:
     """Return the predicted seconds of each row's trace."""
-    from anatune.adapters.metaschedule_traces import trace_times
+    from anatune.adapters.metaschedule.traces import trace_times
 
     return trace_times(workload, hardware, [row["trace"] for row in rows])
 

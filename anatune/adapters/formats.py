@@ -25,7 +25,7 @@ FORMATS: dict[str, str] = {
     "csv": "anatune.adapters.listing:csv_lines",
     "triton": "anatune.adapters.triton:config_lines",
     "kernel-tuner": "anatune.adapters.kernel_tuner_listing:kernel_tuner_lines",
-    "metaschedule": "anatune.adapters.metaschedule_listing:metaschedule_lines",
+    "metaschedule": "anatune.adapters.metaschedule.listing:metaschedule_lines",
 }
 """Name -> "module:function"."""
 OTHER_LINES = {"json": 2, "csv": 1, "triton": 3, "kernel-tuner": 2}

@@ -136,8 +136,8 @@ def check_gpu(
     """
     if not hardware.arch.startswith("sm_"):
         raise DeviceError(
-            f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and only those can be measured on; `anatune plan` and "
-            "`anatune prune` need no device"
+            f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and only those can be measured on; `anatune plan` "
+            "and `anatune prune` need no device"
         )
     if present is None:
         from anatune.measure.detect_gpu import gpu_detection

@@ -34,8 +34,6 @@ def fast_intrinsics(monkeypatch):
 def meta_schedule():
     from tvm.s_tir import meta_schedule
 
-    for handler in logging.root.handlers:  # pytest's have no formatter, which MetaSchedule copies
-        handler.setFormatter(handler.formatter or logging.Formatter())
     return meta_schedule
 
 
@@ -60,19 +58,22 @@ def check(module):
     np.testing.assert_allclose(result.numpy(), np.maximum(left @ right, 0), rtol=1e-4, atol=1e-5)
 
 
-def tune(meta_schedule, folder, trials, **changes):
-    options = metaschedule.tuning_options(HOST) | changes
-    return meta_schedule.tir_integration.tune_tir(product(), TARGET, str(folder), max_trials_global=trials, **options)
+def tune(meta_schedule, module, folder, trials, **changes):
+    options = metaschedule.tuning_options(HOST) | {"num_trials_per_iter": 2} | changes
+    logging.getLogger("tvm.s_tir.meta_schedule").handlers.clear()  # those that pytest closed
+    return meta_schedule.tir_integration.tune_tir(module, TARGET, str(folder), max_trials_global=trials, **options)
 
 
 def test_a_run_proposes_learns_records_goes_on_and_is_applied(meta_schedule, tmp_path):
-    database = tune(meta_schedule, tmp_path, 3, strategy=metaschedule.strategy(HOST, batch=2))
+    database = tune(meta_schedule, product(), tmp_path, 3, strategy=metaschedule.strategy(HOST, batch=2))
     records = database.get_all_tuning_records()
     assert len(records) == 3
     assert len({annotated_schedule(record.trace).key for record in records}) == 3
     assert all(0 < float(seconds) < 1 for record in records for seconds in record.run_secs)
     check(meta_schedule.tir_integration.compile_tir(database, product(), TARGET).mod)
-    again = tune(meta_schedule, tmp_path, 2).get_all_tuning_records()  # the same work_dir: nothing is tried twice
+    again = tune(
+        meta_schedule, product(), tmp_path, 2
+    ).get_all_tuning_records()  # the same work_dir: nothing is tried twice
     assert len({annotated_schedule(record.trace).key for record in again}) == 5
 
     with TARGET, metaschedule.open_database(tmp_path) as database:
@@ -108,10 +109,7 @@ def test_other_functions_are_left_to_metaschedule(meta_schedule, tmp_path):
     ).get_all_tuning_records()
     assert len(lines) == 1
     assert "result += left * right" in lines[0]
-    database = meta_schedule.tir_integration.tune_tir(
-        row_sums(), TARGET, str(tmp_path), max_trials_global=2, num_trials_per_iter=2,
-        **metaschedule.tuning_options(HOST),
-    )  # fmt: skip
+    database = tune(meta_schedule, row_sums(), tmp_path, 2)
     (*_, record) = database.get_all_tuning_records()
     assert annotated_schedule(record.trace) is None
 

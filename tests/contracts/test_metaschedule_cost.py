@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.adapters.metaschedule_cost import FORMAT, NEUTRAL, REGISTERS_RULE, cost_model, postproc
-from anatune.adapters.metaschedule_traces import FunctionMeaning, recorded_trace, tiling_of
+from anatune.adapters.metaschedule.cost import FORMAT, NEUTRAL, REGISTERS_RULE, cost_model, postproc
+from anatune.adapters.metaschedule.traces import FunctionMeaning, recorded_trace, tiling_of
 from anatune.core.hardware_files import hardware
 from anatune.errors import MissingDependencyError, RecordError, SpaceError
 from anatune.model.pipelined_model import PipelinedModel
@@ -310,7 +310,7 @@ import tvm
 from tvm import te
 from tvm.s_tir import meta_schedule as ms
 from anatune.adapters.metaschedule import builder
-from anatune.adapters.metaschedule_cost import cost_model
+from anatune.adapters.metaschedule.cost import cost_model
 a, b = te.placeholder((64, 64), name="A"), te.placeholder((64, 64), name="B")
 k = te.reduce_axis((0, 64), name="k")
 c = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")

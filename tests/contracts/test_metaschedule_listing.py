@@ -8,7 +8,7 @@ import pytest
 
 import anatune
 from anatune.adapters.formats import PruneRequest, writer
-from anatune.adapters.metaschedule_listing import with_decisions
+from anatune.adapters.metaschedule.listing import with_decisions
 from anatune.errors import SpaceError
 from anatune.records.foreign import read_foreign
 
@@ -28,7 +28,7 @@ import tvm
 from tvm import te
 from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
-from anatune.adapters.metaschedule_listing import with_decisions
+from anatune.adapters.metaschedule.listing import with_decisions
 
 def matmul(dtype):
     a, b = te.placeholder((64, 128), dtype, name="A"), te.placeholder((128, 96), dtype, name="B")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.adapters.metaschedule_traces import nests_of, trace_times
+from anatune.adapters.metaschedule.traces import nests_of, trace_times
 from anatune.core.hardware_files import hardware
 from anatune.errors import SpaceError
 from anatune.model.compiled_nest import INLINED, NO_PRODUCER, PARTS, CompiledNestModel

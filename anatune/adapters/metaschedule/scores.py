@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.metaschedule_traces import FunctionMeaning, nests_of, tiling_of
+from anatune.adapters.metaschedule.traces import FunctionMeaning, nests_of, tiling_of
 from anatune.codegen.tir_kernel import annotated_schedule
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule

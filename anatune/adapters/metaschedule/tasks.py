@@ -72,7 +72,7 @@ def cpu_spec(hw: str | Path | CpuSpec | GpuSpec) -> CpuSpec:
     if isinstance(spec, GpuSpec):
         raise SpaceError(
             f"metaschedule: {spec.name} is a GPU, expected a CPU: for GPUs there are cost_model and postproc of "
-            "anatune.adapters.metaschedule_cost, in MetaSchedule's own space"
+            "anatune.adapters.metaschedule.cost, in MetaSchedule's own space"
         )
     return spec
 

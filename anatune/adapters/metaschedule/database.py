@@ -1,6 +1,6 @@
 """MetaSchedule databases that hold kernels of anatune's: opening them, planning into them, applying them to a model.
 
-with target, anatune.adapters.metaschedule_database.open_database(work_dir):
+with target, anatune.adapters.metaschedule.database.open_database(work_dir):
     model = tvm.relax.transform.MetaScheduleApplyDatabase()(model)
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from anatune.adapters.metaschedule_tasks import check_target, cpu_spec, task_model, task_of
+from anatune.adapters.metaschedule.tasks import check_target, cpu_spec, task_model, task_of
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, import_tvm, last_line
 from anatune.codegen.tir_kernel import register_kernels
 from anatune.codegen.tvm_records import TVM_FILES

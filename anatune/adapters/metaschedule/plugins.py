@@ -1,42 +1,20 @@
-"""anatune inside TVM's MetaSchedule: anatune proposes kernels, MetaSchedule builds, runs and records them.
-
-::
-
-    from anatune.adapters import metaschedule
-
-    options = metaschedule.tuning_options(hw="host")
-    tvm.s_tir.meta_schedule.tune_tir(mod, target, work_dir, max_trials_global=32, **options)
-    with target, metaschedule.open_database(work_dir):
-        mod = tvm.relax.transform.MetaScheduleApplyDatabase()(mod)
-
-A function with one matrix product or convolution (in any layout, padded, with element-wise steps before and behind it)
-gets kernels of anatune's CPU template; every other function is tuned as MetaSchedule would.
-TVM is imported by the calls, not by the module.
-"""
+"""What `tune_tir` and `tune_relax` take: a space, a strategy, a builder, or all of it at once."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from anatune.adapters.metaschedule_build import build
-from anatune.adapters.metaschedule_classes import classes
-from anatune.adapters.metaschedule_database import open_database, plan_model, register_database
-from anatune.adapters.metaschedule_tasks import cpu_spec
+from anatune.adapters.metaschedule.build import build
+from anatune.adapters.metaschedule.classes import classes
+from anatune.adapters.metaschedule.cost import cost_model
+from anatune.adapters.metaschedule.tasks import cpu_spec
 from anatune.codegen.compat import import_meta_schedule
 from anatune.core.hardware import CpuSpec
 from anatune.errors import SpaceError
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
 
-__all__ = [
-    "builder",
-    "open_database",
-    "plan_model",
-    "register_database",
-    "space",
-    "strategy",
-    "tuning_options",
-]
+__all__ = ["builder", "space", "strategy", "tuning_options"]
 
 BATCH = 8
 """Candidates between two lessons: MetaSchedule's own 64 would leave a run of 64 trials without any."""
@@ -63,8 +41,6 @@ def tuning_options(
     MissingDependencyError
         TVM's MetaSchedule cannot be imported; the message has the pip command.
     """
-    from anatune.adapters.metaschedule_cost import cost_model
-
     return {
         "space": space(hw),
         "strategy": strategy(hw, name=strategy_name, seed=seed),

@@ -2,7 +2,7 @@
 
 ::
 
-    from anatune.adapters.metaschedule_cost import cost_model, postproc
+    from anatune.adapters.metaschedule import cost_model, postproc
 
     tune_tir(mod, target, work_dir, max_trials_global=64, cost_model=cost_model("host"))
     space = PostOrderApply(postprocs=[*Postproc.create("cuda"), postproc("rtx3090")], ...)
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune import api
-from anatune.adapters.metaschedule_scores import CandidateScores
+from anatune.adapters.metaschedule.scores import CandidateScores
 from anatune.codegen.compat import import_meta_schedule, import_tvm
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.errors import RecordError, SpaceError

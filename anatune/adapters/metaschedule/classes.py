@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from anatune.adapters.metaschedule_tasks import Proposals, check_target, task_model, task_of
+from anatune.adapters.metaschedule.tasks import Proposals, check_target, task_model, task_of
 from anatune.codegen.compat import import_meta_schedule, import_tvm, same_structure
 from anatune.codegen.tir_kernel import annotated_schedule
 from anatune.core.hardware import CpuSpec

@@ -1,0 +1,31 @@
+"""anatune inside TVM's MetaSchedule: anatune proposes kernels, MetaSchedule builds, runs and records them.
+
+::
+
+    from anatune.adapters import metaschedule
+
+    options = metaschedule.tuning_options(hw="host")
+    tvm.s_tir.meta_schedule.tune_tir(mod, target, work_dir, max_trials_global=32, **options)
+    with target, metaschedule.open_database(work_dir):
+        mod = tvm.relax.transform.MetaScheduleApplyDatabase()(mod)
+
+A function with one matrix product or convolution (in any layout, padded, with element-wise steps before and behind it)
+gets kernels of anatune's CPU template; every other function is tuned as MetaSchedule would. `cost_model` and `postproc`
+are for MetaSchedule's own design spaces. TVM is imported by the calls, not by the package.
+"""
+
+from anatune.adapters.metaschedule.cost import cost_model, postproc
+from anatune.adapters.metaschedule.database import open_database, plan_model, register_database
+from anatune.adapters.metaschedule.plugins import builder, space, strategy, tuning_options
+
+__all__ = [
+    "builder",
+    "cost_model",
+    "open_database",
+    "plan_model",
+    "postproc",
+    "register_database",
+    "space",
+    "strategy",
+    "tuning_options",
+]
