@@ -38,7 +38,7 @@ class PruneRequest:
 
     Attributes
     ----------
-    workload, hardware, keep, template, time_limit_s, distinct, correction
+    workload, hardware, keep, template, time_limit_s, distinct, diverse, correction
         As `anatune.prune`.
     most : int
         Schedules that are written at most.
@@ -51,6 +51,7 @@ class PruneRequest:
     template: str | None = None
     time_limit_s: float | None = None
     distinct: bool = False
+    diverse: bool = True
     correction: str | Path = "auto"
 
     @property
@@ -87,6 +88,7 @@ class PruneRequest:
             template=self.template,
             time_limit_s=self.time_limit_s,
             distinct=self.distinct,
+            diverse=self.diverse,
             correction=self.correction,
         )
         if not subset.num_legal:

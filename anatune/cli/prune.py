@@ -80,6 +80,9 @@ def prune(
     distinct: Annotated[
         bool, typer.Option("--distinct", help="One schedule of each predicted time; for a count.")
     ] = False,
+    no_diverse: Annotated[
+        bool, typer.Option("--no-diverse", help="The first of the order, also where few are kept and they are alike.")
+    ] = False,
     correction: Annotated[
         str | None,
         typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use, shipped or your own."),
@@ -105,6 +108,7 @@ def prune(
         template=template,
         time_limit_s=time_limit,
         distinct=distinct,
+        diverse=not no_diverse,
         correction="none" if plain else correction or "auto",
     )
     if form != "triton":

@@ -114,3 +114,11 @@ def test_bad_words(anatune, words, status, parts):
     assert lines[0].startswith("error: ")
     assert "gpu_" not in lines[0]  # a word that --template takes, not a schedule's own name of it
     assert all(part in lines[0] for part in parts)
+
+
+def test_few_are_chosen_or_the_first_of_the_order(anatune):
+    command = ("prune", "--hw", "rtx3090", "matmul", "64x64x64", "--keep", "20", "--for", "csv")
+    chosen, first = (anatune(*command, *more).stdout.splitlines() for more in ((), ("--no-diverse",)))
+    assert len(chosen) == len(first) == 21
+    assert chosen[:2] == first[:2]  # the head and the best one
+    assert chosen != first
