@@ -5,8 +5,9 @@
 
 The plan's first choice of each layer is compiled (NVRTC) and disassembled by nvdisasm, which the package
 nvidia-cuda-nvdisasm holds (sm_75 and later). Instructions are those of one thread and one staging step: what stands in
-the loop, inner loops as often as they run; of kernels with a single step the whole kernel. Predicated instructions count:
-they take their slots. A last row for each template and device is the geometric mean of the shares of multiply-adds.
+the loop, inner loops as often as their multiply-adds take (others once); of kernels with a single step the whole
+kernel. Predicated instructions count: they take their slots. A last row for each template and device is the geometric
+mean of the shares of multiply-adds.
 """
 
 from __future__ import annotations
