@@ -152,7 +152,7 @@ class Search:
             level = 0
             while level < len(size) - 1 and moved > size[level + 1] * threads:
                 level += 1
-            copies += moved * max(fill_s[level], 1.0 / (machine.core.copy_bytes_cycle * machine.core.clock_hz))
+            copies += moved * max(fill_s[level], 1.0 / (nest.copy_rate[x] * machine.core.clock_hz))
         return size, fill_s, copies / threads + (machine.core.start_s if parallel else 0.0)
 
     def _whole_bytes(self, packed: NDArray[np.bool_]) -> tuple[float, Floats]:

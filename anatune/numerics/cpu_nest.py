@@ -49,6 +49,8 @@ class CpuNest(NamedTuple):
     """(X,) loads for one vector of the unpacked tensor; 0: not indexed by the SIMD axis (a broadcast)."""
     copy_bytes: NDArray[np.float64]
     """(X, 2) bytes moved before or after the nest when not packed (padding) and when packed."""
+    copy_rate: NDArray[np.float64]
+    """(X,) most of them that a cycle moves."""
     simd: NDArray[np.int64]
     """SIMD axis, lanes, parallel column, whether there is a reduction."""
     padding: NDArray[np.int64]
@@ -89,7 +91,6 @@ class CpuCore(NamedTuple):
     held_share: float
     exposed_share: float
     start_s: float
-    copy_bytes_cycle: float
     register_limit: float
     """Times the registers."""
     multiply_add_limit: float

@@ -69,13 +69,13 @@ def _copies(nest: CpuNest, machine: CpuMachine, c: CpuChunk) -> None:
     """Fill PACKING_S: packing and padding copies, made once around the nest by all threads."""
     v = c.values
     last = c.size.shape[0] - 1
-    least_s = 1.0 / (machine.core.copy_bytes_cycle * machine.core.clock_hz)
     for i in range(_N):
         v[_PACKING + i] = 0.0
     for x in range(nest.copy_bytes.shape[0]):
         plain, repacked = nest.copy_bytes[x, 0], nest.copy_bytes[x, 1]
         if max(plain, repacked) == 0.0:
             continue
+        least_s = 1.0 / (nest.copy_rate[x] * machine.core.clock_hz)
         for i in range(_N):
             v[_SECONDS + i] = c.fill_s[0, i]
             v[_COPIED + i] = repacked if c.packed[x, i] > 0.0 else plain
