@@ -5,9 +5,10 @@ Everything here follows from access maps and extents, never from the operator's 
 SIMD axis
     Each axis gets a penalty, the smallest one wins (ties: the later axis). For every tensor that uses the axis:
     unit stride 0; unit stride inside a window (``x + rx``: unaligned loads) 0.5; strided by 2 or more inside the last
-    dimension 1.5; another dimension: 0 for a constant operand (packed ahead), 0.3 for the result (transposed once
-    per reduction), 1 for an operand that some spatial axis reuses (packing pays), 2 otherwise. Reduction axes
-    pay 1.5 (several accumulators and a horizontal sum); unused lanes of the last vector pay their share.
+    dimension 1.5; another dimension: 0 for a constant operand (packed ahead; where it is packed in every run, the share
+    of the run that this takes, at most 1), 0.3 for the result (transposed once per reduction), 1 for an operand that
+    some spatial axis reuses (packing pays), 2 otherwise. Reduction axes pay 1.5 (several
+    accumulators and a horizontal sum); unused lanes of the last vector pay their share.
     So: matmul j, dense convolutions f, depthwise NCHW x and NHWC g, pooling NCHW x, row sums the reduction.
 
 Constant operand
@@ -36,6 +37,10 @@ __all__ = [
     "vector_stride",
     "window_axes",
 ]
+
+
+_PACK_CYCLES = 2.0
+"""Cycles that packing an element takes. Source: `model.cpu_model.PACK_BYTES_PER_CYCLE`."""
 
 
 def simd_lanes(workload: Workload, simd_bits: int) -> int:
@@ -92,6 +97,8 @@ def _penalty(workload: Workload, name: str, lanes: int, constants: Sequence[str]
             total += 0.5 if len(access.indices[-1]) > 1 else 0.0
         elif access.tensor in constants:
             total += 0.0
+        elif access.tensor in constant_tensors(workload):
+            total += min(1.0, _PACK_CYCLES * access.num_elements * lanes / workload.num_points)
         elif access.tensor == workload.write.tensor:
             total += 0.3
         elif stride > 1:

@@ -38,8 +38,8 @@ the peak [anchors]."""
 PARALLEL_START_S = 5e-6
 """Fork and join of a thread pool, unverified."""
 COPY_BYTES_PER_CYCLE = 16.0
-"""Most bytes a copy of whole rows moves in a cycle: a careful value. Source: 25 for slivers of 64 lanes of a 4 MiB matrix on
-a Zen 4 machine; rows of padded copies are shorter."""
+"""Most bytes a copy of whole rows moves in a cycle: a careful value. Source: 25 for slivers of 64 lanes of a 4 MiB
+matrix on a Zen 4 machine; rows of padded copies are shorter."""
 PACK_BYTES_PER_CYCLE = 6.0
 """Most bytes that packing into slivers moves in a cycle: it transposes, element by element. Source: 2 cycles an element
 for slivers of 14 rows, 2.5 to 3.7 for 28: matmuls of 16 columns on a Zen 4 machine, with A packed and not."""
@@ -331,7 +331,7 @@ def _copy_bytes(access: Access, space: CpuSpace) -> tuple[float, float]:
 
 
 def _copy_rate(access: Access, simd: str) -> float:
-    """Return the most bytes that packing moves in a cycle: rows of lanes are copied whole, others element by element."""
+    """Return the most bytes that packing moves in a cycle: rows of lanes are copied whole, others by element."""
     return COPY_BYTES_PER_CYCLE if vector_stride(access, simd) == 1 else PACK_BYTES_PER_CYCLE
 
 
