@@ -12,22 +12,26 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line, parse_program
 from anatune.codegen.program import program_of
-from anatune.codegen.tir_nest import Nest, read_block
+from anatune.codegen.tir_nest import Nest, check_loops, read_block
 from anatune.core.schedule import Schedule
 from anatune.core.workload import Workload
 from anatune.errors import AnatuneError, BuildError, WorkloadError
 
-__all__ = ["ANNOTATION", "TirTask", "annotated_schedule", "register_kernels"]
+__all__ = ["ANNOTATION", "PREDICTED", "THREADS", "TirTask", "annotated_schedule", "annotation", "register_kernels"]
 
 ANNOTATION = "anatune.schedule"
 """Annotation of the root block that holds the schedule's JSON."""
 
-_THREADS = "anatune.threads"
+THREADS = "anatune.threads"
+PREDICTED = "anatune.predicted"
+"""Annotations of the root block: threads of the kernel; that nothing was measured."""
 
 _REDUCTION = 2
 _VECTOR = 64
@@ -66,6 +70,10 @@ class TirTask:
             self._inlines = False  # what feeds the nest stays a block of its own
             schedule = self._prepared()
         self._block, self._nest = schedule[1:]
+        try:
+            self._placed(import_tvm(), f"anatune.{self.digest}", None)
+        except TVM_ERRORS as error:
+            raise WorkloadError(f"TVM cannot put a kernel into {self._function}: {last_line(error)}") from None
 
     @property
     def workload(self) -> Workload:
@@ -78,7 +86,7 @@ class TirTask:
         tvm = import_tvm()
         return hashlib.sha256(f"{tvm.ir.save_json(self.module)} {self.threads}".encode()).hexdigest()[:12]
 
-    def schedule(self, schedule: Schedule, name: str = "") -> Any:
+    def schedule(self, schedule: Schedule, name: str = "", *, predicted: bool = False) -> Any:
         """Return a traced ``tvm.s_tir.Schedule`` of the function with the kernel of `schedule` in it.
 
         Parameters
@@ -87,6 +95,8 @@ class TirTask:
             From the space of `workload`.
         name : str
             Of the intrinsic, where a trace has one already.
+        predicted : bool
+            Note in the trace that its time will be a prediction.
 
         Raises
         ------
@@ -97,7 +107,10 @@ class TirTask:
         """
         tvm = import_tvm()
         try:
-            return self._written(tvm, schedule, name or f"anatune.{self.digest}.{schedule.key}")
+            key = name or f"anatune.{self.digest}.{schedule.key}"
+            kernel = self._kernel(schedule, prefix=key.replace(".", "_"))
+            notes = {ANNOTATION: schedule.to_json(), THREADS: self.threads}
+            return self._placed(tvm, key, kernel, notes | ({PREDICTED: 1} if predicted else {}))
         except TVM_ERRORS as error:
             if isinstance(error, AnatuneError):
                 raise
@@ -105,7 +118,14 @@ class TirTask:
 
     def _prepared(self) -> tuple[Any, str, Nest]:
         """Return a new schedule with everything inlined that can be, the nest's block and what it computes."""
-        tvm = import_tvm()
+        try:
+            return self._read(import_tvm())
+        except TVM_ERRORS as error:
+            if isinstance(error, AnatuneError):
+                raise
+            raise WorkloadError(f"function {self._function}: {last_line(error)}") from None
+
+    def _read(self, tvm: Any) -> tuple[Any, str, Nest]:
         schedule = tvm.s_tir.Schedule(self.module)
         function = self._function
         blocks = schedule.get_child_blocks(schedule.get_sblock("root", function))
@@ -127,20 +147,22 @@ class TirTask:
                 schedule.compute_inline(schedule.get_sblock(str(found.name_hint), function))
             except TVM_ERRORS:
                 continue  # it is read in a way that TVM cannot substitute; it stays a block
-        return schedule, name, read_block(schedule.get(schedule.get_sblock(name, function)))
+        nest = read_block(schedule.get(schedule.get_sblock(name, function)))
+        check_loops(schedule.mod, function, name)
+        return schedule, name, nest
 
-    def _written(self, tvm: Any, schedule: Schedule, key: str) -> Any:
+    def _placed(self, tvm: Any, key: str, kernel: Any, notes: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """Return the traced schedule with a program (None: an empty one) in the place of the nest."""
         sch, name, nest = self._prepared()
         root = sch.get_sblock("root", self._function)
-        sch.annotate(root, ANNOTATION, schedule.to_json())
-        sch.annotate(root, _THREADS, self.threads)
+        for note, value in notes.items():
+            sch.annotate(root, note, value)
         around = [str(sch.get(block).name_hint) for block in sch.get_child_blocks(root)]
         block = sch.get_sblock(name, self._function)
         start = sch.decompose_reduction(block, sch.get_loops(block)[0])
         total = sch.blockize(sch.get_loops(block)[0], preserve_unit_iters=False)
         begin = sch.blockize(sch.get_loops(start)[0], preserve_unit_iters=False)
         buffers = list(nest.buffers)
-        kernel = self._kernel(schedule, prefix=key.replace(".", "_"))
         _register(tvm, f"{key}.begin", sch.get(begin), buffers[-1:], None)
         _register(tvm, key, sch.get(total), buffers, kernel)
         sch.tensorize(begin, f"{key}.begin")
@@ -183,7 +205,7 @@ def annotated_schedule(trace: Any) -> Schedule | None:
     SpaceError, WorkloadError
         The annotation is damaged.
     """
-    text = _annotation(trace, ANNOTATION)
+    text = annotation(trace, ANNOTATION)
     return None if text is None else Schedule.from_json(str(text))
 
 
@@ -212,11 +234,12 @@ def register_kernels(module: Any, trace: Any) -> bool:
     names = [str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"]
     if len(names) != 2:
         raise BuildError(f"a trace of anatune's has {len(names)} tensorized blocks, expected 2; tune it again")
-    TirTask(module, int(_annotation(trace, _THREADS) or 1)).schedule(schedule, names[1])
+    TirTask(module, int(annotation(trace, THREADS) or 1)).schedule(schedule, names[1])
     return True
 
 
-def _annotation(trace: Any, key: str) -> Any:
+def annotation(trace: Any, key: str) -> Any:
+    """Return the value of an annotation in a trace, None where it is not there."""
     for instruction in trace.insts:
         if str(instruction.kind.name) == "Annotate" and [str(attr) for attr in instruction.attrs] == [key]:
             return instruction.inputs[1]

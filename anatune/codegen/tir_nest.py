@@ -15,10 +15,13 @@ from typing import Any
 from anatune.core.workload import DTYPE_BYTES, Access, Axis, Term, Workload
 from anatune.errors import WorkloadError
 
-__all__ = ["Nest", "read_block"]
+__all__ = ["Nest", "check_loops", "read_block"]
 
 _REDUCTION = 2
 """tirx.IterVar's type of a reduction; 0 is spatial."""
+
+_EXACT_CASTS = {("int8", "int16"), ("int8", "int32"), ("int16", "int32")}
+"""Casts of factors that keep every value; others are part of what is computed, and kernels have none."""
 
 Atom = tuple[int, str]
 """Place of an iterator in its block, and which part of it: "" all, "div" and "mod" where its index is divided."""
@@ -145,7 +148,12 @@ class _Reader:
         """Return a factor: a load, cast or guarded by a condition."""
         kind = type(expression).__name__
         if kind == "Cast":
-            return self.operand(expression.value)
+            found = self.operand(expression.value)
+            value = expression.value
+            steps = (str(found.buffer.dtype if type(value).__name__ == "TensorLoad" else value.ty), str(expression.ty))
+            if steps not in _EXACT_CASTS:
+                raise self.error(f"a factor is cast from {steps[0]} to {steps[1]}, expected int8 to int32 or none")
+            return found
         if kind == "TensorLoad":
             return _Operand(expression.source, [self.affine(index) for index in expression.indices], [])
         if kind in ("Call", "Select"):
@@ -188,6 +196,8 @@ def read_block(block: Any) -> Nest:
         raise reader.error("its statement is no sum, expected result += left * right")
     if block.init is None or type(block.init).__name__ != "BufferStore" or not _is_zero(block.init.value):
         raise reader.error("its sum does not start from 0")
+    if len(block.match_buffers):
+        raise reader.error("it reads parts of tensors under other names")
     left, right = store.value.a, store.value.b
     if not _is_load_of(left, store.buffer):
         left, right = right, left
@@ -196,12 +206,16 @@ def read_block(block: Any) -> Nest:
     operands = [reader.operand(right.a), reader.operand(right.b)]
     result = _Operand(store.buffer, [reader.affine(index) for index in store.indices], [])
     own = [reader.settle(reader.affine(index)) for index in left.indices]
+    begun = [reader.settle(reader.affine(index)) for index in block.init.indices]
     for operand in (*operands, result):
         operand.indices = [reader.settle(index) for index in operand.indices]
         operand.conditions = [reader.settle(index) for index in operand.conditions]
-    if own != result.indices or any(index.constant or len(index.terms) > 2 for index in own):
-        raise reader.error("it does not add to the element that it writes")
+    if own != result.indices or begun != own or not block.init.buffer.same_as(store.buffer):
+        raise reader.error("it does not add to the element that it sets to 0 and writes")
+    _check_result(reader, own)
     buffers = [operand.buffer for operand in (*operands, result)]
+    for buffer in buffers:
+        _check_buffer(reader, buffer)
     if any(a.same_as(b) for place, a in enumerate(buffers) for b in buffers[:place]):
         raise reader.error("a tensor is used twice, expected two operands and a result")
     for operand in operands:
@@ -226,8 +240,8 @@ def _nest(reader: _Reader, operands: list[_Operand], result: _Operand) -> Nest:
     for tensor, operand in zip(tensors, (*operands, result), strict=True):
         shape = [_integer(extent) for extent in operand.buffer.shape]
         dtype = str(operand.buffer.dtype)
-        if None in shape or dtype not in DTYPE_BYTES:
-            raise reader.error(f"{tensor} is {dtype} of shape {list(operand.buffer.shape)}, expected constant extents")
+        if dtype not in DTYPE_BYTES:
+            raise reader.error(f"{tensor} is {dtype}, expected one of {', '.join(DTYPE_BYTES)}")
         indices = tuple(
             tuple(Term(names[atom], coefficient) for atom, coefficient in sorted(index.terms.items()))
             for index in operand.indices
@@ -249,6 +263,56 @@ def _nest(reader: _Reader, operands: list[_Operand], result: _Operand) -> Nest:
         flop_per_point=2,
     )
     return Nest(workload, tuple(operand.buffer for operand in (*operands, result)))
+
+
+def check_loops(module: Any, function: str, block: str) -> None:
+    """Raise unless a block runs once for each of its iterations: in plain loops, bound one to one, without a condition.
+
+    Raises
+    ------
+    WorkloadError
+        It lies under a condition, its loops do not cover it, or an iterator is bound to more than a loop.
+    """
+    realize, loops = _find(module[function].body.block.body, block, [])
+    if realize is None:
+        raise WorkloadError(f"block {block}: it lies under a condition or inside another block, expected plain loops")
+    if not _is_one(realize.predicate):
+        raise WorkloadError(f"block {block}: it runs where {realize.predicate} only, expected no condition")
+    free = list(loops)
+    for item, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+        extent = _integer(item.dom.extent)
+        if extent == 1 and _is_zero(value):
+            continue
+        loop = next((loop for loop in free if loop.loop_var.same_as(value)), None)
+        if loop is None or _integer(loop.min) != 0 or _integer(loop.extent) != extent:
+            raise WorkloadError(f"block {block}: iterator {item.var} is bound to {value}, expected a loop of its own")
+        free.remove(loop)
+    if any(_integer(loop.extent) != 1 for loop in free):
+        raise WorkloadError(f"block {block}: a loop around it belongs to no iterator")
+
+
+def _find(node: Any, block: str, loops: list[Any]) -> tuple[Any, list[Any]]:
+    """Return the realization of a block under plain loops and those loops; (None, ...) where there is none."""
+    kind = type(node).__name__
+    if kind == "For":
+        return _find(node.body, block, [*loops, node])
+    if kind == "SeqStmt":
+        found = (_find(part, block, loops) for part in node.seq)
+        return next((pair for pair in found if pair[0] is not None), (None, []))
+    if kind == "SBlockRealize" and str(node.block.name_hint) == block:
+        return node, loops
+    return None, []
+
+
+def _check_result(reader: _Reader, indices: Sequence[_Affine]) -> None:
+    """Raise unless every iteration of the spatial iterators writes an element of its own."""
+    seen: set[Atom] = set()
+    for index in indices:
+        terms = sorted((coefficient, reader.extent(atom)) for atom, coefficient in index.terms.items())
+        mixed = len(terms) > 2 or (len(terms) == 2 and terms[0][0] * terms[0][1] > terms[1][0])
+        if index.constant or mixed or seen & set(index.terms):
+            raise reader.error("two iterations may write the same element, or the result begins elsewhere")
+        seen |= set(index.terms)
 
 
 def _slides(reader: _Reader, operand: _Operand) -> bool:
@@ -307,6 +371,14 @@ def _check_padding(reader: _Reader, operand: _Operand) -> None:
         raise reader.error("an index leaves its tensor and no condition guards it")
 
 
+def _check_buffer(reader: _Reader, buffer: Any) -> None:
+    """Raise unless a tensor lies in memory as kernels expect it: whole, rows without gaps, extents known."""
+    if any(_integer(extent) is None for extent in buffer.shape):
+        raise reader.error(f"{buffer.name} is of shape {list(buffer.shape)}, expected constant extents")
+    if len(buffer.strides) or not _is_zero(buffer.elem_offset) or buffer.scope() != "global":
+        raise reader.error(f"{buffer.name} has strides, an offset or a scope of its own, expected a plain tensor")
+
+
 def _always(reader: _Reader, condition: _Affine) -> bool:
     least = condition.constant + sum(min(0, c * (reader.extent(a) - 1)) for a, c in condition.terms.items())
     return least >= 0
@@ -320,7 +392,13 @@ def _integer(expression: Any) -> int | None:
 
 
 def _is_zero(expression: Any) -> bool:
+    if isinstance(expression, int):
+        return expression == 0
     return type(expression).__name__ in ("FloatImm", "IntImm") and float(expression.value) == 0.0
+
+
+def _is_one(expression: Any) -> bool:
+    return expression is True or (type(expression).__name__ == "IntImm" and int(expression.value) == 1)
 
 
 def _is_load_of(expression: Any, buffer: Any) -> bool:

@@ -41,8 +41,14 @@ class Residuals:
     def __len__(self) -> int:
         return len(self._values)
 
+    def _forget_others(self, features: Floats) -> None:
+        """Drop what was saved with features of another version."""
+        if self._rows and len(self._rows[0]) != features.shape[1]:
+            self._rows, self._values, self._fitted = [], [], None
+
     def observe(self, features: Floats, residuals: Sequence[float] | Floats) -> None:
         """Take in observations: features (num, num_features), log(measured / predicted) of each."""
+        self._forget_others(features)
         self._rows += np.asarray(features, dtype=np.float64).tolist()
         self._values += [float(value) for value in residuals]
         self._rows, self._values = self._rows[-_MOST:], self._values[-_MOST:]
@@ -50,6 +56,7 @@ class Residuals:
 
     def predict(self, features: Floats) -> Floats:
         """Return the expected residuals of points, (num_points,), zeros before anything is known."""
+        self._forget_others(features)
         if len(self._values) < _FEWEST:
             return np.full(len(features), float(np.median(self._values)) if self._values else 0.0)
         if self._fitted is None:

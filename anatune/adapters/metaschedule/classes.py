@@ -7,7 +7,7 @@ from typing import Any
 
 from anatune.adapters.metaschedule.tasks import Proposals, check_target, task_model, task_of
 from anatune.codegen.compat import import_meta_schedule, import_tvm, same_structure
-from anatune.codegen.tir_kernel import annotated_schedule
+from anatune.codegen.tir_kernel import PREDICTED, THREADS, annotated_schedule, annotation
 from anatune.core.hardware import CpuSpec
 from anatune.errors import WorkloadError
 
@@ -55,7 +55,7 @@ def classes() -> tuple[type, type]:
             try:
                 task = task_of(mod, self.context.target)
             except WorkloadError:
-                return [tvm.s_tir.Schedule(mod)]  # the strategy generates MetaSchedule's own
+                return list(own_context(self.context).generate_design_space())
             check_target(self.context.target, self.hardware)
             model = task_model(task, self.hardware)
             points = model.rank(self.designs).points
@@ -98,7 +98,9 @@ def classes() -> tuple[type, type]:
             self.proposals.left, self.proposals.per_call = int(max_trials), int(num_trials_per_iter)
             for record in database.get_all_tuning_records() if database is not None else ():
                 schedule = annotated_schedule(record.trace)
-                if schedule is not None and same_structure(record.workload.mod, module):
+                if schedule is None or not same_structure(record.workload.mod, module):
+                    continue
+                if annotation(record.trace, PREDICTED) is None and annotation(record.trace, THREADS) == task.threads:
                     self.proposals.remember(schedule, [float(seconds) for seconds in record.run_secs or []])
 
         def post_tuning(self) -> None:

@@ -15,7 +15,7 @@ from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, import_tvm,
 from anatune.codegen.tir_kernel import register_kernels
 from anatune.codegen.tvm_records import TVM_FILES
 from anatune.core.hardware import CpuSpec
-from anatune.errors import AnatuneError, RecordError, WorkloadError
+from anatune.errors import AnatuneError, BuildError, RecordError, SpaceError, WorkloadError
 
 __all__ = ["open_database", "plan_model", "register_database"]
 
@@ -76,7 +76,7 @@ def plan_model(
 ) -> Any:
     """Write the first choice of the model for every function of a module into a database; nothing is measured.
 
-    The times of its records are predictions, so measure before you compare them with others.
+    The times of its records are predictions: give the plan a folder of its own, TVM takes the smallest time it finds.
 
     Parameters
     ----------
@@ -112,8 +112,10 @@ def plan_model(
             task = task_of(alone, target)
             model = task_model(task, hardware)
             ranking = model.rank(1)
-            traced = task.schedule(model.space.schedule_of(ranking.points[0]))
-        except WorkloadError as error:
+            if not len(ranking.points):
+                raise WorkloadError(f"no schedule of {task.workload.describe()} is legal on {hardware.name}")
+            traced = task.schedule(model.space.schedule_of(ranking.points[0]), predicted=True)
+        except (WorkloadError, BuildError, SpaceError) as error:
             if on_skip is not None:
                 on_skip(f"{name.name_hint}: {error}")
             continue

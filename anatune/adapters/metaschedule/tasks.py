@@ -117,7 +117,7 @@ class Proposals:
 
     def remember(self, schedule: Schedule, times_s: list[float]) -> None:
         """Take in a trial of an earlier run."""
-        if schedule.workload == self.task.workload:
+        if schedule.workload == self.task.workload and schedule.hardware == self.model.hardware:
             self._tell(schedule, _measured(times_s))
 
     def _tell(self, schedule: Schedule, measurement: Measurement) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.codegen.compat import target_of
+from anatune.codegen.compat import parse_program, target_of
 from anatune.codegen.tir_kernel import TirTask, annotated_schedule, register_kernels
 from anatune.errors import BuildError, WorkloadError
 from anatune.model.cpu_model import CpuModel
@@ -181,13 +181,74 @@ def _wrongly_padded():
         (_twice(), "used twice"),
         (_reversed(), "backwards"),
         (_wrongly_padded(), "no bound"),
-        (cast("float16", "float32"), "kept as float32"),
-        (cast("uint8", "int32"), "A is uint8"),
+        (cast("float16", "float32"), "cast from float16 to float32"),
+        (cast("uint8", "int32"), "cast from uint8"),
     ],
 )
 def test_what_is_not_understood_says_why(function, words):
     with pytest.raises(WorkloadError, match=words):
         TirTask(function)
+
+
+NEST = """
+@T.prim_func(s_tir=True)
+def main(X: T.Buffer((32, 32), "float32"), W: T.Buffer((32, 32), "float32"), Z: T.Buffer((32, 32), "float32")):
+    T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+    for i, j, k in T.grid(LOOPS):
+        with T.sblock("Z"):
+            vi = T.axis.spatial(32, I)
+            vj = T.axis.spatial(32, j)
+            vk = T.axis.reduce(32, k)
+            WHERE
+            T.reads(X[vi, vk], W[vk, vj])
+            T.writes(Z[vi, vj])
+            with T.init():
+                Z[INIT] = T.float32(0)
+            Z[vi, vj] = Z[vi, vj] + X[vi, vk] * W[vk, vj]
+"""
+
+
+def nest(loops="32, 32, 32", i="i", where="pass", init="vi, vj"):
+    text = NEST.replace("LOOPS", loops).replace("INIT", init).replace(" I)", f" {i})")
+    text = text.replace("            WHERE\n", "" if where == "pass" else f"            {where}\n")
+    return tvm.IRModule({"main": parse_program(text, "")})
+
+
+def test_a_nest_as_it_should_be_is_understood():
+    assert TirTask(nest()).workload.reads == anatune.matmul(32, 32, 32).reads
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (nest(loops="16, 32, 32"), "expected a loop of its own"),
+        (nest(loops="16, 32, 32", i="i + 8"), "expected a loop of its own"),
+        (nest(loops="32, 32, 16"), "expected a loop of its own"),
+        (nest(where="T.where(k < 20)"), "expected no condition"),
+        (nest(init="vj, vi"), "sets to 0"),
+    ],
+)
+def test_loops_that_do_not_cover_a_block_are_refused(function, words):
+    with pytest.raises(WorkloadError, match=words):
+        TirTask(function)
+
+
+def test_a_rounding_step_before_the_nest_stays_a_step():
+    x, w = te.placeholder((16, 24), name="X"), te.placeholder((24, 32), name="W")
+    rounded = te.compute((16, 24), lambda i, j: (x[i, j] * 9).astype("int8"), name="Q")
+    again = te.compute((16, 24), lambda i, j: rounded[i, j].astype("float32"), name="D")
+    r = te.reduce_axis((0, 24), name="r")
+    function = module(x, w, te.compute((16, 32), lambda i, j: te.sum(again[i, r] * w[r, j], axis=r), name="Z"))
+    schedule = CpuModel(TirTask(function).workload, HOST, constants=()).space.sample(1, seed=0)[0]
+    found = run(TirTask(function).schedule(schedule).mod, arrays_of(function))
+    np.testing.assert_allclose(found, run(function, arrays_of(function)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_nest_that_cannot_be_replaced_says_so():
+    a, b = te.placeholder((48,), name="X"), te.placeholder((48,), name="W")
+    r = te.reduce_axis((0, 48), name="r")
+    with pytest.raises(WorkloadError, match="TVM cannot put a kernel"):
+        TirTask(module(a, b, te.compute((), lambda: te.sum(a[r] * b[r], axis=r), name="Z")))
 
 
 def test_int8_is_summed_in_int32():
