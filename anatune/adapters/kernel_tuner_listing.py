@@ -88,16 +88,24 @@ def parameter_names(workload: Workload) -> dict[str, str | int]:
     names: dict[str, str | int] = {}
     extents = workload.extents
     long = [axis for axis in reversed(workload.output_axes) if extents[axis] > 1]
-    words = dict(zip(long, _DIMENSIONS, strict=False)) | {axis: f"of_{axis}" for axis in long[len(_DIMENSIONS) :]}
+    far = _far_axes(workload)
+    words = dict(zip(long, _DIMENSIONS, strict=False)) | {axis: f"of_{axis}" for axis in far}
     for axis in workload.spatial_axes:
         word = words.get(axis.name)
         for role, prefix in (("threads", "block_size"), ("work", "tile_size"), ("inner", "tile_inner")):
-            names[f"{role}_{axis.name}"] = f"{prefix}_{word}" if word else 1
+            names[f"{role}_{axis.name}"] = (
+                1 if not word or (role == "threads" and axis.name in far) else f"{prefix}_{word}"
+            )
     for axis in workload.reduction_axes:
         names[f"block_{axis.name}"] = f"steps_{axis.name}" if axis.extent > 1 else 1
     for access in workload.reads if workload.reduction_axes else ():
         names[f"vector_{access.tensor}"] = f"vector_{access.tensor}"
     return names
+
+
+def _far_axes(workload: Workload) -> list[str]:
+    """Return the axes of the result beyond the third: blocks have three dimensions, so they get no threads."""
+    return [axis for axis in reversed(workload.output_axes) if workload.extents[axis] > 1][len(_DIMENSIONS) :]
 
 
 def membership(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
@@ -173,6 +181,7 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
 def _expressible(points: NDArray[np.int64], space: GpuSpace) -> NDArray[np.int64]:
     """Return the points that configurations stand for."""
     fixed = {"unroll": UNROLL} | {name: 1 for name in space.columns if name.endswith((".reg_outer", ".k2"))}
+    fixed |= {f"{axis}.thread": 1 for axis in _far_axes(space.workload)}
     same = [points[:, at] == fixed[name] for at, name in enumerate(space.columns) if name in fixed]
     return points[np.logical_and.reduce(same)]
 

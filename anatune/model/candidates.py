@@ -56,6 +56,7 @@ class CandidateSubset(Subset):
         for candidate in self.candidates:
             if not isinstance(candidate, Schedule):
                 raise SpaceError(f"candidates: got {candidate!r:.60}, expected a Schedule")
+        self.candidates = list(dict.fromkeys(self.candidates))
         self._predictions = self._predict(self.candidates)
         legal = [place for place, prediction in enumerate(self._predictions) if prediction.legal]
         self._sorted = sorted(legal, key=lambda place: self._predictions[place].time_s)

@@ -198,7 +198,7 @@ class ChosenOrder:
         analytical = model.model if isinstance(model, CorrectedModel) else model
         drawn = np.unique(model.space.sample_points(_DRAWN, 0), axis=0)
         fastest = np.argsort(analytical.times(drawn)[0], kind="stable")[: max(POOL, POOL_SHARE * count)]
-        parts = [plain.first(SHORTLIST), drawn[fastest]]
+        parts = [plain.first(max(SHORTLIST, count) if distinct else SHORTLIST), drawn[fastest]]
         pool = np.unique(np.concatenate(parts), axis=0)
         if len(pool) < POOL_SHARE * count and not distinct:  # a small space: ties, too
             parts.append(PlainOrder(analytical).first(POOL_SHARE * count))
