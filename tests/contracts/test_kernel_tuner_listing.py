@@ -144,3 +144,11 @@ def test_membership_is_python():
     for row in rows:
         assert all(eval(text, dict(zip("abcdefg", row, strict=True))) for text in texts)
     assert not eval(texts[-1], dict.fromkeys("abcdefg", 7))
+
+
+def test_a_fourth_dimension_has_no_threads():
+    tree = listing(anatune.conv2d(8, 16, 14, 14, 32, 3, 3, padding=1), keep=30)
+    blocks = [name for name in tree["tune_params"] if name.startswith("block_size")]
+    assert sorted(blocks) == ["block_size_x", "block_size_y", "block_size_z"]
+    assert tree["names"]["threads_n"] == 1
+    assert len(tree["configurations"]) == 30

@@ -207,3 +207,15 @@ def common(workload, hardware, schedules):
     model = anatune.api.model(workload, hardware)
     quantities = error_quantities(model, np.array([model.space.point_of(schedule) for schedule in schedules]))
     return common_error(quantities, quantities).mean()
+
+
+def test_distinct_keeps_as_many_as_it_says(rtx3090):
+    subset = anatune.prune(anatune.matmul(16, 16, 8), rtx3090, keep=200, distinct=True)
+    assert len(list(subset)) == subset.num_kept == 200
+
+
+def test_a_candidate_counts_once(small, rtx3090):
+    given = anatune.space(small, rtx3090).sample(20, seed=0)
+    twice = anatune.prune(small, rtx3090, keep=8, candidates=given * 2)
+    assert list(twice) == list(anatune.prune(small, rtx3090, keep=8, candidates=given))
+    assert len(set(twice)) == 8
