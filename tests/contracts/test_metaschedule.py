@@ -84,8 +84,8 @@ def test_a_run_proposes_learns_records_goes_on_and_is_applied(meta_schedule, tmp
     path.write_text(path.read_text().replace('\\"operator\\"', '\\"operetta\\"'))
     lines = []
     metaschedule.open_database(tmp_path, lines.append)
-    assert len(lines) == 5
-    assert all("tuning record" in line for line in lines)
+    assert len(lines) == 1
+    assert "tuning record" in lines[0]
     path.write_text("[1, 2")
     with pytest.raises(RecordError, match="TVM cannot read"):
         metaschedule.open_database(tmp_path)

@@ -28,7 +28,7 @@ def open_database(folder: str | Path, on_skip: Callable[[str], None] | None = No
     folder : str or Path
         The ``work_dir`` of ``tune_tir`` and ``tune_relax``.
     on_skip : callable, optional
-        Called with a line for each record whose kernel cannot be made (any more).
+        Called with a line for each function whose fastest kernel cannot be made (any more).
 
     Raises
     ------
@@ -53,17 +53,23 @@ def open_database(folder: str | Path, on_skip: Callable[[str], None] | None = No
 
 
 def register_database(database: Any, on_skip: Callable[[str], None] | None = None) -> int:
-    """Make anatune's kernels in a database known to TVM; return their number.
+    """Make anatune's kernels in a database known to TVM: the fastest of each function, which TVM applies.
 
     A process that has tuned knows them already.
+
+    Returns
+    -------
+    int
+        Kernels, at most one a function.
     """
     found = 0
-    for number, record in enumerate(database.get_all_tuning_records()):
-        try:
-            found += register_kernels(record.workload.mod, record.trace)
-        except AnatuneError as error:
-            if on_skip is not None:
-                on_skip(f"tuning record {number} is left out: {error}")
+    for workload in {record.workload: None for record in database.get_all_tuning_records()}:
+        for record in database.get_top_k(workload, 1):
+            try:
+                found += register_kernels(workload.mod, record.trace)
+            except AnatuneError as error:
+                if on_skip is not None:
+                    on_skip(f"a tuning record cannot be applied: {error}; tune its function again")
     return found
 
 
