@@ -30,8 +30,9 @@ ANNOTATION = "anatune.schedule"
 """Annotation of the root block that holds the schedule's JSON."""
 
 THREADS = "anatune.threads"
+"""Annotation of the root block: threads of the kernel."""
 PREDICTED = "anatune.predicted"
-"""Annotations of the root block: threads of the kernel; that nothing was measured."""
+"""Annotation of the root block of a kernel that was not measured."""
 
 _REDUCTION = 2
 _VECTOR = 64
@@ -65,11 +66,10 @@ class TirTask:
         self._function = names[0]
         self._inlines = True
         try:
-            schedule = self._prepared()
+            self._nest = self._prepared()[2]
         except WorkloadError:
             self._inlines = False  # what feeds the nest stays a block of its own
-            schedule = self._prepared()
-        self._block, self._nest = schedule[1:]
+            self._nest = self._prepared()[2]
         try:
             self._placed(import_tvm(), f"anatune.{self.digest}", None)
         except TVM_ERRORS as error:

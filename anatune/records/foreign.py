@@ -24,10 +24,19 @@ from anatune.core.workload import Workload
 from anatune.errors import RecordError, WorkloadError
 from anatune.records.traces import GPU_TILING, UnfitError, match_axes, read_trace
 
-__all__ = ["FORMATS", "Foreign", "ForeignTrial", "KernelTunerLog", "format_of", "read_foreign", "read_kernel_tuner"]
+__all__ = [
+    "FORMATS",
+    "SENTINEL_S",
+    "Foreign",
+    "ForeignTrial",
+    "KernelTunerLog",
+    "format_of",
+    "read_foreign",
+    "read_kernel_tuner",
+]
 
 FORMATS = ("autotvm", "ansor", "metaschedule", "kernel_tuner")
-_SENTINEL_S = 1e9
+SENTINEL_S = 1e9
 """Times from here on stand for failures. Source: TVM's MAX_FLOAT (1e10), 1e20 of Kernel Tuner's old caches."""
 _TVM_OUTCOMES = {
     1: Outcome.INVALID, 2: Outcome.BUILD_ERROR, 3: Outcome.BUILD_ERROR, 4: Outcome.RUN_ERROR, 5: Outcome.WRONG_RESULT,
@@ -204,7 +213,7 @@ def _entries(text: str, kind: str, path: Path) -> Iterator[Any]:
 def _measurement(times_s: Sequence[Any], outcome: Outcome | None) -> Measurement:
     """Return a measurement; sentinel times are failures."""
     times = tuple(float(time) for time in times_s if isinstance(time, int | float))
-    if outcome is None and times and all(0.0 < time < _SENTINEL_S and math.isfinite(time) for time in times):
+    if outcome is None and times and all(0.0 < time < SENTINEL_S and math.isfinite(time) for time in times):
         return Measurement(Outcome.OK, times_s=times)
     return Measurement(outcome or Outcome.RUN_ERROR, "recorded as failed")
 

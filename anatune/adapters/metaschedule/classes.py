@@ -91,7 +91,7 @@ def classes() -> tuple[type, type]:
                 task = task_of(module, self.context.target)
             except WorkloadError:
                 self.inner = own_context(self.context)
-                self.inner.pre_tuning(max_trials, num_trials_per_iter, None, database, cost_model)
+                self.inner.pre_tuning(max_trials, num_trials_per_iter, list(design_spaces), database, cost_model)
                 return
             check_target(self.context.target, self.hardware)
             self.proposals = Proposals(task, self.hardware, self.settings, self.batch)

@@ -28,6 +28,7 @@ from anatune.adapters.metaschedule.scores import CandidateScores
 from anatune.codegen.compat import import_meta_schedule, import_tvm
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.errors import RecordError, SpaceError
+from anatune.records.foreign import SENTINEL_S
 from anatune.records.traces import Tiling, UnfitError
 from anatune.search.residuals import Residuals
 
@@ -42,8 +43,6 @@ REGISTERS_RULE = "registers_per_thread"
 AUTO = "auto"
 NEUTRAL = 0.1
 """Score of a candidate that is not understood while none was: a tenth of the peak."""
-_FAILED_S = 1e9
-"""Times from here on stand for failures. Source: TVM's MAX_FLOAT (1e10)."""
 _COLUMNS = {
     "threads_per_block": "threads_per_block",
     "shared_bytes_per_block": "shared_bytes_per_block",
@@ -291,7 +290,7 @@ def _seconds(result: Any) -> float | None:
         return None
     times = [float(seconds) for seconds in result.run_secs]
     mean = sum(times) / len(times)
-    return mean if 0.0 < mean < _FAILED_S else None
+    return mean if 0.0 < mean < SENTINEL_S else None
 
 
 def _hash(module: Any) -> str:

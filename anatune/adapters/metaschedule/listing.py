@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from anatune.adapters.formats import PruneRequest
+from anatune.adapters.metaschedule.traces import recorded_trace
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
@@ -124,7 +125,7 @@ def with_decisions(trace: Any, entry: Mapping[str, Any] | str) -> list[Any]:
     SpaceError
         The trace tiles something else, in another way, or lacks a decision.
     """
-    instructions, decisions = _plain(trace.as_json()) if hasattr(trace, "as_json") else trace
+    instructions, decisions = recorded_trace(trace) if hasattr(trace, "as_json") else trace
     given = msgspec.json.decode(entry) if isinstance(entry, str | bytes) else entry
     decided = {int(at): value for at, value in decisions}
     if any(key == "software_pipeline_stage" for _, key, _ in _annotations(instructions)):
@@ -187,15 +188,6 @@ def _chosen(instructions: Sequence[Any], variable: Any, wanted: int) -> dict[int
                 raise SpaceError(f"metaschedule: {wanted} is none of the trace's choices {candidates}")
             return {at: candidates.index(wanted)}
     return {}
-
-
-def _plain(value: Any) -> Any:
-    """Return TVM's lists, strings and numbers as Python's."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    return _plain(value.value) if hasattr(value, "value") else [_plain(one) for one in value]
 
 
 def _unquoted(value: Any) -> Any:

@@ -13,13 +13,12 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.errors import AnatuneError, SpaceError, WorkloadError
 from anatune.model.cpu_model import CpuModel
+from anatune.records.foreign import SENTINEL_S
 from anatune.search.base import Strategy, make_strategy
 from anatune.tuning.machine import choose_threads, with_threads
 
 __all__ = ["Proposals", "check_target", "cpu_spec", "task_model", "task_of"]
 
-_FAILED_S = 1e9
-"""Times from here on stand for failures. Source: TVM's MAX_FLOAT (1e10)."""
 _MOST_FAILURES = 100
 """Kernels in a row that cannot be put into the function, after which the search ends."""
 
@@ -125,7 +124,7 @@ class Proposals:
 
 
 def _measured(times_s: list[float]) -> Measurement:
-    if not times_s or max(times_s) >= _FAILED_S:
+    if not times_s or max(times_s) >= SENTINEL_S:
         return Measurement(Outcome.RUN_ERROR, message="MetaSchedule recorded a failure")
     return Measurement(Outcome.OK, times_s=tuple(times_s))
 

@@ -167,15 +167,16 @@ def _depth(tiling: Tiling, workload: Workload, depth: int) -> int:
 
 def recorded_trace(trace: Any) -> Any:
     """Return a trace as plain lists, as MetaSchedule's databases hold it: ``[instructions, decisions]``."""
+    return _plain(trace.as_json())
 
-    def plain(value: Any) -> Any:
-        if value is None or isinstance(value, bool | int | float):
-            return value
-        if isinstance(value, str):
-            return str(value)
-        return plain(value.value) if hasattr(value, "value") else [plain(one) for one in value]
 
-    return plain(trace.as_json())
+def _plain(value: Any) -> Any:
+    """Return TVM's lists, strings and numbers as Python's."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    return _plain(value.value) if hasattr(value, "value") else [_plain(one) for one in value]
 
 
 def trace_times(workload: Workload, hardware: CpuSpec, traces: Sequence[Any], threads: int = 1) -> list[float]:
