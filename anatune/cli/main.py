@@ -7,9 +7,11 @@ need them.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -17,7 +19,7 @@ import typer
 from anatune import __version__
 from anatune.cli.export import export
 from anatune.cli.hardware import app as hardware_app
-from anatune.cli.output import UsageError
+from anatune.cli.output import UsageError, note
 from anatune.cli.plan import plan
 from anatune.cli.prune import prune
 from anatune.cli.records import app as records_app
@@ -68,7 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command = typer.main.get_command(app)
     try:
-        with command.make_context("anatune", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with (
+            _notes(),
+            command.make_context("anatune", list(sys.argv[1:] if arguments is None else arguments)) as context,
+        ):
             command.invoke(context)
         sys.stdout.flush()
         return 0
@@ -94,6 +99,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run() -> None:
     """Run the command line and exit; the ``anatune`` script calls this."""
     sys.exit(main())
+
+
+class _Notes(logging.Handler):
+    """Writes what the library logs as one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        note(f"note: {record.getMessage()}")
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Show what the library logs while a command runs."""
+    log, handler = logging.getLogger("anatune"), _Notes(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def _usage_text(error: Exception) -> str:

@@ -174,6 +174,9 @@ def note_first_compilation(hardware: GpuSpec | CpuSpec, template: str | None = N
     if _jit.has_cached_code(of_gpu if isinstance(hardware, GpuSpec) else "cpu_"):
         return
     folder = _jit.cache_folder()
+    if folder is None:
+        note("note: compiling the model (10 to 30 s) in every run: there is no home folder; set NUMBA_CACHE_DIR")
+        return
     existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
     if os.access(existing, os.W_OK):
         note(f"note: compiling the model once (10 to 30 s), kept in {folder}; later runs start in about a second")

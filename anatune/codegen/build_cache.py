@@ -17,6 +17,7 @@ import msgspec
 
 from anatune.codegen.cuda_kernel import CudaKernel
 from anatune.codegen.nvrtc import FLAGS, Cubin, compile_cuda, compiler_version
+from anatune.resources import user_cache_folder
 
 __all__ = ["BuildCache", "cache_key", "compile_kernel", "default_folder"]
 
@@ -31,12 +32,9 @@ _FORMAT = "1"
 
 
 def default_folder() -> Path | None:
-    """Return the user's folder for cubins, ``$XDG_CACHE_HOME`` or ``~/.cache``; None if there is no home."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "anatune" / "cubins"
-    except RuntimeError:
-        return None
+    """Return the user's folder for cubins; None if there is no home."""
+    folder = user_cache_folder()
+    return None if folder is None else folder / "cubins"
 
 
 def cache_key(source: str, arch: str, name: str) -> str:

@@ -16,6 +16,9 @@ from typing import Any, TypeVar
 import numba
 from numba.core import config
 
+from anatune.numerics._code_cache import keep_code
+from anatune.resources import user_cache_folder
+
 __all__ = ["cache_folder", "has_cached_code", "jit", "jit_helper", "jit_inline", "jit_sequence"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -33,13 +36,13 @@ def _digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def cache_folder() -> Path:
-    """Return the folder of compiled code for the present sources (it need not exist yet).
+def cache_folder() -> Path | None:
+    """Return the folder of compiled code for the present sources (it need not exist yet); None if there is no home.
 
     NUMBA_CACHE_DIR, which numba reads into its configuration, is respected as the base.
     """
-    base = Path(_settings.CACHE_DIR) if _settings.CACHE_DIR else Path.home() / ".cache" / "anatune"
-    return base / f"numerics-{_digest()}"
+    base = Path(_settings.CACHE_DIR) if _settings.CACHE_DIR else user_cache_folder()
+    return None if base is None else base / f"numerics-{_digest()}"
 
 
 _FOLDER = cache_folder()
@@ -47,20 +50,15 @@ _FOLDER = cache_folder()
 
 def has_cached_code(function: str) -> bool:
     """Whether an earlier process left compiled code of the function called `function` (part of the file name)."""
-    return any(_FOLDER.rglob(f"*{function}*.nbi"))
+    return _FOLDER is not None and any(_FOLDER.rglob(f"*{function}*.nbi"))
 
 
 def jit(function: _Function) -> _Function:
     """Compile `function` lazily, cached on disk: for the batch functions that Python calls."""
-    before = _settings.CACHE_DIR
-    try:
-        _settings.CACHE_DIR = str(_FOLDER)
-        try:
-            return _njit(cache=True)(function)  # type: ignore[no-any-return]
-        except RuntimeError:  # no place to write to: compile in every process rather than fail
-            return _njit()(function)  # type: ignore[no-any-return]
-    finally:
-        _settings.CACHE_DIR = before
+    compiled = _njit()(function)
+    if _FOLDER is not None and not _settings.DISABLE_JIT:
+        keep_code(compiled, function, _FOLDER)
+    return compiled  # type: ignore[no-any-return]
 
 
 def jit_helper(function: _Function) -> _Function:

@@ -1,0 +1,133 @@
+"""Compiled code on disk: whatever is wrong with it, it is made again, and a line says so.
+
+numba trusts its files: a truncated index is an EOFError in every command, damaged machine code is run. Here every file
+ends with a digest of what is before it; what does not match is thrown away and compiled again. Where nothing can be
+written, what lies there is still read, and the rest is compiled in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numba.core import caching
+
+__all__ = ["keep_code"]
+
+_log = logging.getLogger(__name__)
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def keep_code(dispatcher: Any, function: Callable[..., Any], folder: Path) -> None:
+    """Let a compiled function of numba's keep its code in a folder.
+
+    Parameters
+    ----------
+    dispatcher
+        What ``numba.njit`` returned.
+    function : callable
+        What was given to it.
+    folder : Path
+        Made when something is written; named after all that the code depends on.
+    """
+    dispatcher._cache = _CodeCache(function, folder)
+
+
+@cache
+def _say_once(text: str, folder: str) -> None:
+    _log.warning(text, folder)
+
+
+def _say_damaged(path: str) -> None:
+    _say_once("compiled code in %s was damaged; it is made again (10 to 30 s)", os.path.dirname(path))
+
+
+class _Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):  # type: ignore[misc]
+    """The folder, whether it can be written or not; numba's own locators go elsewhere where it cannot."""
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self._py_file, self._lineno, self._folder = (
+            function.__code__.co_filename,
+            function.__code__.co_firstlineno,
+            folder,
+        )
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._folder.name  # a digest of all sources
+
+
+class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    """What is kept of a compiled function, and under which name."""
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self._lineno = function.__code__.co_firstlineno
+        self._locator = _Locator(function, folder)
+        name = f"{Path(function.__code__.co_filename).stem}.{function.__qualname__}"
+        self._filename_base = self.get_filename_base(name, "")
+
+
+class _CodeFile(caching.IndexDataCacheFile):  # type: ignore[misc]
+    """numba's index and data files with a digest at their ends (pickle ignores what follows its value)."""
+
+    def _load_index(self) -> dict[Any, str]:
+        return dict(super()._load_index()) if _is_whole(self._index_path) else {}
+
+    def _load_data(self, name: str) -> Any:
+        path = self._data_path(name)
+        if not _is_whole(path):
+            raise OSError(f"{path} is not there as it was written")  # which `load` takes for a missing file
+        return super()._load_data(name)
+
+    @contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[Any]:
+        with super()._open_for_write(filepath) as stream:
+            yield stream
+            stream.flush()
+            stream.write(hashlib.sha256(Path(stream.name).read_bytes()).digest())
+
+
+def _is_whole(path: str) -> bool:
+    """Whether a file is there as it was written; one that is not is removed."""
+    try:
+        content = Path(path).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        content = b""
+    payload, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    if hashlib.sha256(payload).digest() == digest:
+        return True
+    _say_damaged(path)
+    with suppress(OSError):
+        os.unlink(path)
+    return False
+
+
+class _CodeCache(caching.FunctionCache):  # type: ignore[misc]
+    """The compiled code of one function; numba calls it."""
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self._name, self._py_func = repr(function), function
+        self._impl = _Implementation(function, folder)
+        self._cache_path = str(folder)
+        self._cache_file = _CodeFile(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
+        self.enable()
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep code; where that is impossible (a full disk, a read-only folder), this process has it all the same."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            self.disable()
+            reason = (error.strerror or str(error)).lower()
+            text = f"compiled code cannot be kept in %s ({reason}), every run compiles it; set NUMBA_CACHE_DIR"
+            _say_once(text, self._cache_path)

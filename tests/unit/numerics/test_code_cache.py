@@ -1,0 +1,124 @@
+"""Damaged compiled code is thrown away and made again; where nothing can be kept, it is compiled all the same."""
+
+import logging
+import os
+import subprocess
+import sys
+
+import numba
+import pytest
+
+from anatune.numerics import _code_cache, _jit
+from anatune.numerics._code_cache import keep_code
+
+pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+
+
+def twice(value):
+    return 2 * value
+
+
+@pytest.fixture(autouse=True)
+def told_anew():
+    _code_cache._say_once.cache_clear()
+
+
+@pytest.fixture
+def compiled(tmp_path):
+    """Call the function as a new process would, with a dispatcher that has only the folder; return the hits."""
+
+    def call(folder=tmp_path / "numerics-1"):
+        dispatcher = numba.njit(twice)
+        keep_code(dispatcher, twice, folder)
+        assert dispatcher(21) == 42
+        return sum(dispatcher.stats.cache_hits.values())
+
+    return call
+
+
+def files(tmp_path, ending):
+    found = list((tmp_path / "numerics-1").glob(f"*.{ending}"))
+    assert len(found) == 1
+    return found[0]
+
+
+def flipped(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
+
+
+def test_code_is_kept(compiled, caplog):
+    assert [compiled(), compiled()] == [0, 1]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flipped,
+        lambda content: b"",
+        lambda content: content[:-1],
+        lambda content: content[:40],
+        lambda content: b"\x80" * 99,
+    ],
+)
+def test_damaged_files_are_made_again(compiled, tmp_path, caplog, ending, damage):
+    compiled()
+    path = files(tmp_path, ending)
+    path.write_bytes(damage(path.read_bytes()))
+    assert [compiled(), compiled()] == [0, 1]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"compiled code in {path.parent} was damaged; it is made again (10 to 30 s)"
+    ]
+
+
+def test_a_missing_data_file_is_made_again_without_a_word(compiled, tmp_path, caplog):
+    compiled()
+    files(tmp_path, "nbc").unlink()
+    assert [compiled(), compiled()] == [0, 1]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_a_folder_in_a_file_s_place(compiled, tmp_path, caplog, ending):
+    compiled()
+    path = files(tmp_path, ending)
+    path.unlink()
+    path.mkdir()
+    assert compiled() == 0
+    assert "cannot be kept" in caplog.records[-1].getMessage()
+
+
+def test_no_place_for_files(compiled, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert compiled(_jit.Path("/dev/null/numerics-1")) == 0
+    assert "(not a directory), every run compiles it; set NUMBA_CACHE_DIR" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file sizes are limited as POSIX does")
+def test_a_full_disk(compiled, tmp_path, caplog):
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert compiled() == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "cannot be kept" in caplog.text
+    assert not list((tmp_path / "numerics-1").glob("*.tmp.*"))
+    assert [compiled(), compiled()] == [0, 1]
+
+
+def test_without_a_home_nothing_is_kept(tmp_path):
+    code = (
+        "import pathlib\n"
+        "def home():\n    raise RuntimeError('no home')\n"
+        "pathlib.Path.home = home\n"
+        "from anatune.numerics import _jit, shared_memory\n"
+        "assert _jit.cache_folder() is None and not _jit.has_cached_code('')\n"
+    )
+    kept = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
+    done = subprocess.run([sys.executable, "-c", code], env=kept, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
