@@ -280,7 +280,7 @@ class PrunedSpace:
         prediction = model.predictions(points)[0]
         if prediction.rule:
             limit = next(rule for rule in model.rules if rule.id == prediction.rule)
-            text = f"left out: {limit.id}: {limit.text}: at most {limit.limit:.10g}"
+            text = f"left out: {limit.broken_text(limit.needed)}"
             return Verdict(False, None, limit.id, None, limit.limit, **facts, bound_by=prediction.bound_by, text=text)
         place = self._places.get(key)
         said = f"predicted {time_s * 1e3:.4g} ms, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"

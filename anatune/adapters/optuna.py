@@ -132,9 +132,7 @@ class ScheduleSpace:
         rule = int(self._model.check(point[None, :])[0])
         if rule:
             broken = self._model.rules[rule - 1]
-            raise SpaceError(
-                f"optuna: {broken.id}: more {broken.text} than {broken.limit:.10g}; try another combination"
-            )
+            raise SpaceError(f"optuna: {broken.broken_text(broken.needed)}; try another combination")
         found: Schedule = self.space.schedule_of(point)
         return found
 

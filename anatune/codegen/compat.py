@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from anatune.core.generation import vendor_limit
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.errors import BuildError, MissingDependencyError
 
@@ -114,11 +115,8 @@ def gpu_target_of(hardware: GpuSpec) -> Any:
         It is no NVIDIA GPU.
     """
     tvm = import_tvm()
-    if not hardware.arch.startswith("sm_"):
-        raise BuildError(
-            f"{hardware.name} is of architecture {hardware.arch!r}, expected an NVIDIA one (sm_..): "
-            "code is generated in CUDA C only; `anatune plan` works for it"
-        )
+    if limit := vendor_limit(hardware):
+        raise BuildError(limit)
     shared, compute = hardware.shared_memory, hardware.compute
     return tvm.target.Target(
         {

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from anatune.codegen.gpu_fetch import Side, Walk, fetch_width, sides_of, walk_of
+from anatune.core.generation import generation_limit
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS, GpuSpace
@@ -25,8 +26,6 @@ __all__ = ["GpuNest", "Tile"]
 
 _VECTOR_BYTES = 16
 """Widest load of a thread from shared memory."""
-_MOST_ELEMENTS = 2**31 - 1
-"""Addresses are computed in 32 bits."""
 _LIVE_REGISTERS = 18
 """Registers beside accumulators and fragments; as `numerics.gpu_tile.LIVE_REGISTERS`."""
 _MOST_HELD = 32
@@ -116,18 +115,13 @@ class GpuNest:
         self.schedule = schedule
         self.workload = schedule.workload
         self.hardware = hardware
-        self._capability = hardware.compute_capability or math.inf  # other vendors' GPUs are refused later
+        self._capability = hardware.compute_capability or 0.0
         self.spatial = tuple(axis.name for axis in self.workload.spatial_axes)
         self.reduction = tuple(axis.name for axis in self.workload.reduction_axes)
         stages, self.pad = _pipeline_of(schedule, hardware)
         self._check_dtype()
-        accesses = (*self.workload.reads, *self.workload.epilogue_reads, self.workload.write)
-        for access in accesses:
-            if access.num_elements > _MOST_ELEMENTS:
-                raise BuildError(
-                    f"{access.tensor} has {access.num_elements} elements, but GPU kernels address at most "
-                    f"{_MOST_ELEMENTS}; split the workload"
-                )
+        if limit := generation_limit(self.workload, hardware):
+            raise BuildError(limit)
         # more buffers than steps would never be filled
         self.stages = min(stages, self.num_steps)
         self.tiles = self._tiles() if self.workload.reduction_axes else ()
@@ -138,10 +132,11 @@ class GpuNest:
             )
 
     def _check_dtype(self) -> None:
-        dtypes = {access.dtype for access in (*self.workload.reads, *self.workload.epilogue_reads, self.workload.write)}
-        if "bfloat16" in dtypes and self._capability < ASYNC_SINCE:
+        needed = self.hardware.needed_capability(self.workload.dtypes)
+        if needed is not None and self._capability < needed:
             raise BuildError(
-                f"{self.hardware.name} is of {self.hardware.arch}, which has no bfloat16 (sm_80 and later do); "
+                f"{self.hardware.name} is of {self.hardware.arch}, which lacks arithmetic for "
+                f"{', '.join(sorted(self.workload.dtypes))} (sm_{10 * needed:.0f} and later have it); "
                 "use float16 or float32"
             )
 

@@ -12,6 +12,7 @@ from anatune.codegen.microkernel import Ahead, EpilogueOperand, Microkernel, Ope
 from anatune.codegen.nest import Loop, Nest, Part, nest_of
 from anatune.codegen.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.hardware import CpuCompute
 from anatune.core.schedule import Schedule
 from anatune.core.workload import ACCUMULATOR_DTYPE, Access, Workload
@@ -26,9 +27,6 @@ _LOWEST = {
     "int8": "T.int8(-128)",
 }
 """Neutral element of the largest value."""
-
-_LARGEST_BUFFER = 2**31 - 1
-"""Elements a buffer may have: indices are 32-bit."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,8 @@ class _Lowering:
         sizes = {access.tensor: layout.size for access, layout in zip(self.workload.reads, self.layouts, strict=True)}
         for access in (*self.workload.reads, *self.workload.epilogue_reads, self.workload.write):
             elements = max(sizes.get(access.tensor, 0), access.num_elements)
-            if elements > _LARGEST_BUFFER:
-                raise BuildError(
-                    f"{access.tensor} has {elements} elements, expected at most {_LARGEST_BUFFER}: indices are 32-bit; "
-                    "split the workload"
-                )
+            if elements > MOST_ELEMENTS:
+                raise BuildError(too_large_text(access.tensor, elements))
 
     # -- microkernels ------------------------------------------------------------------------------------------
 

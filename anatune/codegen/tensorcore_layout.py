@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from anatune.core.generation import generation_limit
 from anatune.core.hardware import GpuSpec
 from anatune.core.implicit_gemm import ImplicitGemm, Operand, implicit_gemm
 from anatune.core.schedule import Schedule
@@ -26,8 +27,6 @@ _WARP = 32
 _CHUNK_BYTES = 16
 _LINE_CHUNKS = 8
 """Chunks of all 32 banks together."""
-_MOST_ELEMENTS = 2**31 - 1
-"""Addresses are computed in 32 bits."""
 
 
 class Tile(NamedTuple):
@@ -168,12 +167,8 @@ def layout_of(schedule: Schedule) -> TileLayout:
         raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected a GPU")
     space = TensorCoreSpace(workload, hardware, lambda points: points[:, 0] > 0)
     space.point_of(schedule)
-    for access in (*workload.reads, *workload.epilogue_reads, workload.write):
-        if access.num_elements > _MOST_ELEMENTS:
-            raise BuildError(
-                f"{access.tensor} has {access.num_elements} elements, but GPU kernels address at most "
-                f"{_MOST_ELEMENTS}; split the workload"
-            )
+    if limit := generation_limit(workload, hardware):
+        raise BuildError(limit)
     gemm = implicit_gemm(workload)
     tiles = schedule.tiles
     grid = {axis: factors[0] for axis, factors in tiles.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -45,6 +46,9 @@ class _Range(NamedTuple):
     unit: str
     scales: tuple[tuple[float, str], ...] = ()
 
+
+_LEAST_CAPABILITY = {"bfloat16": 8.0}
+"""Dtype -> first compute capability that has instructions for it. Source: [PTX-ISA] cvt, fma.bf16."""
 
 _BANDWIDTH = _Range(1e9, 1e14, "bytes/s", ((1e9, "GB/s"), (1e12, "TB/s"), (1e6, "MB/s")))
 _KIB = ((1024.0, "KiB"), (1024.0**2, "MiB"))
@@ -328,6 +332,12 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Sums of 16-bit products are kept in float32, so packed 16-bit arithmetic does not apply: their rate is 1.
         """
         return self.compute.int8_rate if dtype == "int8" else 1.0
+
+    def needed_capability(self, dtypes: Collection[str]) -> float | None:
+        """Return the compute capability that arithmetic on some dtypes needs; None: any, or no GPU of NVIDIA's."""
+        if self.compute_capability is None:
+            return None
+        return max((_LEAST_CAPABILITY[dtype] for dtype in dtypes if dtype in _LEAST_CAPABILITY), default=None)
 
     def tensor_flop_per_s(self, dtype: str) -> float | None:
         """Return the tensor cores' dense paper peak for operands of `dtype` (float32: as tf32), None if unknown."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware import GpuSpec
+from anatune.core.implicit_gemm import guarded_dimensions
 from anatune.core.schedule import Schedule
 from anatune.core.space_gpu import MAX_FETCH_BYTES, GpuSpace, LegalityCheck
 from anatune.core.workload import DTYPE_BYTES, Workload
@@ -29,7 +30,9 @@ ASYNC_SINCE = 8.0
 def stage_counts(workload: Workload, hardware: GpuSpec) -> tuple[int, ...]:
     """Return the numbers of buffers that are of use: three where every copy can be asynchronous, else two."""
     capable = (hardware.compute_capability or 0.0) >= ASYNC_SINCE
-    zero_padded = workload.body != "max" or all(min(access.offsets, default=0) >= 0 for access in workload.reads)
+    zero_padded = workload.body != "max" or not any(
+        any(guarded_dimensions(access, workload)) for access in workload.reads
+    )
     return (1, 2, 3) if capable and zero_padded and DTYPE_BYTES[workload.dtype] >= 4 else (1, 2)
 
 

@@ -257,6 +257,11 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return self.reads[0].dtype
 
     @property
+    def dtypes(self) -> frozenset[str]:
+        """Element dtypes of all tensors, the epilogue's included."""
+        return frozenset(access.dtype for access in (*self.reads, *self.epilogue_reads, self.write))
+
+    @property
     def num_points(self) -> int:
         """Iterations of the whole nest."""
         return math.prod(axis.extent for axis in self.axes)

@@ -18,12 +18,21 @@ Progress = Callable[[float], None]
 """Called with the share of a search that is done, in [0, 1]."""
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """One legality rule: its id, what it limits in words, and the device's limit."""
+class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One legality rule: its id, what it limits in words, and the device's limit.
+
+    ``needed`` is what every point of a space needs, where that is the same for all: such a rule rejects all or none.
+    """
 
     id: str
     text: str
     limit: float
+    needed: float | None = None
+
+    def broken_text(self, needed: float | None) -> str:
+        """Return in words that a point breaks the rule, and with what."""
+        got = "" if needed is None else f"{needed:,.10g}, "
+        return f"{self.id}: {self.text}: {got}at most {self.limit:,.10g}"
 
 
 @dataclass(frozen=True)

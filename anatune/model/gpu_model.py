@@ -12,7 +12,7 @@ from anatune.core.hardware import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.space_gpu import GpuSpace, staged_tensors
 from anatune.core.workload import DTYPE_BYTES, Workload
-from anatune.model.evaluation import Evaluation, Progress, Ranking, Rule
+from anatune.model.evaluation import Evaluation, Guarantee, Progress, Ranking, Rule
 from anatune.model.gpu_prediction import gpu_predictions
 from anatune.model.gpu_ranking import rank_gpu
 from anatune.model.gpu_registers import expected_registers
@@ -40,6 +40,7 @@ RESOURCES = (
     "l2_bytes",
 )
 REGISTER_BYTES = 4
+_CAPABILITY_TEXT = "compute capability that the dtype needs"
 
 
 class GpuModel:
@@ -71,6 +72,12 @@ class GpuModel:
             Rule("grid_blocks", "blocks of the grid", MAX_GRID),
             Rule("local_bytes_per_thread", "bytes of a thread's results", MAX_LOCAL_BYTES),
         )
+        needed = hardware.needed_capability(workload.dtypes)
+        if needed is not None:
+            capability = float(hardware.compute_capability or 0.0)
+            self.rules += (Rule("compute_capability", _CAPABILITY_TEXT, capability, needed),)
+        self.refusal: Rule | None = next((rule for rule in self.rules if (rule.needed or 0.0) > rule.limit), None)
+        """The rule that rejects every point, whatever else it breaks."""
 
     @cached_property
     def _table(self) -> Any:
@@ -96,6 +103,8 @@ class GpuModel:
         columns = np.empty((int(Col.COUNT), count) if full else (0, 0))
         known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
         run_points(points, task, self._nest, self._gpu, self._table, self._chunk, rules, times, columns, known)
+        if self.refusal is not None:
+            rules[:] = 1 + self.rules.index(self.refusal)
         return rules, times, columns
 
     def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -204,4 +213,8 @@ class GpuModel:
         progress: Progress | None = None,
     ) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time; see gpu_ranking."""
+        if self.refusal is not None:
+            rejected = {rule.id: self.space.size if rule is self.refusal else 0 for rule in self.rules}
+            none = np.empty((0, len(self.space.columns)), dtype=np.int64)
+            return Ranking(none, Guarantee("exhaustive"), 0, rejected)
         return rank_gpu(self, top_k, time_limit_s, distinct=distinct, progress=progress)

@@ -365,9 +365,8 @@ def _broken(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None
     rule = next(rule for rule in rules if rule.id == prediction.rule)
     quantity, factor = _NEEDS.get(rule.id, (rule.id, 1.0))
     value = prediction.resources.get(quantity)
-    needed = None if value is None else value * factor
-    got = "" if needed is None else f"{needed:.10g}, "
-    return needed, rule.limit, f"left out: {rule.id}: {rule.text}: {got}at most {rule.limit:.10g}"
+    needed = rule.needed if value is None else value * factor
+    return needed, rule.limit, f"left out: {rule.broken_text(needed)}"
 
 
 def alike(likeness: Likeness, considered: bool) -> str:

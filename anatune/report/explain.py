@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from anatune.core.generation import generation_limit
 from anatune.core.prediction import Prediction
 from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
 from anatune.model.plan import Plan
@@ -86,7 +87,8 @@ def explanation(plan: Plan, steps: Sequence[Alternative] = ()) -> list[str]:
 
     In this order: how sure the answer is, what binds the best schedule, why it beats the first schedule that differs
     materially, what would have to change to be faster, its traffic against the I/O lower bounds, which rules rejected
-    how many points, and which numbers of the device's spec nobody has verified.
+    how many points, why no kernel can be generated (where that is so), and which numbers of the device's spec nobody
+    has verified.
 
     Parameters
     ----------
@@ -105,6 +107,7 @@ def explanation(plan: Plan, steps: Sequence[Alternative] = ()) -> list[str]:
         *_roofline(plan),
         *_traffic(plan),
         *_rules(plan),
+        *_kernels(plan),
         *_doubts(plan),
     ]
 
@@ -125,7 +128,7 @@ def nothing_legal_text(plan: Plan) -> str:
     reasons = "; ".join(rejected_lines(plan))
     return (
         f"{where}: none of {units.count(plan.space_size)} schedules is legal: {reasons}; "
-        "use a device with higher limits, or other extents"
+        "use a device with higher limits, other extents or another dtype"
     )
 
 
@@ -313,6 +316,12 @@ def _rules(plan: Plan) -> list[str]:
         share = units.percent(plan.num_legal / plan.space_size)
         sentences.append(f"Legal: {units.count(plan.num_legal)} of {units.count(plan.space_size)} points ({share}).")
     return sentences
+
+
+def _kernels(plan: Plan) -> list[str]:
+    """Return why these schedules can be planned, but no kernel be generated of them."""
+    limit = generation_limit(plan.workload, plan.hardware)
+    return [f"No kernel can be generated here, only planned: {limit}."] if limit else []
 
 
 def _doubts(plan: Plan) -> list[str]:

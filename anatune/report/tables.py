@@ -200,7 +200,8 @@ def rejected_lines(plan: Plan) -> list[str]:
         if not number:
             continue
         rule = rules.get(rule_id)
-        meaning = f" ({rule.text}; limit {rule.limit:,.10g})" if rule else ""
+        needed = f": {rule.needed:,.10g}" if rule and rule.needed is not None else ""
+        meaning = f" ({rule.text}{needed}; limit {rule.limit:,.10g})" if rule else ""
         share = units.percent(number / plan.space_size)
         sentences.append(f"{rule_id}{meaning} rejected {units.count(number)} points ({share})")
     return sentences

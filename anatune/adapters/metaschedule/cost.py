@@ -256,7 +256,7 @@ class PostprocCore:
         if reason:
             return f"kept, not judged: {reason}"
         if rule:
-            return f"rejected by {rule}: {value:,.0f} {text}, {self.hardware.name} has at most {limit:,.0f}"
+            return f"rejected by {rule}: {value:,.10g} {text}, {self.hardware.name} has at most {limit:,.10g}"
         return f"kept: it breaks no limit of {self.hardware.name}"
 
     def _judge(self, sch: Any) -> tuple[str, str, float, float, str]:
@@ -277,7 +277,7 @@ class PostprocCore:
             rule = model.rules[code - 1]
             column = _COLUMNS.get(rule.id)
             value = evaluation.columns[column][0] if column else 4.0 * evaluation.columns["accumulators_per_thread"][0]
-            return rule.id, "", float(value), rule.limit, rule.text
+            return rule.id, "", float(value if rule.needed is None else rule.needed), rule.limit, rule.text
         sums, limit = float(evaluation.columns[_COLUMNS[REGISTERS_RULE]][0]), self.hardware.registers.per_thread
         if sums > limit:
             return REGISTERS_RULE, "", sums, float(limit), "sums of a thread"

@@ -1,0 +1,42 @@
+"""What generated kernels cannot do although a device can: limits of the code generators, not of schedules.
+
+A plan does not count them: its schedules may be for another tuner's kernels.
+"""
+
+from __future__ import annotations
+
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.workload import Workload
+
+__all__ = ["MOST_ELEMENTS", "generation_limit", "too_large_text", "vendor_limit"]
+
+MOST_ELEMENTS = 2**31 - 1
+"""Elements of a tensor, copies that kernels make included: addresses are computed in 32 bits."""
+
+
+def generation_limit(workload: Workload, hardware: GpuSpec | CpuSpec) -> str:
+    """Return why no kernel of `workload` can be generated for `hardware`, whatever the schedule; "": one can."""
+    if limit := vendor_limit(hardware):
+        return limit
+    for access in (*workload.reads, *workload.epilogue_reads, workload.write):
+        if access.num_elements > MOST_ELEMENTS:
+            return too_large_text(access.tensor, access.num_elements)
+    return ""
+
+
+def vendor_limit(hardware: GpuSpec | CpuSpec) -> str:
+    """Return why no kernel at all can be generated for `hardware`; "": some can."""
+    if not isinstance(hardware, GpuSpec) or hardware.compute_capability is not None:
+        return ""
+    return (
+        f"{hardware.name} is of architecture {hardware.arch!r}, expected an NVIDIA one (sm_..): code is generated in "
+        "CUDA C only; `anatune plan` works for it"
+    )
+
+
+def too_large_text(tensor: str, num_elements: int) -> str:
+    """Return that generated kernels cannot address a tensor, or the copy that a schedule makes of it."""
+    return (
+        f"{tensor} has {num_elements} elements, but generated kernels address at most {MOST_ELEMENTS} (in 32 bits); "
+        "split the workload, or plan without generating code"
+    )
