@@ -176,6 +176,7 @@ def _from_file(words: list[str]) -> tuple[Schedule, int]:
     """Return the schedule of a file, and the cores that it was planned for."""
     from anatune.core.schedule import Schedule
     from anatune.errors import SpaceError
+    from anatune.files import read_file
 
     if len(words) != 1:
         got = f"got {' '.join(words)!r}" if words else "it is missing"
@@ -185,7 +186,7 @@ def _from_file(words: list[str]) -> tuple[Schedule, int]:
         )
     path = Path(words[0])
     try:
-        schedule = Schedule.from_json(path.read_bytes())
+        schedule = Schedule.from_json(read_file(path))
     except SpaceError as error:
         raise SpaceError(f"{path}: {error}") from None
     return schedule, _cores(schedule)

@@ -25,6 +25,7 @@ from anatune.cli.prune import prune
 from anatune.cli.records import app as records_app
 from anatune.cli.tune import tune
 from anatune.errors import AnatuneError
+from anatune.files import reason
 
 __all__ = ["app", "main", "run"]
 
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{(error.strerror or str(error)).lower()}", 1)
+        return _fail(f"{where}{reason(error)}", 1)
     except MemoryError as error:
         return _fail(f"out of memory ({error or 'no details'}); choose a smaller workload, or a machine with more", 1)
 

@@ -27,6 +27,7 @@ from anatune.cli.output import (
 from anatune.cli.plan import check_template
 from anatune.cli.workload import with_workload
 from anatune.errors import RecordError
+from anatune.files import reason
 
 if TYPE_CHECKING:
     from anatune.core.hardware import CpuSpec, GpuSpec
@@ -299,7 +300,7 @@ def _show(result: TuningResult, target: Path, as_json: bool) -> None:
         try:
             write_text(target, result.best.to_json() + "\n")
         except OSError as error:  # what was found is said all the same
-            failure = (error.strerror or str(error)).lower()
+            failure = reason(error)
     if result.best_trial is not None and not failure:
         hints.append(f"best schedule: {target}; `anatune export {target} {_EXPORT[result.best.template != 'cpu']}")
     hints.append(f"all trials: {result.records}; `anatune records list {result.records}` shows them")

@@ -16,6 +16,7 @@ from anatune.codegen.nvrtc import CompilerFacts, Cubin
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError, SpaceError
+from anatune.files import read_file, reason
 
 __all__ = ["GpuArtifact", "build_reference", "build_schedule", "check_resources", "read_image", "write_artifact"]
 
@@ -167,9 +168,9 @@ def read_image(artifact: GpuArtifact) -> bytes:
         The file cannot be read, or is not what was written.
     """
     try:
-        image = Path(artifact.image).read_bytes()
+        image = read_file(artifact.image)
     except OSError as error:
-        raise RunError(f"{artifact.image}: {error.strerror or error}") from None
+        raise RunError(f"{artifact.image}: {reason(error)}") from None
     if hashlib.sha256(image).hexdigest() != artifact.image_sha256:
         raise RunError(f"{artifact.image} is damaged: its contents are not what was built; build it again")
     return image

@@ -20,6 +20,7 @@ from anatune.codegen.cpu import lower
 from anatune.codegen.tir_kernel import ANNOTATION
 from anatune.core.trial import Outcome
 from anatune.errors import BuildError, RecordError, SpaceError
+from anatune.files import reason
 from anatune.records.schema import Record
 
 __all__ = ["ANNOTATION", "TVM_FILES", "write_tvm_database"]
@@ -75,8 +76,7 @@ def write_tvm_database(
                 path.touch()
                 os.replace(path, target / path.name)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise RecordError(f"{target}: {reason}, expected a folder for TVM's two files; name another") from error
+        raise RecordError(f"{target}: {reason(error)}, expected a folder for TVM's two files; name another") from error
     return count
 
 

@@ -23,6 +23,7 @@ import msgspec
 
 from anatune.core.hardware import CpuSpec, GpuSpec, HardwareSpec, value_problem
 from anatune.errors import SpecError, UnknownNameError
+from anatune.files import read_file, reason
 from anatune.resources import data_folder
 
 __all__ = [
@@ -155,8 +156,8 @@ def load_spec_file(path: str | Path) -> HardwareSpec:
     path = Path(path)
     try:
         state = path.stat()
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: cannot read the spec file: {_reason(error)}; check the path") from None
+    except (OSError, ValueError):
+        return _load(path, 0, 0)  # which says what is wrong with it
     return _load(path, state.st_mtime_ns, state.st_size)
 
 
@@ -243,15 +244,11 @@ def check_spec_file(path: str | Path) -> list[Finding]:
     return findings
 
 
-def _reason(error: OSError | ValueError) -> str:
-    return str(getattr(error, "strerror", None) or error).lower()
-
-
 def _read(path: Path) -> tuple[HardwareSpec | None, list[Finding]]:
     try:
-        raw = path.read_bytes()
-    except (OSError, ValueError) as error:
-        return None, [Finding("error", "", f"cannot read the spec file: {_reason(error)}; check the path")]
+        raw = read_file(path)
+    except OSError as error:
+        return None, [Finding("error", "", f"cannot read the spec file: {reason(error)}; check the path")]
     try:
         tree = msgspec.toml.decode(raw.decode("utf-8"))
     except UnicodeDecodeError as error:

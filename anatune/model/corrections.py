@@ -18,6 +18,7 @@ import numpy as np
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.hardware_files import user_spec_folder
 from anatune.errors import MissingDependencyError, ModelVersionError, UnknownNameError
+from anatune.files import read_file, reason
 from anatune.model.features import FEATURE_VERSION
 from anatune.model.residual import ResidualModel, ResidualOptions, import_lightgbm
 from anatune.resources import data_folder
@@ -153,8 +154,9 @@ def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
             (folder / name).write_bytes(text.encode())
         (folder / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ModelVersionError(f"{folder}: {reason}, the correction was not saved; name another folder") from None
+        raise ModelVersionError(
+            f"{folder}: {reason(error)}, the correction was not saved; name another folder"
+        ) from None
     return card
 
 
@@ -168,11 +170,10 @@ def read_card(folder: Path) -> Card:
     """
     path = folder / CARD
     try:
-        text = path.read_bytes()
+        text = read_file(path)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
         raise ModelVersionError(
-            f"{path}: {reason}, expected the card of a correction; `anatune records train` makes one"
+            f"{path}: {reason(error)}, expected the card of a correction; `anatune records train` makes one"
         ) from None
     try:
         found = msgspec.json.decode(text, type=_Versions)
@@ -212,10 +213,9 @@ def load_correction(folder: str | Path) -> SavedCorrection:
     for name, digest in card.files.items():
         path = folder / name
         try:
-            data = path.read_bytes() if path.parent == folder and path.stat().st_size <= _MOST_BYTES else b""
+            data = read_file(path, _MOST_BYTES) if path.parent == folder else b""
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise ModelVersionError(f"{path}: {reason}, named in {CARD}; train the correction again") from None
+            raise ModelVersionError(f"{path}: {reason(error)}, named in {CARD}; train the correction again") from None
         if hashlib.sha256(data).hexdigest() != digest:
             raise ModelVersionError(f"{path}: is not the file that {CARD} names (SHA-256); train the correction again")
         try:

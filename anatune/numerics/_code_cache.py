@@ -18,6 +18,8 @@ from typing import Any
 
 from numba.core import caching
 
+from anatune.files import reason
+
 __all__ = ["keep_code"]
 
 _log = logging.getLogger(__name__)
@@ -128,6 +130,5 @@ class _CodeCache(caching.FunctionCache):  # type: ignore[misc]
             super().save_overload(sig, data)
         except OSError as error:
             self.disable()
-            reason = (error.strerror or str(error)).lower()
-            text = f"compiled code cannot be kept in %s ({reason}), every run compiles it; set NUMBA_CACHE_DIR"
+            text = f"compiled code cannot be kept in %s ({reason(error)}), every run compiles it; set NUMBA_CACHE_DIR"
             _say_once(text, self._cache_path)

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from anatune.errors import RecordError
+from anatune.files import reason
 from anatune.records.schema import APPLICATION_ID, CREATE, SCHEMA_VERSION
 
 __all__ = ["Database"]
@@ -185,8 +186,7 @@ class Database:
             return
         except OSError as error:
             raise RecordError(
-                f"{self.path}: {(error.strerror or str(error)).lower()}, expected a record file or a place for one; "
-                "name another place"
+                f"{self.path}: {reason(error)}, expected a record file or a place for one; name another place"
             ) from error
         if not stat.S_ISREG(mode):
             kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"

@@ -22,6 +22,7 @@ from anatune.core.trial import Trial
 from anatune.core.workload import Workload
 from anatune.core.workload_text import workload_to_text
 from anatune.errors import AnatuneError, RecordError, WorkloadError
+from anatune.files import read_lines, reason
 from anatune.records.environment import Environment
 from anatune.records.schema import Record, Session
 from anatune.records.store import RecordStore
@@ -120,11 +121,9 @@ def import_json_lines(store: RecordStore, source: str | Path | Iterable[str]) ->
     if not isinstance(source, str | Path):
         return store.insert(_rows(source, "JSON lines", store.session))
     try:
-        with Path(source).open(encoding="utf-8") as lines:
-            return store.insert(_rows(lines, str(source), store.session))
+        return store.insert(_rows(read_lines(source), str(source), store.session))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise RecordError(f"{source}: {reason}, expected a file that `anatune records export` wrote") from error
+        raise RecordError(f"{source}: {reason(error)}, expected a file that `anatune records export` wrote") from error
     except UnicodeDecodeError as error:
         raise RecordError(f"{source}: is no UTF-8 text, expected what `anatune records export` wrote") from error
 

@@ -22,6 +22,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload import Workload
 from anatune.errors import RecordError, WorkloadError
+from anatune.files import read_file, reason
 from anatune.records.traces import GPU_TILING, UnfitError, match_axes, read_trace
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
 FORMATS = ("autotvm", "ansor", "metaschedule", "kernel_tuner")
 SENTINEL_S = 1e9
 """Times from here on stand for failures. Source: TVM's MAX_FLOAT (1e10), 1e20 of Kernel Tuner's old caches."""
+_MOST_BYTES = 1 << 30
 _TVM_OUTCOMES = {
     1: Outcome.INVALID, 2: Outcome.BUILD_ERROR, 3: Outcome.BUILD_ERROR, 4: Outcome.RUN_ERROR, 5: Outcome.WRONG_RESULT,
     6: Outcome.BUILD_TIMEOUT, 7: Outcome.RUN_TIMEOUT,
@@ -156,9 +158,9 @@ def read_kernel_tuner(path: Path) -> KernelTunerLog:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path, _MOST_BYTES).decode()
     except OSError as error:
-        raise RecordError(f"{path}: {(error.strerror or str(error)).lower()}, expected a log to import") from None
+        raise RecordError(f"{path}: {reason(error)}, expected a log to import") from None
     except UnicodeDecodeError:
         raise RecordError(f"{path}: not UTF-8 text, expected a log of JSON lines or one JSON object") from None
 

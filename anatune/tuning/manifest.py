@@ -23,6 +23,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload import Workload
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
+from anatune.files import read_file, reason
 from anatune.measure.builders import Limits
 from anatune.measure.gpu_pool import Built, build_schedules
 from anatune.model.templates import make_model, tuning_template
@@ -253,10 +254,10 @@ def read_manifest(folder: str | Path) -> Manifest:
     path = Path(folder) / MANIFEST if Path(folder).name != MANIFEST else Path(folder)
     again = "build it again with `anatune tune --build-only`"
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise RecordError(
-            f"{path}: {error.strerror or error}; expected a folder that `anatune tune --build-only` wrote"
+            f"{path}: {reason(error)}; expected a folder that `anatune tune --build-only` wrote"
         ) from None
     try:
         file = msgspec.json.decode(content, type=_File)

@@ -96,8 +96,8 @@ def test_bad_spec_files(anatune, tmp_path, change, parts):
 
 
 def test_spec_paths_that_are_no_files(anatune, tmp_path):
-    check(anatune("plan", "--hw", f"{tmp_path}/", "matmul", "8x8x8"), 1, str(tmp_path), "directory")
-    check(anatune("hw", "show", tmp_path), 1, str(tmp_path), "directory")
+    check(anatune("plan", "--hw", f"{tmp_path}/", "matmul", "8x8x8"), 1, str(tmp_path), "is a folder")
+    check(anatune("hw", "show", tmp_path), 1, str(tmp_path), "is a folder")
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe\x00")
     check(anatune("plan", "--hw", binary, "matmul", "8x8x8"), 1, "UTF-8")

@@ -28,6 +28,7 @@ from anatune.adapters.metaschedule.scores import CandidateScores
 from anatune.codegen.compat import import_meta_schedule, import_tvm
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.errors import RecordError, SpaceError
+from anatune.files import read_file, reason
 from anatune.records.foreign import SENTINEL_S
 from anatune.records.traces import Tiling, UnfitError
 from anatune.search.residuals import Residuals
@@ -184,7 +185,7 @@ class CostModelCore:
         try:
             Path(path).write_bytes(msgspec.json.encode({"format": FORMAT, "tasks": data}))
         except OSError as error:
-            raise RecordError(f"{path}: {(error.strerror or str(error)).lower()}, expected a file to write") from None
+            raise RecordError(f"{path}: {reason(error)}, expected a file to write") from None
 
     def load(self, path: str) -> None:
         """Read what `save` wrote, in the place of what was learned.
@@ -195,14 +196,12 @@ class CostModelCore:
             The file cannot be read or is something else.
         """
         try:
-            data = msgspec.json.decode(Path(path).read_bytes())
+            data = msgspec.json.decode(read_file(path))
             if not isinstance(data, dict) or data.get("format") != FORMAT:
                 raise RecordError(f"{path}: no cost model of anatune's, expected what its save() wrote")
             self._residuals = {name: Residuals.from_builtins(one) for name, one in data["tasks"].items()}
         except OSError as error:
-            raise RecordError(
-                f"{path}: {(error.strerror or str(error)).lower()}, expected a saved cost model"
-            ) from None
+            raise RecordError(f"{path}: {reason(error)}, expected a saved cost model") from None
         except (msgspec.MsgspecError, KeyError, AttributeError, UnicodeDecodeError):
             raise RecordError(f"{path}: damaged, expected what save() of a cost model wrote") from None
         self.learned = sum(map(len, self._residuals.values()))

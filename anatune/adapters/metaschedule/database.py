@@ -16,6 +16,7 @@ from anatune.codegen.tir_kernel import register_kernels
 from anatune.codegen.tvm_records import TVM_FILES
 from anatune.core.hardware import CpuSpec
 from anatune.errors import AnatuneError, BuildError, RecordError, SpaceError, WorkloadError
+from anatune.files import reason
 
 __all__ = ["open_database", "plan_model", "register_database"]
 
@@ -107,7 +108,7 @@ def plan_model(
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RecordError(f"{folder}: {(error.strerror or str(error)).lower()}; name another folder") from error
+        raise RecordError(f"{folder}: {reason(error)}; name another folder") from error
     database = meta_schedule.database.JSONDatabase(work_dir=str(folder))
     normalised = import_tvm().get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
     for name, function in module.functions_items():

@@ -278,7 +278,7 @@ def test_host_without_a_saved_spec(tmp_path):
 
 def test_missing_file_and_directory(tmp_path):
     assert "no such file" in message(tmp_path / "absent.toml")
-    assert "directory" in message(tmp_path)
+    assert "is a folder" in message(tmp_path)
     assert check_spec_file(tmp_path)[0].level == "error"
     assert "null" in message("a\0b.toml")
     assert check_spec_file("a\0b.toml")[0].level == "error"

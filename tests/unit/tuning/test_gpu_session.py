@@ -161,7 +161,7 @@ def test_damaged_manifests_are_one_line(state):
         (path, "{}", "is damaged or no manifest"),
         (path, text.replace('"version":1', '"version":7'), "is of version 7, expected 1; build it again"),
         (cubin, "x", "is damaged: its contents are not what was built"),
-        (cubin, None, "No such file"),
+        (cubin, None, "no such file"),
     ]
     for file, changed, message in cases:
         kept = file.read_bytes()

@@ -1,0 +1,97 @@
+"""Reading a file that a user named: whatever the path turns out to be, there is an answer, and it is an OSError.
+
+A pipe would be waited for, a device has no end, a folder's error says little, and a path with a NUL is a ValueError
+of Python's. What a command or a call reads by its path, it reads through here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from typing import BinaryIO
+
+__all__ = ["MOST_BYTES", "open_file", "read_file", "read_lines", "reason"]
+
+MOST_BYTES = 64 << 20
+"""Largest file that is read whole, unless a caller says otherwise."""
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_file(path: str | os.PathLike[str], most_bytes: int | None = MOST_BYTES) -> BinaryIO:
+    """Open a regular file for reading; never waits.
+
+    Parameters
+    ----------
+    path : str or path
+    most_bytes : int, optional
+        Largest size; None: any.
+
+    Raises
+    ------
+    OSError
+        It is not there, may not be read, is no regular file, or is larger; ``strerror`` says which.
+    """
+    name = os.fspath(path)
+    try:
+        _check(os.stat(name), name, most_bytes)
+        # What lies there may have changed since: opened without waiting, then looked at again.
+        handle = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError as error:  # a NUL, a character that no file's name can have
+        raise OSError(errno.EINVAL, f"is no path ({error})", name) from None
+    stream = os.fdopen(handle, "rb")
+    try:
+        _check(os.fstat(handle), name, most_bytes)
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def read_file(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
+    """Return what is in a regular file; as `open_file`."""
+    with open_file(path, most_bytes) as stream:
+        content = stream.read(most_bytes + 1)  # files of /proc say that they are empty
+    if len(content) > most_bytes:
+        raise _too_large(len(content), os.fspath(path), most_bytes)
+    return content
+
+
+def read_lines(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> Iterator[str]:
+    """Yield the lines of a regular file of any size as UTF-8 text, longer ones in pieces; as `open_file`.
+
+    Raises
+    ------
+    UnicodeDecodeError
+        It is no UTF-8 text.
+    """
+    with open_file(path, None) as stream:
+        while line := stream.readline(most_bytes):
+            yield line.decode()
+
+
+def reason(error: OSError) -> str:
+    """Return what is wrong with a file, in lower case, for the middle of a line."""
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]
+
+
+def _check(status: os.stat_result, name: str, most_bytes: int | None) -> None:
+    """Raise OSError unless it is a regular file that is small enough."""
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no file")
+        number = errno.EISDIR if kind == "a folder" else errno.EINVAL
+        raise OSError(number, f"is {kind}, expected a regular file", name)
+    if most_bytes is not None and status.st_size > most_bytes:
+        raise _too_large(status.st_size, name, most_bytes)
+
+
+def _too_large(size: int, name: str, most_bytes: int) -> OSError:
+    return OSError(errno.EFBIG, f"has {size:,} bytes, expected at most {most_bytes:,}", name)
