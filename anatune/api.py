@@ -338,7 +338,7 @@ def prune(
         Keep one schedule of each predicted time: schedules that the model cannot tell apart count as one. For a count,
         and for a space.
     diverse : bool
-        Where at most 256 are kept (template "gpu", no time limit): choose them so that they do not share what the
+        Where at most 256 are kept (template "cuda", no time limit): choose them so that they do not share what the
         model gets wrong, from the best schedules of different predicted times and the fastest of 50,000 drawn ones (of
         candidates: from the first ones, four times as many as are kept, at least 256). They still come in predicted
         order, the best predicted first. False: keep the first ones; schedules predicted alike then stay together.

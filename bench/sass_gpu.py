@@ -1,6 +1,6 @@
 """The machine code of planned kernels: what the loop over the staging steps spends its issue slots on. Needs no GPU.
 
-    python bench/sass_gpu.py [--layers resnet50,yolo9000:Y5] [--hw rtx3090 a100 h100] [--template gpu gpu_pipelined]
+    python bench/sass_gpu.py [--layers resnet50,yolo9000:Y5] [--hw rtx3090 a100 h100] [--template cuda pipelined]
                              [--nvdisasm PROGRAM] [--keep FOLDER] [--json FILE]
 
 The plan's first choice of each layer is compiled (NVRTC) and disassembled by nvdisasm, which the package
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", default="resnet50,yolo9000", help="networks and layers, with commas between them")
     parser.add_argument("--hw", nargs="+", default=["rtx3090", "a100", "h100"], metavar="NAME")
-    parser.add_argument("--template", nargs="+", default=["gpu", "gpu_pipelined"], metavar="NAME")
+    parser.add_argument("--template", nargs="+", default=["cuda", "pipelined"], metavar="NAME")
     parser.add_argument("--nvdisasm", default=shutil.which("nvdisasm") or "nvdisasm", metavar="PROGRAM")
     parser.add_argument("--schedules", type=Path, metavar="FILE", help="kept there; what is there is not planned again")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="CUDA C and machine code of every kernel")

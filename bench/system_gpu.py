@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 DTYPES = ("float32", "tfloat32", "bfloat16", "float16")
-_TENSOR_CORES = "gpu_tensorcore"
+_TENSOR_CORES = "tensorcore"
 
 
 class Found(NamedTuple):
@@ -123,7 +123,7 @@ def operands_dtype(dtype: str) -> str:
 
 def template_of(dtype: str) -> str:
     """Return the template of schedules for a dtype."""
-    return "gpu_pipelined" if dtype == "float32" else _TENSOR_CORES
+    return "pipelined" if dtype == "float32" else _TENSOR_CORES
 
 
 def first_choice(layer: Layer, dtype: str, spec: GpuSpec) -> Schedule:

@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hardware = own[0].hardware
         name = f"{kernels}_{where}"
         card = Card(
-            name=name, kernels=kernels, template="gpu" if isinstance(hardware, GpuSpec) else "cpu",
+            name=name, kernels=kernels, template="cuda" if isinstance(hardware, GpuSpec) else "cpu",
             devices=() if by_vendor else (hardware.name,), vendors=(hardware.vendor,) if by_vendor else (),
             data=sources(own, files), metrics={f"leave_one_{by}_out": found}, feature_names=(), low=(), high=(),
             offset=0.0,

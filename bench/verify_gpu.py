@@ -112,7 +112,7 @@ def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: 
 def _staged(schedule: Schedule, draw: random.Random) -> Schedule:
     """Return the schedule with stages and padding, or as it is where the device refuses them."""
     try:
-        space = anatune.space(schedule.workload, schedule.hardware, template="gpu_pipelined")
+        space = anatune.space(schedule.workload, schedule.hardware, template="pipelined")
     except SpaceError:
         return schedule
     stages, pad = draw.choice(space.stage_counts), draw.choice(space.pads)

@@ -16,7 +16,7 @@ from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError, UnknownNameError
 from anatune.model.pruning import SpaceSubset, Subset
-from anatune.model.templates import TEMPLATES, template_of
+from anatune.model.templates import template_of
 
 __all__ = ["FORMATS", "OTHER_LINES", "PruneRequest", "Writer", "writer"]
 
@@ -67,8 +67,8 @@ class PruneRequest:
         SpaceError
             Another one was asked for.
         """
-        if self.template is not None and template_of(self.template, self.hardware) != "gpu":
-            word = next((word for word, own in TEMPLATES.items() if own == self.template), self.template)
+        word = "cuda" if self.template is None else template_of(self.template, self.hardware)
+        if word != "cuda":
             raise SpaceError(
                 f"{form}: template is {word}, expected cuda; leave --template out, or use --for json, which has it"
             )

@@ -254,7 +254,7 @@ class PrunedSpace:
         if rounded is None:
             return None
         if rounded not in self._models:
-            plain = make_model(rounded, self.hardware, "gpu")
+            plain = make_model(rounded, self.hardware, "cuda")
             saved = self._correction
             self._models[rounded] = plain if saved is None else CorrectedModel(plain, saved.model)
         return self._models[rounded]

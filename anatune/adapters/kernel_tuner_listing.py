@@ -147,7 +147,7 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
     share = isinstance(request.keep, float)
     wanted = min(request.most, asked.num_kept)
     most = min(asked.num_kept, _MOST_READ) if share else _MOST_READ
-    model: Any = make_model(request.workload, request.hardware, "gpu")
+    model: Any = make_model(request.workload, request.hardware, "cuda")
     order = PlainOrder(model, request.time_limit_s, _MOST_TIMED)
     corrected = None if request.correction == NONE else named_correction(request.correction)
     pool = wanted if corrected is None else _POOL * wanted

@@ -170,7 +170,7 @@ def note_first_compilation(hardware: GpuSpec | CpuSpec, template: str | None = N
     from anatune.core.hardware import GpuSpec
     from anatune.numerics import _jit
 
-    of_gpu = "tensorcore" if template == "gpu_tensorcore" else "gpu_"
+    of_gpu = "tensorcore" if template == "tensorcore" else "gpu_"
     if _jit.has_cached_code(of_gpu if isinstance(hardware, GpuSpec) else "cpu_"):
         return
     folder = _jit.cache_folder()

@@ -39,12 +39,13 @@ def _check_top_k(value: int) -> int:
 
 
 def check_template(value: str | None) -> str | None:
-    """Return the template that a word of --template means."""
-    from anatune.model.templates import TEMPLATES
+    """Return the template that --template names."""
+    from anatune.core.template_names import TEMPLATES, template_name
 
-    if value is not None and value not in (*TEMPLATES, *TEMPLATES.values()):
+    name = template_name(value)
+    if name is not None and name not in TEMPLATES:
         raise typer.BadParameter(f"got {value}, expected one of {', '.join(TEMPLATES)}")
-    return TEMPLATES.get(value, value) if value is not None else None
+    return str(name) if name is not None else None
 
 
 def check_time_limit(value: float | None) -> float | None:

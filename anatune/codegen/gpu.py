@@ -15,7 +15,7 @@ from anatune.codegen.gpu_program import ROLLED, GpuProgram
 from anatune.codegen.tensorcore_program import tensorcore_program
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
+from anatune.core.template_names import TENSORCORE
 from anatune.errors import BuildError
 
 __all__ = ["LoweredGpu", "cuda_kernel", "lower_gpu"]
@@ -70,7 +70,7 @@ def lower_gpu(schedule: Schedule) -> LoweredGpu:
     hardware = schedule.hardware
     if not isinstance(hardware, GpuSpec):
         raise BuildError(f"schedule is for {hardware.name}, expected a GPU; anatune.codegen.cpu builds for CPUs")
-    if schedule.template == TENSOR_CORES:
+    if schedule.template == TENSORCORE:
         cores = tensorcore_program(schedule)
         text, blocks, threads, shared_bytes = cores.main, cores.num_blocks, cores.num_threads, cores.shared_bytes
         is_dynamic, resident_blocks = shared_bytes > STATIC_SHARED_BYTES, 0
@@ -115,7 +115,7 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
     if lowered.resident_blocks:
         bounds = f"__launch_bounds__({lowered.block}"
         body = body.replace(f"{bounds})", f"{bounds}, {lowered.resident_blocks})")
-    if schedule.template != TENSOR_CORES:
+    if schedule.template != TENSORCORE:
         body = _with_byte_offsets(body)
     workload = schedule.workload
     tensors = {a.tensor: a for a in (*workload.reads, *workload.epilogue_reads, workload.write)}

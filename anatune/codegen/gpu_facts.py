@@ -11,7 +11,7 @@ from anatune.codegen.cuda_kernel import CudaKernel
 from anatune.codegen.gpu_nest import GpuNest
 from anatune.codegen.nvrtc import Cubin
 from anatune.core.schedule import Schedule
-from anatune.core.space_pipelined import CUDA_CORES
+from anatune.core.template_names import CUDA_CORES
 from anatune.errors import AnatuneError
 
 __all__ = ["GpuFacts", "compile_entry", "compile_facts", "facts_of", "inspect_gpu", "program_key"]

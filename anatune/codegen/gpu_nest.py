@@ -18,7 +18,8 @@ from anatune.core.generation import generation_limit
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS, GpuSpace
-from anatune.core.space_pipelined import ASYNC_SINCE, CUDA_CORES, PipelinedSpace
+from anatune.core.space_pipelined import ASYNC_SINCE, PipelinedSpace
+from anatune.core.template_names import CUDA_CORES, PIPELINED
 from anatune.core.workload import DTYPE_BYTES, Access
 from anatune.errors import BuildError, SpaceError
 
@@ -381,7 +382,7 @@ def _pipeline_of(schedule: Schedule, hardware: GpuSpec) -> tuple[int, int]:
     SpaceError
         It is no point of its space, legal or not: it may come from anywhere.
     """
-    space = (PipelinedSpace if schedule.template == CUDA_CORES[1] else GpuSpace)(
+    space = (PipelinedSpace if schedule.template == PIPELINED else GpuSpace)(
         schedule.workload, hardware, lambda points: points[:, 0] > 0
     )
     if schedule.options and not isinstance(space, PipelinedSpace):

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.template_names import adopt_name
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 
@@ -26,8 +27,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     workload, hardware
         What is computed, and on which device the choice was made.
     template : str
-        "gpu" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "gpu_pipelined" (the same with a staging
-        pipeline), "gpu_tensorcore" (block, warp, mma, lanes | stage, mma, lanes) or "cpu" (cache and register tiles).
+        "cuda" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "pipelined" (the same with a staging
+        pipeline), "tensorcore" (block, warp, mma, lanes | stage, mma, lanes) or "cpu" (cache and register tiles).
+        The names that older files have ("gpu", "gpu_pipelined", "gpu_tensorcore") are read as these.
     tiles : dict of str to tuple of int
         Axis -> factors from the outermost to the innermost loop; each product is the axis's extent. Tensor cores: fused
         index ("m", "n", "k") -> factors; each product is the extent or, at a guarded edge, more.
@@ -48,6 +50,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     unroll: int = 0
     vector: dict[str, int] = {}
     options: dict[str, OptionValue] = {}
+
+    def __post_init__(self) -> None:
+        adopt_name(self)
 
     @cached_property
     def key(self) -> str:

@@ -61,6 +61,7 @@ from anatune.core.microkernels import (
 from anatune.core.sampling import SampledSpace
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.space_gpu import LegalityCheck
+from anatune.core.template_names import CPU
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 
@@ -103,7 +104,7 @@ class CpuSpace(SampledSpace):
         Level -> its distinct loop orders, each outer to inner.
     """
 
-    template = "cpu"
+    template = CPU
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from anatune.core.factor import count_factorisations, factorisations
 from anatune.core.hardware import GpuSpec
 from anatune.core.sampling import SampledSpace, checked_count
 from anatune.core.schedule import Schedule
+from anatune.core.template_names import CUDA
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 
@@ -49,7 +50,7 @@ class GpuSpace(SampledSpace):
         (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
     """
 
-    template = "gpu"
+    template: str = CUDA
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         self.workload = workload

@@ -1,7 +1,7 @@
 """The GPU tile space with a choice of staging pipeline and of padded rows in shared memory.
 
-A point is a point of the template "gpu" followed by ``stages`` (buffers of the staging pipeline: while one is used, the
-others are filled) and ``pad`` (elements between the rows of staged tiles, against bank conflicts).
+A point is a point of the template "cuda" followed by ``stages`` (buffers of the staging pipeline: while one is used,
+the others are filled) and ``pad`` (elements between the rows of staged tiles, against bank conflicts).
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from anatune.core.hardware import GpuSpec
 from anatune.core.implicit_gemm import guarded_dimensions
 from anatune.core.schedule import Schedule
 from anatune.core.space_gpu import MAX_FETCH_BYTES, GpuSpace, LegalityCheck
+from anatune.core.template_names import PIPELINED
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 
-__all__ = ["ASYNC_SINCE", "CUDA_CORES", "PipelinedSpace", "pads", "stage_counts"]
+__all__ = ["ASYNC_SINCE", "PipelinedSpace", "pads", "stage_counts"]
 
-CUDA_CORES = (GpuSpace.template, "gpu_pipelined")
-"""Templates whose arithmetic runs on CUDA cores."""
 ASYNC_SINCE = 8.0
 """Compute capability that copies from global to shared memory beside the arithmetic (cp.async)."""
 
@@ -50,7 +49,7 @@ class PipelinedSpace(GpuSpace):
         The device is none of NVIDIA's, or the workload has nothing to stage.
     """
 
-    template = CUDA_CORES[1]
+    template = PIPELINED
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         super().__init__(workload, hardware, is_legal)

@@ -20,12 +20,12 @@ from anatune.core.hardware import GpuSpec
 from anatune.core.implicit_gemm import implicit_gemm
 from anatune.core.sampling import SampledSpace, checked_count
 from anatune.core.schedule import OptionValue, Schedule
+from anatune.core.template_names import TENSORCORE
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 
-__all__ = ["INSTRUCTION", "LEVELS", "TEMPLATE", "TensorCoreSpace", "check_supported"]
+__all__ = ["INSTRUCTION", "LEVELS", "TensorCoreSpace", "check_supported"]
 
-TEMPLATE = "gpu_tensorcore"
 INSTRUCTION: dict[str, tuple[int, int, int]] = {"float16": (16, 8, 16), "bfloat16": (16, 8, 16), "float32": (16, 8, 8)}
 """Operand dtype -> m, n, k of one ``mma.sync``; float32 operands are rounded to tf32. Source: [PTX-ISA] Sec. 9.7.14."""
 LEVELS: dict[str, tuple[str, ...]] = {
@@ -86,7 +86,7 @@ class TensorCoreSpace(SampledSpace):
         As `check_supported`.
     """
 
-    template = TEMPLATE
+    template = TENSORCORE
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         check_supported(workload, hardware)

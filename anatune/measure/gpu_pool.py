@@ -11,7 +11,7 @@ import msgspec
 from anatune.codegen.gpu_artifact import GpuArtifact
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
+from anatune.core.template_names import TENSORCORE
 from anatune.core.trial import Measurement
 from anatune.core.workload import Workload
 from anatune.errors import DeviceError, SpaceError
@@ -52,7 +52,7 @@ class GpuMeasurer(BaseMeasurer):
     threads : int
         1.
     template : str
-        Of the schedules: "gpu" or "gpu_tensorcore", which rounds float32 operands to tf32.
+        Of the schedules: "cuda", "pipelined" or "tensorcore", which rounds float32 operands to tf32.
     limits
         Time and memory of one candidate; the memory is that of builders, on the host.
     seed : int
@@ -88,7 +88,7 @@ class GpuMeasurer(BaseMeasurer):
         hardware: CpuSpec | GpuSpec,
         *,
         threads: int = 1,
-        template: str = "gpu",
+        template: str = "cuda",
         limits: Limits | None = None,
         seed: int = 0,
         protocol: TimingProtocol | None = None,
@@ -128,7 +128,7 @@ class GpuMeasurer(BaseMeasurer):
     def _expected(self) -> Expected:
         sample = Schedule(self.workload, self.hardware, self._template, {})
         want = expected(self.workload, operands_used(sample, random_inputs(self.workload, self._seed)))
-        return want._replace(tolerance=_TRUNCATION * want.tolerance) if self._template == TENSOR_CORES else want
+        return want._replace(tolerance=_TRUNCATION * want.tolerance) if self._template == TENSORCORE else want
 
     def _job(self, schedule: Schedule) -> Job:
         if schedule.template != self._template:

@@ -17,6 +17,7 @@ import numpy as np
 
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.hardware_files import user_spec_folder
+from anatune.core.template_names import adopt_name, former_names
 from anatune.errors import MissingDependencyError, ModelVersionError, UnknownNameError
 from anatune.files import read_file, reason
 from anatune.model.features import FEATURE_VERSION
@@ -40,7 +41,7 @@ __all__ = [
 
 AUTO, NONE = "auto", "none"
 """What to use: a correction that was made for the device, if there is one; the analytical model as it is."""
-_LIKE = {"gpu": "ansor"}
+_LIKE = {"cuda": "ansor"}
 """Template -> kernels of the shipped corrections that also describe what anatune generates from it."""
 
 FORMAT = 1
@@ -82,7 +83,7 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Whose kernels it describes: "ansor" (anatune generates kernels of the same template), "autotvm", "clblast",
         "ansor_cpu", "autotvm_cpu", or "anatune" (a user's own records).
     template : str
-        "gpu" or "cpu".
+        What its schedules look like: "cuda", "cpu", ...
     devices : tuple of str
         Hardware specs it is used for; elsewhere the analytical model is used as it is.
     vendors : tuple of str
@@ -110,6 +111,9 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     options: ResidualOptions
     feature_version: int = FEATURE_VERSION
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        adopt_name(self)
 
     def applies(self, hardware: GpuSpec | CpuSpec, kernels: str) -> bool:
         """Return whether the correction is used for kernels of that kind on that device."""
@@ -316,10 +320,12 @@ def find_correction(
         return None
     if str(correction) != AUTO:
         return named_correction(correction)
-    own = (user_folder or user_correction_folder()) / f"{hardware.name}_{template}"
-    if (own / CARD).is_file():
-        try:
-            return _loaded(own)
-        except MissingDependencyError:
-            return None
+    folder = user_folder or user_correction_folder()
+    for name in (template, *former_names(template)):
+        own = folder / f"{hardware.name}_{name}"
+        if (own / CARD).is_file():
+            try:
+                return _loaded(own)
+            except MissingDependencyError:
+                return None
     return shipped_correction(hardware, _LIKE[template]) if template in _LIKE else None

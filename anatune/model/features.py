@@ -71,7 +71,7 @@ def feature_table(model: Any, points: Integers) -> FeatureTable:
         return table
     if hasattr(model, "model"):  # a list of points, a corrected model
         return feature_table(model.model, points)
-    if model.space.template == "gpu":
+    if model.space.template == "cuda":
         return _gpu_table(model, points)
     if model.space.template == "cpu":
         return _cpu_table(model, points)

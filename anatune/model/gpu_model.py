@@ -55,7 +55,7 @@ class GpuModel:
         What is computed, where.
     stages, pad : int
         Buffers of the staging pipeline and elements between rows of staged tiles, the same for all points; the
-        template "gpu" has 1 and 0, `PipelinedModel` chooses.
+        template "cuda" has 1 and 0, `PipelinedModel` chooses.
     """
 
     def __init__(self, workload: Workload, hardware: GpuSpec, *, stages: int = 1, pad: int = 0) -> None:

@@ -19,11 +19,11 @@ from anatune.numerics.columns import Col
 __all__ = ["PipelinedModel"]
 
 _EXTRA = 2
-"""Columns of a point behind those of the template "gpu": stages, pad."""
+"""Columns of a point behind those of the template "cuda": stages, pad."""
 
 
 class PipelinedModel(GpuModel):
-    """Predicts and ranks schedules of the template "gpu_pipelined"; otherwise as `GpuModel`.
+    """Predicts and ranks schedules of the template "pipelined"; otherwise as `GpuModel`.
 
     Raises
     ------

@@ -1,10 +1,11 @@
-"""What people call templates, and which analytical model belongs to one."""
+"""Which templates a device has, and which analytical model belongs to one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.template_names import CPU, CUDA, GPU_TEMPLATES, PIPELINED, TENSORCORE, template_name
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 
@@ -13,39 +14,34 @@ if TYPE_CHECKING:
     from anatune.model.gpu_model import GpuModel
     from anatune.model.tensorcore_model import TensorCoreModel
 
-__all__ = ["TEMPLATES", "make_model", "template_of", "tuning_template"]
-
-TEMPLATES = {"cuda": "gpu", "pipelined": "gpu_pipelined", "tensorcore": "gpu_tensorcore", "cpu": "cpu"}
-"""Word -> template, as schedules name it. Whoever asks for a template may use either; messages have the words."""
+__all__ = ["make_model", "template_of", "tuning_template"]
 
 
 def template_of(name: str, hardware: GpuSpec | CpuSpec) -> str:
-    """Return the template that a word or a template's own name means on a device.
+    """Return the template of a device that is asked for by its name, or by its former one.
 
     Raises
     ------
     SpaceError
         There is none of that name for the device.
     """
-    words = tuple(TEMPLATES)[:3] if isinstance(hardware, GpuSpec) else ("cpu",)
-    known = {word: TEMPLATES[word] for word in words}
-    template = known.get(name, name) if isinstance(name, str) else None
-    if template not in known.values():
-        word = next((word for word, own in TEMPLATES.items() if own == name), name)
-        raise SpaceError(f"template is {word!r:.60}, expected one of {', '.join(words)} for {hardware.name}")
+    known = GPU_TEMPLATES if isinstance(hardware, GpuSpec) else (CPU,)
+    template = template_name(name)
+    if template not in known:
+        raise SpaceError(f"template is {template!r:.60}, expected one of {', '.join(known)} for {hardware.name}")
     return str(template)
 
 
 def tuning_template(workload: Workload, hardware: GpuSpec | CpuSpec) -> str:
     """Return the template that is tuned where nobody asks for one: with a staging pipeline wherever there can be one.
 
-    It holds all schedules of the template "gpu"; arithmetic stays what the workload's dtype says, so tensor cores,
+    It holds all schedules of the template "cuda"; arithmetic stays what the workload's dtype says, so tensor cores,
     which would round float32, have to be asked for.
     """
     if isinstance(hardware, CpuSpec):
-        return "cpu"
+        return CPU
     staged = bool(workload.reduction_axes)
-    return "gpu_pipelined" if staged and hardware.arch.startswith("sm_") else "gpu"
+    return PIPELINED if staged and hardware.arch.startswith("sm_") else CUDA
 
 
 def make_model(
@@ -56,8 +52,7 @@ def make_model(
     Parameters
     ----------
     template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
-        What the schedules look like, or its name in schedules ("gpu", "gpu_pipelined", "gpu_tensorcore", "cpu"); left
-        out: "cuda" (CUDA cores) for GPUs, "cpu" for CPUs.
+        What the schedules look like; left out: "cuda" (CUDA cores) for GPUs, "cpu" for CPUs.
 
     Raises
     ------
@@ -65,11 +60,11 @@ def make_model(
         The template does not apply to the workload or the hardware.
     """
     template = None if template is None else template_of(template, hardware)
-    if isinstance(hardware, GpuSpec) and template == "gpu_tensorcore":
+    if isinstance(hardware, GpuSpec) and template == TENSORCORE:
         from anatune.model.tensorcore_model import TensorCoreModel
 
         return TensorCoreModel(workload, hardware)
-    if isinstance(hardware, GpuSpec) and template == "gpu_pipelined":
+    if isinstance(hardware, GpuSpec) and template == PIPELINED:
         from anatune.model.pipelined_model import PipelinedModel
 
         return PipelinedModel(workload, hardware)

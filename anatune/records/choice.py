@@ -23,8 +23,8 @@ class Candidate(NamedTuple):
     ----------
     id : int
         The record's.
-    schedule_key : str
-        The schedule's.
+    schedule : str
+        Equal for trials of the same schedule.
     ok : bool
         Whether it ran and was right; False: its result was wrong.
     times_s, reference_times_s : sequence of float
@@ -32,7 +32,7 @@ class Candidate(NamedTuple):
     """
 
     id: int
-    schedule_key: str
+    schedule: str
     ok: bool
     times_s: Sequence[float]
     reference_times_s: Sequence[float]
@@ -48,7 +48,7 @@ def fastest(candidates: Sequence[Candidate]) -> int | None:
     """
     trials: dict[str, list[Candidate]] = {}
     for candidate in candidates:
-        trials.setdefault(candidate.schedule_key, []).append(candidate)
+        trials.setdefault(candidate.schedule, []).append(candidate)
     by_relative: list[tuple[float, list[Candidate]]] = []
     by_time: list[tuple[float, list[Candidate]]] = []
     for of_schedule in trials.values():

@@ -243,7 +243,7 @@ def _schedule(
             raise UnfitError("tiles do not multiply to the workload's extents")
     staged = [access.tensor for access in workload.reads] if workload.reduction_axes else []
     return Schedule(
-        workload, hardware, "gpu", complete, int(unroll), {tensor: int(vector.get(tensor, 1)) for tensor in staged}
+        workload, hardware, "cuda", complete, int(unroll), {tensor: int(vector.get(tensor, 1)) for tensor in staged}
     )
 
 

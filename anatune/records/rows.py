@@ -13,7 +13,16 @@ from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.trial import Trial
 from anatune.core.workload import Workload
 from anatune.records.environment import Environment
-from anatune.records.schema import Record, Session, content_key, digest, schedule_text, storable, trial_text
+from anatune.records.schema import (
+    Record,
+    Session,
+    content_key,
+    current_text,
+    digest,
+    schedule_text,
+    storable,
+    trial_text,
+)
 
 __all__ = ["has_trial", "insert_session", "insert_trial", "session_row"]
 
@@ -95,8 +104,11 @@ def insert_trial(
 def has_trial(connection: sqlite3.Connection, record: Record) -> bool:
     """Return whether the file has this very trial of this session."""
     row = _trial_row(record.session.id, record.created_utc, record.environment, storable(record.trial))
+    *before, _, text, result, ran_under = row
     found = connection.execute(
-        "SELECT 1 FROM trials WHERE session = ? AND created_utc = ? AND digest = ?",
-        (record.session.id, record.created_utc, digest(*row)),
+        "SELECT schedule FROM trials WHERE session = ? AND created_utc = ? AND workload = ? AND hardware = ? AND "
+        "threads = ? AND outcome = ? AND result = ? AND environment = ?",
+        (*before, result, ran_under),
     )
-    return found.fetchone() is not None
+    # Texts, not keys or digests: those of older rows are of the template's former name.
+    return any(current_text(other) == text for (other,) in found)

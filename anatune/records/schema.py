@@ -20,6 +20,7 @@ import msgspec
 
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.template_names import template_name
 from anatune.core.trial import Trial
 from anatune.core.workload import Workload
 from anatune.records.environment import Environment
@@ -31,6 +32,7 @@ __all__ = [
     "Record",
     "Session",
     "content_key",
+    "current_text",
     "digest",
     "schedule_of",
     "schedule_text",
@@ -131,6 +133,10 @@ class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, Any]
     environment: Environment
 
+    def __post_init__(self) -> None:
+        if (template := self.settings.get("template")) != (name := template_name(template)):
+            msgspec.structs.force_setattr(self, "settings", self.settings | {"template": name})
+
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A trial with its provenance. Immutable.
@@ -172,6 +178,13 @@ _ScheduleBody: type[Any] = msgspec.defstruct(
 )
 """A `Schedule` without what is stored in `parts`; made from its fields, so that it follows them."""
 
+
+class _Template(msgspec.Struct, frozen=True):
+    """A stored schedule as far as its template."""
+
+    template: str
+
+
 _TrialBody: type[Any] = msgspec.defstruct(
     "_TrialBody",
     [
@@ -200,6 +213,12 @@ def schedule_of(text: str, workload: Workload, hardware: GpuSpec | CpuSpec) -> S
     """Return the schedule that `schedule_text` wrote; raise msgspec.DecodeError if it is damaged."""
     body = msgspec.json.decode(text, type=_ScheduleBody)
     return Schedule(workload, hardware, **{name: getattr(body, name) for name in body.__struct_fields__})
+
+
+def current_text(text: str) -> str:
+    """Return what `schedule_text` would write now; older texts have former names of templates."""
+    former = msgspec.json.decode(text, type=_Template).template
+    return text.replace(f'"{former}"', f'"{template_name(former)}"', 1)  # the first field
 
 
 def trial_text(trial: Trial) -> str:

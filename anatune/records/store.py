@@ -20,7 +20,7 @@ from anatune.records.choice import Candidate, fastest
 from anatune.records.database import Database
 from anatune.records.environment import Environment, environment
 from anatune.records.rows import has_trial, insert_session, insert_trial, session_row
-from anatune.records.schema import Record, Session, content_key, digest, schedule_of, storable, trial_of
+from anatune.records.schema import Record, Session, content_key, current_text, digest, schedule_of, storable, trial_of
 
 __all__ = ["RecordStore"]
 
@@ -404,24 +404,25 @@ class RecordStore:
         """
         wanted = self._condition(workload, hardware, session, threads, None, on_damage)
         rows = self._database.read(
-            "SELECT t.id, t.schedule_key, t.outcome, t.result, t.workload, s.hardware, t.threads "
+            "SELECT t.id, t.hardware, t.schedule, t.outcome, t.result, t.workload, s.hardware, t.threads "
             f"FROM trials t JOIN sessions s ON s.id = t.session WHERE {wanted.text} "
             "AND t.outcome IN ('ok', 'wrong_result') ORDER BY t.id",
             wanted.parameters,
         )
         groups: dict[tuple[str, str, int], list[Candidate]] = {}
-        for row_id, key, outcome, result, *group in rows:
+        for row_id, made_for, schedule, outcome, result, *group in rows:
             times: tuple[float, ...] = ()
             references: tuple[float, ...] = ()
-            if outcome == Outcome.OK.value:
-                try:
+            try:
+                same = f"{made_for} {current_text(schedule)}"
+                if outcome == Outcome.OK.value:
                     measured = msgspec.json.decode(result, type=_Samples).measurement
-                except msgspec.DecodeError as error:
-                    self._tell(on_damage, self._damaged(row_id, error))
-                    continue
-                times, references = measured.times_s, measured.reference_times_s
+                    times, references = measured.times_s, measured.reference_times_s
+            except msgspec.DecodeError as error:
+                self._tell(on_damage, self._damaged(row_id, error))
+                continue
             groups.setdefault((group[0], group[1], group[2]), []).append(
-                Candidate(row_id, key, outcome == Outcome.OK.value, times, references)
+                Candidate(row_id, same, outcome == Outcome.OK.value, times, references)
             )
         found = (self._fastest(candidates, on_damage) for candidates in groups.values())
         return [record for record in found if record is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
+from anatune.core.template_names import TENSORCORE
 from anatune.core.workload import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
 
 __all__ = ["Roofline", "dram_bandwidth", "peak_flop_per_s", "reachable_share", "roofline"]
@@ -28,11 +28,11 @@ class Roofline(NamedTuple):
 def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "") -> float:
     """Return the paper peak for operands of `dtype`, operations a second.
 
-    GPUs: the float32 peak times the spec's rate of the dtype; for the template "gpu_tensorcore" the tensor cores' own.
+    GPUs: the float32 peak times the spec's rate of the dtype; for the template "tensorcore" the tensor cores' own.
     CPUs: vectors hold elements of the dtype that sums are kept in, four bytes each, so that the float32 peak holds for
     all.
     """
-    if isinstance(hardware, GpuSpec) and template == TENSOR_CORES:
+    if isinstance(hardware, GpuSpec) and template == TENSORCORE:
         peak = hardware.tensor_flop_per_s(dtype)
         if peak is not None:
             return peak
@@ -50,7 +50,7 @@ def dram_bandwidth(hardware: GpuSpec | CpuSpec) -> tuple[float, float]:
 
 def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:
     """Return the share of the paper peak that compiled code of a template reaches."""
-    if isinstance(hardware, GpuSpec) and template == TENSOR_CORES and hardware.tensor_cores is not None:
+    if isinstance(hardware, GpuSpec) and template == TENSORCORE and hardware.tensor_cores is not None:
         return hardware.tensor_cores.mma_sync_fraction
     return hardware.compute.reachable_fraction
 

@@ -13,9 +13,8 @@ from anatune.core.space_cpu import SPATIAL_LEVELS as CPU_SPATIAL
 from anatune.core.space_cpu import WINDOW_LEVELS as CPU_WINDOW
 from anatune.core.space_gpu import REDUCTION_LEVELS as GPU_REDUCTION
 from anatune.core.space_gpu import SPATIAL_LEVELS as GPU_SPATIAL
-from anatune.core.space_pipelined import CUDA_CORES
 from anatune.core.space_tensorcore import LEVELS as TENSOR_CORE_LEVELS
-from anatune.core.space_tensorcore import TEMPLATE as TENSOR_CORES
+from anatune.core.template_names import CUDA_CORES, TENSORCORE
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
@@ -37,7 +36,7 @@ LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "thr
 _TENSOR_DTYPE = {"float32": "tf32"}
 _LEVELS: dict[str, dict[int, tuple[str, ...]]] = {
     **{one: {len(levels): levels for levels in (GPU_SPATIAL, GPU_REDUCTION)} for one in CUDA_CORES},
-    TENSOR_CORES: {len(levels): levels for levels in TENSOR_CORE_LEVELS.values()},
+    TENSORCORE: {len(levels): levels for levels in TENSOR_CORE_LEVELS.values()},
     "cpu": {len(levels): levels for levels in (CPU_SPATIAL, CPU_REDUCTION, CPU_WINDOW)},
 }
 
@@ -92,7 +91,7 @@ def _hardware_text(plan: Plan) -> str:
     hardware, dtype = plan.hardware, plan.workload.dtype
     peak = units.flop_rate(peak_flop_per_s(hardware, dtype, _template(plan)))
     unit = dtype
-    if _template(plan) == TENSOR_CORES:
+    if _template(plan) == TENSORCORE:
         unit = f"{_TENSOR_DTYPE.get(dtype, dtype)} on tensor cores"
     return (
         f"on {hardware.model} ({hardware.name}, {hardware.arch}): peak {peak} in {unit}, "

@@ -20,6 +20,7 @@ from anatune import __version__
 from anatune.codegen.gpu_artifact import GpuArtifact, read_image
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.template_names import adopt_name
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload import Workload
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
@@ -80,6 +81,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
     reference: GpuArtifact
     entries: tuple[ManifestEntry, ...]
+
+    def __post_init__(self) -> None:
+        adopt_name(self)
 
     def schedules(self) -> list[Schedule]:
         """Return the schedules, in the order of the plan."""

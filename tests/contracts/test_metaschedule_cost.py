@@ -112,7 +112,7 @@ def test_scores_of_gpu_tilings_are_those_of_the_models(make):
     model = cost_model(GPU)
     scores = model.core.predict(context_of(module, CUDA), candidates_of(schedules))
     floor_s = meaning.workload.flop / GPU.compute.fp32_peak_flop_per_s
-    models = {"gpu": anatune.api.model(meaning.workload, GPU), "gpu_pipelined": PipelinedModel(meaning.workload, GPU)}
+    models = {"cuda": anatune.api.model(meaning.workload, GPU), "pipelined": PipelinedModel(meaning.workload, GPU)}
     seen = set()
     for sch, score in zip(schedules, scores, strict=True):
         point = meaning.gpu_schedule(tiling_of(sch.trace), GPU)
@@ -122,7 +122,7 @@ def test_scores_of_gpu_tilings_are_those_of_the_models(make):
         time_s, rule = own.times(own.space.point_of(point)[None, :])
         assert score == pytest.approx(0.0 if rule[0] else floor_s / time_s[0])
         seen.add((point.template, int(rule[0]) > 0))
-    assert {template for template, _ in seen} == {"gpu", "gpu_pipelined"}
+    assert {template for template, _ in seen} == {"cuda", "pipelined"}
     assert not model.unknown
     assert sum(model.rejected.values()) >= sum(illegal for _, illegal in seen)
 

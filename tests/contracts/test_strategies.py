@@ -24,8 +24,8 @@ MODELS = {
     "reduction": model(anatune.reduction((32, 48), axes=(1,)), CPU),
     "gpu matmul": model(anatune.matmul(64, 96, 128), GPU),
     "gpu conv2d": model(CONV2D, GPU),
-    "pipelined": make_model(anatune.matmul(32, 64, 48), GPU, "gpu_pipelined"),
-    "tensor cores": make_model(anatune.matmul(64, 128, 64, dtype="float16"), GPU, "gpu_tensorcore"),
+    "pipelined": make_model(anatune.matmul(32, 64, 48), GPU, "pipelined"),
+    "tensor cores": make_model(anatune.matmul(64, 128, 64, dtype="float16"), GPU, "tensorcore"),
 }
 _RECORDED = model(anatune.matmul(64, 64, 256), GPU)
 MODELS["table"] = TableModel(_RECORDED, np.unique(_RECORDED.space.sample_points(600, 0), axis=0))

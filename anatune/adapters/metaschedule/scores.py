@@ -170,7 +170,7 @@ class CandidateScores:
             found.features[place] = rows[at]
 
     def plain_point(self, tiling: Tiling) -> Schedule:
-        """Return the point of the template "gpu" that a trace stands for, its staging pipeline left out."""
+        """Return the point of the template "cuda" that a trace stands for, its staging pipeline left out."""
         assert self.meaning is not None
         assert isinstance(self.hardware, GpuSpec)
         return self.meaning.gpu_schedule(tiling._replace(stages=1), self.hardware)

@@ -61,9 +61,9 @@ class FunctionMeaning:
         vector = {tensor: widths.get(tensor, 1) for tensor in staged}
         tiles = match_axes(tiling, self.workload)
         if tiling.stages == 1:
-            return Schedule(self.workload, hardware, "gpu", tiles, tiling.unroll, vector)
+            return Schedule(self.workload, hardware, "cuda", tiles, tiling.unroll, vector)
         options: dict[str, Any] = {"stages": tiling.stages, "pad": 0}
-        return Schedule(self.workload, hardware, "gpu_pipelined", tiles, tiling.unroll, vector, options)
+        return Schedule(self.workload, hardware, "pipelined", tiles, tiling.unroll, vector, options)
 
     def _numbered(self, block: str) -> tuple[str, ...]:
         """Return the tensors of the workload in the order in which the block reads them."""

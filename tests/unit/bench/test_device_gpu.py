@@ -178,7 +178,7 @@ def test_dry_run_through_all_stages(tmp_path, capsys):
     entry = state.layers["M0"]
     assert set(entry.schedules) == {"plan", "16", "64"}
     assert set(entry.samples["warm"]) >= {"anatune:plan", "anatune:16", "anatune:64", "torch:mm", "triton:matmul"}
-    assert state.layers["M0:bfloat16"].schedules["plan"].template == "gpu_tensorcore"
+    assert state.layers["M0:bfloat16"].schedules["plan"].template == "tensorcore"
     assert "aims" in out
     assert "Winograd" in out
     assert "mean nothing" in (tmp_path / "table.txt").read_text()

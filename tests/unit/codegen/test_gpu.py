@@ -30,7 +30,7 @@ WORKLOADS = {
 
 def schedule(workload=MATMUL, hardware=GPU, *, tiles=TILES, unroll=64, vector=None, **options):
     built = anatune.space(workload, hardware).schedule(tiles, unroll, vector or {})
-    return msgspec.structs.replace(built, template="gpu_pipelined", options=options) if options else built
+    return msgspec.structs.replace(built, template="pipelined", options=options) if options else built
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -117,7 +117,7 @@ def test_devices_without_asynchronous_copies_prefetch_into_registers():
 def test_the_compiler_sees_the_shared_memory_that_the_model_counts(device, steps):
     pytest.importorskip("cuda.bindings")
     hardware = anatune.hardware(device)
-    space = anatune.space(MATMUL, hardware, template="gpu_pipelined")
+    space = anatune.space(MATMUL, hardware, template="pipelined")
     for stages in space.stage_counts:
         for pad in space.pads:
             tiles = TILES | {"k": (steps, 8 // steps, 8)}
@@ -151,7 +151,7 @@ def test_narrow_elements_are_summed_in_32_bits(dtype):
         (lambda: schedule(stages=9), "stages is 9, expected one of 1, 2, 3"),
         (lambda: schedule(pad=-1), "pad is -1, expected one of 0, 4"),
         (lambda: schedule(nonsense=1), "option 'nonsense', expected some of stages, pad"),
-        (lambda: msgspec.structs.replace(schedule(), options={"pad": 4}), "template 'gpu' has none"),
+        (lambda: msgspec.structs.replace(schedule(), options={"pad": 4}), "template 'cuda' has none"),
         (lambda: msgspec.structs.replace(schedule(), vector={"A": "x"}), r"vector\['A'\] is 'x'"),
         (lambda: msgspec.structs.replace(schedule(), unroll=-1), "unroll is -1"),
         (lambda: msgspec.structs.replace(schedule(), tiles=None), "tiles and vector are mappings"),
@@ -191,5 +191,5 @@ def test_the_same_schedule_gives_the_same_source():
 
 
 def test_schedules_of_another_template_are_refused():
-    with pytest.raises(SpaceError, match="expected a GPU and gpu or gpu_pipelined"):
+    with pytest.raises(SpaceError, match="expected a GPU and cuda or pipelined"):
         GpuNest(msgspec.structs.replace(schedule(), template="cpu"))

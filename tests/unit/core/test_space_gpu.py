@@ -139,7 +139,7 @@ def test_bad_schedules_are_explained(change: dict[str, Any], words: list[str]) -
 def test_left_out_axes_stay_outermost() -> None:
     schedule = SPACE.schedule({"j": (3, 1, 4, 1, 1)})
     assert schedule.tiles == {"i": (16, 1, 1, 1, 1), "j": (3, 1, 4, 1, 1), "k": (8, 1, 1)}
-    assert (schedule.unroll, schedule.vector, schedule.template) == (0, {"A": 1, "B": 1}, "gpu")
+    assert (schedule.unroll, schedule.vector, schedule.template) == (0, {"A": 1, "B": 1}, "cuda")
 
 
 def test_numpy_integers_and_lists_are_accepted() -> None:

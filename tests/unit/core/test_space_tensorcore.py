@@ -71,7 +71,7 @@ def test_defaults_are_the_widest_fetches() -> None:
     assert schedule.tiles == {"m": (4, 2, 4, 16), "n": (8, 2, 8, 8), "k": (8, 2, 16)}
     assert schedule.vector == {"A": 8, "B": 8}
     assert schedule.options == {"stages": 3, "group": 8}
-    assert schedule.template == "gpu_tensorcore"
+    assert schedule.template == "tensorcore"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def pipelined(workload, seed, **options):
     for schedule in GpuModel(workload, anatune.hardware("rtx3090")).space.sample(400, seed):
         steps = np.prod([tiles[0] for tiles in schedule.tiles.values() if len(tiles) == 3])
         if 1 < cuda_threads(schedule) <= 128 and steps > 3:
-            return msgspec.structs.replace(schedule, template="gpu_pipelined", options=options)
+            return msgspec.structs.replace(schedule, template="pipelined", options=options)
     raise AssertionError("no such point")
 
 

@@ -23,7 +23,7 @@ OPTIONS = ResidualOptions(num_trees=30, num_leaves=7, num_members=2)
 
 def card(name="made_up", **changes):
     given = {
-        "name": name, "kernels": "ansor", "template": "gpu", "devices": ("rtx3090",), "vendors": (), "data": (),
+        "name": name, "kernels": "ansor", "template": "cuda", "devices": ("rtx3090",), "vendors": (), "data": (),
         "metrics": {}, "feature_names": (), "low": (), "high": (), "offset": 0.0, "noise": 0.0, "files": {},
         "versions": {}, "options": OPTIONS,
     }  # fmt: skip
@@ -92,33 +92,31 @@ def test_damage_is_one_line(folder, damage):
 
 
 def test_another_template_is_refused(residual):
-    tensor_cores = api.model(
-        anatune.matmul(256, 256, 256, dtype="float16"), anatune.hardware("rtx3090"), "gpu_tensorcore"
-    )
+    tensor_cores = api.model(anatune.matmul(256, 256, 256, dtype="float16"), anatune.hardware("rtx3090"), "tensorcore")
     with pytest.raises(ModelVersionError, match="features used with"):
         CorrectedModel(tensor_cores, residual)
 
 
 def test_the_users_own_correction_is_used_for_its_device_only(tmp_path, residual):
     save_correction(tmp_path / "rtx3090_gpu", card("rtx3090_gpu", kernels="anatune"), residual)
-    found = find_correction(anatune.hardware("rtx3090"), "gpu", user_folder=tmp_path)
+    found = find_correction(anatune.hardware("rtx3090"), "cuda", user_folder=tmp_path)
     assert found.card.name == "rtx3090_gpu"
-    assert find_correction(anatune.hardware("a100_sxm"), "gpu", user_folder=tmp_path) is None
-    assert find_correction(anatune.hardware("rtx3090"), "gpu_tensorcore", user_folder=tmp_path) is None
-    assert find_correction(anatune.hardware("rtx3090"), "gpu", "none", user_folder=tmp_path) is None
+    assert find_correction(anatune.hardware("a100_sxm"), "cuda", user_folder=tmp_path) is None
+    assert find_correction(anatune.hardware("rtx3090"), "tensorcore", user_folder=tmp_path) is None
+    assert find_correction(anatune.hardware("rtx3090"), "cuda", "none", user_folder=tmp_path) is None
 
 
 def test_without_lightgbm_there_is_none_unless_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     corrections._loaded.cache_clear()
-    assert find_correction(anatune.hardware("k80"), "gpu", user_folder=folder.parent) is None
+    assert find_correction(anatune.hardware("k80"), "cuda", user_folder=folder.parent) is None
     with pytest.raises(MissingDependencyError, match=r"pip install 'anatune\[learn\]'"):
-        find_correction(anatune.hardware("k80"), "gpu", folder)
+        find_correction(anatune.hardware("k80"), "cuda", folder)
 
 
 def test_an_unknown_name_lists_the_shipped_ones():
     with pytest.raises(UnknownNameError, match="ansor_k80"):
-        find_correction(anatune.hardware("k80"), "gpu", "no_such_correction")
+        find_correction(anatune.hardware("k80"), "cuda", "no_such_correction")
 
 
 def test_shipped_corrections_can_be_read_and_helped_on_workloads_left_out():

@@ -13,7 +13,7 @@ CASES = {
     "conv2d": ("mi50", anatune.conv2d(2, 8, 14, 14, 16, 3, 3, padding=1), None),
     "elementwise": ("rtx3090", anatune.elementwise((32, 64)), None) if hasattr(anatune, "elementwise") else None,
     "cpu": ("ryzen_3700x", anatune.matmul(64, 96, 128), None),
-    "tensor cores": ("rtx3090", anatune.matmul(128, 128, 128, dtype="float16"), "gpu_tensorcore"),
+    "tensor cores": ("rtx3090", anatune.matmul(128, 128, 128, dtype="float16"), "tensorcore"),
 }
 
 

@@ -14,7 +14,7 @@ def model(extents, device, template=None, dtype="float32"):
 
 
 @pytest.mark.parametrize(
-    ("extents", "template"), [((512, 1024, 256), None), ((16, 16, 8), None), ((32, 32, 32), "gpu_pipelined")]
+    ("extents", "template"), [((512, 1024, 256), None), ((16, 16, 8), None), ((32, 32, 32), "pipelined")]
 )
 def test_points_within_a_time_are_the_beginning_of_the_ranking(extents, template):
     chosen = model(extents, "rtx3090", template)
@@ -32,8 +32,8 @@ def test_points_within_a_time_are_the_beginning_of_the_ranking(extents, template
     ("extents", "device", "template", "dtype"),
     [
         ((512, 1024, 256), "rtx3090", None, "float32"),
-        ((64, 64, 64), "rtx3090", "gpu_pipelined", "float32"),
-        ((128, 128, 64), "a100", "gpu_tensorcore", "float16"),
+        ((64, 64, 64), "rtx3090", "pipelined", "float32"),
+        ((128, 128, 64), "a100", "tensorcore", "float16"),
         ((512, 512, 512), "intel_xeon_gold_6130", None, "float32"),
     ],
 )

@@ -35,7 +35,7 @@ def test_the_space_is_the_plain_one_times_its_pipelines(model):
     assert (space.decode(space.encode(points)) == points).all()
     for point in points:
         schedule = anatune.Schedule.from_json(space.schedule_of(point).to_json())
-        assert schedule.template == "gpu_pipelined"
+        assert schedule.template == "pipelined"
         assert (space.point_of(schedule) == point).all()
 
 
@@ -74,14 +74,14 @@ def test_the_ranking_is_the_best_of_all_pipelines():
 
 def test_devices_and_workloads_that_cannot_have_a_pipeline_are_refused():
     with pytest.raises(SpaceError, match="expected an NVIDIA GPU"):
-        anatune.space(MATMUL, anatune.hardware("mi50"), template="gpu_pipelined")
+        anatune.space(MATMUL, anatune.hardware("mi50"), template="pipelined")
     with pytest.raises(SpaceError, match="has no reduction"):
-        anatune.space(anatune.elementwise((8, 8)), GPU, template="gpu_pipelined")
+        anatune.space(anatune.elementwise((8, 8)), GPU, template="pipelined")
     with pytest.raises(SpaceError, match="stages is 7, expected one of 1, 2, 3"):
-        anatune.space(MATMUL, GPU, template="gpu_pipelined").schedule(TILES, stages=7)
+        anatune.space(MATMUL, GPU, template="pipelined").schedule(TILES, stages=7)
 
 
 def test_only_devices_with_asynchronous_copies_have_three_buffers():
-    assert anatune.space(MATMUL, anatune.hardware("v100_sxm2"), template="gpu_pipelined").stage_counts == (1, 2)
+    assert anatune.space(MATMUL, anatune.hardware("v100_sxm2"), template="pipelined").stage_counts == (1, 2)
     half = anatune.matmul(64, 64, 64, dtype="float16")
-    assert anatune.space(half, GPU, template="gpu_pipelined").stage_counts == (1, 2)
+    assert anatune.space(half, GPU, template="pipelined").stage_counts == (1, 2)

@@ -68,7 +68,7 @@ def test_huge_spaces_are_read_from_the_beginning(rtx3090):
 
 @pytest.mark.parametrize("device", ["a100", "intel_xeon_gold_6130"])
 def test_other_templates(device):
-    template = "gpu_tensorcore" if device == "a100" else None
+    template = "tensorcore" if device == "a100" else None
     workload, hardware = anatune.matmul(32, 32, 32), anatune.hardware(device)
     subset = anatune.prune(workload, hardware, keep=40, template=template)
     kept = list(subset)
@@ -96,7 +96,7 @@ def test_corrected_order():
 def test_candidates_of_several_templates(rtx3090):
     workload = anatune.matmul(128, 128, 128)
     given = anatune.space(workload, rtx3090).sample(30, seed=0)
-    given += anatune.space(workload, rtx3090, template="gpu_pipelined").sample(10, seed=0)
+    given += anatune.space(workload, rtx3090, template="pipelined").sample(10, seed=0)
     given.append(anatune.space(workload, rtx3090).schedule({"i": (1, 1, 128, 1, 1), "j": (1, 1, 128, 1, 1)}))
     subset = anatune.prune(workload, rtx3090, keep=0.2, candidates=given)
     kept = list(subset)

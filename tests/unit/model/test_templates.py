@@ -1,20 +1,23 @@
-"""Words for templates: both names are accepted everywhere, messages have the words."""
+"""Templates have one name; what files and callers said before means the same."""
 
 import pytest
 
 import anatune
+from anatune.core.template_names import former_names
 from anatune.errors import SpaceError
-from anatune.model.templates import TEMPLATES, template_of
+from anatune.model.templates import template_of
 
 MATMUL = anatune.matmul(64, 64, 64)
 
 
 @pytest.mark.parametrize("word", ["cuda", "pipelined", "tensorcore"])
-def test_both_names_mean_the_same(word):
+def test_a_caller_may_still_use_the_former_name(word):
     hardware = anatune.hardware("a100")
-    assert template_of(word, hardware) == template_of(TEMPLATES[word], hardware) == TEMPLATES[word]
-    spaces = [anatune.space(MATMUL, hardware, template=name) for name in (word, TEMPLATES[word])]
-    assert spaces[0].template == spaces[1].template == TEMPLATES[word]
+    (former,) = former_names(word)
+    assert former == {"cuda": "gpu"}.get(word, f"gpu_{word}")
+    assert template_of(former, hardware) == template_of(word, hardware) == word
+    assert anatune.space(MATMUL, hardware, template=former).template == word
+    assert anatune.plan(MATMUL, hardware, 1, template=former).best.template == word
 
 
 def test_messages_have_words():

@@ -136,13 +136,13 @@ def test_compiled_numbers_take_the_place_of_estimates() -> None:
 
 def test_api_dispatches_on_the_template() -> None:
     hardware = gpu("a100")
-    plan = anatune.plan(SMALL, hardware, 3, template="gpu_tensorcore")
-    assert [schedule.template for schedule in plan.schedules] == ["gpu_tensorcore"] * 3
-    assert plan.space_size == api.space(SMALL, hardware, template="gpu_tensorcore").size
+    plan = anatune.plan(SMALL, hardware, 3, template="tensorcore")
+    assert [schedule.template for schedule in plan.schedules] == ["tensorcore"] * 3
+    assert plan.space_size == api.space(SMALL, hardware, template="tensorcore").size
     on_cores = api.space(SMALL, hardware).sample(1, seed=0)
     frame = anatune.predict(SMALL, hardware, [*plan.schedules, *on_cores])
     assert frame["time_s"].tolist()[:3] == [prediction.time_s for prediction in plan.predictions]
     assert frame["mma_s"].notna().tolist() == [True, True, True, False]
-    for device, template in ((hardware, "tensor"), (anatune.hardware("epyc_7763"), "gpu_tensorcore")):
+    for device, template in ((hardware, "tensor"), (anatune.hardware("epyc_7763"), "tensorcore")):
         with pytest.raises(SpaceError, match="template is"):
             anatune.plan(SMALL, device, template=template)

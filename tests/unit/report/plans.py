@@ -37,7 +37,7 @@ def prediction(time_s=188.2e-6, *, bound_by="fma", **parts):
 
 def schedule(workload, hardware, factors_of_i=(8, 2, 16, 2, 1)):
     tiles = {"i": factors_of_i, "j": (32, 2, 16, 4, 1), "k": (64, 4, 4)}
-    return Schedule(workload, hardware, "gpu", tiles, unroll=512, vector={"A": 4, "B": 4})
+    return Schedule(workload, hardware, "cuda", tiles, unroll=512, vector={"A": 4, "B": 4})
 
 
 def gpu_plan(*, predictions=None, guarantee=None, num_legal=7_500_000, rejected=None):

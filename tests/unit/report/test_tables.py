@@ -59,7 +59,7 @@ def test_copies_are_rated_in_bytes():
     plan = type(plan)(
         workload,
         hardware,
-        [Schedule(workload, hardware, "gpu", {"i0": (32, 1, 32, 1, 1), "i1": (8, 1, 128, 1, 1)})],
+        [Schedule(workload, hardware, "cuda", {"i0": (32, 1, 32, 1, 1), "i1": (8, 1, 128, 1, 1)})],
         plan.predictions,
         Guarantee("exhaustive", num_evaluated=5),
         5,

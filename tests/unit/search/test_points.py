@@ -33,7 +33,7 @@ def test_schedules_that_do_not_belong():
     schedule = MODEL.space.sample(1)[0]
     assert known.legal_point(schedule) is not None
     replace = msgspec.structs.replace
-    assert known.legal_point(replace(schedule, template="gpu")) is None
+    assert known.legal_point(replace(schedule, template="cuda")) is None
     assert known.legal_point(replace(schedule, tiles={**schedule.tiles, "i": (7, 1, 1, 1, 1)})) is None
     assert known.legal_point(replace(schedule, tiles={})) is None
     whole = MODEL.space.schedule({"i": (1, 1, 1, 1, 48), "j": (1, 1, 1, 1, 64)})

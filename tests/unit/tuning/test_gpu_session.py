@@ -70,7 +70,7 @@ def test_a_session_whose_kernels_are_emulated_as_they_are(state):
     assert one.hardware == H200
     told = {
         "l2": "warm",
-        "template": "gpu_pipelined",
+        "template": "pipelined",
         "trials": 3,
         "gpu": "NVIDIA H200",
         "cuda_driver": 13000,
@@ -102,7 +102,7 @@ def test_build_here_and_measure_there(state):
     told = []
     made = build_manifest(WORKLOAD, H200, folder, trials=3, builds=build, progress=lambda *now: told.append(now))
     assert told[-1] == (3, 0, 3)
-    assert made.template == "gpu_pipelined"
+    assert made.template == "pipelined"
     assert {Path(entry.artifact.image).name for entry in made.entries} <= {path.name for path in folder.iterdir()}
     moved = folder.rename(state / "elsewhere")
     records = state / "r.sqlite"
