@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.core.hardware_files import hardware as _load_hardware
+from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
 from anatune.core.space_cpu import CpuSpace
 from anatune.core.space_gpu import GpuSpace
 from anatune.core.space_tensorcore import TensorCoreSpace
 from anatune.core.workload import Workload
-from anatune.errors import BuildError, SpaceError, UnknownNameError
+from anatune.errors import BuildError, SpaceError
+from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model.corrected import SHORTLIST, CorrectedModel
 from anatune.model.corrections import AUTO, NONE, find_correction, named_correction
 from anatune.model.evaluation import Progress
@@ -41,32 +42,9 @@ SCHEDULES_A_PROGRAM = 8
 """Schedules that are ranked for each program to compile: unroll depths and fetch widths often make no difference."""
 
 
-def hardware(name: str | Path) -> GpuSpec | CpuSpec:
-    """Return the hardware spec called `name`, an alias of one, or the TOML file at a path.
-
-    "host" is the present machine: the spec that ``anatune hw detect`` saved, else what detection finds now.
-
-    Raises
-    ------
-    UnknownNameError
-        No such name; the message lists close ones and says how to write a spec.
-    SpecError
-        The file is damaged or contradicts itself.
-    """
-    try:
-        return _load_hardware(name)
-    except UnknownNameError:
-        if str(name).lower() != "host":
-            raise
-        from anatune.measure.detect import detect_cpu
-
-        return detect_cpu()
-
-
-def model(
-    workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None = None
-) -> GpuModel | TensorCoreModel | CpuModel:
-    """Return the analytical model of `workload` on `hardware` (with its tile space as ``.space``).
+@renamed(hardware="hw")
+def model(workload: Workload, hw: HardwareLike, template: str | None = None) -> GpuModel | TensorCoreModel | CpuModel:
+    """Return the analytical model of `workload` on `hw` (with its tile space as ``.space``).
 
     Parameters
     ----------
@@ -76,36 +54,36 @@ def model(
     Raises
     ------
     SpaceError
-        An argument is of another type (a name instead of what `anatune.hardware` returns, swapped arguments), or the
-        template does not apply to the workload or the hardware.
+        An argument is of another type (swapped arguments), or the template does not apply to the workload or the
+        hardware.
+    UnknownNameError, SpecError
+        As `hardware`.
     """
     if not isinstance(workload, Workload):
         raise SpaceError(
             f"workload is {workload!r:.60}, expected a Workload; make one with anatune.matmul(...), anatune.conv2d(...)"
         )
-    if not isinstance(hardware, GpuSpec | CpuSpec):
-        raise SpaceError(
-            f"hardware is {hardware!r:.60}, expected a spec; get one with anatune.hardware('rtx3090') or a file's path"
-        )
-    return make_model(workload, hardware, template)
+    return make_model(workload, hardware(hw), template)
 
 
+@renamed(hardware="hw")
 def space(
-    workload: Workload, hardware: GpuSpec | CpuSpec, *, template: str | None = None
+    workload: Workload, hw: HardwareLike, *, template: str | None = None
 ) -> GpuSpace | TensorCoreSpace | CpuSpace:
-    """Return the tile space of `workload` on `hardware`: size, axes, extents, sample(), schedule().
+    """Return the tile space of `workload` on `hw`: size, axes, extents, sample(), schedule().
 
     Parameters
     ----------
     template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
         As in `model`.
     """
-    return model(workload, hardware, template).space
+    return model(workload, hw, template).space
 
 
+@renamed(hardware="hw")
 def plan(
     workload: Workload,
-    hardware: GpuSpec | CpuSpec,
+    hw: HardwareLike,
     top_k: int = 10,
     *,
     template: str | None = None,
@@ -116,12 +94,12 @@ def plan(
     progress: Progress | None = None,
     compile_progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
-    """Rank every schedule of `workload` on `hardware` with the analytical model; no device is needed.
+    """Rank every schedule of `workload` on `hw` with the analytical model; no device is needed.
 
     Parameters
     ----------
-    workload, hardware
-        What is computed, where.
+    workload, hw
+        What is computed, where: a spec, or a name or path for `hardware`.
     top_k : int
         How many schedules to return, >= 1.
     template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
@@ -164,20 +142,21 @@ def plan(
             raise SpaceError(f"plan: time_limit_s is {time_limit_s!r}, expected a number > 0 or None")
     if isinstance(compile, bool) or not isinstance(compile, int | np.integer) or not 0 <= compile <= MOST_COMPILED:
         raise SpaceError(f"plan: compile is {compile!r}, expected an integer >= 0 (and at most {MOST_COMPILED})")
-    chosen: Any = model(workload, hardware, template)
+    chosen: Any = model(workload, hw, template)
+    device: GpuSpec | CpuSpec = chosen.hardware
     if compile:
-        _check_compiler(hardware)
+        _check_compiler(device)
         if str(correction) not in (AUTO, NONE):
             raise SpaceError("plan: compile and correction both change the order; leave one out")
         correction = NONE
-    saved = find_correction(hardware, chosen.space.template, correction)
+    saved = find_correction(device, chosen.space.template, correction)
     if saved is not None:
         chosen = CorrectedModel(chosen, saved.model)
     count = max(int(top_k), SCHEDULES_A_PROGRAM * int(compile))
     ranking = chosen.rank(count, time_limit_s, distinct=distinct, progress=progress)
     answer = Plan(
         workload,
-        hardware,
+        device,
         [chosen.space.schedule_of(point) for point in ranking.points],
         chosen.predictions(ranking.points),
         ranking.guarantee,
@@ -243,9 +222,10 @@ def _compiled(
     )
 
 
+@renamed(hardware="hw")
 def predict(
     workload: Workload,
-    hardware: GpuSpec | CpuSpec,
+    hw: HardwareLike,
     schedules: Iterable[Schedule],
     *,
     correction: str | Path = AUTO,
@@ -268,13 +248,13 @@ def predict(
     ------
     SpaceError
         A schedule belongs to another workload or template, or `schedules` holds something else. A schedule that was
-        made for another device is scored on `hardware`: that is how a choice is carried over.
+        made for another device is scored on `hw`: that is how a choice is carried over.
     UnknownNameError, ModelVersionError, MissingDependencyError
         The correction that was named does not exist, does not fit, or needs a package that is not installed.
     """
     import pandas as pd
 
-    model(workload, hardware)  # whatever is wrong with the arguments
+    device = model(workload, hw).hardware
     if isinstance(schedules, Schedule) or not isinstance(schedules, Iterable):
         raise SpaceError(f"predict: schedules is {schedules!r:.60}, expected a list of Schedule objects")
     schedules = list(schedules)
@@ -283,12 +263,12 @@ def predict(
             raise SpaceError(f"predict: got {schedule!r:.60}, expected a Schedule; build one with space.schedule(...)")
     rows: list[dict[str, Any]] = [{} for _ in schedules]
     for template in dict.fromkeys(schedule.template for schedule in schedules):
-        chosen = model(workload, hardware, template)
+        chosen = model(workload, device, template)
         places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
         points = np.array([chosen.space.point_of(schedules[place]) for place in places], dtype=np.int64)
         predictions = chosen.predictions(points)
         more: list[dict[str, Any]] = [{} for _ in places]
-        saved = find_correction(hardware, template, correction)
+        saved = find_correction(device, template, correction)
         if saved is not None:
             corrected = CorrectedModel(chosen, saved.model)
             support = corrected.correction(points).support.tolist()
@@ -302,14 +282,15 @@ def predict(
             rows[place] = prediction_row(prediction) | columns
     if rows:
         return pd.DataFrame(rows)
-    chosen = model(workload, hardware)  # no schedules: no rows, but the columns
+    chosen = model(workload, device)  # no schedules: no rows, but the columns
     empty = np.array([chosen.space.point_of(chosen.space.schedule({}))], dtype=np.int64)
     return pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(empty)]).iloc[:0]
 
 
+@renamed(hardware="hw")
 def prune(
     workload: Workload,
-    hardware: GpuSpec | CpuSpec,
+    hw: HardwareLike,
     keep: float = 0.01,
     *,
     template: str | None = None,
@@ -323,8 +304,8 @@ def prune(
 
     Parameters
     ----------
-    workload, hardware
-        What is computed, where.
+    workload, hw
+        What is computed, where: a spec, or a name or path for `hardware`.
     keep : float or int
         A float: share of the legal schedules, above 0 and below 1. An integer: how many. CPU schedules that describe
         the same loop nest are listed once, so fewer than that share of all come.
@@ -369,14 +350,15 @@ def prune(
         if not number or not time_limit_s > 0:
             raise SpaceError(f"prune: time_limit_s is {time_limit_s!r}, expected a number > 0 or None")
 
+    device = model(workload, hw).hardware
+
     def model_of(name: str | None) -> Any:
-        chosen = model(workload, hardware, name)
-        saved = find_correction(hardware, chosen.space.template, correction)
+        chosen = model(workload, device, name)
+        saved = find_correction(device, chosen.space.template, correction)
         return chosen if saved is None else CorrectedModel(chosen, saved.model)
 
     if candidates is None:
         return SpaceSubset(model_of(template), keep, time_limit_s=time_limit_s, distinct=distinct, diverse=diverse)
     if isinstance(candidates, Schedule) or not isinstance(candidates, Iterable):
         raise SpaceError(f"prune: candidates is {candidates!r:.60}, expected a list of Schedule objects")
-    model(workload, hardware)  # whatever is wrong with the arguments
-    return CandidateSubset(workload, hardware, keep, list(candidates), model_of, diverse=diverse)
+    return CandidateSubset(workload, device, keep, list(candidates), model_of, diverse=diverse)

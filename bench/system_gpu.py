@@ -227,7 +227,7 @@ class RealSystem:
             records=str(records),
             seed=self._seed,
             resume=True,
-            budget_s=budget_s,
+            time_limit_s=budget_s,
             template=template_of(dtype) if manifest is None else None,
             device=self._index,
             manifest=None if self._kernels is None else self._kernels / entry_folder(layer, dtype),

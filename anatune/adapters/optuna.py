@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,11 @@ from numpy.typing import NDArray
 
 from anatune import api
 from anatune.adapters.packages import import_optional
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
+from anatune.measure.named_hardware import HardwareLike
 from anatune.model.pruning import SpaceSubset
 
 __all__ = ["ScheduleSpace", "schedule_space"]
@@ -23,9 +23,10 @@ MOST_CHOSEN = 20_000
 """Kept schedules whose values make up the distributions."""
 
 
+@renamed(hardware="hw")
 def schedule_space(
     workload: Workload,
-    hardware: GpuSpec | CpuSpec | str | Path,
+    hw: HardwareLike,
     keep: int = 256,
     *,
     template: str | None = None,
@@ -34,8 +35,8 @@ def schedule_space(
 
     Parameters
     ----------
-    workload, hardware, template
-        As `anatune.prune`; `hardware` may be a name.
+    workload, hw, template
+        As `anatune.prune`.
     keep : int
         Schedules of smallest predicted time, one of each time, whose values are offered in all combinations.
 
@@ -48,8 +49,7 @@ def schedule_space(
     """
     if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= MOST_CHOSEN:
         raise SpaceError(f"optuna: keep is {keep!r:.40}, expected a count of schedules from 1 to {MOST_CHOSEN}")
-    spec = api.hardware(hardware) if isinstance(hardware, str | Path) else hardware
-    subset = api.prune(workload, spec, keep, template=template, distinct=True)  # else the first ones are alike
+    subset = api.prune(workload, hw, keep, template=template, distinct=True)  # else the first ones are alike
     assert isinstance(subset, SpaceSubset)
     return ScheduleSpace(subset)
 

@@ -200,8 +200,8 @@ def tune(
     display = _Display()
     tuning = session.TuningSession(
         workload, hardware, trials=trials, strategy=strategy, records=records, threads=chosen, seed=seed,
-        resume=resume, progress=display, budget_s=time_limit, template=template, l2=l2, device=device, backend=backend,
-        manifest=manifest, start=start,
+        resume=resume, progress=display, time_limit_s=time_limit, template=template, l2=l2, device=device,
+        backend=backend, manifest=manifest, start=start,
     )  # fmt: skip
     if manifest is None:
         note_first_compilation(hardware, template)  # after the session has checked its arguments

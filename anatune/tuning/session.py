@@ -12,12 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload import Workload
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.builders import Limits
 from anatune.measure.gpu_runner import check_l2
+from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model.templates import template_of, tuning_template
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
@@ -71,9 +73,10 @@ class MeasurerLike(Protocol):
         ...
 
 
+@renamed(budget_s="time_limit_s")
 def tune(
     workload: Workload,
-    hw: CpuSpec | GpuSpec,
+    hw: HardwareLike,
     trials: int = 64,
     strategy: str = DEFAULT_STRATEGY,
     records: str | Path | None = None,
@@ -82,7 +85,7 @@ def tune(
     resume: bool = False,
     progress: Progress | None = None,
     limits: Limits | None = None,
-    budget_s: float | None = None,
+    time_limit_s: float | None = None,
     *,
     template: str | None = None,
     l2: str | None = None,
@@ -100,8 +103,8 @@ def tune(
     ----------
     workload : Workload
         What is computed.
-    hw : CpuSpec or GpuSpec
-        The present machine, from ``anatune.hardware("host")`` or a spec of it; a spec of its GPU.
+    hw : CpuSpec, GpuSpec, str or Path
+        The present machine: "host", or a spec, or its name or file; its GPU likewise.
     trials : int
         How many schedules to measure, with those of a resumed session.
     strategy : str
@@ -120,7 +123,7 @@ def tune(
         Called with a `TuningProgress` at the beginning, after every trial and before the comparison.
     limits : Limits, optional
         Time and memory of one schedule.
-    budget_s : float, optional
+    time_limit_s : float, optional
         Ask for nothing new after this many seconds.
     template : {"cuda", "pipelined", "tensorcore"}, optional
         What a GPU's schedules look like; CUDA cores, with a staging pipeline where there can be one, by default.
@@ -144,6 +147,8 @@ def tune(
         `hw` is not the present machine; a GPU disappeared (all trials before that are kept).
     SpaceError, UnknownNameError
         An argument is wrong; no schedule is legal.
+    SpecError
+        The hardware's file is damaged.
     RecordError
         The record file cannot be used, or the disk is full: all trials before that are kept.
     MissingDependencyError
@@ -153,8 +158,8 @@ def tune(
     """
     session = TuningSession(
         workload, hw, trials=trials, strategy=strategy, records=records, threads=threads, seed=seed, resume=resume,
-        progress=progress, limits=limits, budget_s=budget_s, template=template, l2=l2, device=device, backend=backend,
-        manifest=manifest, start=start,
+        progress=progress, limits=limits, time_limit_s=time_limit_s, template=template, l2=l2, device=device,
+        backend=backend, manifest=manifest, start=start,
     )  # fmt: skip
     return session.run()
 
@@ -164,7 +169,7 @@ class TuningSession:
 
     Parameters
     ----------
-    workload, hw, trials, strategy, records, threads, seed, resume, progress, limits, budget_s
+    workload, hw, trials, strategy, records, threads, seed, resume, progress, limits, time_limit_s
         As for `tune`.
     template, l2, device, backend, manifest
         As for `tune`.
@@ -182,7 +187,7 @@ class TuningSession:
     def __init__(
         self,
         workload: Workload,
-        hw: CpuSpec | GpuSpec,
+        hw: HardwareLike,
         *,
         trials: int = 64,
         strategy: str = DEFAULT_STRATEGY,
@@ -192,7 +197,7 @@ class TuningSession:
         resume: bool = False,
         progress: Progress | None = None,
         limits: Limits | None = None,
-        budget_s: float | None = None,
+        time_limit_s: float | None = None,
         template: str | None = None,
         l2: str | None = None,
         device: int = 0,
@@ -206,14 +211,13 @@ class TuningSession:
     ) -> None:
         if not isinstance(workload, Workload):
             raise SpaceError(f"workload is {workload!r:.60}, expected a Workload; make one with anatune.matmul(...)")
-        if not isinstance(hw, CpuSpec | GpuSpec):
-            raise SpaceError(f"hw is {hw!r:.60}, expected a spec; get one with anatune.hardware('host')")
+        hw = hardware(hw)
         self._workload = workload
         self._trials_wanted = _integer("trials", trials, 1, MOST_TRIALS)
         self._strategy_name = check_strategy(strategy)
         self._start = check_start(start)
         self._seed = _integer("seed", seed, 0, 2**63 - 1)
-        self._budget_s = _seconds("budget_s", budget_s)
+        self._time_limit_s = _seconds("time_limit_s", time_limit_s)
         self._manifest: Manifest | None = None
         if manifest is not None:
             self._manifest = _fitting(read_manifest(manifest), workload, hw)
@@ -463,7 +467,7 @@ class TuningSession:
         return self._clock() - self._began
 
     def _is_late(self) -> bool:
-        return self._budget_s is not None and self._elapsed_s() > self._budget_s
+        return self._time_limit_s is not None and self._elapsed_s() > self._time_limit_s
 
     def _say(self, stage: Any) -> None:
         """Report where the session is."""
@@ -476,8 +480,8 @@ class TuningSession:
         since = done - self._num_resumed - 1
         if stage == "measure" and since > 0:
             left = (now - self._first_s) / since * (self._trials_wanted - done) + _COMPARE_S
-            if self._budget_s is not None:
-                left = min(left, max(0.0, self._budget_s - now) + _COMPARE_S)
+            if self._time_limit_s is not None:
+                left = min(left, max(0.0, self._time_limit_s - now) + _COMPARE_S)
         ranked = rank_trials(self._trials)
         self._report(
             TuningProgress(

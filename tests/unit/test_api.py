@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import anatune
+from anatune.adapters.optuna import schedule_space
+from anatune.core.hardware_files import spec_to_toml
 from anatune.core.space_cpu import CpuSpace
 from anatune.core.space_gpu import GpuSpace
 from anatune.errors import SpaceError, UnknownNameError
@@ -25,6 +29,50 @@ def test_space_by_hardware() -> None:
 def test_unknown_hardware_is_an_error() -> None:
     with pytest.raises(UnknownNameError, match="rtx3090"):
         anatune.hardware("rtx3091")
+
+
+def test_hardware_by_name_path_or_spec(tmp_path: Path) -> None:
+    spec = anatune.hardware("rtx3090")
+    path = tmp_path / "mine.toml"
+    path.write_text(spec_to_toml(spec))
+    assert anatune.hardware(spec) is spec
+    assert anatune.hardware(path) == anatune.hardware(str(path)) == spec
+    wanted = anatune.plan(MATMUL, spec, 2).schedules
+    for hw in ("rtx3090", path, str(path)):
+        assert anatune.plan(MATMUL, hw, 2).schedules == wanted
+        assert anatune.space(MATMUL, hw).hardware == spec
+        assert anatune.predict(MATMUL, hw, wanted)["legal"].all()
+        assert list(anatune.prune(MATMUL, hw, 1)) == wanted[:1]
+        assert list(anatune.prune(MATMUL, hw, 1, candidates=wanted)) == wanted[:1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **hw: anatune.plan(MATMUL, **hw),
+        lambda **hw: anatune.space(MATMUL, **hw),
+        lambda **hw: anatune.prune(MATMUL, **hw),
+        lambda **hw: anatune.predict(MATMUL, schedules=[], **hw),
+        lambda **hw: anatune.tune(MATMUL, **hw),
+        lambda **hw: schedule_space(MATMUL, **hw),
+    ],
+)
+def test_hardware_is_called_hw_and_wrong_one_is_told(call: Callable[..., object]) -> None:
+    with pytest.raises(UnknownNameError, match="rtx3090"):
+        call(hw="rtx3091")
+    for hw in (5, None, MATMUL):
+        with pytest.raises(SpaceError, match=r"^hw is .*expected a device's name as 'rtx3090', the path"):
+            call(hw=hw)
+
+
+def test_former_keywords_are_taken_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="plan: hardware is now called hw"):
+        assert len(anatune.plan(MATMUL, hardware="rtx3090", top_k=1).schedules) == 1  # type: ignore[call-arg]
+    with (
+        pytest.warns(DeprecationWarning, match="budget_s is now called"),
+        pytest.raises(SpaceError, match="time_limit_s"),
+    ):
+        anatune.tune(MATMUL, "host", budget_s=-1.0)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("top_k", [0, -3, 1.0, True, "3", None])

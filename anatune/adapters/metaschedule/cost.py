@@ -29,6 +29,7 @@ from anatune.codegen.compat import import_meta_schedule, import_tvm
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.errors import RecordError, SpaceError
 from anatune.files import read_file, reason
+from anatune.measure.named_hardware import HardwareLike
 from anatune.records.foreign import SENTINEL_S
 from anatune.records.traces import Tiling, UnfitError
 from anatune.search.residuals import Residuals
@@ -53,9 +54,7 @@ _COLUMNS = {
 """Rule -> column of the model that it limits."""
 
 
-def cost_model(
-    hw: str | Path | CpuSpec | GpuSpec = "host", *, path: str | Path | None = None, fallback: Any = AUTO
-) -> Any:
+def cost_model(hw: HardwareLike = "host", *, path: str | Path | None = None, fallback: Any = AUTO) -> Any:
     """Return a ``CostModel`` for ``tune_tir``, ``tune_relax`` and evolutionary search.
 
     Scores are shares of the device's peak (higher is better): 0 for what the device cannot run; what is not understood
@@ -82,7 +81,7 @@ def cost_model(
         TVM's MetaSchedule cannot be imported; the message has the pip command.
     """
     import_meta_schedule()
-    core = CostModelCore(_spec(hw), fallback)
+    core = CostModelCore(api.hardware(hw), fallback)
     if path is not None:
         core.load(str(path))
     return _cost_model_class()(core)
@@ -105,14 +104,10 @@ def postproc(hw: str | Path | GpuSpec) -> Any:
         As `cost_model`.
     """
     import_meta_schedule()
-    spec = _spec(hw)
+    spec = api.hardware(hw)
     if not isinstance(spec, GpuSpec):
         raise SpaceError(f"postproc: {spec.name} is a CPU, expected a GPU: CPU tilings break no limits; use cost_model")
     return _postproc_class()(PostprocCore(spec))
-
-
-def _spec(hw: str | Path | CpuSpec | GpuSpec) -> CpuSpec | GpuSpec:
-    return hw if isinstance(hw, CpuSpec | GpuSpec) else api.hardware(hw)
 
 
 class CostModelCore:

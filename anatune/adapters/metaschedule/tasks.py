@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from anatune import api
@@ -12,6 +11,7 @@ from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.errors import AnatuneError, SpaceError, WorkloadError
+from anatune.measure.named_hardware import HardwareLike
 from anatune.model.cpu_model import CpuModel
 from anatune.records.foreign import SENTINEL_S
 from anatune.search.base import Strategy, make_strategy
@@ -59,7 +59,7 @@ def task_model(task: TirTask, hardware: CpuSpec) -> CpuModel:
     return CpuModel(task.workload, with_threads(hardware, threads), constants=())
 
 
-def cpu_spec(hw: str | Path | CpuSpec | GpuSpec) -> CpuSpec:
+def cpu_spec(hw: HardwareLike) -> CpuSpec:
     """Return the spec of a CPU.
 
     Raises
@@ -67,7 +67,7 @@ def cpu_spec(hw: str | Path | CpuSpec | GpuSpec) -> CpuSpec:
     SpaceError
         It is one of a GPU.
     """
-    spec = hw if isinstance(hw, CpuSpec | GpuSpec) else api.hardware(hw)
+    spec = api.hardware(hw)
     if isinstance(spec, GpuSpec):
         raise SpaceError(
             f"metaschedule: {spec.name} is a GPU, expected a CPU: for GPUs there are cost_model and postproc of "

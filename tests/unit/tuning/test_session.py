@@ -263,7 +263,7 @@ def test_time_budget():
         now[0] += 1.0
         return now[0]
 
-    result = session(50, clock=clock, budget_s=10.0, ahead=1).run()
+    result = session(50, clock=clock, time_limit_s=10.0, ahead=1).run()
     assert 1 <= len(result.trials) < 12
 
 
@@ -292,7 +292,7 @@ def test_threads_are_planned_for(monkeypatch):
         ({"resume": True}, SpaceError, "name the record file"),
         ({"hw": gpu("rtx3090")}, DeviceError, "needs that GPU"),
         ({"hw": anatune.hardware("apple_m3")}, DeviceError, "this machine a"),
-        ({"hw": "host"}, SpaceError, "expected a spec"),
+        ({"hw": 5}, SpaceError, "hw is 5, expected a device's name"),
         ({"workload": "matmul"}, SpaceError, "expected a Workload"),
     ],
 )
