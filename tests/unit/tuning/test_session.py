@@ -288,7 +288,7 @@ def test_threads_are_planned_for(monkeypatch):
         ({"strategy": "dgd2"}, UnknownNameError, "unknown strategy 'dgd2', expected one of model,"),
         ({"threads": 0}, SpaceError, "threads is 0, expected an integer from 1 to"),
         ({"threads": 10_000}, SpaceError, "threads is 10000"),
-        ({"budget_s": 0}, SpaceError, "budget_s is 0"),
+        ({"time_limit_s": 0}, SpaceError, "time_limit_s is 0"),
         ({"resume": True}, SpaceError, "name the record file"),
         ({"hw": gpu("rtx3090")}, DeviceError, "needs that GPU"),
         ({"hw": anatune.hardware("apple_m3")}, DeviceError, "this machine a"),
