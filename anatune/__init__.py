@@ -5,48 +5,107 @@ Importing the package loads no numba, pandas or command-line code: public names 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from anatune.version import __version__ as __version__
 
-_OPERATORS = "anatune.core.operators"
-_PUBLIC = {
-    **dict.fromkeys(
-        (
-            "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_matmul", "conv1d", "conv2d", "conv3d", "depthwise_conv2d",
-            "einsum", "elementwise", "matmul", "max_pool1d", "max_pool2d", "max_pool3d", "pool2d", "reduction",
+if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same to Python
+    from anatune.api import hardware as hardware
+    from anatune.api import plan as plan
+    from anatune.api import predict as predict
+    from anatune.api import prune as prune
+    from anatune.api import space as space
+    from anatune.core.hardware import CpuSpec as CpuSpec
+    from anatune.core.hardware import GpuSpec as GpuSpec
+    from anatune.core.layers import layer as layer
+    from anatune.core.operators import avg_pool1d as avg_pool1d
+    from anatune.core.operators import avg_pool2d as avg_pool2d
+    from anatune.core.operators import avg_pool3d as avg_pool3d
+    from anatune.core.operators import batch_matmul as batch_matmul
+    from anatune.core.operators import conv1d as conv1d
+    from anatune.core.operators import conv2d as conv2d
+    from anatune.core.operators import conv3d as conv3d
+    from anatune.core.operators import depthwise_conv2d as depthwise_conv2d
+    from anatune.core.operators import einsum as einsum
+    from anatune.core.operators import elementwise as elementwise
+    from anatune.core.operators import matmul as matmul
+    from anatune.core.operators import max_pool1d as max_pool1d
+    from anatune.core.operators import max_pool2d as max_pool2d
+    from anatune.core.operators import max_pool3d as max_pool3d
+    from anatune.core.operators import pool2d as pool2d
+    from anatune.core.operators import reduction as reduction
+    from anatune.core.prediction import Prediction as Prediction
+    from anatune.core.schedule import Schedule as Schedule
+    from anatune.core.space_cpu import CpuSpace as CpuSpace
+    from anatune.core.space_gpu import GpuSpace as GpuSpace
+    from anatune.core.space_pipelined import PipelinedSpace as PipelinedSpace
+    from anatune.core.space_tensorcore import TensorCoreSpace as TensorCoreSpace
+    from anatune.core.trial import Measurement as Measurement
+    from anatune.core.trial import Outcome as Outcome
+    from anatune.core.trial import Trial as Trial
+    from anatune.core.workload import Workload as Workload
+    from anatune.core.workload_text import parse_workload as parse_workload
+    from anatune.errors import AnatuneError as AnatuneError
+    from anatune.measure.builders import Limits as Limits
+    from anatune.measure.gpu_kernel import GpuKernel as GpuKernel
+    from anatune.measure.kernel import Kernel as Kernel
+    from anatune.measure.named_hardware import HardwareLike as HardwareLike
+    from anatune.measure.verify import Verification as Verification
+    from anatune.measure.verify import build as build
+    from anatune.measure.verify import inspect as inspect
+    from anatune.measure.verify import verify as verify
+    from anatune.model.evaluation import Guarantee as Guarantee
+    from anatune.model.plan import Plan as Plan
+    from anatune.model.pruning import Subset as Subset
+    from anatune.model.pruning import Verdict as Verdict
+    from anatune.tuning.result import TuningInterrupted as TuningInterrupted
+    from anatune.tuning.result import TuningProgress as TuningProgress
+    from anatune.tuning.result import TuningResult as TuningResult
+    from anatune.tuning.session import tune as tune
+else:  # hidden from type checkers, which would take every name for one that `__getattr__` knows
+    from importlib import import_module
+
+    _PUBLIC = {
+        "anatune.api": ("hardware", "plan", "predict", "prune", "space"),
+        "anatune.core.hardware": ("CpuSpec", "GpuSpec"),
+        "anatune.core.layers": ("layer",),
+        "anatune.core.operators": (
+            *("avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_matmul", "conv1d", "conv2d", "conv3d"),
+            *("depthwise_conv2d", "einsum", "elementwise", "matmul", "max_pool1d", "max_pool2d", "max_pool3d"),
+            *("pool2d", "reduction"),
         ),
-        _OPERATORS,
-    ),
-    "layer": "anatune.core.layers",
-    "parse_workload": "anatune.core.workload_text",
-    "Workload": "anatune.core.workload",
-    "Schedule": "anatune.core.schedule",
-    "Prediction": "anatune.core.prediction",
-    "AnatuneError": "anatune.errors",
-    "hardware": "anatune.api",
-    "space": "anatune.api",
-    "plan": "anatune.api",
-    "predict": "anatune.api",
-    "Plan": "anatune.api",
-    "prune": "anatune.api",
-    "tune": "anatune.tuning.session",
-    "TuningResult": "anatune.tuning.result",
-    **dict.fromkeys(("build", "inspect", "verify", "Verification"), "anatune.measure.verify"),
-    "Kernel": "anatune.measure.kernel",
-}  # fmt: skip
+        "anatune.core.prediction": ("Prediction",),
+        "anatune.core.schedule": ("Schedule",),
+        "anatune.core.space_cpu": ("CpuSpace",),
+        "anatune.core.space_gpu": ("GpuSpace",),
+        "anatune.core.space_pipelined": ("PipelinedSpace",),
+        "anatune.core.space_tensorcore": ("TensorCoreSpace",),
+        "anatune.core.trial": ("Measurement", "Outcome", "Trial"),
+        "anatune.core.workload": ("Workload",),
+        "anatune.core.workload_text": ("parse_workload",),
+        "anatune.errors": ("AnatuneError",),
+        "anatune.measure.builders": ("Limits",),
+        "anatune.measure.gpu_kernel": ("GpuKernel",),
+        "anatune.measure.kernel": ("Kernel",),
+        "anatune.measure.named_hardware": ("HardwareLike",),
+        "anatune.measure.verify": ("Verification", "build", "inspect", "verify"),
+        "anatune.model.evaluation": ("Guarantee",),
+        "anatune.model.plan": ("Plan",),
+        "anatune.model.pruning": ("Subset", "Verdict"),
+        "anatune.tuning.result": ("TuningInterrupted", "TuningProgress", "TuningResult"),
+        "anatune.tuning.session": ("tune",),
+    }
+    _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
 
-__all__ = sorted([*_PUBLIC, "__version__"])
+    __all__ = sorted([*_MODULE, "__version__"])
 
+    def __getattr__(name):
+        if name not in _MODULE:
+            known = ", ".join(sorted(_MODULE))
+            raise AttributeError(f"module 'anatune' has no attribute {name!r}; public names: {known}")
+        value = getattr(import_module(_MODULE[name]), name)
+        globals()[name] = value
+        return value
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'anatune' has no attribute {name!r}; public names: {', '.join(sorted(_PUBLIC))}")
-    value = getattr(import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    def __dir__():
+        return sorted([*globals(), *_MODULE])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
 from anatune.core.space_cpu import CpuSpace
 from anatune.core.space_gpu import GpuSpace
+from anatune.core.space_pipelined import PipelinedSpace
 from anatune.core.space_tensorcore import TensorCoreSpace
 from anatune.core.workload import Workload
 from anatune.errors import BuildError, SpaceError
@@ -64,6 +65,26 @@ def model(workload: Workload, hw: HardwareLike, template: str | None = None) -> 
             f"workload is {workload!r:.60}, expected a Workload; make one with anatune.matmul(...), anatune.conv2d(...)"
         )
     return make_model(workload, hardware(hw), template)
+
+
+@overload
+def space(workload: Workload, hw: HardwareLike, *, template: Literal["tensorcore"]) -> TensorCoreSpace: ...
+
+
+@overload
+def space(workload: Workload, hw: HardwareLike, *, template: Literal["pipelined"]) -> PipelinedSpace: ...
+
+
+@overload
+def space(
+    workload: Workload, hw: HardwareLike, *, template: Literal["cuda", "cpu"] | None = None
+) -> GpuSpace | CpuSpace: ...
+
+
+@overload
+def space(
+    workload: Workload, hw: HardwareLike, *, template: str | None = None
+) -> GpuSpace | TensorCoreSpace | CpuSpace: ...
 
 
 @renamed(hardware="hw")

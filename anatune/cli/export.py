@@ -288,8 +288,8 @@ def _write_module(schedule: Schedule, name: str, folder: Path, threads: int) -> 
 
 
 def _about(schedule: Schedule, functions: list[dict[str, Any]]) -> dict[str, Any]:
-    from anatune import __version__
     from anatune.records.export import workload_text
+    from anatune.version import __version__
 
     return {
         "functions": functions,

@@ -16,7 +16,6 @@ from typing import Annotated
 
 import typer
 
-from anatune import __version__
 from anatune.cli.export import export
 from anatune.cli.hardware import app as hardware_app
 from anatune.cli.output import UsageError, note
@@ -26,6 +25,7 @@ from anatune.cli.records import app as records_app
 from anatune.cli.tune import tune
 from anatune.errors import AnatuneError
 from anatune.files import reason
+from anatune.version import __version__
 
 __all__ = ["app", "main", "run"]
 

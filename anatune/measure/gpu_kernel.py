@@ -76,7 +76,7 @@ class GpuKernel:
         self._device.download(self._buffers[write.tensor], result)
         return result
 
-    def random_call(self, seed: int = 0) -> Callable[[], Any]:
+    def random_call(self, seed: int = 0) -> Callable[[], None]:
         """Return a call without arguments on random operands that are on the device already; it waits for the end."""
         self._device.activate()
         for name, array in random_inputs(self.workload, seed).items():

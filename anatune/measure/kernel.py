@@ -79,7 +79,7 @@ class Prepared:
                 _fill(block, inputs[buffer.tensor], buffer.tensor)
         self.result = self._blocks[artifact.arguments[-1].tensor]
         tensors = [self._blocks[buffer.tensor].tensor for buffer in artifact.arguments]
-        self.call: Callable[[], Any] = functools.partial(library.main, *tensors)
+        self.call: Callable[[], None] = functools.partial(library.main, *tensors)
 
     def check(self, workload: Workload, want: Expected) -> Comparison:
         """Run on a result filled with NaN and compare; operands, packed constants and guard zones must be unchanged.
@@ -172,7 +172,7 @@ class Kernel:
         self._library.main(*tensors, result.tensor)
         return result.array
 
-    def random_call(self, seed: int = 0) -> Callable[[], Any]:
+    def random_call(self, seed: int = 0) -> Callable[[], None]:
         """Return a call without arguments on prepared random operands (constants packed), for timing from outside.
 
         The same operands and result are used by every call: caches are warm.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from anatune import __version__
+from anatune.version import __version__
 
 __all__ = ["Environment", "environment"]
 

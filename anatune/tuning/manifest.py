@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from anatune import __version__
 from anatune.codegen.gpu_artifact import GpuArtifact, read_image
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
@@ -29,6 +28,7 @@ from anatune.measure.builders import Limits
 from anatune.measure.gpu_pool import Built, build_schedules
 from anatune.model.templates import make_model, tuning_template
 from anatune.records.schema import schedule_of, schedule_text
+from anatune.version import __version__
 
 __all__ = ["MANIFEST", "Manifest", "ManifestEntry", "ManifestStrategy", "build_manifest", "read_manifest"]
 
