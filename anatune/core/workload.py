@@ -13,147 +13,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal
 
 import msgspec
 
+from anatune.core.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Axis, Term
+from anatune.core.nest_rules import BODIES, check_nest
 from anatune.errors import UnknownNameError, WorkloadError
 
 __all__ = ["ACCUMULATOR_DTYPE", "BODIES", "DTYPE_BYTES", "Access", "Attribute", "Axis", "Term", "Workload"]
 
-DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4}
-"""Element sizes in bytes of the dtypes that tensors may have (int32 only as the result of int8 products)."""
-
-ACCUMULATOR_DTYPE: dict[str, str] = {
-    "float32": "float32",
-    "float16": "float32",
-    "bfloat16": "float32",
-    "int8": "int32",
-}
-"""Element dtype -> dtype in which sums of products are kept."""
-
-BODIES: tuple[str, ...] = ("multiply_add", "add", "max", "average", "multiply", "copy", "relu")
-"""Statements that a nest may hold, see `Workload.body`."""
-
-_MAX_MARKS = 1 << 24
-"""Positions of one dimension that are marked one by one when strided reads are counted."""
-
 Attribute = int | str | bool | tuple[int | str | tuple[int, ...], ...]
-
-
-class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One loop of the nest: its name, extent (iterations, >= 1) and kind."""
-
-    name: str
-    extent: int
-    kind: Literal["spatial", "reduction"]
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.extent, int) or isinstance(self.extent, bool) or self.extent < 1:
-            raise WorkloadError(
-                f"axis {self.name!r}: extent is {self.extent!r}, expected an integer >= 1; give the real size"
-            )
-
-
-class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``coefficient * axis`` inside an affine index; coefficient >= 1."""
-
-    axis: str
-    coefficient: int = 1
-
-    def __post_init__(self) -> None:
-        if self.coefficient < 1:
-            raise WorkloadError(
-                f"index term of axis {self.axis!r}: coefficient is {self.coefficient}, expected >= 1; "
-                "leave out terms that do not move the index"
-            )
-
-
-class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tensor as the nest reads or writes it.
-
-    ``shape`` is row-major (last dimension contiguous), elements. ``indices`` holds the terms of each
-    dimension, ``offsets`` the constant of each dimension (negative: padding). Reads outside ``shape`` give
-    the neutral element of the body: zero for sums, the lowest value for "max".
-    """
-
-    tensor: str
-    dtype: str
-    shape: tuple[int, ...]
-    indices: tuple[tuple[Term, ...], ...]
-    offsets: tuple[int, ...]
-
-    @property
-    def num_elements(self) -> int:
-        """Elements of the whole tensor."""
-        return math.prod(self.shape)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the whole tensor."""
-        return self.num_elements * DTYPE_BYTES[self.dtype]
-
-    def uses(self, axis: str) -> bool:
-        """Whether any index of the access depends on `axis`."""
-        return any(term.axis == axis for terms in self.indices for term in terms)
-
-    def footprint(self, tile: Mapping[str, int]) -> int:
-        """Return the number of elements of the bounding box that `tile` touches (padding positions included).
-
-        Parameters
-        ----------
-        tile : mapping of str to int
-            Axis -> consecutive iterations (>= 1); axes that are missing count as 1.
-        """
-        return math.prod(
-            1 + sum(term.coefficient * (tile.get(term.axis, 1) - 1) for term in terms) for terms in self.indices
-        )
-
-    def touched_elements(self, extents: Mapping[str, int]) -> int:
-        """Return the number of distinct elements of the tensor that the whole nest touches, padding left out.
-
-        A 1x1 convolution of stride 2, for example, touches a quarter of its data. Exact where no axis is in
-        two dimensions and a strided one has at most 2**24 positions; otherwise at most the true count.
-
-        Parameters
-        ----------
-        extents : mapping of str to int
-            Axis -> iterations of the whole nest.
-        """
-        return math.prod(
-            _touched_positions(size, [(term.coefficient, extents[term.axis]) for term in terms], offset)
-            for size, terms, offset in zip(self.shape, self.indices, self.offsets, strict=True)
-        )
-
-
-def _touched_positions(size: int, terms: list[tuple[int, int]], offset: int) -> int:
-    """Return how many positions in [0, size) equal ``offset + sum(coefficient * i)``, i in [0, extent)."""
-    moving = sorted((coefficient, extent) for coefficient, extent in terms if extent > 1)
-    last = 0  # of the positions from 0 that are reached without a gap
-    for coefficient, extent in moving:
-        if coefficient > last + 1:
-            break
-        last += coefficient * (extent - 1)
-    else:
-        return max(0, min(size - 1, offset + last) - max(0, offset) + 1)
-    if len(moving) == 1 or size - offset > _MAX_MARKS:
-        # One term alone: a lower bound of the union over the others.
-        coefficient, extent = max(moving, key=lambda term: term[1])
-        first = max(0, -(offset // coefficient)) if offset < 0 else 0
-        final = min(extent - 1, (size - 1 - offset) // coefficient)
-        return max(0, final - first + 1)
-    marks = 1
-    window = (1 << (size - offset)) - 1
-    for coefficient, extent in moving:
-        reached, done = marks, 1
-        while done < extent and done * coefficient < size - offset:
-            step = min(done, extent - done)
-            reached |= (reached << (step * coefficient)) & window
-            done += step
-        marks = reached & window
-    return (marks >> -offset if offset < 0 else marks << offset).bit_count()
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -198,38 +68,16 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     attributes: tuple[tuple[str, Attribute], ...] = ()
 
     def __post_init__(self) -> None:
-        names = [axis.name for axis in self.axes]
-        if len(set(names)) != len(names):
-            raise WorkloadError(f"{self.operator}: axis names {names} repeat; give every loop its own name")
-        if self.body not in BODIES:
-            raise WorkloadError(f"{self.operator}: body is {self.body!r}, expected one of {', '.join(BODIES)}")
-        if not self.reads:
-            raise WorkloadError(f"{self.operator}: reads is empty, expected at least one operand")
-        for access in (*self.reads, self.write, *self.epilogue_reads):
-            self._check_access(access, set(names))
-        kinds = [axis.kind for axis in self.axes]
-        if kinds != sorted(kinds, reverse=True):
-            raise WorkloadError(f"{self.operator}: axes {names} mix kinds, expected spatial before reduction axes")
-        written = {term.axis for terms in self.write.indices for term in terms}
-        spatial = {axis.name for axis in self.axes if axis.kind == "spatial"}
-        if written != spatial:
-            raise WorkloadError(
-                f"{self.operator}: spatial axes are {sorted(spatial)}, expected those that index "
-                f"{self.write.tensor}: {sorted(written)}"
-            )
-
-    def _check_access(self, access: Access, names: set[str]) -> None:
-        """Raise WorkloadError unless `access` fits the axes."""
-        label = f"{self.operator}: tensor {access.tensor!r}"
-        if access.dtype not in DTYPE_BYTES:
-            raise WorkloadError(f"{label} has dtype {access.dtype!r}, expected one of {', '.join(DTYPE_BYTES)}")
-        if not len(access.shape) == len(access.indices) == len(access.offsets):
-            raise WorkloadError(f"{label} has shape {access.shape}, expected one index and one offset per dimension")
-        if any(extent < 1 for extent in access.shape):
-            raise WorkloadError(f"{label} has shape {access.shape}, expected extents >= 1; give the real sizes")
-        unknown = {term.axis for terms in access.indices for term in terms} - names
-        if unknown:
-            raise WorkloadError(f"{label} uses unknown axes {sorted(unknown)}, expected some of {sorted(names)}")
+        check_nest(
+            self.operator,
+            self.axes,
+            self.reads,
+            self.write,
+            self.body,
+            self.flop_per_point,
+            self.epilogue,
+            self.epilogue_reads,
+        )
 
     @cached_property
     def extents(self) -> dict[str, int]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import anatune
+from anatune.codegen.compat import parse_program
 from anatune.codegen.cpu import lower
-from anatune.codegen.gpu import cuda_kernel
+from anatune.codegen.gpu import cuda_kernel, lower_gpu
+from anatune.core.access import check_name
 from anatune.core.hardware import GpuSpec
 from anatune.core.workload import Workload
-from anatune.errors import SpaceError
+from anatune.errors import SpaceError, WorkloadError
 from anatune.model.templates import make_model
 from tests.property.test_workload_properties import workloads
 
@@ -37,3 +43,41 @@ def test_legal_points_are_generated(workload: Workload, template: str, data: st.
             assert cuda_kernel(schedule).source
         else:
             assert lower(schedule, threads=data.draw(st.integers(1, 2)), prepacked=data.draw(st.booleans())).module
+
+
+def may_be_called(word: str) -> bool:
+    try:
+        check_name("tensor", word, is_tensor=True)
+    except WorkloadError:
+        return False
+    return True
+
+
+def test_tensors_cannot_be_called_what_programs_call_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def heard(text: str, llvm: str) -> Any:
+        texts.append(text)
+        return parse_program(text, llvm)
+
+    monkeypatch.setattr("anatune.codegen.gpu.parse_program", heard)
+    monkeypatch.setattr("anatune.codegen.cpu.parse_program", heard)
+    for workload in (
+        anatune.matmul(30, 35, 42, epilogue=("bias", "add", "relu")),
+        anatune.matmul(64, 64, 64, dtype="bfloat16"),
+        anatune.conv2d(1, 16, 14, 14, 24, 3, 3, padding=1, groups=2, stride=2),
+        anatune.max_pool2d(1, 4, 9, 9, 3, 3, padding=1),
+    ):
+        own = {access.tensor for access in (*workload.reads, *workload.epilogue_reads, workload.write)}
+        for template, device in (("cuda", "rtx3090"), ("pipelined", "a100"), ("tensorcore", "a100"), ("cpu", "a72")):
+            try:
+                drawn = anatune.space(workload, anatune.hardware(device), template=template).sample(2, seed=1)
+            except SpaceError:
+                continue  # the template does not apply
+            for schedule in drawn:
+                lower_gpu(schedule) if template != "cpu" else lower(schedule, threads=2, prepacked=False)
+        for text in texts:
+            words = set(re.findall(r"(?<![\w.\"])[A-Za-z]\w*", text)) - own - {"LL", "True"}  # a suffix, a constant
+            free = {word for word in words if may_be_called(word)}
+            assert not free
+        texts.clear()

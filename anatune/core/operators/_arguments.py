@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import index
 
-from anatune.core.workload import ACCUMULATOR_DTYPE, Access, Term
+from anatune.core.access import ACCUMULATOR_DTYPE, MAX_INTEGER, Access, Term
+from anatune.core.nest_rules import EPILOGUE_STEPS, accumulated_dtype
 from anatune.errors import WorkloadError
 
 __all__ = [
@@ -20,13 +21,6 @@ __all__ = [
     "checked_shape",
     "epilogue_reads",
 ]
-
-EPILOGUE_STEPS: tuple[str, ...] = ("bias", "add", "relu")
-"""Element-wise steps that can be fused behind a reduction."""
-
-
-MAX_INTEGER = 2**31 - 1
-"""Largest extent: indices of generated code are 32-bit."""
 
 
 def checked_integer(operator: str, name: str, value: object, minimum: int, next_step: str) -> int:
@@ -138,11 +132,6 @@ def checked_epilogue(operator: str, value: object) -> tuple[str, ...]:
             "remove the repetition"
         )
     return steps
-
-
-def accumulated_dtype(dtype: str) -> str:
-    """Return the dtype of a result that is a sum: int32 for int8, otherwise the operands' own."""
-    return "int32" if dtype == "int8" else dtype
 
 
 def epilogue_reads(steps: tuple[str, ...], write: Access, channel: int) -> tuple[Access, ...]:

@@ -11,7 +11,8 @@ from anatune.errors import WorkloadError
 
 __all__ = ["einsum"]
 
-_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NAMES = "ABCDEFGHIJKLMNOPQRSUVWXYZ"
+"""T means something else in generated programs."""
 
 
 def _split(subscripts: object) -> tuple[tuple[str, ...], str]:

@@ -19,7 +19,7 @@ GPU = anatune.hardware("rtx3090")
 def access(shape, offsets=None):
     """Return a tensor each of whose dimensions is an axis of its own."""
     terms = tuple((Term(f"a{d}"),) for d in range(len(shape)))
-    return Access("T", "float32", tuple(shape), terms, tuple(offsets or [0] * len(shape)))
+    return Access("A", "float32", tuple(shape), terms, tuple(offsets or [0] * len(shape)))
 
 
 def row_major(spans, gap=0):

@@ -119,3 +119,63 @@ def test_import_is_light() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+_PRODUCT = matmul(2, 3, 4, epilogue=("bias", "add"))
+_A, _B = _PRODUCT.reads
+_TERM = Term("k")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Term("k", 2**31), "coefficient is 2147483648, expected an integer from 1 to 2147483647"),
+        (lambda: Term("k", True), "coefficient is True"),
+        (lambda: Axis("i j", 4, "spatial"), "axis is called 'i j'"),
+        (lambda: Axis("i", 2**31, "spatial"), "extent is 2147483648, expected an integer from 1"),
+        (lambda: Axis("i", 4, "serial"), "kind is 'serial'"),
+        *(
+            (lambda name=name: msgspec.structs.replace(_A, tensor=name), f"tensor is called {name!r}")
+            for name in ("", "1a", "A;", "lambda", "T", "smem", "float", "frag_A", "k1_k", "A_copy", 5)
+        ),
+        (lambda: msgspec.structs.replace(_A, dtype="fp8"), "'A' has dtype 'fp8', expected one of float32"),
+        (lambda: msgspec.structs.replace(_A, shape=[2, 4]), "are tuples"),
+        (lambda: msgspec.structs.replace(_A, shape=(2, 2**40)), "at most 2147483647"),
+        (lambda: msgspec.structs.replace(_A, offsets=(0, -(2**31))), "offsets .0, -2147483648., expected integers of"),
+        (lambda: msgspec.structs.replace(_A, indices=((_TERM, _TERM), ())), "an axis of .'k', 'k'. twice"),
+        (lambda: replaced(reads=(_A, _A)), r"tensors \['A', 'A', .*repeat"),
+        (lambda: replaced(reads=(_A, msgspec.structs.replace(_B, tensor="C"))), r"tensors .* repeat"),
+        (lambda: replaced(reads=(_A,)), "has 1 operands with reduction axes, expected 2 or more with reduction axes"),
+        (lambda: replaced(reads=[_A, _B]), "reads is .* expected Access objects in a tuple"),
+        (lambda: replaced(body="average"), "expected 1 with reduction axes"),
+        (lambda: replaced(reads=(_A, msgspec.structs.replace(_B, dtype="int8"))), "operand 'B' is int8, expected one"),
+        (
+            lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, dtype="int32")),
+            "'C' is int32, expected float32",
+        ),
+        (lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, shape=(2, 2))), r"reached at \(2, 3\) places"),
+        (lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, offsets=(1, 0))), "from the first on"),
+        (lambda: replaced(epilogue=("gelu",)), "epilogue is .'gelu'., expected each of bias, add, relu"),
+        (lambda: replaced(epilogue=("bias",)), "2 epilogue_reads, expected one for each of the steps"),
+        (lambda: replaced(epilogue=("add", "bias")), "epilogue operand 'bias' of 'add' is float32"),
+        (lambda: replaced(flop_per_point=-1), "flop_per_point is -1"),
+        (lambda: replaced(axes=(*_PRODUCT.axes, Axis("r", 2, "reduction"))), "axis 'r' indexes no operand"),
+    ],
+)
+def test_nests_that_nothing_can_be_made_of_are_refused(make, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def replaced(**fields: object) -> Workload:
+    return msgspec.structs.replace(_PRODUCT, **fields)
+
+
+def test_results_of_several_axes_in_one_dimension_are_nests_of_their_own() -> None:
+    grouped = conv2d(1, 6, 5, 5, 4, 3, 3, groups=2)
+    assert Workload.from_json(grouped.to_json()) == grouped
+    write = grouped.write
+    doubled = tuple(tuple(Term(term.axis) for term in terms) for terms in write.indices)  # g + f instead of 2 g + f
+    with pytest.raises(WorkloadError, match="one element of its own"):
+        msgspec.structs.replace(grouped, write=msgspec.structs.replace(write, indices=doubled))

@@ -1,0 +1,215 @@
+"""Loops and tensor accesses: the parts of which a workload's nest is made.
+
+Notation
+--------
+axis : a loop, spatial (it indexes the output) or reduction (it is summed over).
+access : one tensor and, for each of its dimensions, an affine index ``sum(coefficient * axis) + offset``.
+tile : axis name -> number of consecutive iterations; a missing axis counts as 1.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from anatune.errors import WorkloadError
+
+__all__ = ["ACCUMULATOR_DTYPE", "DTYPE_BYTES", "MAX_INTEGER", "Access", "Axis", "Term", "is_integer"]
+
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4}
+"""Element sizes in bytes of the dtypes that tensors may have (int32 only as the result of int8 products)."""
+
+ACCUMULATOR_DTYPE: dict[str, str] = {
+    "float32": "float32",
+    "float16": "float32",
+    "bfloat16": "float32",
+    "int8": "int32",
+}
+"""Element dtype -> dtype in which sums of products are kept."""
+
+_MAX_MARKS = 1 << 24
+"""Positions of one dimension that are marked one by one when strided reads are counted."""
+
+
+MAX_INTEGER = 2**31 - 1
+"""Largest extent, coefficient and offset: indices of generated code are 32-bit."""
+
+
+def is_integer(value: object, least: int) -> bool:
+    """Whether `value` is an integer (a bool is none) from `least` to `MAX_INTEGER`."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_INTEGER
+
+
+_WORDS = """
+    auto break case char const continue default do double else enum extern float for goto half if inline int long
+    register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
+    T acc bool bx chunk extra inside it lane main mi ni range scope smem step thread tx value word
+"""
+_RESERVED = frozenset([*keyword.kwlist, *_WORDS.split()])
+"""Words of Python, of C, and of generated programs themselves."""
+_INNER = re.compile(
+    "[a-z][0-9]?|[a-z][0-9]?_.*|(frag|next|reg_inner|reg_outer|rolled|stage|vthread|make|anatune)_.*|.*_(copy|sums)"
+)
+"""What generated programs call their own loops and buffers."""
+
+
+def check_name(what: str, name: object, *, is_tensor: bool) -> None:
+    """Raise unless `name` can stand for an axis or a tensor in generated programs.
+
+    Raises
+    ------
+    WorkloadError
+        It is no identifier, or what a generated program means something else by.
+    """
+    is_identifier = isinstance(name, str) and re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,63}", name)
+    if not is_identifier or (is_tensor and (name in _RESERVED or _INNER.fullmatch(str(name)))):
+        raise WorkloadError(
+            f"{what} is called {name!r:.60}, expected a letter, then letters, digits and '_' (at most 64), and no word "
+            "of the generated code; call it for example data or A"
+        )
+
+
+class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One loop of the nest: its name, extent (iterations, >= 1) and kind."""
+
+    name: str
+    extent: int
+    kind: Literal["spatial", "reduction"]
+
+    def __post_init__(self) -> None:
+        check_name("axis", self.name, is_tensor=False)
+        if not is_integer(self.extent, 1):
+            raise WorkloadError(
+                f"axis {self.name!r}: extent is {self.extent!r:.40}, expected an integer from 1 to {MAX_INTEGER}; "
+                "give the real size"
+            )
+        if self.kind not in ("spatial", "reduction"):
+            raise WorkloadError(f"axis {self.name!r}: kind is {self.kind!r:.40}, expected spatial or reduction")
+
+
+class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``coefficient * axis`` inside an affine index; coefficient >= 1."""
+
+    axis: str
+    coefficient: int = 1
+
+    def __post_init__(self) -> None:
+        if not is_integer(self.coefficient, 1):
+            raise WorkloadError(
+                f"index term of axis {self.axis!r:.40}: coefficient is {self.coefficient!r:.40}, expected an integer "
+                f"from 1 to {MAX_INTEGER}; leave out terms that do not move the index"
+            )
+
+
+class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tensor as the nest reads or writes it.
+
+    ``shape`` is row-major (last dimension contiguous), elements. ``indices`` holds the terms of each
+    dimension, ``offsets`` the constant of each dimension (negative: padding). Reads outside ``shape`` give
+    the neutral element of the body: zero for sums, the lowest value for "max".
+    """
+
+    tensor: str
+    dtype: str
+    shape: tuple[int, ...]
+    indices: tuple[tuple[Term, ...], ...]
+    offsets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_name("tensor", self.tensor, is_tensor=True)
+        label = f"tensor {self.tensor!r}"
+        if self.dtype not in DTYPE_BYTES:
+            raise WorkloadError(f"{label} has dtype {self.dtype!r:.40}, expected one of {', '.join(DTYPE_BYTES)}")
+        parts = (self.shape, self.indices, self.offsets, *(self.indices if isinstance(self.indices, tuple) else ()))
+        if not all(isinstance(part, tuple) for part in parts):
+            raise WorkloadError(f"{label}: shape, indices, each index and offsets are tuples; got {self.indices!r:.60}")
+        if not len(self.shape) == len(self.indices) == len(self.offsets):
+            raise WorkloadError(f"{label} has shape {self.shape}, expected one index and one offset per dimension")
+        if not all(is_integer(extent, 1) for extent in self.shape) or self.num_elements >= 2**63:
+            raise WorkloadError(
+                f"{label} has shape {self.shape}, expected extents >= 1 (at most {MAX_INTEGER}, and fewer than 2**63 "
+                "elements); give the real sizes"
+            )
+        if not all(is_integer(offset, -MAX_INTEGER) for offset in self.offsets):
+            raise WorkloadError(f"{label} has offsets {self.offsets!r:.60}, expected integers of up to {MAX_INTEGER}")
+        if not all(isinstance(term, Term) for terms in self.indices for term in terms):
+            raise WorkloadError(f"{label} has indices {self.indices!r:.60}, expected a Term for each axis that moves")
+        for terms in self.indices:
+            axes = [term.axis for term in terms]
+            if len(set(axes)) < len(axes):
+                raise WorkloadError(f"{label}: one index has an axis of {axes} twice, expected one term for each")
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of the whole tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.num_elements * DTYPE_BYTES[self.dtype]
+
+    def uses(self, axis: str) -> bool:
+        """Whether any index of the access depends on `axis`."""
+        return any(term.axis == axis for terms in self.indices for term in terms)
+
+    def footprint(self, tile: Mapping[str, int]) -> int:
+        """Return the number of elements of the bounding box that `tile` touches (padding positions included).
+
+        Parameters
+        ----------
+        tile : mapping of str to int
+            Axis -> consecutive iterations (>= 1); axes that are missing count as 1.
+        """
+        return math.prod(
+            1 + sum(term.coefficient * (tile.get(term.axis, 1) - 1) for term in terms) for terms in self.indices
+        )
+
+    def touched_elements(self, extents: Mapping[str, int]) -> int:
+        """Return the number of distinct elements of the tensor that the whole nest touches, padding left out.
+
+        A 1x1 convolution of stride 2, for example, touches a quarter of its data. Exact where no axis is in
+        two dimensions and a strided one has at most 2**24 positions; otherwise at most the true count.
+
+        Parameters
+        ----------
+        extents : mapping of str to int
+            Axis -> iterations of the whole nest.
+        """
+        return math.prod(
+            _touched_positions(size, [(term.coefficient, extents[term.axis]) for term in terms], offset)
+            for size, terms, offset in zip(self.shape, self.indices, self.offsets, strict=True)
+        )
+
+
+def _touched_positions(size: int, terms: list[tuple[int, int]], offset: int) -> int:
+    """Return how many positions in [0, size) equal ``offset + sum(coefficient * i)``, i in [0, extent)."""
+    moving = sorted((coefficient, extent) for coefficient, extent in terms if extent > 1)
+    last = 0  # of the positions from 0 that are reached without a gap
+    for coefficient, extent in moving:
+        if coefficient > last + 1:
+            break
+        last += coefficient * (extent - 1)
+    else:
+        return max(0, min(size - 1, offset + last) - max(0, offset) + 1)
+    if len(moving) == 1 or size - offset > _MAX_MARKS:
+        # One term alone: a lower bound of the union over the others.
+        coefficient, extent = max(moving, key=lambda term: term[1])
+        first = max(0, -(offset // coefficient)) if offset < 0 else 0
+        final = min(extent - 1, (size - 1 - offset) // coefficient)
+        return max(0, final - first + 1)
+    marks = 1
+    window = (1 << (size - offset)) - 1
+    for coefficient, extent in moving:
+        reached, done = marks, 1
+        while done < extent and done * coefficient < size - offset:
+            step = min(done, extent - done)
+            reached |= (reached << (step * coefficient)) & window
+            done += step
+        marks = reached & window
+    return (marks >> -offset if offset < 0 else marks << offset).bit_count()
