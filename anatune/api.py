@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
@@ -155,14 +156,12 @@ def plan(
     UnknownNameError, ModelVersionError
         There is no such correction; it is damaged, or for another template or version.
     """
-    if isinstance(top_k, bool) or not isinstance(top_k, int | np.integer) or not 1 <= top_k <= MOST_SCHEDULES:
-        raise SpaceError(f"plan: top_k is {top_k!r}, expected an integer >= 1 (and at most {MOST_SCHEDULES})")
-    if time_limit_s is not None:
-        number = isinstance(time_limit_s, int | float) and not isinstance(time_limit_s, bool)
-        if not number or not time_limit_s > 0:
-            raise SpaceError(f"plan: time_limit_s is {time_limit_s!r}, expected a number > 0 or None")
-    if isinstance(compile, bool) or not isinstance(compile, int | np.integer) or not 0 <= compile <= MOST_COMPILED:
-        raise SpaceError(f"plan: compile is {compile!r}, expected an integer >= 0 (and at most {MOST_COMPILED})")
+    top_k = checked_integer("plan: top_k", top_k, 1, MOST_SCHEDULES)
+    time_limit_s = checked_seconds("plan: time_limit_s", time_limit_s)
+    compile = checked_integer("plan: compile", compile, 0, MOST_COMPILED)
+    distinct = checked_flag("plan: distinct", distinct)
+    checked_function("plan: progress", progress)
+    checked_function("plan: compile_progress", compile_progress)
     chosen: Any = model(workload, hw, template)
     device: GpuSpec | CpuSpec = chosen.hardware
     if compile:
@@ -173,7 +172,7 @@ def plan(
     saved = find_correction(device, chosen.space.template, correction)
     if saved is not None:
         chosen = CorrectedModel(chosen, saved.model)
-    count = max(int(top_k), SCHEDULES_A_PROGRAM * int(compile))
+    count = max(top_k, SCHEDULES_A_PROGRAM * compile)
     ranking = chosen.rank(count, time_limit_s, distinct=distinct, progress=progress)
     answer = Plan(
         workload,
@@ -191,7 +190,7 @@ def plan(
         applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
         answer = replace(answer, correction=applied)
     if compile:
-        answer = _compiled(answer, chosen, ranking.points, int(compile), time_limit_s, compile_progress)
+        answer = _compiled(answer, chosen, ranking.points, compile, time_limit_s, compile_progress)
     return replace(answer, schedules=answer.schedules[:top_k], predictions=answer.predictions[:top_k])
 
 
@@ -366,10 +365,8 @@ def prune(
     from anatune.model.candidates import CandidateSubset
     from anatune.model.pruning import SpaceSubset  # numba: not where kernels are only measured
 
-    if time_limit_s is not None:
-        number = isinstance(time_limit_s, int | float) and not isinstance(time_limit_s, bool)
-        if not number or not time_limit_s > 0:
-            raise SpaceError(f"prune: time_limit_s is {time_limit_s!r}, expected a number > 0 or None")
+    time_limit_s = checked_seconds("prune: time_limit_s", time_limit_s)
+    distinct, diverse = checked_flag("prune: distinct", distinct), checked_flag("prune: diverse", diverse)
 
     device = model(workload, hw).hardware
 

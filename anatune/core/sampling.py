@@ -8,26 +8,28 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import MOST_SEED, checked_integer
 from anatune.core.schedule import Schedule
-from anatune.errors import SpaceError
 
 __all__ = ["SampledSpace", "checked_count", "draw_points"]
 
+MOST_POINTS = 1_000_000
+"""Most points of one sample: some hundred bytes each, as schedules some thousand."""
+_MOST_DRAWN = 1 << 18
+"""Points drawn at once."""
 ROUNDS = 400
 """Draws after which a space counts as having next to no legal point."""
 
 
 def checked_count(name: str, value: object, least: int) -> int:
-    """Return `value` as a Python int.
+    """Return a number of a schedule as a Python int.
 
     Raises
     ------
     SpaceError
-        It is no integer (a bool is none), or below `least`.
+        It is no integer (a bool is none), below `least`, or no 32-bit integer.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise SpaceError(f"{name} is {value!r}, expected an integer >= {least}")
-    return int(value)
+    return checked_integer(name, value, least, 2**31 - 1)
 
 
 def draw_points(
@@ -54,16 +56,17 @@ def draw_points(
     Raises
     ------
     SpaceError
-        `count` or `seed` is no integer >= 0.
+        `count` or `seed` is no integer >= 0, or there are too many of them.
     """
-    count = checked_count("sample: count", count, 0)
-    rng = np.random.default_rng(checked_count("sample: seed", seed, 0))
+    count = checked_integer("sample: count", count, 0, MOST_POINTS)
+    rng = np.random.default_rng(checked_integer("sample: seed", seed, 0, MOST_SEED))
     found = [decode(np.zeros((0, len(radices)), dtype=np.int64))]
-    have = 0
-    for _ in range(ROUNDS):
+    have, wanted = 0, max(4 * count, 1024)
+    at_once = min(wanted, _MOST_DRAWN)
+    for _ in range(ROUNDS * -(-wanted // at_once)):
         if have >= count:
             break
-        points = decode(np.column_stack([rng.integers(0, radix, max(4 * count, 1024)) for radix in radices]))
+        points = decode(np.column_stack([rng.integers(0, radix, at_once) for radix in radices]))
         if keep is not None:
             points = points[keep(points)]
         found.append(points)

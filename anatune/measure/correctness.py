@@ -20,8 +20,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from anatune.arguments import MOST_SEED, checked_integer
 from anatune.core.workload import ACCUMULATOR_DTYPE, Access, Workload
 from anatune.errors import MissingDependencyError, RunError
+from anatune.measure.room import check_memory
 
 __all__ = [
     "Comparison",
@@ -95,7 +97,11 @@ def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
     ------
     MissingDependencyError
         bfloat16 without ml_dtypes.
+    RunError
+        They do not fit the free memory.
     """
+    seed = checked_integer("seed", seed, 0, MOST_SEED)
+    check_memory(workload, checked=False)
     arrays: dict[str, Array] = {}
     for place, access in enumerate((*workload.reads, *workload.epilogue_reads)):
         if access.tensor in arrays:

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import checked_choice
 from anatune.codegen.artifact import Buffer
 from anatune.codegen.gpu_artifact import GpuArtifact, read_image
 from anatune.core.workload import Workload
-from anatune.errors import AnatuneError, RunError, SpaceError
+from anatune.errors import AnatuneError, RunError
 from anatune.measure.correctness import (
     Comparison,
     Expected,
@@ -61,9 +62,7 @@ def check_l2(mode: str) -> str:
     SpaceError
         It is none.
     """
-    if mode not in L2_MODES:
-        raise SpaceError(f"l2 is {mode!r}, expected {' or '.join(map(repr, L2_MODES))}")
-    return mode
+    return checked_choice("l2", mode, L2_MODES)
 
 
 class GpuSetting(NamedTuple):

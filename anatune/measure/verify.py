@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from anatune.arguments import MOST_SEED, checked_integer, shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.measure.correctness import expected, random_inputs
 from anatune.measure.detect import detect_cpu
 from anatune.measure.kernel import Kernel
+from anatune.measure.room import check_runs_here
 from anatune.measure.rounding import operands_used
 from anatune.measure.verify_gpu import check_kernel
 
@@ -45,6 +47,8 @@ class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tolerance: float = 0.0
 
 
+MOST_THREADS = 4096
+"""Most threads that a kernel can be asked to use."""
 _X86 = ("sse", "avx", "avx2", "avx512")
 
 
@@ -92,6 +96,7 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel:
         TVM is not installed.
     """
     _check_type(schedule)
+    threads = checked_integer("build: threads", threads, 1, MOST_THREADS)
     if not isinstance(schedule.hardware, GpuSpec):
         return _build_cpu(schedule, threads)
     from anatune.measure.gpu_kernel import build_gpu
@@ -102,8 +107,6 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel:
 def _build_cpu(schedule: Schedule, threads: int) -> Kernel:
     from anatune.codegen.cpu import compile_schedule
 
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-        raise SpaceError(f"threads is {threads!r}, expected an integer >= 1")
     check_instructions(schedule)
     try:
         folder = Path(tempfile.mkdtemp(prefix="anatune-"))
@@ -137,6 +140,9 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
         TVM is not installed; a GPU schedule and no C++ compiler.
     """
     _check_type(schedule)
+    threads = checked_integer("verify: threads", threads, 1, MOST_THREADS)
+    seed = checked_integer("verify: seed", seed, 0, MOST_SEED)
+    check_runs_here(schedule.workload, schedule.hardware)
     if isinstance(schedule.hardware, GpuSpec):
         return _verify_gpu(schedule, seed)
     try:
@@ -155,7 +161,7 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
 
 def _check_type(schedule: Schedule) -> None:
     if not isinstance(schedule, Schedule):
-        raise SpaceError(f"schedule is {schedule!r:.60}, expected a Schedule; take one from anatune.plan(...)")
+        raise SpaceError(f"schedule is {shown(schedule)}, expected a Schedule; take one from anatune.plan(...)")
 
 
 def _verify_gpu(schedule: Schedule, seed: int) -> Verification:
@@ -192,6 +198,7 @@ def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
     from anatune.codegen.gpu_facts import inspect_gpu
 
     _check_type(schedule)
+    threads = checked_integer("inspect: threads", threads, 1, MOST_THREADS)
     if isinstance(schedule.hardware, GpuSpec):
         return inspect_gpu(schedule)
     return {**inspect_schedule(schedule, threads=threads), "shared_bytes": 0}

@@ -6,6 +6,7 @@ seen). Files are read as data only, and checked against the digests of the card;
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import platform
 from functools import lru_cache
@@ -15,10 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from anatune.arguments import checked_path
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.hardware_files import user_spec_folder
 from anatune.core.template_names import adopt_name, former_names
-from anatune.errors import MissingDependencyError, ModelVersionError, UnknownNameError
+from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
 from anatune.files import read_file, reason
 from anatune.model.features import FEATURE_VERSION
 from anatune.model.residual import ResidualModel, ResidualOptions, import_lightgbm
@@ -283,8 +285,9 @@ def named_correction(name: str | Path) -> SavedCorrection:
     ModelVersionError, MissingDependencyError
         As `load_correction`.
     """
-    if (Path(name) / CARD).is_file():
-        return load_correction(name)
+    folder = checked_path("correction", name, UnknownNameError)
+    if (folder / CARD).is_file():
+        return load_correction(folder)
     cards = shipped_cards()
     for folder, card in cards.items():
         if card.name == str(name):
@@ -316,13 +319,16 @@ def find_correction(
     ModelVersionError, UnknownNameError, MissingDependencyError
         As `named_correction`; without LightGBM "auto" is none.
     """
-    if str(correction) == NONE:
+    name = str(checked_path("correction", correction, UnknownNameError))
+    if name == NONE:
         return None
-    if str(correction) != AUTO:
+    if name != AUTO:
         return named_correction(correction)
-    folder = user_folder or user_correction_folder()
-    for name in (template, *former_names(template)):
-        own = folder / f"{hardware.name}_{name}"
+    own_folders: list[Path] = []
+    with contextlib.suppress(SpecError):  # no home: no corrections of one's own
+        folder = user_folder or user_correction_folder()
+        own_folders = [folder / f"{hardware.name}_{called}" for called in (template, *former_names(template))]
+    for own in own_folders:
         if (own / CARD).is_file():
             try:
                 return _loaded(own)

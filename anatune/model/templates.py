@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anatune.arguments import checked_choice
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.template_names import CPU, CUDA, GPU_TEMPLATES, PIPELINED, TENSORCORE, template_name
 from anatune.core.workload import Workload
-from anatune.errors import SpaceError
 
 if TYPE_CHECKING:
     from anatune.model.cpu_model import CpuModel
@@ -26,10 +26,7 @@ def template_of(name: str, hardware: GpuSpec | CpuSpec) -> str:
         There is none of that name for the device.
     """
     known = GPU_TEMPLATES if isinstance(hardware, GpuSpec) else (CPU,)
-    template = template_name(name)
-    if template not in known:
-        raise SpaceError(f"template is {template!r:.60}, expected one of {', '.join(known)} for {hardware.name}")
-    return str(template)
+    return checked_choice("template", template_name(name), known, otherwise=f"for {hardware.name}")
 
 
 def tuning_template(workload: Workload, hardware: GpuSpec | CpuSpec) -> str:

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from anatune.arguments import checked_path
 from anatune.errors import RecordError
 from anatune.files import reason
 from anatune.records.schema import APPLICATION_ID, CREATE, SCHEMA_VERSION
 
-__all__ = ["Database"]
+__all__ = ["Database", "record_path"]
 
 _T = TypeVar("_T")
 _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 10, 11, 13, 14, 26
@@ -44,6 +45,24 @@ _CHECKED_BYTES = 32 << 20
 _SALVAGE = "keep a copy and its -wal file; `sqlite3 FILE .recover | sqlite3 NEW_FILE` saves what can be read"
 _abandoned: list[sqlite3.Connection] = []
 """Connections that a fork brought along. Closing one in the child could release or remove files the parent uses."""
+
+
+def record_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a record file.
+
+    Raises
+    ------
+    RecordError
+        It is no path, or a name that means something else to SQLite: records are kept in files only.
+    """
+    found = checked_path("the record file", path, RecordError)
+    text = str(found)
+    if text == ":memory:" or text.startswith("file:"):
+        raise RecordError(
+            f"{text}: is no file but a name of SQLite's, expected a record file, as tuning.sqlite; without records "
+            "nothing is kept"
+        )
+    return found
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -17,7 +17,7 @@ from anatune.core.trial import Outcome, Trial
 from anatune.core.workload import Workload
 from anatune.errors import AnatuneError, RecordError
 from anatune.records.choice import Candidate, fastest
-from anatune.records.database import Database
+from anatune.records.database import Database, record_path
 from anatune.records.environment import Environment, environment
 from anatune.records.rows import has_trial, insert_session, insert_trial, session_row
 from anatune.records.schema import Record, Session, content_key, current_text, digest, schedule_of, storable, trial_of
@@ -75,7 +75,7 @@ class RecordStore:
     """
 
     def __init__(self, path: str | Path, *, read_only: bool = False, timeout_s: float = 30.0) -> None:
-        self.path = Path(path)
+        self.path = record_path(path)
         self._database = Database(self.path, read_only=read_only, timeout_s=timeout_s)
         self._parts: dict[str, Any] = {}
         self._sessions: dict[str, Session] = {}

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from anatune.arguments import checked_choice
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.errors import UnknownNameError
@@ -77,9 +78,7 @@ def check_strategy(name: str) -> str:
     UnknownNameError
         There is none; the message lists those there are.
     """
-    if name not in STRATEGIES:
-        raise UnknownNameError(f"unknown strategy {name!r}, expected one of {', '.join(STRATEGIES)}")
-    return name
+    return checked_choice("strategy", name, tuple(STRATEGIES), UnknownNameError)
 
 
 def check_start(start: str) -> str:
@@ -90,9 +89,7 @@ def check_start(start: str) -> str:
     UnknownNameError
         It is not; the message lists them.
     """
-    if start not in STARTS:
-        raise UnknownNameError(f"unknown start {start!r}, expected one of {', '.join(STARTS)}")
-    return start
+    return checked_choice("start", start, STARTS, UnknownNameError)
 
 
 def make_strategy(

@@ -9,18 +9,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-import numpy as np
-
+from anatune.arguments import (
+    MOST_SEED,
+    checked_flag,
+    checked_function,
+    checked_integer,
+    checked_path,
+    checked_seconds,
+    shown,
+)
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
+from anatune.core.template_names import CPU
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload import Workload
-from anatune.errors import DeviceError, SpaceError
+from anatune.errors import DeviceError, RecordError, SpaceError
 from anatune.measure.builders import Limits
 from anatune.measure.gpu_runner import check_l2
 from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.measure.room import check_runs_here
 from anatune.model.templates import template_of, tuning_template
+from anatune.records.database import record_path
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
 from anatune.search.base import DEFAULT_STRATEGY, Strategy, check_start, check_strategy
@@ -210,17 +220,22 @@ class TuningSession:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(workload, Workload):
-            raise SpaceError(f"workload is {workload!r:.60}, expected a Workload; make one with anatune.matmul(...)")
+            raise SpaceError(f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...)")
         hw = hardware(hw)
         self._workload = workload
-        self._trials_wanted = _integer("trials", trials, 1, MOST_TRIALS)
+        self._trials_wanted = checked_integer("tune: trials", trials, 1, MOST_TRIALS)
         self._strategy_name = check_strategy(strategy)
         self._start = check_start(start)
-        self._seed = _integer("seed", seed, 0, 2**63 - 1)
-        self._time_limit_s = _seconds("time_limit_s", time_limit_s)
+        self._seed = checked_integer("tune: seed", seed, 0, MOST_SEED)
+        self._time_limit_s = checked_seconds("tune: time_limit_s", time_limit_s)
+        resume = checked_flag("tune: resume", resume)
+        checked_function("tune: progress", progress)
+        if limits is not None and not isinstance(limits, Limits):
+            raise SpaceError(f"tune: limits is {shown(limits)}, expected anatune.measure.builders.Limits(...) or None")
         self._manifest: Manifest | None = None
         if manifest is not None:
-            self._manifest = _fitting(read_manifest(manifest), workload, hw)
+            folder = checked_path("tune: manifest", manifest, RecordError)
+            self._manifest = _fitting(read_manifest(folder), workload, hw)
             self._strategy_name, self._seed, template = SOURCE, self._manifest.seed, self._manifest.template
             self._trials_wanted = min(self._trials_wanted, len(self._manifest.entries))
         if isinstance(hw, GpuSpec):
@@ -230,19 +245,19 @@ class TuningSession:
         """What only GPU sessions have; sessions that differ in it are not resumed."""
         if isinstance(hw, GpuSpec):
             self._gpu = {"template": template, "l2": check_l2(l2 or "flush")}
-            self._on: dict[str, Any] = {"device": _integer("device", device, 0, 1023), "backend": backend}
-            self._hardware: CpuSpec | GpuSpec = check_gpu(
-                hw, host, device=device, backend=backend, built=manifest is not None
-            )
-        elif l2 is not None or template not in (None, "cpu"):
-            raise SpaceError(f"tune: l2 and template are for GPUs, and {hw.name} is none; leave them out")
+            self._on: dict[str, Any] = {"device": checked_integer("tune: device", device, 0, 1023), "backend": backend}
+            self._hardware: CpuSpec | GpuSpec = check_gpu(hw, host, **self._on, built=manifest is not None)
+        elif given := _of_gpus(template, l2, device, backend, manifest):
+            raise SpaceError(f"tune: {given[0]} is for GPUs, and {hw.name} is none; leave it out")
         else:
             self._on = {}
             self._hardware = check_machine(hw, host)
         self._threads = choose_threads(self._hardware, threads)
+        check_runs_here(workload, self._hardware)
         if resume and records is None:
             raise SpaceError("resume is True, but records is None; name the record file of the session to go on with")
-        self._records, self._resume = records, resume
+        self._records = None if records is None else record_path(records)
+        self._resume = resume
         self._report, self._limits = progress, limits
         self._make_measurer, self._clock = measurer, clock
         self._given_key = program_key
@@ -522,6 +537,13 @@ def _time(trial: Trial, ranked: Sequence[Trial]) -> float:
     return trial.measurement.time_s or math.inf
 
 
+def _of_gpus(template: object, l2: object, device: object, backend: object, manifest: object) -> list[str]:
+    """Return which arguments that only GPUs have were given."""
+    given = {"template": template not in (None, CPU), "l2": l2 is not None, "device": device != 0}
+    given |= {"backend": backend is not None, "manifest": manifest is not None}
+    return [name for name, is_given in given.items() if is_given]
+
+
 def _fitting(manifest: Manifest, workload: Workload, hw: CpuSpec | GpuSpec) -> Manifest:
     """Return the manifest if it is of this workload and kind of GPU."""
     if manifest.workload != workload:
@@ -535,17 +557,3 @@ def _fitting(manifest: Manifest, workload: Workload, hw: CpuSpec | GpuSpec) -> M
             f"for {hw.name}; build them with --hw {hw.name}"
         )
     return manifest
-
-
-def _integer(name: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-        raise SpaceError(f"tune: {name} is {value!r}, expected an integer from {least} to {most}")
-    return int(value)
-
-
-def _seconds(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 and math.isfinite(value)):
-        raise SpaceError(f"tune: {name} is {value!r}, expected a number of seconds > 0 or None")
-    return float(value)

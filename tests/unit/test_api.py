@@ -83,7 +83,7 @@ def test_bad_top_k(top_k: object) -> None:
 
 @pytest.mark.parametrize("limit", [0, -1.0, math.nan])
 def test_bad_time_limit(limit: float) -> None:
-    with pytest.raises(SpaceError, match=r"time_limit_s is .* expected a number > 0 or None"):
+    with pytest.raises(SpaceError, match=r"time_limit_s is .* expected a number of seconds > 0"):
         anatune.plan(MATMUL, gpu("rtx3090"), time_limit_s=limit)
 
 

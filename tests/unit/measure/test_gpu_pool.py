@@ -149,7 +149,7 @@ def test_fills():
 
 
 def test_wrong_arguments():
-    with pytest.raises(SpaceError, match="l2 is 'cold', expected 'flush' or 'warm'"):
+    with pytest.raises(SpaceError, match="l2 is 'cold', expected one of flush, warm"):
         measurer(l2="cold")
     with pytest.raises(DeviceError, match="is no GPU"):
         GpuMeasurer(WORKLOAD, anatune.hardware("xeon_gold_6230r"))

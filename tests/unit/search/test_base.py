@@ -14,7 +14,7 @@ MODEL = model(anatune.matmul(8, 8, 8), gpu("rtx3090"))
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(UnknownNameError, match=r"unknown strategy 'modle', expected one of model, dgd, .*grid"):
+    with pytest.raises(UnknownNameError, match=r"strategy is 'modle', expected one of model, dgd, .*grid"):
         check_strategy("modle")
 
 
@@ -34,7 +34,7 @@ def test_the_registry_cannot_be_changed_by_accident():
 
 
 def test_unknown_starts_list_the_known_ones():
-    with pytest.raises(UnknownNameError, match="unknown start 'papers', expected one of model, paper"):
+    with pytest.raises(UnknownNameError, match="start is 'papers', expected one of model, paper"):
         make_strategy("dgd", MODEL, start="papers")
 
 

@@ -181,7 +181,7 @@ def test_damaged_manifests_are_one_line(state):
 
 
 def test_wrong_arguments():
-    with pytest.raises(SpaceError, match="l2 is 'cold', expected 'flush' or 'warm'"):
+    with pytest.raises(SpaceError, match="l2 is 'cold', expected one of flush, warm"):
         session(l2="cold")
     with pytest.raises(SpaceError, match="threads is 2, but h200 is a GPU"):
         session(threads=2)

@@ -285,7 +285,7 @@ def test_threads_are_planned_for(monkeypatch):
         ({"trials": 1.5}, SpaceError, "trials is 1.5"),
         ({"trials": True}, SpaceError, "trials is True"),
         ({"seed": -1}, SpaceError, "seed is -1"),
-        ({"strategy": "dgd2"}, UnknownNameError, "unknown strategy 'dgd2', expected one of model,"),
+        ({"strategy": "dgd2"}, UnknownNameError, "strategy is 'dgd2', expected one of model,"),
         ({"threads": 0}, SpaceError, "threads is 0, expected an integer from 1 to"),
         ({"threads": 10_000}, SpaceError, "threads is 10000"),
         ({"time_limit_s": 0}, SpaceError, "time_limit_s is 0"),

@@ -32,5 +32,5 @@ def test_a_session_of_another_start_is_not_resumed(tmp_path):
 
 
 def test_unknown_starts():
-    with pytest.raises(UnknownNameError, match="unknown start 'papers', expected one of model, paper"):
+    with pytest.raises(UnknownNameError, match="start is 'papers', expected one of model, paper"):
         session(3, start="papers")
