@@ -11,7 +11,7 @@ import typer
 
 from anatune.cli.output import UsageError
 
-__all__ = ["with_workload"]
+__all__ = ["with_workload", "with_workload_words"]
 
 _Words = Annotated[
     list[str] | None,
@@ -41,6 +41,39 @@ def _options(
     """Exist for its signature only."""
 
 
+def with_workload_words(words: Any = _Words) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the words and options of a workload, as they were written.
+
+    The command's parameter ``words`` receives the list of words, ``chosen`` the options by name (None or False where
+    they are left out); it also has a parameter ``hw``.
+
+    Parameters
+    ----------
+    words : annotation
+        Another one for the words, where they may be something else than a workload.
+    """
+    options = inspect.signature(_options, eval_str=True).parameters
+    shared = {**options, "words": options["words"].replace(annotation=words)}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            chosen = {key: given.pop(key) for key in shared}
+            command(words=chosen.pop("words") or [], chosen=chosen, **given)
+
+        # commands import Workload for type checkers only: anatune starts without it
+        own = inspect.signature(command, locals={"Workload": Any}, eval_str=True).parameters
+        first = [own["hw"], *shared.values()]
+        rest = [parameter for key, parameter in own.items() if key not in ("hw", "workload", "words", "chosen")]
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*first, *rest)]
+        # typer reads the signature, and the annotations on their own
+        run.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
+        return run
+
+    return decorate
+
+
 def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command the words and options of a workload.
 
@@ -53,15 +86,13 @@ def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..
     unless : str, optional
         A parameter of the command: where it is given, workload and hw may be missing (None).
     """
-    shared = inspect.signature(_options, eval_str=True).parameters
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @with_workload_words()
         @functools.wraps(command)
-        def run(**given: Any) -> None:
+        def run(words: list[str], chosen: dict[str, Any], **given: Any) -> None:
             from anatune.core.workload_text import parse_workload
 
-            chosen = {key: given.pop(key) for key in shared}
-            words = chosen.pop("words")
             if unless is not None and given.get(unless) is not None and not words:
                 command(workload=None, **given)
                 return
@@ -74,14 +105,6 @@ def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..
                 )
             command(workload=parse_workload(words, **chosen), **given)
 
-        # commands import Workload for type checkers only: anatune starts without it
-        own = inspect.signature(command, locals={"Workload": Any}, eval_str=True).parameters
-        first = [own["hw"], *shared.values()]
-        rest = [parameter for key, parameter in own.items() if key not in ("hw", "workload")]
-        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*first, *rest)]
-        # typer reads the signature, and the annotations on their own
-        run.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
         return run
 
     return decorate

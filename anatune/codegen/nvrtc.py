@@ -22,6 +22,7 @@ __all__ = [
     "Cubin",
     "check_arch",
     "compile_cuda",
+    "compiler_release",
     "compiler_version",
     "known_archs",
     "parse_log",
@@ -128,6 +129,14 @@ def _check(nvrtc: Any, answer: tuple[Any, ...], function: str) -> tuple[Any, ...
 
 
 @functools.cache
+def compiler_release() -> tuple[int, int]:
+    """Return the compiler's version, (12, 9); MissingDependencyError if there is no compiler."""
+    nvrtc = import_nvrtc()
+    major, minor = _check(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
+    return int(major), int(minor)
+
+
+@functools.cache
 def compiler_version() -> str:
     """Return what compiles: "NVRTC 12.9 (12.9.86)", with the release of the package where it is one.
 
@@ -136,8 +145,7 @@ def compiler_version() -> str:
     MissingDependencyError
         There is no compiler.
     """
-    nvrtc = import_nvrtc()
-    major, minor = _check(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
+    major, minor = compiler_release()
     for package in _PACKAGES:
         try:
             release = metadata.version(package)

@@ -37,6 +37,7 @@ __all__ = [
     "schedule_of",
     "schedule_text",
     "storable",
+    "template_in",
     "trial_of",
     "trial_text",
 ]
@@ -213,6 +214,11 @@ def schedule_of(text: str, workload: Workload, hardware: GpuSpec | CpuSpec) -> S
     """Return the schedule that `schedule_text` wrote; raise msgspec.DecodeError if it is damaged."""
     body = msgspec.json.decode(text, type=_ScheduleBody)
     return Schedule(workload, hardware, **{name: getattr(body, name) for name in body.__struct_fields__})
+
+
+def template_in(text: str) -> str:
+    """Return the template that a stored schedule names, by its present name."""
+    return str(template_name(msgspec.json.decode(text, type=_Template).template))
 
 
 def current_text(text: str) -> str:

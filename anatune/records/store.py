@@ -20,7 +20,17 @@ from anatune.records.choice import Candidate, fastest
 from anatune.records.database import Database, record_path
 from anatune.records.environment import Environment, environment
 from anatune.records.rows import has_trial, insert_session, insert_trial, session_row
-from anatune.records.schema import Record, Session, content_key, current_text, digest, schedule_of, storable, trial_of
+from anatune.records.schema import (
+    Record,
+    Session,
+    content_key,
+    current_text,
+    digest,
+    schedule_of,
+    storable,
+    template_in,
+    trial_of,
+)
 
 __all__ = ["RecordStore"]
 
@@ -383,10 +393,11 @@ class RecordStore:
         threads: int | None = None,
         session: Session | str | None = None,
         *,
+        template: str | None = None,
         on_damage: OnDamage | None = None,
     ) -> Record | None:
         """Return the record of the fastest schedule, None if nothing has run; see `records.choice` for the rule."""
-        found = self.bests(workload, hardware, threads, session, on_damage=on_damage)
+        found = self.bests(workload, hardware, threads, session, template=template, on_damage=on_damage)
         return min(found, key=_time, default=None)
 
     def bests(
@@ -396,9 +407,12 @@ class RecordStore:
         threads: int | None = None,
         session: Session | str | None = None,
         *,
+        template: str | None = None,
         on_damage: OnDamage | None = None,
     ) -> list[Record]:
         """Return the best record of each workload, hardware and number of threads, in the order of first trials.
+
+        With `template`, the best of it.
 
         With `on_damage`, called with a line for each row that is damaged, the best is chosen among the others.
         """
@@ -415,6 +429,8 @@ class RecordStore:
             references: tuple[float, ...] = ()
             try:
                 same = f"{made_for} {current_text(schedule)}"
+                if template not in (None, template_in(schedule)):
+                    continue
                 if outcome == Outcome.OK.value:
                     measured = msgspec.json.decode(result, type=_Samples).measurement
                     times, references = measured.times_s, measured.reference_times_s

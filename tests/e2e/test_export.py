@@ -221,7 +221,13 @@ def test_wrong_words_are_one_line(anatune, tmp_path):
         (("--hw", "rtx9999", "matmul", "8x8x8"), 1, "rtx9999"),
         (("--hw", "mi50", "--target", "cuda", "matmul", "8x8x8"), 1, "expected an NVIDIA one"),
         ((tmp_path / "bad.json", "--format", "dll"), 2, "expected one of so, tvm"),
+        ((tmp_path / "gpu.json", "--format", "so"), 2, "--format so is for CPU schedules"),
+        ((tmp_path / "gpu.json", "--template", "tensorcore"), 2, "the schedule is of the template cuda"),
+        ((tmp_path / "gpu.json", "--hw", "rtx3090"), 2, "leave out --hw"),
+        ((tmp_path / "gpu.json", "--dtype", "float16"), 2, "--dtype is for a WORKLOAD"),
+        (("--hw", "rtx3090", "--template", "cpu", "matmul", "8x8x8"), 1, "expected one of cuda, pipelined, tensorcore"),
         ((tmp_path / "bad.json", "--name", "1st"), 2, "C identifier"),
+        ((tmp_path / "bad.json", "--name", "double"), 2, "C identifier"),
         ((tmp_path / "bad.json", "--threads", "0"), 2, "integer >= 1"),
         (("--records", tmp_path / "bad.json"), 2, "the workload is missing"),
     ]
@@ -238,44 +244,6 @@ def test_manifest_round_trips_the_schedule(anatune, tmp_path):
     assert anatune("export", path, "--output", tmp_path, "--name", "k").returncode == 0
     kept = json.loads((tmp_path / "k.json").read_text())["schedule"]
     assert package.Schedule.from_json(msgspec.json.encode(kept)) == package.Schedule.from_json(path.read_bytes())
-
-
-CUDA_STUB = """
-typedef int CUresult;
-typedef struct module *CUmodule;
-typedef struct function *CUfunction;
-typedef struct stream *CUstream;
-typedef unsigned long long CUdeviceptr;
-enum { CUDA_SUCCESS, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
-CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
-CUresult cuFuncSetAttribute(CUfunction, int, int);
-CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                        void **, void **);
-"""
-CUDA_PROGRAM = """
-#include "small.h"
-int main(void) { CUfunction kernel; small_get(&kernel, 0); return small_launch(kernel, 0, 1, 2, 3, 4); }
-"""
-
-
-@pytest.mark.parametrize("large", [False, True])
-def test_a_gpu_schedule_becomes_cuda_c_a_cubin_and_a_header_that_compiles(anatune, tmp_path, large):
-    pytest.importorskip("cuda.bindings")
-    space = package.space(package.matmul(128, 128, 64, epilogue=("bias",)), package.hardware("h200"))
-    tiles = {"i": (1, 1, 16, 1, 8), "j": (1, 1, 16, 1, 8), "k": (1, 2, 32)} if large else {"k": (8, 2, 4)}
-    (tmp_path / "s.json").write_text(space.schedule(tiles | {"i": (1, 1, 16, 1, 8)}, 64).to_json())
-    done = anatune("export", tmp_path / "s.json", "--target", "cuda", "--name", "small", "--output", tmp_path, "--json")
-    assert done.returncode == 0, done.stderr
-    manifest = json.loads(done.stdout)
-    assert manifest["launch"]["block"] == [256 if large else 16, 1, 1]
-    assert (manifest["launch"]["dynamic_shared_bytes"] == 65536) == large
-    assert manifest["compiler"]["registers"] > 0
-    assert (tmp_path / "small.cubin").read_bytes()[:4] == b"\x7fELF"
-    assert " small(" in (tmp_path / "small.cu").read_text()
-    (tmp_path / "cuda.h").write_text(CUDA_STUB)
-    (tmp_path / "main.c").write_text(CUDA_PROGRAM)
-    command = ["gcc", "-Wall", "-Werror", "-fsyntax-only", "-I", str(tmp_path), str(tmp_path / "main.c")]
-    assert subprocess.run(command, capture_output=True, text=True).stderr == ""
 
 
 def test_the_plans_first_choice_is_exported_without_a_file(anatune, tmp_path):

@@ -1,0 +1,97 @@
+"""An export with its manifest: what was written, how it is called, what it needs, and the schedule it was made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from anatune.cli.output import write_text
+from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.cuda_header import ALIGNMENT_BYTES as CUDA_ALIGNMENT_BYTES
+from anatune.codegen.cuda_header import prototypes
+from anatune.codegen.export import ALIGNMENT_BYTES, prototype, tvm_module_json, write_c_library
+from anatune.codegen.export_cuda import write_cuda
+from anatune.codegen.nvrtc import FLAGS, compiler_version
+from anatune.core.schedule import Schedule
+from anatune.records.export import workload_text
+from anatune.version import __version__
+
+__all__ = ["export_cuda", "export_library", "export_module"]
+
+
+def export_library(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[str, Any]:
+    """Write a schedule of the CPU template as a library for C programs; arguments and errors as `write_c_library`."""
+    made = write_c_library(schedule, name, folder, threads=threads)
+    functions = [
+        {"name": one.name, "purpose": one.purpose, "prototype": f"{prototype(one)};", "arguments": one.arguments}
+        for one in made.functions
+    ]
+    return {
+        "format": "so",
+        "library": made.library,
+        "header": made.header,
+        "threads": made.threads,
+        "needs_openmp": made.openmp,
+        "alignment_bytes": ALIGNMENT_BYTES,
+        **_about(schedule, functions),
+    }
+
+
+def export_cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, Any]:
+    """Write a schedule of a GPU template as CUDA C, cubin and header; errors as `write_cuda`."""
+    made = write_cuda(schedule, name, folder)
+    kernel = made.kernel
+    functions = [
+        {"name": function, "purpose": purpose, "prototype": declaration}
+        for function, (purpose, declaration) in prototypes(name, made.arguments).items()
+    ]
+    return {
+        "format": "cuda",
+        "source": made.source,
+        "cubin": made.cubin,
+        "header": made.header,
+        "launch": {
+            "kernel": kernel.name,
+            "grid": [kernel.grid, 1, 1],
+            "block": [kernel.block, 1, 1],
+            "shared_bytes": kernel.shared_bytes,
+            "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
+            "parameters": [parameter.tensor for parameter in kernel.parameters],
+        },
+        "needs": made.needs,
+        "alignment_bytes": CUDA_ALIGNMENT_BYTES,
+        "compiler": {"version": compiler_version(), "flags": FLAGS, **msgspec.structs.asdict(made.facts)},
+        **_about(schedule, [{**functions[0], "arguments": made.arguments}, *functions[1:]]),
+    }
+
+
+def export_module(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[str, Any]:
+    """Write a schedule as ``<name>.tvm.json``, an IRModule; errors as `tvm_module_json`."""
+    text, target = tvm_module_json(schedule, threads=threads)
+    file = f"{name}.tvm.json"
+    write_text(folder / file, text)
+    tensors = (*schedule.workload.reads, *schedule.workload.epilogue_reads, schedule.workload.write)
+    arguments = [{"tensor": one.tensor, "dtype": one.dtype, "shape": one.shape} for one in tensors]
+    main = {"name": "main", "purpose": "all tensors in the workload's own layouts", "arguments": arguments}
+    return {
+        "format": "tvm",
+        "module": file,
+        "load": f"tvm.ir.load_json(open({file!r}).read())",
+        "target": msgspec.json.decode(target),
+        "threads": threads,
+        **_about(schedule, [main]),
+    }
+
+
+def _about(schedule: Schedule, functions: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "functions": functions,
+        "workload": workload_text(schedule.workload),
+        "arithmetic": arithmetic_of(schedule),
+        "hardware": schedule.hardware.name,
+        "arch": schedule.hardware.arch,
+        "anatune": __version__,
+        "schedule": schedule,
+    }

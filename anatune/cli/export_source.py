@@ -1,0 +1,150 @@
+"""Where ``anatune export`` takes its schedule from: a file, records, or a plan made for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from anatune.cli.output import UsageError, note_first_compilation, note_once
+
+if TYPE_CHECKING:
+    from anatune.core.hardware import CpuSpec, GpuSpec
+    from anatune.core.schedule import Schedule
+    from anatune.core.workload import Workload
+
+__all__ = ["Asked", "find_schedule", "is_gpu"]
+
+
+class Asked(NamedTuple):
+    """What the command line says: the words, a workload's options by name, and what else chooses a schedule."""
+
+    words: list[str]
+    options: dict[str, Any]
+    records: Path | None
+    hw: str | None
+    target: str | None
+    template: str | None
+    form: str | None
+    threads: int | None
+
+
+def find_schedule(asked: Asked) -> tuple[Schedule, int]:
+    """Return the schedule that is asked for, and the threads it was tuned for.
+
+    Raises
+    ------
+    UsageError
+        Words or options do not go together.
+    AnatuneError
+        There is no such file, record or legal schedule.
+    """
+    if asked.records is not None:
+        found = _from_records(asked, asked.records)
+    elif asked.hw is not None:
+        found = _from_plan(asked, asked.hw)
+    else:
+        found = _from_file(asked)
+    schedule, _ = found
+    _check(asked, schedule.hardware)
+    if asked.template not in (None, schedule.template):
+        raise UsageError(f"--template {asked.template}: the schedule is of the template {schedule.template}")
+    return found
+
+
+def is_gpu(hardware: GpuSpec | CpuSpec) -> bool:
+    """Whether the hardware is a GPU."""
+    from anatune.core.hardware import GpuSpec
+
+    return isinstance(hardware, GpuSpec)
+
+
+def _check(asked: Asked, hardware: GpuSpec | CpuSpec) -> None:
+    """Raise UsageError where an option does not go with the hardware."""
+    kind = "cuda" if is_gpu(hardware) else "cpu"
+    if asked.target not in (None, kind):
+        raise UsageError(f"--target {asked.target}: the schedule is for {hardware.name}; leave it out or say {kind}")
+    if kind == "cuda" and asked.threads is not None:
+        raise UsageError("--threads is for CPU schedules; a GPU schedule has its own launch configuration")
+    if kind == "cuda" and asked.form not in (None, "tvm"):
+        raise UsageError(
+            f"--format {asked.form} is for CPU schedules, this one is for {hardware.name}; leave it out for CUDA C, "
+            "a cubin and a header"
+        )
+
+
+def _workload(asked: Asked, example: str) -> Workload:
+    from anatune.core.workload_text import parse_workload
+
+    if not asked.words:
+        raise UsageError(f"the workload is missing; write for example anatune export {example}")
+    return parse_workload(asked.words, **asked.options)
+
+
+def _cores(schedule: Schedule) -> int:
+    from anatune.core.hardware import CpuSpec
+
+    return schedule.hardware.compute.num_cores if isinstance(schedule.hardware, CpuSpec) else 1
+
+
+def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:
+    """Return the plan's first choice, and the cores that it was planned for."""
+    from anatune.api import hardware, plan
+    from anatune.codegen.compat import gpu_target_of
+    from anatune.codegen.nvrtc import check_arch
+    from anatune.core.hardware import GpuSpec
+    from anatune.errors import SpaceError
+
+    if len(asked.words) == 1 and Path(asked.words[0]).is_file():
+        raise UsageError(f"{asked.words[0]} is a file, which says what it is for; leave out --hw")
+    workload = _workload(asked, "--hw rtx3090 matmul 512x4096x1024")
+    spec = hardware(hw)
+    _check(asked, spec)  # better before a search than after it
+    if isinstance(spec, GpuSpec):
+        gpu_target_of(spec)
+        check_arch(spec.arch)
+    note_first_compilation(spec, asked.template)
+    schedules = plan(workload, spec, top_k=1, template=asked.template).schedules
+    if not schedules:
+        raise SpaceError(f"no schedule of {workload.describe()} is legal on {spec.name}; `anatune plan` says why")
+    return schedules[0], _cores(schedules[0])
+
+
+def _from_file(asked: Asked) -> tuple[Schedule, int]:
+    """Return the schedule of a file, and the cores that it was planned for."""
+    from anatune.core.schedule import Schedule
+    from anatune.errors import SpaceError
+    from anatune.files import read_file
+
+    words = asked.words
+    if len(words) != 1:
+        got = f"got {' '.join(words)!r}" if words else "it is missing"
+        raise UsageError(
+            f"expected a schedule file, {got}; write anatune export FILE.json, or --records PATH WORKLOAD, "
+            "or --hw NAME WORKLOAD"
+        )
+    if given := next((name for name, value in asked.options.items() if value), None):
+        raise UsageError(f"--{given.replace('_', '-')} is for a WORKLOAD, a schedule file has its own")
+    path = Path(words[0])
+    try:
+        schedule = Schedule.from_json(read_file(path))
+    except SpaceError as error:
+        raise SpaceError(f"{path}: {error}") from None
+    return schedule, _cores(schedule)
+
+
+def _from_records(asked: Asked, records: Path) -> tuple[Schedule, int]:
+    """Return the best recorded schedule of a workload, and the threads it was measured with."""
+    from anatune.errors import RecordError
+    from anatune.records.store import RecordStore
+
+    workload = _workload(asked, "--records PATH matmul 64x64x64")
+    with RecordStore(records, read_only=True) as store:
+        best = store.best(workload, asked.hw, asked.threads, template=asked.template, on_damage=note_once())
+    if best is None:
+        only = {"on": asked.hw, "of the template": asked.template, "with --threads": asked.threads}
+        words = [workload.describe(), *(f"{word} {value}" for word, value in only.items() if value is not None)]
+        raise RecordError(
+            f"{records}: has no trial of {' '.join(words)} that ran; `anatune records list {records}` shows those "
+            "it has"
+        )
+    return best.trial.schedule, best.trial.threads

@@ -1,0 +1,78 @@
+"""What a schedule's kernel does to numbers: what it multiplies, what it sums in, and how far off results are."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+import msgspec
+
+from anatune.core.schedule import Schedule
+from anatune.core.template_names import TENSORCORE
+from anatune.core.workload import ACCUMULATOR_DTYPE
+
+__all__ = ["Arithmetic", "arithmetic_of", "comment_lines"]
+
+_EPS = {"float32": 2.0**-23, "tf32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_ROUNDING = 1 / math.sqrt(28)
+"""Root mean square of rounding errors over that of the values, in eps, for values that are uniform around 0: in each
+power of two errors are uniform over one spacing; summed over the powers, ``(1 / 84) / (1 / 3)``, squared."""
+_ADDITION = 0.35
+"""Error of a sum of K products over ``eps * sqrt(K)`` of its spread, see `measure.correctness.tolerance`."""
+_TRUNCATION = 4.0
+"""Factor on it for tensor cores, which cut sums off. Source: [Fasi2021]; as in `measure.gpu_pool`."""
+
+
+class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Number formats of a kernel. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    operands, result : str
+        Dtypes in memory.
+    multiplied_as : str
+        What operands are rounded to before they are multiplied; "tf32" for float32 on tensor cores.
+    accumulated_in : str
+        Dtype of sums, and of the epilogue.
+    expected_relative_error : float
+        About, root mean square: error of the result over the result, for operands that are uniform around 0.
+    """
+
+    operands: str
+    multiplied_as: str
+    accumulated_in: str
+    result: str
+    expected_relative_error: float
+
+    def sentences(self) -> str:
+        """Say it in words."""
+        said = f"Arithmetic: {self.operands} operands"
+        if self.multiplied_as != self.operands:
+            said += f", rounded to {self.multiplied_as} (10 bits behind the point),"
+        if self.accumulated_in != self.result or self.multiplied_as != self.operands:
+            said += f" summed in {self.accumulated_in}, results in {self.result}"
+        if self.expected_relative_error:
+            said += f". Expect relative errors of about {self.expected_relative_error:.1g}"
+        return f"{said}."
+
+
+def comment_lines(text: str, first: str, rest: str = "") -> str:
+    """Return a text as lines of a C comment that begin with `first`, and with `rest` (left out: the same)."""
+    return textwrap.fill(text, 120, initial_indent=first, subsequent_indent=rest or first)
+
+
+def arithmetic_of(schedule: Schedule) -> Arithmetic:
+    """Return the number formats of a schedule's kernel."""
+    workload = schedule.workload
+    on_tensor_cores = schedule.template == TENSORCORE
+    dtype, result = workload.dtype, workload.write.dtype
+    multiplied = "tf32" if on_tensor_cores and dtype == "float32" else dtype
+    sums = ACCUMULATOR_DTYPE.get(dtype, dtype)
+    products = math.prod(axis.extent for axis in workload.reduction_axes)
+    rounds = workload.body not in ("max", "copy", "relu")
+    parts = [_ROUNDING * _EPS.get(result, 0.0)] if rounds or workload.epilogue else []
+    if multiplied != dtype:
+        parts.append(_ROUNDING * _EPS[multiplied] * math.sqrt(len(workload.reads)))
+    if rounds and products > 1:
+        parts.append(_ADDITION * _EPS.get(sums, 0.0) * math.sqrt(products) * (_TRUNCATION if on_tensor_cores else 1.0))
+    return Arithmetic(dtype, multiplied, sums if rounds else result, result, float(f"{math.hypot(*parts):.2g}"))

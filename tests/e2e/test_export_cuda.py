@@ -1,0 +1,231 @@
+"""``anatune export`` for GPUs: NVIDIA's compiler and clang take the CUDA C, C and C++ programs the header."""
+
+import json
+import shutil
+import textwrap
+
+import numpy as np
+import pytest
+
+import anatune as package
+from tests.e2e.cuda_compilers import clang, cuda_include, nvcc, run
+
+pytest.importorskip("tvm")
+pytest.importorskip("cuda.bindings")
+
+CONV = package.conv2d(n=1, c=16, h=14, w=14, k=32, r=3, s=3, padding=1, epilogue=("bias", "relu"))
+EXPORTS = {
+    "cuda_75": ("t4", "cuda", package.matmul(64, 128, 64, epilogue=("bias",))),
+    "cuda_80": ("a100_sxm", "cuda", CONV),
+    "half_86": ("rtx3090", "cuda", package.matmul(128, 64, 64, dtype="float16")),
+    "bfloat_90": ("h200", "cuda", package.matmul(96, 64, 32, dtype="bfloat16", epilogue=("relu",))),
+    "int8_75": ("t4", "cuda", package.matmul(64, 64, 32, dtype="int8")),
+    "pool_90": ("h200", "cuda", package.parse_workload(["max_pool2d", "1x8x16x16", "2x2"])),
+    "pipelined_75": ("t4", "pipelined", package.matmul(128, 128, 128)),
+    "pipelined_86": ("rtx3090", "pipelined", package.matmul(128, 128, 128)),
+    "tensor_half_80": ("a100_sxm", "tensorcore", package.matmul(127, 129, 63, dtype="float16")),
+    "tensor_bfloat_86": ("rtx3090", "tensorcore", package.matmul(128, 128, 64, dtype="bfloat16")),
+    "tensor_tf32_80": ("a100_sxm", "tensorcore", package.matmul(512, 4096, 1024)),
+}
+DEVICES = {hw: package.hardware(hw) for hw, _, _ in EXPORTS.values()}
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """Return a function that writes exports, each once, and returns their folder."""
+    from anatune.codegen.export_cuda import write_cuda
+
+    folder = tmp_path_factory.mktemp("exports")
+
+    def write(*names):
+        for name in names:
+            if not (folder / f"{name}.h").exists():
+                write_cuda(schedule_of(name), name, folder)
+        return folder
+
+    return write
+
+
+def schedule_of(name):
+    hw, template, workload = EXPORTS[name]
+    return package.plan(workload, DEVICES[hw], top_k=1, template=template).best
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_nvcc_takes_the_cuda_c_without_a_warning(exports, tmp_path, name):
+    from anatune.codegen.nvrtc import code_size
+
+    target = tmp_path / "again.cubin"
+    arch = f"-arch=sm_{name.rpartition('_')[2]}"
+    built = run(
+        nvcc(), arch, "-Werror=all-warnings", "-Xcompiler=-Wall", "-cubin", exports(name) / f"{name}.cu", "-o", target
+    )
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    assert code_size(target.read_bytes(), name) > 0
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_clang_takes_the_cuda_c_without_a_warning(exports, tmp_path_factory, name):
+    command = clang(tmp_path_factory.getbasetemp())
+    arch = f"--cuda-gpu-arch=sm_{name.rpartition('_')[2]}"
+    built = run(*command, arch, "-Wall", "-Wextra", exports(name) / f"{name}.cu")
+    assert (built.returncode, built.stderr) == (0, "")
+
+
+def test_exports_share_a_program_with_nvidias_types_and_each_other(exports, tmp_path):
+    source = """
+        #include <cuda_fp16.h>
+        #include <cstdint>
+        #include "half_86.cu"
+        #include "tensor_bfloat_86.cu"
+        #include "pipelined_86.cu"
+        int main() {
+          float *f = nullptr;
+          auto *h = reinterpret_cast<anatune_half_86::half *>(f);
+          anatune_half_86::half_86<<<1, 32>>>(h, h, h);
+          using anatune_pipelined_86::pipelined_86;
+          pipelined_86<<<1, 32>>>(f, f, f);
+          return static_cast<int>(__half2float(__float2half_rn(0.0f)));
+        }
+    """
+    (tmp_path / "use.cu").write_text(textwrap.dedent(source))
+    folder = exports("half_86", "tensor_bfloat_86", "pipelined_86")
+    built = run(nvcc(), "-arch=sm_86", "-I", folder, tmp_path / "use.cu", "-c", "-o", tmp_path / "use.o")
+    if "nv/target" in built.stderr:
+        pytest.skip("NVIDIA's cuda_fp16.h needs a package (nvidia-cuda-cccl) that is not installed")
+    assert (built.returncode, built.stderr) == (0, "")
+    words = ("-fatbin", "-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_86,code=[sm_86,compute_86]")
+    built = run(nvcc(), *words, folder / "tensor_bfloat_86.cu", "-o", tmp_path / "both.fatbin")
+    assert (built.returncode, built.stderr) == (0, "")
+
+
+DRIVER = r"""
+#include <cuda.h>
+#include <stdio.h>
+#include <string.h>
+int capability[2] = {8, 6}, version = 12090, optin = 232448;
+CUresult cuDriverGetVersion(int *found) { *found = version; return CUDA_SUCCESS; }
+CUresult cuDeviceGetAttribute(int *found, CUdevice_attribute which, CUdevice device) {
+  *found = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? capability[0]
+         : which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? capability[1]
+         : which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN ? optin : -1;
+  return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+  *function = (CUfunction)(void *)name;
+  return module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) {
+  printf("%s %d %d\n", (char *)function, (int)which, value);
+  return CUDA_SUCCESS;
+}
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned shared, CUstream stream, void **arguments, void **extra) {
+  printf("%s %u %u %u %u %u %u %u", (char *)function, gx, gy, gz, bx, by, bz, shared);
+  for (int i = 0; i < 3; ++i) printf(" %llu", (unsigned long long)*(CUdeviceptr *)arguments[i]);
+  printf("\n");
+  return stream || extra ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+"""
+PROGRAM = r"""
+#include "bfloat_90.h"
+#include "tensor_tf32_80.h"
+extern int capability[2], version, optin;
+int other(void);
+int main(void) {
+  CUfunction kernel;
+  CUmodule module = (CUmodule)&kernel;
+  if (tensor_tf32_80_get(&kernel, 0) != CUDA_ERROR_INVALID_HANDLE || tensor_tf32_80_get(&kernel, module)) return 1;
+  if (tensor_tf32_80_launch(kernel, 0, 1024, 2048, 4096)) return 2;
+  if (tensor_tf32_80_launch(kernel, 0, 1024, 2056, 4096) != CUDA_ERROR_INVALID_VALUE) return 3;
+  if (!tensor_tf32_80_supported(0) || tensor_tf32_80_supported(1) || bfloat_90_supported(0)) return 4;
+  version = 11080;
+  if (tensor_tf32_80_supported(0)) return 5;
+  version = 13000; capability[0] = 7;
+  if (tensor_tf32_80_supported(0)) return 6;
+  capability[0] = 8; optin = 65536;
+  if (tensor_tf32_80_supported(0) != (TENSOR_TF32_80_DYNAMIC_SHARED_BYTES <= 65536)) return 7;
+  return other();
+}
+"""
+OTHER = r"""
+#include "tensor_tf32_80.h"
+#include "tensor_tf32_80.h"
+extern "C" int other(void) { return TENSOR_TF32_80_GRID > 0 && TENSOR_TF32_80_BLOCK > 0 ? 0 : 8; }
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_c_and_cpp_programs_launch_by_the_header(exports, tmp_path):
+    from anatune.codegen.gpu import cuda_kernel
+
+    folder = exports("bfloat_90", "tensor_tf32_80")
+    for name, text in {"driver.c": DRIVER, "main.c": PROGRAM, "other.cpp": OTHER}.items():
+        (tmp_path / name).write_text(text)
+        compiler = ("g++",) if name.endswith("cpp") else ("gcc", "-std=c99")
+        words = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-isystem", cuda_include(), "-I", folder, "-c", name)
+        built = run(*compiler, *words, "-o", f"{name}.o", folder=tmp_path)
+        assert (built.returncode, built.stderr) == (0, "")
+    assert run("gcc", "driver.c.o", "main.c.o", "other.cpp.o", "-o", "main", folder=tmp_path).returncode == 0
+    ran = run(tmp_path / "main")
+    assert ran.returncode == 0
+    kernel = cuda_kernel(schedule_of("tensor_tf32_80"))
+    places = {"A": 1024, "B": 2048, "C": 4096}
+    shared, name = kernel.dynamic_shared_bytes, "tensor_tf32_80"
+    lines = [f"{name} 8 {shared}"] if shared else []
+    order = " ".join(str(places[buffer.tensor]) for buffer in kernel.parameters)
+    assert ran.stdout.splitlines() == [*lines, f"{name} {kernel.grid} 1 1 {kernel.block} 1 1 {shared} {order}"]
+
+
+def test_more_shared_memory_than_a_kernel_may_declare(anatune, tmp_path):
+    space = package.space(package.matmul(128, 128, 64, epilogue=("bias",)), package.hardware("h200"))
+    tiles = {"i": (1, 1, 16, 1, 8), "j": (1, 1, 16, 1, 8), "k": (1, 2, 32)}
+    (tmp_path / "s.json").write_text(space.schedule(tiles, 64).to_json())
+    done = anatune("export", tmp_path / "s.json", "--target", "cuda", "--name", "large", "--output", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads(done.stdout)
+    assert manifest["launch"]["block"] == [256, 1, 1]
+    assert manifest["launch"]["dynamic_shared_bytes"] == 65536
+    assert manifest["compiler"]["registers"] > 0
+    assert (tmp_path / "large.cubin").read_bytes()[:4] == b"\x7fELF"
+    built = run(nvcc(), "-arch=sm_90", "-Werror=all-warnings", "-cubin", "large.cu", "-o", "l.cubin", folder=tmp_path)
+    assert (built.returncode, built.stderr) == (0, "")
+
+
+def test_tf32_is_said_with_what_the_files_need(anatune, tmp_path):
+    words = ("export", "--hw", "h200", "--template", "tensorcore", "matmul", "128x128x64", "--output", tmp_path)
+    done = anatune(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads(done.stdout)
+    name = "matmul_128x128x64_tf32"
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.{kind}" for kind in ("cu", "cubin", "h", "json")}
+    assert [one["name"] for one in manifest["functions"]] == [f"{name}_{do}" for do in ("launch", "get", "supported")]
+    said = manifest["arithmetic"]
+    assert (said["operands"], said["multiplied_as"], said["accumulated_in"]) == ("float32", "tf32", "float32")
+    for file in (f"{name}.h", f"{name}.cu"):
+        text = " ".join((tmp_path / file).read_text().split())
+        assert "float32 operands, rounded to tf32" in text
+        assert "errors of about 0.0003" in text
+    assert manifest["needs"]["compute_capability"] == "9.0"
+    assert manifest["needs"]["driver_cuda"] // 1000 == int(manifest["compiler"]["version"].split()[1].split(".")[0])
+    assert "Linux: " in (tmp_path / f"{name}.h").read_text()
+    done = anatune("export", "--hw", "rtx3090", "--dtype", "float16", "matmul", "64x64x64", "--output", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tf32" not in (tmp_path / "matmul_64x64x64_dtype_float16.h").read_text()
+
+
+@pytest.mark.parametrize(("dtype", "template"), [("float32", "tensorcore"), ("float16", "cuda"), ("bfloat16", "cuda")])
+def test_the_expected_error_is_what_rounding_costs(dtype, template):
+    from anatune.codegen.arithmetic import arithmetic_of
+    from anatune.measure.correctness import random_inputs, reference
+    from anatune.measure.rounding import operands_used
+
+    workload = package.matmul(256, 256, 512, dtype=dtype)
+    schedule = package.Schedule(workload, DEVICES["h200"], template, {})
+    inputs = random_inputs(workload, 7)
+    exact = reference(workload, inputs)
+    result = reference(workload, operands_used(schedule, inputs))
+    if dtype != "float32":
+        result = result.astype(next(iter(inputs.values())).dtype).astype(np.float64)
+    error = np.sqrt(np.mean((result - exact) ** 2) / np.mean(exact**2))
+    assert arithmetic_of(schedule).expected_relative_error == pytest.approx(error, rel=0.25)
