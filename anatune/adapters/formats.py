@@ -18,7 +18,7 @@ from anatune.errors import SpaceError, UnknownNameError
 from anatune.model.pruning import SpaceSubset, Subset
 from anatune.model.templates import template_of
 
-__all__ = ["FORMATS", "OTHER_LINES", "PruneRequest", "Writer", "writer"]
+__all__ = ["FORMATS", "IGNORED", "OTHER_LINES", "PruneRequest", "Writer", "writer"]
 
 FORMATS: dict[str, str] = {
     "json": "anatune.adapters.listing:json_lines",
@@ -30,6 +30,8 @@ FORMATS: dict[str, str] = {
 """Name -> "module:function"."""
 OTHER_LINES = {"json": 2, "csv": 1, "triton": 3, "kernel-tuner": 2}
 """Name -> lines that are not one schedule each."""
+IGNORED = {"triton": ("template", "time_limit", "distinct", "no_diverse", "correction", "plain")}
+"""Name -> options of the command that it has no use for: its tiles are others, all of them are ranked."""
 
 
 @dataclass(frozen=True)

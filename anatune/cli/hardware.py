@@ -98,6 +98,8 @@ def detect(
     as_json: _Json = False,
 ) -> None:
     """Write the specs of the present machine: its CPU for ``--hw host``, its GPUs for ``--hw host_gpu``."""
+    if print_only and force:
+        raise UsageError("--print writes nothing, --force replaces what is there; leave one out")
     import msgspec
 
     from anatune.core.hardware_files import spec_to_toml

@@ -27,6 +27,7 @@ __all__ = [
     "print_json",
     "print_lines",
     "print_text",
+    "refuse_given",
     "search_progress",
     "write_text",
 ]
@@ -34,6 +35,25 @@ __all__ = [
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 """Typer's class of usage errors: newer versions of typer bring click inside, older ones import it."""
 _NARROWEST, _WIDEST = 80, 120
+
+
+def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Raise UsageError for the first of some options that was given: here it would be ignored.
+
+    Parameters
+    ----------
+    context
+        Of the command.
+    names : iterable of str
+        Of the command's parameters.
+    why : str
+        Follows the option: "is for GPUs, and host is none".
+    """
+    wanted = set(names)
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in wanted and source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"{max(parameter.opts, key=len)} {why}; leave it out")
 
 
 def line_width() -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.output import note, note_first_compilation
+from anatune.cli.output import note, note_first_compilation, refuse_given
 from anatune.cli.plan import check_template, check_time_limit
 from anatune.cli.workload import with_workload
 
@@ -48,6 +48,7 @@ def _check_most(value: int) -> int:
 
 @with_workload("prune")
 def prune(
+    context: typer.Context,
     workload: Workload,
     hw: Annotated[
         str,
@@ -93,13 +94,14 @@ def prune(
 ) -> None:
     """List the schedules that deserve a run, best first, for a tuner of your own. No device is needed."""
     from anatune import api
-    from anatune.adapters.formats import OTHER_LINES, PruneRequest, writer
+    from anatune.adapters.formats import IGNORED, OTHER_LINES, PruneRequest, writer
     from anatune.cli.output import UsageError
 
     if plain and correction is not None:
         raise UsageError("--plain uses no correction, --model names one; leave one out")
     hardware = api.hardware(hw)
     write = writer(form)
+    refuse_given(context, IGNORED.get(form, ()), f"does not apply to --for {form}")
     request = PruneRequest(
         workload,
         hardware,

@@ -22,6 +22,7 @@ from anatune.cli.output import (
     print_json,
     print_lines,
     print_text,
+    refuse_given,
     write_text,
 )
 from anatune.cli.plan import check_template
@@ -41,6 +42,12 @@ _EXPORT = {
     False: "--format so --output DIR` makes a library of it",
     True: "--target cuda --output DIR` writes its CUDA C and cubin",
 }
+_MEASURING = (
+    "strategy", "start", "records", "threads", "resume", "time_limit", "l2", "device", "backend", "output",
+)  # fmt: skip
+_BUILDING = ("strategy", "start", "seed", "template", "threads")
+_OF_GPUS = ("l2", "device", "backend")
+"""Parameters that do not count with --build-only; with --manifest; on CPUs."""
 _QUIET_S = 10.0
 """Without a terminal: seconds between lines about trials that are neither better nor failed."""
 
@@ -65,6 +72,7 @@ def _check_seconds(value: float | None) -> float | None:
 
 @with_workload("tune", unless="manifest")
 def tune(
+    context: typer.Context,
     workload: Workload | None,
     hw: Annotated[
         str | None,
@@ -175,8 +183,7 @@ def tune(
     from anatune.tuning.result import TuningInterrupted
 
     if build_only is not None:
-        if l2 is not None:
-            raise UsageError("--l2 is said where the kernels are measured, with --manifest; leave it out here")
+        refuse_given(context, _MEASURING, "is said where kernels are measured, with --manifest; --build-only builds")
         if manifest is not None or workload is None or hw is None:
             raise UsageError("--build-only builds and --manifest measures what was built; leave one out")
         _build(workload, api.hardware(hw), build_only, trials, template, seed, as_json)
@@ -184,6 +191,7 @@ def tune(
     if manifest is not None:
         from anatune.tuning.manifest import read_manifest
 
+        refuse_given(context, _BUILDING, "was decided when --build-only wrote the manifest")
         built = read_manifest(manifest)
         workload = workload or built.workload
         hardware = built.hardware if hw is None else api.hardware(hw)
@@ -191,6 +199,8 @@ def tune(
         assert hw is not None
         hardware = api.hardware(hw)
     assert workload is not None
+    if hardware.__struct_config__.tag != "gpu":
+        refuse_given(context, _OF_GPUS, f"is for GPUs, and {hardware.name} is none")
     chosen = _threads(threads, hardware)
     target = output or Path(schedule_file(workload))
     if not target.parent.is_dir():
@@ -219,6 +229,8 @@ def tune(
     _note_all(tuning.damaged)
     if resume and not result.num_resumed:
         note(f"note: {records} has no session of this workload, hardware, threads and strategy; began a new one")
+    if resume and result.num_resumed and seed != result.seed:
+        note(f"note: the session goes on with its own seed, {result.seed}")
     _show(result, target, as_json)
     if result.best_trial is None:
         _ = result.best  # raises, and says how the trials ended

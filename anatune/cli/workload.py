@@ -94,6 +94,10 @@ def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..
             from anatune.core.workload_text import parse_workload
 
             if unless is not None and given.get(unless) is not None and not words:
+                for key, value in chosen.items():
+                    if value:
+                        option = f"--{key.replace('_', '-')}"
+                        raise UsageError(f"{option} is of a workload, and none is given; leave it out")
                 command(workload=None, **given)
                 return
             if given["hw"] is None:

@@ -119,7 +119,7 @@ def test_interrupted_and_resumed(anatune, script, environment, records, tmp_path
         (("--threads", "100000"), 1, "threads is 100000, expected an integer from 1 to"),
         (("tune", "--hw", "host"), 2, "the workload is missing"),
         (("tune",), 2, "Missing option '--hw'"),
-        (("--l2", "warm"), 1, "l2 and template are for GPUs"),
+        (("--l2", "warm"), 2, "--l2 is for GPUs"),
         (("--build-only", "x"), 1, "is for GPUs"),
         (("--build-only", "x", "--manifest", "y"), 2, "leave one out"),
         (("tune", "--manifest", "nothing"), 1, "expected a folder that `anatune tune --build-only` wrote"),
