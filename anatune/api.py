@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -307,6 +308,15 @@ def predict(
     return pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(empty)]).iloc[:0]
 
 
+def _corrected_model(
+    workload: Workload, hw: GpuSpec | CpuSpec, correction: str | Path, template: str | None
+) -> GpuModel | TensorCoreModel | CpuModel | CorrectedModel:
+    """Return the model of a template, corrected where there is a correction."""
+    chosen = model(workload, hw, template)
+    saved = find_correction(hw, chosen.space.template, correction)
+    return chosen if saved is None else CorrectedModel(chosen, saved.model)
+
+
 @renamed(hardware="hw")
 def prune(
     workload: Workload,
@@ -369,12 +379,7 @@ def prune(
     distinct, diverse = checked_flag("prune: distinct", distinct), checked_flag("prune: diverse", diverse)
 
     device = model(workload, hw).hardware
-
-    def model_of(name: str | None) -> Any:
-        chosen = model(workload, device, name)
-        saved = find_correction(device, chosen.space.template, correction)
-        return chosen if saved is None else CorrectedModel(chosen, saved.model)
-
+    model_of = partial(_corrected_model, workload, device, correction)
     if candidates is None:
         return SpaceSubset(model_of(template), keep, time_limit_s=time_limit_s, distinct=distinct, diverse=diverse)
     if isinstance(candidates, Schedule) or not isinstance(candidates, Iterable):

@@ -11,6 +11,7 @@ left, right : the right operand is the one that moves along the innermost dimens
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from anatune.core.workload import DTYPE_BYTES, Access, Workload
@@ -189,7 +190,7 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
     )
 
 
-def _orders(axes: list[str], extents: dict[str, int]) -> list[tuple[str, ...]]:
+def _orders(axes: list[str], extents: Mapping[str, int]) -> list[tuple[str, ...]]:
     """Return the orders of the reduction axes to choose from: as given, or with one of them moved inside."""
     moved = [(*(a for a in axes if a != axis), axis) for axis in reversed(axes) if extents[axis] > 1]
     return [tuple(axes), *moved]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
+
+from anatune.core.frozen import freeze
 
 __all__ = ["Prediction"]
 
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Predicted time of a schedule and where it comes from; immutable, JSON both ways.
+    """Predicted time of a schedule and where it comes from; immutable, its mappings too; JSON both ways.
 
     Attributes
     ----------
@@ -16,7 +20,7 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Seconds; lower is better.
     gflop_per_s : float
         Operations of the workload over `time_s`, in 10^9 a second.
-    parts : dict of str to float
+    parts : mapping of str to float
         Seconds each resource would need on its own ("fma_s", "shared_s", "l2_s", "dram_s", ...). The time combines
         those that overlap by smooth maxima (p-norms) and adds exposed ones: parts do not sum to it.
     bound_by : str
@@ -27,11 +31,11 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "threads", "registers", "shared", "blocks" or "grid" (GPU); "parallel_loop" (CPU).
     waves : float
         GPU: blocks over the blocks that run at once. CPU: parallel iterations over cores.
-    features : dict of str to float
+    features : mapping of str to float
         GPU: the seven analytical features of [ICS24] Sec. 4.1. CPU: the CPU model's own.
-    traffic_over_bound : dict of str to float
+    traffic_over_bound : mapping of str to float
         Memory level -> modelled bytes over the I/O lower bound, >= 1.
-    resources : dict of str to float
+    resources : mapping of str to float
         Registers a thread, shared bytes, threads and blocks (GPU); vector registers, tile bytes (CPU).
     legal : bool
         Whether the device's limits hold.
@@ -41,13 +45,16 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     time_s: float
     gflop_per_s: float
-    parts: dict[str, float]
+    parts: Mapping[str, float]
     bound_by: str
     occupancy: float
     occupancy_limiter: str
     waves: float
-    features: dict[str, float]
-    traffic_over_bound: dict[str, float]
-    resources: dict[str, float]
+    features: Mapping[str, float]
+    traffic_over_bound: Mapping[str, float]
+    resources: Mapping[str, float]
     legal: bool = True
     rule: str = ""
+
+    def __post_init__(self) -> None:
+        freeze(self, "parts", "features", "traffic_over_bound", "resources")

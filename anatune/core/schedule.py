@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
 from typing import Any
 
 import msgspec
 
+from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.template_names import adopt_name
 from anatune.core.workload import Workload
@@ -20,7 +22,7 @@ OptionValue = int | str | bool | tuple[int | str, ...]
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
-    """One decoded point: readable, hashable, JSON both ways; immutable.
+    """One decoded point: readable, hashable, JSON both ways; immutable, its mappings too.
 
     Attributes
     ----------
@@ -30,15 +32,15 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         "cuda" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "pipelined" (the same with a staging
         pipeline), "tensorcore" (block, warp, mma, lanes | stage, mma, lanes) or "cpu" (cache and register tiles).
         The names that older files have ("gpu", "gpu_pipelined", "gpu_tensorcore") are read as these.
-    tiles : dict of str to tuple of int
+    tiles : mapping of str to tuple of int
         Axis -> factors from the outermost to the innermost loop; each product is the axis's extent. Tensor cores: fused
         index ("m", "n", "k") -> factors; each product is the extent or, at a guarded edge, more.
     unroll : int
         GPU: largest number of statements that is unrolled explicitly (TVM's auto_unroll_max_step). CPU: steps of the
         reduction that the microkernel unrolls.
-    vector : dict of str to int
+    vector : mapping of str to int
         Staged tensor -> elements a thread fetches at once (GPU).
-    options : dict
+    options : mapping
         What only some templates have. CPU: loop order, packing, parallel loop, second microkernel. Pipelined GPU:
         stages (shared-memory buffers) and pad (elements between the rows of staged tiles).
     """
@@ -46,13 +48,14 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     workload: Workload
     hardware: GpuSpec | CpuSpec
     template: str
-    tiles: dict[str, tuple[int, ...]]
+    tiles: Mapping[str, tuple[int, ...]]
     unroll: int = 0
-    vector: dict[str, int] = {}
-    options: dict[str, OptionValue] = {}
+    vector: Mapping[str, int] = EMPTY
+    options: Mapping[str, OptionValue] = EMPTY
 
     def __post_init__(self) -> None:
         adopt_name(self)
+        freeze(self, "tiles", "vector", "options")
 
     @cached_property
     def key(self) -> str:

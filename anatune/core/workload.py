@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from functools import cached_property
 
 import msgspec
 
 from anatune.core.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Axis, Term
+from anatune.core.frozen import FrozenDict
 from anatune.core.nest_rules import BODIES, check_nest
 from anatune.errors import UnknownNameError, WorkloadError
 
@@ -80,9 +82,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         )
 
     @cached_property
-    def extents(self) -> dict[str, int]:
+    def extents(self) -> Mapping[str, int]:
         """Axis name -> extent, in loop order."""
-        return {axis.name: axis.extent for axis in self.axes}
+        return FrozenDict({axis.name: axis.extent for axis in self.axes})
 
     @property
     def spatial_axes(self) -> tuple[Axis, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,8 @@ class GpuModel:
     def __init__(self, workload: Workload, hardware: GpuSpec, *, stages: int = 1, pad: int = 0) -> None:
         self.workload = workload
         self.hardware = hardware
-        self.space = GpuSpace(workload, hardware, lambda points: self.check(points) == 0)
+        self.space = GpuSpace(workload, hardware, self._is_legal)
+        self._pipeline = (stages, pad)
         self._nest = pack_nest(workload, staged=bool(staged_tensors(workload)), stages=stages, pad=pad)
         self._gpu = pack_gpu(hardware, workload.dtype)
         self._chunk = pack_chunk(self._nest)
@@ -78,6 +79,13 @@ class GpuModel:
             self.rules += (Rule("compute_capability", _CAPABILITY_TEXT, capability, needed),)
         self.refusal: Rule | None = next((rule for rule in self.rules if (rule.needed or 0.0) > rule.limit), None)
         """The rule that rejects every point, whatever else it breaks."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stages, pad = self._pipeline
+        return partial(GpuModel, stages=stages, pad=pad), (self.workload, self.hardware)  # its tables are made again
+
+    def _is_legal(self, points: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.equal(self.check(points), 0)
 
     @cached_property
     def _table(self) -> Any:

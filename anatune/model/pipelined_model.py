@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +34,15 @@ class PipelinedModel(GpuModel):
 
     def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
         super().__init__(workload, hardware)
-        space = PipelinedSpace(workload, hardware, lambda points: self.check(points) == 0)
+        space = PipelinedSpace(workload, hardware, self._is_legal)
         self.space = space
         self._variants = {
             (stages, pad): GpuModel(workload, hardware, stages=stages, pad=pad)
             for stages, pad in itertools.product(space.stage_counts, space.pads)
         }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PipelinedModel, (self.workload, self.hardware)  # its tables are made again
 
     def _run(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -283,16 +283,15 @@ class SpaceSubset(Subset):
         """Program -> place of those kept; None where they are too many."""
         if self.num_kept > MOST_EXACT:
             return None
-        key = self._key
-        return {key(point): place for place, point in reversed(list(enumerate(self._order.first(self.num_kept), 1)))}
+        kept = list(enumerate(self._order.first(self.num_kept), 1))
+        return {self._key(point): place for place, point in reversed(kept)}
 
-    @cached_property
-    def _key(self) -> Callable[[NDArray[np.int64]], Hashable]:
+    def _key(self, point: NDArray[np.int64]) -> Hashable:
         if self.space.template != "cpu":
-            return lambda point: np.asarray(point, dtype=np.int64).tobytes()
+            return np.asarray(point, dtype=np.int64).tobytes()
         from anatune.model.cpu_order import loop_nest  # of points that describe the same loop nest one is listed
 
-        return lambda point: loop_nest(self.space, point)
+        return loop_nest(self.space, point)
 
     def _cut(self) -> tuple[float, float]:
         return self._limits

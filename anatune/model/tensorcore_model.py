@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ class TensorCoreModel:
         check_supported(workload, hardware)
         self.workload = workload
         self.hardware = hardware
-        self.space = TensorCoreSpace(workload, hardware, lambda points: self.check(points) == 0)
+        self.space = TensorCoreSpace(workload, hardware, self._is_legal)
         self._product = _pack_product(self.space)
         self._units = _pack_units(workload, hardware)
         self._gpu = pack_gpu(hardware, workload.dtype)
@@ -76,6 +77,12 @@ class TensorCoreModel:
             Rule("copies_per_thread", "copies of a thread and stage", float(MOST_COPIES)),
             Rule("grid_blocks", "blocks of the grid", MAX_GRID),
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorCoreModel, (self.workload, self.hardware)  # its tables are made again
+
+    def _is_legal(self, points: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.equal(self.check(points), 0)
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:

@@ -189,6 +189,9 @@ class TuningInterrupted(KeyboardInterrupt):
         super().__init__(f"interrupted after {len(result.trials)} trials")
         self.result = result
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TuningInterrupted, (self.result,)
+
 
 def _trial_tree(trial: Trial) -> dict[str, Any]:
     """Return a trial without its workload and hardware, which the result names once."""

@@ -1,0 +1,47 @@
+"""Mappings of immutable objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+__all__ = ["EMPTY", "FrozenDict", "freeze"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FrozenDict(dict[K, V]):
+    """A dict that refuses every change; ``dict(mapping)`` is a copy that does not.
+
+    A dict to whoever asks: JSON, equality, ``|`` (which makes a plain dict) and iteration are a dict's.
+    """
+
+    __slots__ = ()
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError(
+            "the mapping belongs to an immutable object; change a copy, dict(mapping), and make a new object with it, "
+            "as msgspec.structs.replace(schedule, tiles=copy)"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+
+EMPTY: FrozenDict[Any, Any] = FrozenDict()
+"""The empty one, always the same: a default that msgspec's ``omit_defaults`` knows again."""
+
+
+def freeze(owner: msgspec.Struct, *names: str) -> None:
+    """Make mappings among the fields of a frozen struct immutable, while it is being made."""
+    for name in names:
+        value = getattr(owner, name)
+        if isinstance(value, Mapping) and (type(value) is not FrozenDict or not value):
+            # Frozen for everybody else: nobody has seen the object yet.
+            msgspec.structs.force_setattr(owner, name, FrozenDict(value) if value else EMPTY)
