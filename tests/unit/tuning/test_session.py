@@ -281,7 +281,7 @@ def test_threads_are_planned_for(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
     [
-        ({"trials": 0}, SpaceError, "trials is 0, expected an integer from 1"),
+        ({"trials": 0}, SpaceError, "trials is 0, expected an integer >= 1"),
         ({"trials": 1.5}, SpaceError, "trials is 1.5"),
         ({"trials": True}, SpaceError, "trials is True"),
         ({"seed": -1}, SpaceError, "seed is -1"),
