@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anatune.cli.output import UsageError, note, note_once, print_json, print_lines, print_text, write_text
+from anatune.cli.records_import import import_records
 from anatune.cli.tune import DEFAULT_RECORDS
 from anatune.errors import RecordError
 
@@ -220,65 +221,7 @@ def export(
         raise RecordError(f"{path}: {len(damaged)} rows are damaged and were left out; all others are written")
 
 
-@app.command("import", context_settings=_SETTINGS)
-def import_records(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="JSON lines of `anatune records export`, or a log of AutoTVM, Ansor, MetaSchedule or Kernel Tuner.",
-        ),
-    ],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[WORKLOAD...]", help="What another tuner's log is about, as for `anatune plan`."),
-    ] = None,
-    records: _Records = None,
-    hw: Annotated[
-        str | None, typer.Option("--hw", metavar="NAME|FILE", help="The GPU another tuner's log was measured on.")
-    ] = None,
-    as_json: _Json = False,
-) -> None:
-    """Add exported JSON lines to a record file, all of them or none; or what fits of another tuner's log."""
-    from anatune.records.export import import_json_lines
-    from anatune.records.store import RecordStore
-
-    if hw is not None:
-        _import_foreign(file, words, records, hw, as_json)
-        return
-    if words:
-        raise UsageError("a workload is given for another tuner's log only, expected --hw NAME with it")
-    with RecordStore(records or DEFAULT_RECORDS) as store:
-        num_sessions, num_trials = import_json_lines(store, file)
-    if as_json:
-        print_json({"sessions": num_sessions, "trials": num_trials})
-    else:
-        print_text(f"{store.path}: {num_sessions} sessions and {num_trials} trials are new")
-
-
-def _import_foreign(file: Path, words: list[str] | None, records: Path | None, hw: str, as_json: bool) -> None:
-    from anatune import api
-    from anatune.core.workload_text import parse_workload
-    from anatune.records.foreign import read_foreign, workloads_of
-    from anatune.records.store import RecordStore
-
-    hardware = api.hardware(hw)
-    found = read_foreign(file, hardware, parse_workload(words) if words else None)
-    if not found.trials:
-        why = "; ".join(f"{count} entries: {reason}" for reason, count in found.left_out.items()) or "it is empty"
-        raise RecordError(f"{file}: nothing to import from this {found.kind} log: {why}")
-    with RecordStore(records or DEFAULT_RECORDS) as store:
-        for workload in workloads_of(found.trials):
-            session = store.new_session(workload, hardware, 1, found.kind, 0, {"imported": str(file)})
-            for one in found.trials:
-                if one.workload == workload:
-                    store.append(session, one.trial)
-    for reason, count in found.left_out.items():
-        note(f"note: {count} entries left out: {reason}")
-    if as_json:
-        print_json({"kind": found.kind, "trials": len(found.trials), "left_out": found.left_out})
-    else:
-        print_text(f"{store.path}: {len(found.trials)} trials of this {found.kind} log are new")
+app.command("import", context_settings=_SETTINGS)(import_records)
 
 
 @app.command("train", context_settings=_SETTINGS)

@@ -32,7 +32,7 @@ from anatune.records.schema import (
     trial_of,
 )
 
-__all__ = ["RecordStore"]
+__all__ = ["RecordStore", "now_utc"]
 
 OnDamage = Callable[[str], None]
 _PAGE = 256
@@ -138,7 +138,7 @@ class RecordStore:
         if not 0 <= seed < 1 << 63:
             raise RecordError(f"{self.path}: the session's seed is {seed}, expected 0 <= seed < 2**63; choose another")
         session = Session(
-            uuid.uuid4().hex, _now(), workload, hardware, int(threads), strategy, int(seed), kept, environment()
+            uuid.uuid4().hex, now_utc(), workload, hardware, int(threads), strategy, int(seed), kept, environment()
         )
         self._database.write(lambda connection: insert_session(connection, session), "the session was not recorded")
         self._sessions[session.id] = session
@@ -164,7 +164,7 @@ class RecordStore:
                 f"{self.path}: the trial is of {trial.schedule.workload.describe()}, but its session of "
                 f"{session.workload.describe()}; begin a session of its own"
             )
-        created = _now()
+        created = now_utc()
         doing = f"trial {trial.number} was not recorded"
 
         def write(connection: sqlite3.Connection) -> int:
@@ -592,7 +592,8 @@ class _Samples(msgspec.Struct, frozen=True):
     measurement: _Times
 
 
-def _now() -> str:
+def now_utc() -> str:
+    """Return the time as records have it: ISO 8601, microseconds, "Z"."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

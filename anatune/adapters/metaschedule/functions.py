@@ -1,0 +1,33 @@
+"""What the functions of a MetaSchedule database compute, for the import of its tuning records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line
+from anatune.codegen.tir_kernel import TirTask
+from anatune.core.operators.naming import named_workload
+from anatune.core.workload import Workload
+from anatune.errors import MissingDependencyError, WorkloadError
+from anatune.records.foreign import FunctionReader
+
+__all__ = ["function_reader"]
+
+
+def function_reader() -> FunctionReader | None:
+    """Return what reads an entry of database_workload.json, None where TVM is not installed."""
+    try:
+        meta_schedule = import_meta_schedule()
+    except MissingDependencyError:
+        return None
+
+    def read(entry: Any) -> tuple[Workload, Workload] | str:
+        try:
+            nest = TirTask(meta_schedule.database.Workload.from_json(entry).mod).workload
+        except WorkloadError as error:
+            return str(error)
+        except TVM_ERRORS as error:
+            return f"TVM cannot read it: {last_line(error)}"[:120]
+        return nest, named_workload(nest)
+
+    return read

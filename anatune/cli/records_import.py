@@ -1,0 +1,114 @@
+"""``anatune records import``: exports of anatune's and logs of other tuners into a record file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anatune.cli.output import UsageError, print_json, print_lines, print_text
+from anatune.cli.tune import DEFAULT_RECORDS
+from anatune.errors import RecordError
+
+if TYPE_CHECKING:
+    from anatune.records.foreign import FunctionReader
+
+__all__ = ["import_records"]
+
+
+def import_records(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="JSON lines of `anatune records export`, or a log of AutoTVM, Ansor, MetaSchedule or Kernel Tuner.",
+        ),
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORKLOAD...]",
+            help="What another tuner's log is of, as for `anatune plan`; checked where the log says so.",
+        ),
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option("--records", metavar="PATH", help=f"The record file.  [default: {DEFAULT_RECORDS}]")
+    ] = None,
+    hw: Annotated[
+        str | None,
+        typer.Option(
+            "--hw",
+            metavar="NAME|FILE",
+            help="The device another tuner's log was measured on, where it does not say so; checked where it does.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Add exported JSON lines to a record file, all of them or none; or what fits of another tuner's log.
+
+    Of another tuner's log, what a line says of device and workload is believed: one log may hold several. A line that
+    contradicts --hw or WORKLOAD, or that anatune's templates cannot express, is left out and counted by reason. What
+    was imported before is not recorded again.
+    """
+    from anatune.records.export import import_json_lines
+    from anatune.records.foreign import OWN, format_of, read_log
+    from anatune.records.store import RecordStore
+
+    text = read_log(file)
+    if text.strip() and format_of(text, file) != OWN:
+        _import_foreign(file, words, records, hw, as_json)
+        return
+    if words or hw is not None:
+        raise UsageError(f"{file} is an export of anatune's, which names device and workload; leave both out")
+    with RecordStore(records or DEFAULT_RECORDS) as store:
+        num_sessions, num_trials = import_json_lines(store, file)
+    if as_json:
+        print_json({"sessions": num_sessions, "trials": num_trials})
+    else:
+        print_text(f"{store.path}: {num_sessions} sessions and {num_trials} trials are new")
+
+
+def _import_foreign(file: Path, words: list[str] | None, records: Path | None, hw: str | None, as_json: bool) -> None:
+    from anatune import api
+    from anatune.core.workload_text import parse_workload
+    from anatune.records.export import workload_text
+    from anatune.records.foreign import read_foreign
+    from anatune.records.foreign.recording import record_foreign
+    from anatune.records.store import RecordStore
+    from anatune.report.imports import import_lines, reasons_text
+
+    hardware = None if hw is None else api.hardware(hw)
+    found = read_foreign(file, hardware, parse_workload(words) if words else None, _function_reader(file))
+    if not found.trials:
+        why = reasons_text(found.left_out) or "it is empty"
+        raise RecordError(f"{file}: nothing to import from this {found.kind} log: {why}")
+    with RecordStore(records or DEFAULT_RECORDS) as store:
+        imported = record_foreign(store, found, file)
+    if not as_json:
+        print_lines(import_lines(store.path, found.kind, imported, found.left_out))
+        return
+    tasks = [
+        {
+            "hardware": one.hardware.name,
+            "workload": workload_text(one.workload),
+            "trials": one.rows,
+            "failed": one.failed,
+            "known": one.known,
+        }
+        for one in imported
+    ]
+    print_json(
+        {"kind": found.kind, "trials": sum(one.rows for one in imported), "tasks": tasks, "left_out": found.left_out}
+    )
+
+
+def _function_reader(file: Path) -> FunctionReader | None:
+    """Return what reads the functions beside a log of MetaSchedule's; TVM is not loaded for other logs."""
+    from anatune.records.foreign import format_of, read_log
+
+    if format_of(read_log(file), file) != "metaschedule":
+        return None
+    from anatune.adapters.metaschedule.functions import function_reader
+
+    return function_reader()

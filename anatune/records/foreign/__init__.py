@@ -1,0 +1,29 @@
+"""Logs of other tuners as trials: AutoTVM, Ansor, MetaSchedule, Kernel Tuner (CLBlast's GEMM).
+
+A file a tuner; `reading` puts them together. `devices` decides which spec a log's device is, `statements` what its
+shapes say about the workload. What the templates cannot express is counted by reason, never guessed. Failed
+measurements become trials with an outcome and no time: the times that these tools write for failures (1e9, 1e10, 1e20)
+are not times.
+"""
+
+from __future__ import annotations
+
+from anatune.records.foreign.files import FORMATS, OWN, format_of, read_log
+from anatune.records.foreign.kernel_tuner import KernelTunerLog, read_kernel_tuner
+from anatune.records.foreign.metaschedule import FunctionReader
+from anatune.records.foreign.parts import SENTINEL_S, Foreign, ForeignTrial
+from anatune.records.foreign.reading import read_foreign
+
+__all__ = [
+    "FORMATS",
+    "OWN",
+    "SENTINEL_S",
+    "Foreign",
+    "ForeignTrial",
+    "FunctionReader",
+    "KernelTunerLog",
+    "format_of",
+    "read_foreign",
+    "read_kernel_tuner",
+    "read_log",
+]

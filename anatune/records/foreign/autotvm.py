@@ -1,0 +1,209 @@
+"""AutoTVM's logs, TopHub's among them: one line of JSON a measurement, in the form of 2018 ("i") or of 2019 ("input").
+
+A line names the device (a TVM target), the workload (the task's arguments) and the knobs of one of topi's templates.
+Facts of the forms: apache/tvm, python/tvm/autotvm/record.py; of the templates: python/tvm/topi/{cuda,gpu,x86,arm_cpu}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from anatune.core.hardware import HardwareSpec
+from anatune.core.operators.convolution import conv2d, depthwise_conv2d
+from anatune.core.operators.matmul import batch_matmul, matmul
+from anatune.core.schedule import Schedule
+from anatune.core.workload import Workload
+from anatune.core.workload_text import workload_to_text
+from anatune.errors import WorkloadError
+from anatune.records.foreign import autotvm_cpu, autotvm_gpu
+from anatune.records.foreign.parts import Line, tvm_measured
+from anatune.records.foreign.targets import DeviceStatement, parse_target
+from anatune.records.traces import UnfitError
+
+__all__ = ["device_of", "read_line"]
+
+Knobs = Mapping[str, Any]
+
+
+class _Task(NamedTuple):
+    """What a line says besides its target and times."""
+
+    name: str
+    arguments: Sequence[Any]
+    knobs: dict[str, Any]
+    is_old: bool
+
+
+class _Template(NamedTuple):
+    """One of topi's templates: what its arguments mean, and what its knobs do."""
+
+    workload: Callable[[Sequence[Any]], Workload]
+    schedule: Callable[[Workload, HardwareSpec, Knobs], Schedule]
+
+
+def device_of(entry: Any) -> DeviceStatement:
+    """Return what a line says about the device."""
+    return parse_target(entry["input" if "input" in entry else "i"][0])
+
+
+def read_line(entry: Any, hardware: HardwareSpec, workload: Workload | None) -> Line:
+    """Read a line.
+
+    Parameters
+    ----------
+    workload : Workload, optional
+        What the user says it is of.
+
+    Raises
+    ------
+    UnfitError
+        Its template is not read, its schedule is none of anatune's, or it is of another workload.
+    """
+    task = _task(entry)
+    template = _TEMPLATES.get(task.name)
+    if template is None:
+        raise UnfitError(f"template {task.name} {_UNREAD.get(task.name, 'is not read')}"[:160])
+    try:
+        found = template.workload(task.arguments)
+    except WorkloadError as error:
+        raise UnfitError(f"no workload: {error}"[:200]) from None
+    if workload is not None and workload != found:
+        raise UnfitError(f"another workload: {workload_to_text(found)}")
+    knobs = task.knobs
+    if task.is_old and task.name == "conv2d_nchw.cuda":  # until 2019 the template applied each to the other's axis
+        knobs = {**knobs, "tile_ry": knobs["tile_rx"], "tile_rx": knobs["tile_ry"]}
+    result = entry["result" if "result" in entry else "r"]
+    return Line(template.schedule(found, hardware, knobs), tvm_measured(result))
+
+
+def _task(entry: Any) -> _Task:
+    if "input" in entry:
+        return _Task(str(entry["input"][1]), entry["input"][2], _knobs(entry["config"]["entity"]), False)
+    target, name, arguments, _, _, config = entry["i"]
+    knobs = _knobs(config["e"])
+    return _Task(_modern_name(str(name), str(config.get("t", "")), str(target), knobs), arguments, knobs, True)
+
+
+def _knobs(entity: Sequence[Any]) -> dict[str, Any]:
+    return {str(name): value for name, _, value in entity}
+
+
+def _modern_name(name: str, template: str, target: str, knobs: Knobs) -> str:
+    """Return what a task of 2018 is called since 2019: an operator and a template then, a template for a device now."""
+    is_arm, is_cpu = "arm_cpu" in target, target.startswith("llvm")
+    device = "arm_cpu" if is_arm else "x86" if is_cpu else "mali" if "mali" in target else "cuda"
+    if name == "topi_nn_conv2d" and template in ("direct", "winograd"):
+        if template == "winograd":
+            return f"conv2d_nchw_winograd.{device}"
+        return {"cuda": "conv2d_nchw.cuda", "x86": "conv2d_NCHWc.x86"}.get(device, f"conv2d_nchw_spatial_pack.{device}")
+    if name == "topi_nn_dense" and device == "cuda":
+        return "dense_large_batch.gpu" if "tile_y" in knobs else "dense_small_batch.gpu"
+    known = {
+        "topi_nn_depthwise_conv2d_nchw": f"depthwise_conv2d_nchw.{device}",
+        "topi_nn_batch_matmul": f"batch_matmul.{device}",
+        "topi_x86_conv2d_NCHWc": "conv2d_NCHWc.x86",
+    }
+    return known.get(name, f"{name} ({template})") if template in ("direct", "") else f"{name} ({template})"
+
+
+# ---- arguments ------------------------------------------------------------------------------------------------
+
+
+def _tensor(argument: Any) -> tuple[tuple[int, ...], str]:
+    _, shape, dtype = argument
+    return tuple(int(extent) for extent in shape), str(dtype)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    first, second = value if isinstance(value, list) else (value, value)
+    return int(first), int(second)
+
+
+class _Windows(NamedTuple):
+    stride: tuple[int, int]
+    padding: tuple[int, ...]
+    dilation: tuple[int, int]
+
+
+def _windows(arguments: Sequence[Any]) -> _Windows:
+    """Return stride, padding and dilation (missing in the oldest logs), which precede layouts and dtypes."""
+    numbers: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, str):
+            break
+        numbers.append(argument)
+    stride, padding, *rest = numbers
+    pads = tuple(int(pad) for pad in padding) if isinstance(padding, list) else _pair(padding)
+    if len(pads) == 4 and pads[:2] == pads[2:]:
+        pads = pads[:2]
+    return _Windows(_pair(stride), pads, _pair(rest[0]) if rest else (1, 1))
+
+
+def _check_dtypes(arguments: Sequence[Any], *dtypes: str) -> None:
+    """Raise UnfitError where sums are kept in another dtype than the operands', or operands differ."""
+    words = [one for one in arguments if isinstance(one, str) and one.rstrip("0123456789") in ("float", "int", "uint")]
+    if len({*dtypes}) > 1 or any(word != ("int32" if dtypes[0] == "int8" else dtypes[0]) for word in words):
+        raise UnfitError(f"operands of {' and '.join(dtypes)}, result of {', '.join(words) or 'the same'}")
+
+
+def _conv2d(arguments: Sequence[Any]) -> Workload:
+    (data, dtype), (weight, other) = _tensor(arguments[0]), _tensor(arguments[1])
+    _check_dtypes(arguments[2:], dtype, other)
+    if len(data) == 5 and len(weight) == 6:  # blocked by AlterOpLayout before the task was extracted
+        data = (data[0], data[1] * data[4], *data[2:4])
+        weight = (weight[0] * weight[5], weight[1] * weight[4], *weight[2:4])
+    (n, c, h, w), (k, channels, r, s) = data, weight
+    if channels != c:
+        raise UnfitError("a grouped convolution in a template of dense ones")
+    return conv2d(n, c, h, w, k, r, s, *_windows(arguments[2:]), dtype=dtype)
+
+
+def _depthwise(arguments: Sequence[Any]) -> Workload:
+    (data, dtype), (weight, other) = _tensor(arguments[0]), _tensor(arguments[1])
+    _check_dtypes(arguments[2:], dtype, other)
+    (n, c, h, w), (_, multiplier, r, s) = data, weight
+    return depthwise_conv2d(n, c, h, w, r, s, multiplier, *_windows(arguments[2:]), dtype=dtype)
+
+
+def _dense(arguments: Sequence[Any]) -> Workload:
+    (data, dtype), (weight, other) = _tensor(arguments[0]), _tensor(arguments[1])
+    _check_dtypes(arguments[2:], dtype, other)
+    if len(weight) == 3:  # packed: [n / block, k, block]
+        weight = (weight[0] * weight[2], weight[1])
+    (m, k), (n, _) = data, weight
+    biased = len(arguments) > 2 and isinstance(arguments[2], list)
+    return matmul(m, n, k, dtype=dtype, transpose_b=True, epilogue=("bias",) if biased else ())
+
+
+def _batch_matmul(arguments: Sequence[Any]) -> Workload:
+    ((batch, *left), dtype), ((other_batch, *right), other) = _tensor(arguments[0]), _tensor(arguments[1])
+    _check_dtypes(arguments[2:], dtype, other)
+    flags = [one for one in arguments[2:] if isinstance(one, bool | int)]
+    flip_a, flip_b = (bool(flag) for flag in flags) if len(flags) == 2 else (False, True)
+    if batch != other_batch:
+        raise UnfitError("a batch that one operand lacks")
+    (m, k), n = left[::-1] if flip_a else left, right[0 if flip_b else 1]
+    return batch_matmul(batch, m, n, k, dtype=dtype, transpose_a=flip_a, transpose_b=flip_b)
+
+
+_TEMPLATES = {
+    "conv2d_nchw.cuda": _Template(_conv2d, autotvm_gpu.direct),
+    "depthwise_conv2d_nchw.cuda": _Template(_depthwise, autotvm_gpu.depthwise),
+    "dense_large_batch.gpu": _Template(_dense, autotvm_gpu.dense),
+    "dense_large_batch.cuda": _Template(_dense, autotvm_gpu.dense),
+    "batch_matmul.cuda": _Template(_batch_matmul, autotvm_gpu.products),
+    "dense_pack.x86": _Template(_dense, autotvm_cpu.dense_pack),
+    "conv2d_NCHWc.x86": _Template(_conv2d, autotvm_cpu.blocked),
+    "conv2d_nchw_spatial_pack.arm_cpu": _Template(_conv2d, autotvm_cpu.spatial_pack),
+}
+_UNREAD = {
+    **{f"dense_small_batch.{one}": "splits the reduction over threads, which no template here does"
+       for one in ("gpu", "cuda")},
+    **{f"conv2d_nchw_winograd.{one}": "is another algorithm (Winograd)" for one in ("cuda", "arm_cpu", "mali")},
+    "dense_nopack.x86": "makes vectors of the reduction, the CPU template of the result's columns",
+    "batch_matmul.x86": "makes vectors of the reduction, the CPU template of the result's columns",
+    "depthwise_conv2d_NCHWc.x86": "makes vectors of channels, the CPU template of columns",
+    "depthwise_conv2d_nchw.arm_cpu": "makes vectors of channels, the CPU template of columns",
+}  # fmt: skip
+"""Template -> why the templates of anatune cannot express its schedules."""

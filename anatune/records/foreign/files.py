@@ -1,0 +1,119 @@
+"""Logs as files: which tuner wrote one, and its entries. Comments and blank lines are passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from anatune.errors import RecordError
+
+__all__ = ["FORMATS", "OWN", "entries_of", "format_of", "read_log", "repaired"]
+
+FORMATS = ("autotvm", "ansor", "metaschedule", "kernel_tuner")
+OWN = "anatune"
+"""Format of what `anatune records export` wrote."""
+_COMMENT = "#"
+
+
+def read_log(path: Path) -> str:
+    """Return the text of a log.
+
+    Raises
+    ------
+    RecordError
+        It is no file (a pipe or device would never end), cannot be read, or is no text.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise RecordError(f"{path}: not a regular file, expected a log to import; copy it into a file first")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"{path}: {(error.strerror or str(error)).lower()}, expected a log to import") from None
+    except UnicodeDecodeError:
+        raise RecordError(f"{path}: not UTF-8 text, expected a log of JSON lines or one JSON object") from None
+
+
+def repaired(text: str) -> str:
+    """Return a cache of Kernel Tuner with the brackets that it lacks while it is open, as its writer leaves them."""
+    text = text.strip()
+    if text.startswith("{") and not text.endswith("}"):
+        return text.rstrip(",") + "}\n}"
+    if text.startswith("{") and text.count("}") < text.count("{"):
+        return text + "}\n}"
+    return text
+
+
+def format_of(text: str, path: Path) -> str:
+    """Return which tuner wrote a log: one of `FORMATS`, or `OWN`.
+
+    The first line that is JSON decides.
+
+    Raises
+    ------
+    RecordError
+        None of those that are known.
+    """
+    if isinstance(_whole(text), dict):
+        return "kernel_tuner"
+    begins = ""
+    for _, line in _lines(text):
+        begins = begins or line
+        try:
+            kind = _kind(msgspec.json.decode(line))
+        except msgspec.DecodeError:
+            continue
+        if kind:
+            return kind
+        break
+    raise RecordError(
+        f"{path}: begins with {begins[:40]!r}, expected JSON lines of anatune, AutoTVM, Ansor or MetaSchedule, or a "
+        "cache or results file of Kernel Tuner"
+    )
+
+
+def _kind(entry: Any) -> str:
+    """Return whose line an entry is, "" if nobody's."""
+    if isinstance(entry, dict):
+        if {"kind", "format"} <= set(entry):
+            return OWN
+        if {"input", "config", "result"} <= set(entry):
+            return "autotvm"
+        if {"i", "r"} <= set(entry) and isinstance(entry["i"], list) and entry["i"]:
+            return "ansor" if isinstance(entry["i"][0], list) else "autotvm"
+    if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list):
+        return "metaschedule"
+    return ""
+
+
+def entries_of(text: str, kind: str) -> Iterator[tuple[int, Any]]:
+    """Yield (number, entry) of a log, from 1; None for a line that is no JSON."""
+    if kind == "kernel_tuner":
+        whole = _whole(text)
+        yield from enumerate(whole["cache"].values() if "cache" in whole else whole["results"], 1)
+        return
+    for number, line in _lines(text):
+        try:
+            yield number, msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            yield number, None
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip() and not line.lstrip().startswith(_COMMENT):
+            yield number, line
+
+
+def _whole(text: str) -> Any:
+    """Return a cache or results file of Kernel Tuner as one object, None if it is none."""
+    try:
+        whole = msgspec.json.decode(repaired(text))
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(whole, dict):
+        return None
+    found = whole.get("cache", whole.get("results"))
+    return whole if isinstance(found, dict if "cache" in whole else list) else None

@@ -1,0 +1,132 @@
+"""MetaSchedule's databases: one line of JSON a measurement, with its trace, times, target and the tensors' shapes.
+
+What a line is of stands in database_workload.json beside it, as TVM's own program: reading it takes TVM, which this
+floor does not know, so the caller brings the reader. Without one, shapes settle matrix products, and the workload given
+is checked against them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from anatune.core.hardware import HardwareSpec
+from anatune.core.trial import Outcome
+from anatune.core.workload import Workload
+from anatune.records.foreign.parts import Line, gpu_schedule, measured
+from anatune.records.foreign.statements import Shape, check_shapes, match_loops, product_of
+from anatune.records.foreign.targets import DeviceStatement, parse_target
+from anatune.records.traces import GPU_TILING, Tiling, UnfitError, match_axes, read_trace
+
+__all__ = ["FunctionReader", "MetaScheduleReader"]
+
+FunctionReader = Callable[[Any], "tuple[Workload, Workload] | str"]
+"""An entry of database_workload.json -> the loop nest of its function and the workload that people call it, or why
+there is none."""
+_WORKLOADS = "database_workload.json"
+
+
+class _Arguments(NamedTuple):
+    shapes: list[Shape]
+    dtypes: list[str]
+
+
+class MetaScheduleReader:
+    """Reads the lines of one database.
+
+    Parameters
+    ----------
+    path : Path
+        Of the file of tuning records.
+    read_function : callable, optional
+        Reads what stands in database_workload.json beside it.
+    """
+
+    def __init__(self, path: Path, read_function: FunctionReader | None = None) -> None:
+        self._entries = _function_entries(path) if read_function is not None else []
+        self._read_function = read_function
+        self._functions: dict[int, tuple[Workload, Workload] | str] = {}
+
+    def device_of(self, entry: Any) -> DeviceStatement | None:
+        """Return what a line says about the device."""
+        target = entry[1][2]
+        return parse_target(target) if target else None
+
+    def read_line(self, entry: Any, hardware: HardwareSpec, workload: Workload | None) -> Line:
+        """Read a line.
+
+        Raises
+        ------
+        UnfitError
+            It is of another workload, does not say which, or is not tiled as a template of anatune's.
+        """
+        number, ((instructions, decisions), times, _, arguments) = entry
+        tiling = read_trace(instructions, decisions)
+        if tiling.structure != GPU_TILING:
+            raise UnfitError(f"tiling {tiling.structure}, which is for CPUs: its vectors follow the tensors' layout")
+        said = _arguments(arguments)
+        function = self._function(int(number))
+        if isinstance(function, tuple):
+            nest, found = function
+            if workload is not None and workload != found:
+                raise UnfitError(f"another workload: {found.describe()}")
+            tiles = match_axes(tiling, nest)
+            tiles = {axis.name: tiles.get(axis.name, _unit(axis.kind)) for axis in found.axes}
+        else:
+            loops = _loops(tiling)
+            if workload is not None:
+                check_shapes(workload, said.shapes, said.dtypes)
+            found = workload or _product(said, loops, function)
+            tiles = match_loops(found, *loops)
+        staged = [access.tensor for access in found.reads]
+        vector = {staged[number]: width for number, width in tiling.fetch.items() if number < len(staged)}
+        schedule = gpu_schedule(found, hardware, tiles, tiling.unroll, vector, tiling.stages)
+        return Line(schedule, measured(times or [], None if times else Outcome.RUN_ERROR))
+
+    def _function(self, number: int) -> tuple[Workload, Workload] | str:
+        """Return what a line's function computes, or why that is not known."""
+        if self._read_function is None or not 0 <= number < len(self._entries):
+            return ""
+        if number not in self._functions:
+            self._functions[number] = self._read_function(self._entries[number])
+        return self._functions[number]
+
+
+def _function_entries(path: Path) -> list[Any]:
+    """Return the functions of a database, none where its other file is missing or damaged."""
+    beside = path.with_name(path.name.replace("tuning_record", "workload"))
+    beside = beside if beside != path else path.with_name(_WORKLOADS)
+    if not beside.is_file():
+        return []
+    try:
+        lines = beside.read_text(encoding="utf-8").split("\n")
+        return [msgspec.json.decode(line) for line in lines if line.strip()]
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
+        return []
+
+
+def _arguments(arguments: Any) -> _Arguments:
+    """Return the shapes of a line's tensors: ["TENSOR", dtype, shape]."""
+    tensors = [one for one in arguments or [] if isinstance(one, list) and len(one) == 3 and one[0] == "TENSOR"]
+    return _Arguments([tuple(map(int, shape)) for _, _, shape in tensors], [str(dtype) for _, dtype, _ in tensors])
+
+
+def _loops(tiling: Tiling) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    spatial = [factors for factors in tiling.tiles if len(factors) == GPU_TILING.count("S")]
+    return spatial, [factors for factors in tiling.tiles if len(factors) == GPU_TILING.count("R")]
+
+
+def _product(said: _Arguments, loops: Sequence[Sequence[tuple[int, ...]]], why: str | tuple[Any, ...]) -> Workload:
+    extents = [math.prod(factors) for kind in loops for factors in kind]
+    try:
+        return product_of(said.shapes, said.dtypes[0] if said.dtypes else "float32", extents)
+    except UnfitError as reason:
+        raise UnfitError(f"{reason}{f'; {_WORKLOADS}: {why}' if why else ''}") from None
+
+
+def _unit(kind: str) -> tuple[int, ...]:
+    return (1,) * (GPU_TILING.count("S") if kind == "spatial" else GPU_TILING.count("R"))

@@ -1,0 +1,113 @@
+"""A log of another tuner as trials: what it states is believed and checked, what is not read is counted by reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from anatune.core.hardware import CpuSpec, HardwareSpec
+from anatune.core.trial import Trial
+from anatune.core.workload import Workload
+from anatune.errors import RecordError
+from anatune.records.foreign import ansor, autotvm
+from anatune.records.foreign.devices import Devices
+from anatune.records.foreign.files import OWN, entries_of, format_of, read_log
+from anatune.records.foreign.kernel_tuner import KernelTunerReader
+from anatune.records.foreign.metaschedule import FunctionReader, MetaScheduleReader
+from anatune.records.foreign.parts import DAMAGED, Foreign, ForeignTrial, Line
+from anatune.records.foreign.targets import DeviceStatement
+from anatune.records.traces import UnfitError
+
+__all__ = ["read_foreign"]
+
+_NAMED_LINES = 3
+"""Damaged lines whose numbers are told."""
+
+
+class _Reader(NamedTuple):
+    """How the entries of one log are read."""
+
+    device_of: Callable[[Any], DeviceStatement | None]
+    read_line: Callable[[Any, HardwareSpec, Workload | None], Line]
+
+
+def read_foreign(
+    path: Path,
+    hardware: HardwareSpec | None = None,
+    workload: Workload | None = None,
+    read_function: FunctionReader | None = None,
+) -> Foreign:
+    """Read a log of another tuner.
+
+    Parameters
+    ----------
+    hardware : GpuSpec or CpuSpec, optional
+        The device it was measured on; left out: what each line says. A line that says another device is left out.
+    workload : Workload, optional
+        What was tuned, likewise.
+    read_function : callable, optional
+        Reads the functions of a MetaSchedule database (`anatune.adapters.metaschedule.functions.read_function`);
+        without it only matrix products are known without `workload`.
+
+    Returns
+    -------
+    Foreign
+        What fits the templates; all else by reason. A damaged line costs itself only.
+
+    Raises
+    ------
+    RecordError
+        The file cannot be read, or is none of the known forms.
+    """
+    text = read_log(path)
+    kind = format_of(text, path)
+    if kind == OWN:
+        raise RecordError(f"{path}: is an export of anatune's, expected another tuner's log; import it as it is")
+    reader = _reader(kind, text, path, read_function)
+    devices = Devices(hardware)
+    reasons: Counter[str] = Counter()
+    damaged: list[int] = []
+    trials: list[ForeignTrial] = []
+    for number, entry in entries_of(text, kind):
+        try:
+            line = _read(reader, devices, entry, workload)
+        except UnfitError as reason:
+            reasons[str(reason)] += 1
+            continue
+        except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError):
+            damaged.append(number)
+            continue
+        trial = Trial(line.schedule, line.measurement, number=number - 1, source=kind, threads=line.threads)
+        trials.append(ForeignTrial(line.schedule.workload, trial))
+    if damaged:
+        reasons[_damaged_text(damaged)] = len(damaged)
+    return Foreign(kind, trials, dict(reasons))
+
+
+def _reader(kind: str, text: str, path: Path, read_function: FunctionReader | None) -> _Reader:
+    if kind == "metaschedule":
+        database = MetaScheduleReader(path, read_function)
+        return _Reader(database.device_of, database.read_line)
+    if kind == "kernel_tuner":
+        cache = KernelTunerReader(text)
+        return _Reader(cache.device_of, cache.read_line)
+    module = autotvm if kind == "autotvm" else ansor
+    return _Reader(module.device_of, module.read_line)
+
+
+def _read(reader: _Reader, devices: Devices, entry: Any, workload: Workload | None) -> Line:
+    if entry is None:
+        raise ValueError("no JSON")
+    said = reader.device_of(entry)
+    spec = devices.resolve(said)
+    line = reader.read_line(entry, spec, workload)
+    if isinstance(spec, CpuSpec):  # tuners of TVM's measure with all cores unless told otherwise
+        return line._replace(threads=spec.compute.num_cores)
+    return line
+
+
+def _damaged_text(numbers: list[int]) -> str:
+    named = ", ".join(map(str, numbers[:_NAMED_LINES])) + (", ..." if len(numbers) > _NAMED_LINES else "")
+    return f"{DAMAGED} (line {named})"

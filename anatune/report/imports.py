@@ -1,0 +1,54 @@
+"""What an import of another tuner's log recorded, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from anatune.records.export import workload_text
+from anatune.records.foreign.recording import Imported
+from anatune.report.text import Line, columns
+
+__all__ = ["import_lines", "reasons_text"]
+
+_MOST_REASONS = 5
+
+
+def import_lines(store: Path, kind: str, imported: Sequence[Imported], left_out: Mapping[str, int]) -> list[Line]:
+    """Return a table, a row for each workload on each device, and why entries were left out.
+
+    Parameters
+    ----------
+    store : Path
+        The record file.
+    left_out : mapping of str to int
+        Reason -> entries.
+    """
+    total = sum(one.rows for one in imported)
+    lines = [Line(f"{store}: {total} trials of this {kind} log are new")]
+    rows = [["device", "trials", "failed", "known", "workload"]]
+    rows += [
+        [one.hardware.name, str(one.rows), str(one.failed), str(one.known), workload_text(one.workload)]
+        for one in imported
+    ]
+    lines += [Line(text, "" if number else "bold") for number, text in enumerate(columns(rows, left=(0, 4)))]
+    if any(one.known for one in imported):
+        lines.append(Line("known: imported before, not recorded again", "dim"))
+    if left_out:
+        lines.append(Line(f"left out: {sum(left_out.values())} entries", "bold"))
+        most = max(len(str(count)) for count in left_out.values())
+        lines += [Line(f"{count:>{most}}  {reason}") for reason, count in _ordered(left_out)]
+    return lines
+
+
+def reasons_text(left_out: Mapping[str, int]) -> str:
+    """Return the commonest reasons in one line."""
+    ordered = _ordered(left_out)
+    named = [f"{count} entries: {reason}" for reason, count in ordered[:_MOST_REASONS]]
+    if rest := sum(count for _, count in ordered[_MOST_REASONS:]):
+        named.append(f"{rest} entries for other reasons")
+    return "; ".join(named)
+
+
+def _ordered(left_out: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(left_out.items(), key=lambda pair: -pair[1])
