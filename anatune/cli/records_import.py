@@ -52,11 +52,10 @@ def import_records(
     was imported before is not recorded again.
     """
     from anatune.records.export import import_json_lines
-    from anatune.records.foreign import OWN, format_of, read_log
+    from anatune.records.foreign import is_export
     from anatune.records.store import RecordStore
 
-    text = read_log(file)
-    if text.strip() and format_of(text, file) != OWN:
+    if not is_export(file):
         _import_foreign(file, words, records, hw, as_json)
         return
     if words or hw is not None:
@@ -79,7 +78,7 @@ def _import_foreign(file: Path, words: list[str] | None, records: Path | None, h
     from anatune.report.imports import import_lines, reasons_text
 
     hardware = None if hw is None else api.hardware(hw)
-    found = read_foreign(file, hardware, parse_workload(words) if words else None, _function_reader(file))
+    found = read_foreign(file, hardware, parse_workload(words) if words else None, _function_reader)
     if not found.trials:
         why = reasons_text(found.left_out) or "it is empty"
         raise RecordError(f"{file}: nothing to import from this {found.kind} log: {why}")
@@ -103,12 +102,8 @@ def _import_foreign(file: Path, words: list[str] | None, records: Path | None, h
     )
 
 
-def _function_reader(file: Path) -> FunctionReader | None:
-    """Return what reads the functions beside a log of MetaSchedule's; TVM is not loaded for other logs."""
-    from anatune.records.foreign import format_of, read_log
-
-    if format_of(read_log(file), file) != "metaschedule":
-        return None
+def _function_reader() -> FunctionReader | None:
+    """Return what reads the functions of a MetaSchedule database; TVM is not loaded for other logs."""
     from anatune.adapters.metaschedule.functions import function_reader
 
     return function_reader()

@@ -1,13 +1,14 @@
 """Learned corrections through the installed command: import, train, plan with what was trained, refusals."""
 
 import json
+import re
 
 import pytest
 
 pytest.importorskip("lightgbm")
 pytest.importorskip("sklearn")
 
-from tests.unit.records.test_foreign import ansor, autotvm, written
+from tests.unit.records.foreign.making import ansor, autotvm, target_of, written
 from tests.unit.tuning.test_training import fill
 
 PLAN = ("plan", "--hw", "rtx3090", "matmul", "256x256x256", "--top-k", "2")
@@ -58,15 +59,34 @@ def test_logs_of_other_tuners_are_imported(anatune, tmp_path):
     done = anatune("records", "import", log, "--hw", "rtx3080", "--records", records)
     assert done.returncode == 0, done.stderr
     assert "2 trials of this autotvm log are new" in done.stdout
-    assert "1 entries left out: tiles do not multiply" in done.stderr
+    assert re.search(r"rtx3080 +2 +1 +0 +conv2d 4x8x14x14 16x8x3x3 --padding 1", done.stdout)
+    assert "left out: 1 entries\n1  tiles do not multiply" in done.stdout
+    done = anatune("records", "import", log, "--hw", "rtx3080", "--records", records)
+    assert re.search(r"rtx3080 +0 +0 +2 +conv2d", done.stdout)
     log = written(tmp_path / "ansor.json", ansor())
     words = ("matmul", "64x64x64")
     done = anatune("records", "import", log, *words, "--hw", "rtx3080", "--records", records, "--json")
-    assert json.loads(done.stdout) == {"kind": "ansor", "trials": 1, "left_out": {}}
+    task = {"hardware": "rtx3080", "workload": "matmul 64x64x64", "trials": 1, "failed": 0, "known": 0}
+    assert json.loads(done.stdout) == {"kind": "ansor", "trials": 1, "tasks": [task], "left_out": {}}
     listed = json.loads(anatune("records", "list", records, "--json").stdout)
     assert [row["outcome"] for row in listed] == ["ok", "run_error", "ok"]
-    bad(anatune("records", "import", log, "--hw", "rtx3080", "--records", records), 1, "does not name the workload")
-    bad(anatune("records", "import", log, *words, "--records", records), 2, "--hw NAME")
+    bad(anatune("records", "import", log, "--hw", "rtx3080", "--records", records), 1, "does not say which workload")
+    bad(anatune("records", "import", log, *words, "--records", records), 1, "give it with --hw NAME")
+
+
+def test_a_log_says_itself_what_it_is_of(anatune, tmp_path):
+    records = tmp_path / "tuning.sqlite"
+    named = [target_of(autotvm(), f"cuda -model={name}") for name in ("1080ti", "tx2", "mystery")]
+    log = written(tmp_path / "tophub.log", *named)
+    done = anatune("records", "import", log, "--records", records)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"gtx1080ti +1 .*\ntx2 +1 .*\nleft out: 1 entries\n1  device 'mystery' has no spec", done.stdout)
+    bad(anatune("records", "import", log, "--hw", "v100_sxm2"), 1, "measured on '1080ti', not on --hw v100_sxm2")
+    export = tmp_path / "export.jsonl"
+    assert anatune("records", "export", records, "--output", export).returncode == 0
+    other = tmp_path / "other.sqlite"
+    bad(anatune("records", "import", export, "--hw", "tx2", "--records", other), 2, "leave both out")
+    assert "2 sessions and 2 trials are new" in anatune("records", "import", export, "--records", other).stdout
 
 
 def test_refusals_are_one_line(anatune, tmp_path):

@@ -16,8 +16,8 @@ __all__ = ["named_workload"]
 def named_workload(nest: Workload) -> Workload:
     """Return the matrix product or two-dimensional convolution that a nest is; the nest itself where it is neither.
 
-    Loops of one iteration may be missing from the nest, and its loops may be in another order; the names of its axes are
-    the constructors'. Padding that no window reaches is not seen: the symmetric one is taken where it fits.
+    Loops of one iteration may be missing from the nest, and its loops may be in another order; its axes have the names
+    that the constructors give them. Padding that no window reaches is not seen: the symmetric one is taken if it fits.
 
     Examples
     --------

@@ -8,7 +8,7 @@ are not times.
 
 from __future__ import annotations
 
-from anatune.records.foreign.files import FORMATS, OWN, format_of, read_log
+from anatune.records.foreign.files import FORMATS, format_of, is_export
 from anatune.records.foreign.kernel_tuner import KernelTunerLog, read_kernel_tuner
 from anatune.records.foreign.metaschedule import FunctionReader
 from anatune.records.foreign.parts import SENTINEL_S, Foreign, ForeignTrial
@@ -16,14 +16,13 @@ from anatune.records.foreign.reading import read_foreign
 
 __all__ = [
     "FORMATS",
-    "OWN",
     "SENTINEL_S",
     "Foreign",
     "ForeignTrial",
     "FunctionReader",
     "KernelTunerLog",
     "format_of",
+    "is_export",
     "read_foreign",
     "read_kernel_tuner",
-    "read_log",
 ]

@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 
 from anatune.errors import RecordError
+from anatune.files import read_file, read_lines, reason
 
-__all__ = ["FORMATS", "OWN", "entries_of", "format_of", "read_log", "repaired"]
+__all__ = ["FORMATS", "OWN", "entries_of", "format_of", "is_export", "read_log", "repaired"]
 
 FORMATS = ("autotvm", "ansor", "metaschedule", "kernel_tuner")
 OWN = "anatune"
 """Format of what `anatune records export` wrote."""
 _COMMENT = "#"
+_MOST_BYTES = 1 << 30
 
 
 def read_log(path: Path) -> str:
@@ -24,16 +26,39 @@ def read_log(path: Path) -> str:
     Raises
     ------
     RecordError
-        It is no file (a pipe or device would never end), cannot be read, or is no text.
+        It is no file, cannot be read, or is no text.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise RecordError(f"{path}: not a regular file, expected a log to import; copy it into a file first")
-        return path.read_text(encoding="utf-8")
+        return read_file(path, _MOST_BYTES).decode()
     except OSError as error:
-        raise RecordError(f"{path}: {(error.strerror or str(error)).lower()}, expected a log to import") from None
+        raise RecordError(f"{path}: {reason(error)}, expected a log to import") from None
     except UnicodeDecodeError:
         raise RecordError(f"{path}: not UTF-8 text, expected a log of JSON lines or one JSON object") from None
+
+
+def is_export(path: Path) -> bool:
+    """Return whether a file is what `anatune records export` wrote, of any size: its first line of JSON says so.
+
+    So is an empty one.
+
+    Raises
+    ------
+    RecordError
+        As `read_log`.
+    """
+    is_empty = True
+    try:
+        for line in read_lines(path):
+            is_empty = is_empty and not line.strip()
+            try:
+                return _kind(msgspec.json.decode(line)) == OWN
+            except msgspec.DecodeError:
+                continue
+    except OSError as error:
+        raise RecordError(f"{path}: {reason(error)}, expected a log to import") from None
+    except UnicodeDecodeError:
+        return False
+    return is_empty
 
 
 def repaired(text: str) -> str:

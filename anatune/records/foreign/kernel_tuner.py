@@ -62,12 +62,12 @@ def read_kernel_tuner(path: Path) -> KernelTunerLog:
     if kind != "kernel_tuner":
         raise RecordError(f"{path}: is a log of {kind}, expected a cache or a results file of Kernel Tuner")
     whole = _whole(text)
-    names: list[str] = whole.get("tune_params_keys") or []
     entries = []
     try:
         for _, entry in entries_of(text, kind):
-            config = entry["configuration"] if "configuration" in entry else {name: entry[name] for name in names}
-            entries.append((dict(config), _times(entry)))
+            names = entry["configuration"] if "configuration" in entry else whole["tune_params_keys"]
+            config = entry.get("configuration", entry)
+            entries.append(({name: config[name] for name in names}, _times(entry)))
     except (KeyError, TypeError, ValueError):
         raise RecordError(f"{path}: an entry lacks its parameters or its time; expected a cache or T4 file") from None
     return KernelTunerLog(_header(whole), entries)
@@ -122,10 +122,12 @@ class KernelTunerReader:
         return Line(gpu_schedule(workload, hardware, tiles, _CLBLAST_UNROLL, vector), _times(entry))
 
     def _size(self) -> tuple[int, ...]:
-        """Return the problem size, () where the file does not say it in numbers."""
+        """Return the problem size without a depth of 1, () where the file does not say it in numbers."""
         size = self._header.get("problem_size")
         sizes: list[Any] = size if isinstance(size, list) else [size]
-        return tuple(sizes) if all(type(one) is int for one in sizes) else ()
+        if not all(type(one) is int for one in sizes):
+            return ()
+        return tuple(sizes[:2] if sizes[2:] == [1] else sizes)
 
     def _known_size(self) -> str:
         size = self._size()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.space_gpu import MAX_FETCH_BYTES, GpuSpace, staged_tensors
-from anatune.core.space_pipelined import PipelinedSpace
+from anatune.core.space_pipelined import PipelinedSpace, stage_counts
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.records.traces import UnfitError
@@ -126,5 +126,8 @@ def gpu_schedule(
         return Schedule(workload, hardware, GpuSpace.template, complete, int(unroll), widths)
     if not hardware.arch.startswith("sm_"):
         raise UnfitError(f"a staging pipeline, which the template has for NVIDIA's devices only, not {hardware.name}")
+    counts = stage_counts(workload, hardware)
+    if stages not in counts:
+        raise UnfitError(f"a staging pipeline of {stages} buffers, the template has up to {counts[-1]} here")
     options: dict[str, Any] = {"stages": stages, "pad": 0}
     return Schedule(workload, hardware, PipelinedSpace.template, complete, int(unroll), widths, options)

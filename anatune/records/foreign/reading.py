@@ -37,7 +37,7 @@ def read_foreign(
     path: Path,
     hardware: HardwareSpec | None = None,
     workload: Workload | None = None,
-    read_function: FunctionReader | None = None,
+    functions: Callable[[], FunctionReader | None] | None = None,
 ) -> Foreign:
     """Read a log of another tuner.
 
@@ -47,9 +47,9 @@ def read_foreign(
         The device it was measured on; left out: what each line says. A line that says another device is left out.
     workload : Workload, optional
         What was tuned, likewise.
-    read_function : callable, optional
-        Reads the functions of a MetaSchedule database (`anatune.adapters.metaschedule.functions.read_function`);
-        without it only matrix products are known without `workload`.
+    functions : callable, optional
+        Called for a MetaSchedule database, returns what reads its functions: `function_reader` of
+        `anatune.adapters.metaschedule.functions`. Without it only matrix products are known without `workload`.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def read_foreign(
     kind = format_of(text, path)
     if kind == OWN:
         raise RecordError(f"{path}: is an export of anatune's, expected another tuner's log; import it as it is")
-    reader = _reader(kind, text, path, read_function)
+    reader = _reader(kind, text, path, functions)
     devices = Devices(hardware)
     reasons: Counter[str] = Counter()
     damaged: list[int] = []
@@ -86,9 +86,9 @@ def read_foreign(
     return Foreign(kind, trials, dict(reasons))
 
 
-def _reader(kind: str, text: str, path: Path, read_function: FunctionReader | None) -> _Reader:
+def _reader(kind: str, text: str, path: Path, functions: Callable[[], FunctionReader | None] | None) -> _Reader:
     if kind == "metaschedule":
-        database = MetaScheduleReader(path, read_function)
+        database = MetaScheduleReader(path, functions() if functions else None)
         return _Reader(database.device_of, database.read_line)
     if kind == "kernel_tuner":
         cache = KernelTunerReader(text)

@@ -1,8 +1,8 @@
 """Trials of another tuner's log into a record file: each once, however often its log is imported, and under one name.
 
 A session a device and workload, all of a file in one transaction. A trial that the file has already (same schedule,
-outcome and times) is not recorded again, so a log that grew can be imported again. Times that stand there for another
-device or workload were filed wrongly once: nothing of the file is recorded then.
+outcome and times) is not recorded again, so a log that grew can be imported again. Where the same lines of a log stand
+there for another device or workload, one of the two names is wrong: nothing of the file is recorded then.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from anatune.core.trial import Trial
 from anatune.core.workload import Workload
 from anatune.errors import RecordError
 from anatune.records.environment import environment
+from anatune.records.export import workload_text
 from anatune.records.foreign.parts import Foreign
 from anatune.records.schema import Record, Session
 from anatune.records.store import RecordStore, now_utc
@@ -26,6 +27,8 @@ __all__ = ["Imported", "record_foreign"]
 
 _FEW = 3
 """Fewer equal times than these are chance: logs round them."""
+_Line = tuple[int, tuple[float, ...]]
+"""Number of a measurement in its log, and its times."""
 
 _Task = tuple[HardwareSpec, Workload]
 _Identity = tuple[str, str, tuple[float, ...]]
@@ -103,20 +106,20 @@ def _identity(trial: Trial) -> _Identity:
 def _check_other_names(
     store: RecordStore, before: dict[_Task, list[Trial]], task: _Task, trials: Sequence[Trial]
 ) -> None:
-    """Raise RecordError if most times of a task are those of another that was imported before."""
-    own = _times(trials)
+    """Raise RecordError if most lines of a task are those of another that was imported before."""
+    own = _lines(trials)
     for other, recorded in before.items():
-        shared = len(own & _times(recorded)) if other != task else 0
-        if shared >= _FEW and 2 * shared > len(own):
-            names = [f"{workload.describe()} on {hardware.name}" for hardware, workload in (task, other)]
+        shared = own & _lines(recorded) if other != task else set()
+        if len({times for _, times in shared}) >= _FEW and 2 * len(shared) > len(own):
+            names = [f"{workload_text(workload)} on {hardware.name}" for hardware, workload in (task, other)]
             raise RecordError(
-                f"{store.path}: {shared} measurements of {names[0]} are there as {names[1]}: one log under two names; "
+                f"{store.path}: {len(shared)} measurements of {names[0]} are there as {names[1]}: one log, two names; "
                 "nothing was recorded, import it into a new file under the right one"
             )
 
 
-def _times(trials: Iterable[Trial]) -> set[tuple[float, ...]]:
-    return {trial.measurement.times_s for trial in trials if trial.measurement.times_s}
+def _lines(trials: Iterable[Trial]) -> set[_Line]:
+    return {(trial.number, trial.measurement.times_s) for trial in trials if trial.measurement.times_s}
 
 
 def _rows(

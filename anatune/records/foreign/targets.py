@@ -60,7 +60,8 @@ def parse_target(value: Any) -> DeviceStatement:
         value = msgspec.json.decode(value)
     if isinstance(value, dict):
         given = {str(key): str(one) for key, one in value.items() if isinstance(one, str | int)}
-        text = str(value.get("tag") or value.get("kind") or "")
+        shown = [f"-{key}={given[key]}" for key in ("tag", "arch", "mcpu", "model") if given.get(key)]
+        text = " ".join([given.get("kind", ""), *shown])
         words = [given.get("kind", "")]
     elif isinstance(value, str):
         text, words = value, value.split() or [""]

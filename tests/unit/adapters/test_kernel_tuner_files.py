@@ -66,7 +66,7 @@ def test_damaged_files_are_one_line(tmp_path, text):
 
 
 def test_a_log_of_another_tuner_is_refused(tmp_path):
-    (tmp_path / "c.json").write_text('{"i": [], "r": []}')
+    (tmp_path / "c.json").write_text('{"i": [[]], "r": []}')
     with pytest.raises(RecordError, match="is a log of ansor"):
         read_results(tmp_path / "c.json")
 
