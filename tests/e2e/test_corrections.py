@@ -29,13 +29,13 @@ def test_what_was_trained_is_used_by_plan_unless_told_not_to(anatune, tmp_path):
     done = anatune("records", "train", records, "--json", **home)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)
-    assert (result["name"], result["helps"]) == ("rtx3090_gpu", True)
-    assert result["saved"] == str(tmp_path / "config" / "anatune" / "models" / "rtx3090_gpu")
+    assert (result["name"], result["helps"]) == ("rtx3090_cuda", True)
+    assert result["saved"] == str(tmp_path / "config" / "anatune" / "models" / "rtx3090_cuda")
     judged = result["judgement"]
     assert judged["by_workload"]["spearman"] > judged["plain"]["spearman"]
     plan = json.loads(anatune(*PLAN, "--json", **home).stdout)
-    assert plan["correction"]["name"] == "rtx3090_gpu"
-    assert "corrected by rtx3090_gpu" in anatune(*PLAN, **home).stdout.replace("\n  ", " ")
+    assert plan["correction"]["name"] == "rtx3090_cuda"
+    assert "corrected by rtx3090_cuda" in anatune(*PLAN, **home).stdout.replace("\n  ", " ")
     assert anatune(*PLAN, "--explain", **home).returncode == 0
     plain = json.loads(anatune(*PLAN, "--json", "--plain", **home).stdout)
     assert "correction" not in plain

@@ -46,7 +46,7 @@ def families(path):
 
 def test_a_correction_that_helps_is_found_out_and_saved(tmp_path):
     (family,) = families(fill(tmp_path / "r.sqlite"))
-    assert (family.name, len(family.measured)) == ("rtx3090_gpu", 3)
+    assert (family.name, len(family.measured)) == ("rtx3090_cuda", 3)
     judgement = judge(family, [family], OPTIONS)
     assert judgement.helps
     assert judgement.by_workload.spearman > judgement.plain.spearman
@@ -66,7 +66,7 @@ def test_devices_and_foreign_kernels_are_apart_and_devices_are_left_out(tmp_path
     path = fill(tmp_path / "r.sqlite", ("rtx3090", "a100_sxm"))
     fill(path, ("rtx3090",), SHAPES[:1], source="autotvm")
     found = families(path)
-    assert sorted(family.name for family in found) == ["a100_sxm_gpu", "rtx3090_gpu", "rtx3090_gpu_autotvm"]
+    assert sorted(family.name for family in found) == ["a100_sxm_cuda", "rtx3090_cuda", "rtx3090_cuda_autotvm"]
     judgement = judge(found[0], found, OPTIONS)
     assert judgement.by_device.spearman > judgement.plain_by_device.spearman
 
