@@ -7,7 +7,7 @@ from typing import Any
 
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.errors import BuildError, MissingDependencyError
+from anatune.errors import BuildError, MissingDependencyError, RecordError, SpaceError, WorkloadError
 
 __all__ = [
     "PARTS_OF_ISA",
@@ -21,7 +21,9 @@ __all__ = [
     "lacks_feature",
     "last_line",
     "link_library",
+    "operators_left",
     "parse_program",
+    "register_errors",
     "same_structure",
     "schedule_of_module",
     "target_of",
@@ -83,6 +85,14 @@ def import_meta_schedule() -> Any:
             f"TVM's MetaSchedule cannot be used ({error}); install it with: pip install 'anatune[metaschedule]'"
         ) from None
     return meta_schedule
+
+
+def register_errors() -> None:
+    """Let errors of functions that TVM calls back arrive as what they are: it makes RuntimeErrors of unknown names."""
+    import tvm_ffi
+
+    for error in (RecordError, SpaceError, WorkloadError):
+        tvm_ffi.register_error(error)
 
 
 def target_of(hardware: CpuSpec, *, threads: int = 1) -> Any:
@@ -168,6 +178,25 @@ def parse_program(text: str, llvm: str) -> Any:
     from tvm.script import tirx
 
     return tvm.script.from_source(text, {"T": tirx, "LL": llvm})
+
+
+def operators_left(module: Any) -> list[str]:
+    """Return the Relax operators of a module that ``LegalizeOps`` would make functions of, in order."""
+    tvm = import_tvm()
+    from tvm import relax
+    from tvm.relax.transform import legalize_ops  # noqa: F401 - it registers how
+
+    found: dict[str, None] = {}
+
+    def visit(node: Any) -> None:
+        operator = getattr(node, "op", None)
+        if isinstance(operator, tvm.ir.Op) and operator.get_attr("FLegalize") is not None:
+            found[str(operator.name)] = None
+
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return list(found)
 
 
 def same_structure(first: Any, second: Any) -> bool:

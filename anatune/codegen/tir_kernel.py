@@ -5,26 +5,42 @@ program in the place of a block: ``tensorize``. So the trace inlines what feeds 
 it, turns the nest's initialisation and its sum into one block each, tensorizes the first with nothing and the second
 with the kernel, which overwrites the result, and spreads the remaining element-wise blocks over threads and vectors.
 Schedule and threads are annotations of the root block, so that the intrinsics can be made again from a tuning record
-alone: `register_kernels` has to see a record before TVM replays it.
+alone, before TVM replays it: plain loops under their names for all records of a function (`TirTask.stand_in`, a
+microsecond each), the kernel itself for those that are applied (`register_kernels`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line, parse_program
 from anatune.codegen.program import program_of
+from anatune.codegen.tir_intrinsic import plain_kernel, register_intrinsic
 from anatune.codegen.tir_nest import Nest, check_loops, read_block
 from anatune.core.schedule import Schedule
 from anatune.core.workload import Workload
 from anatune.errors import AnatuneError, BuildError, WorkloadError
 
-__all__ = ["ANNOTATION", "PREDICTED", "THREADS", "TirTask", "annotated_schedule", "annotation", "register_kernels"]
+__all__ = [
+    "ANNOTATION",
+    "PREDICTED",
+    "THREADS",
+    "Names",
+    "TirTask",
+    "annotated_schedule",
+    "annotation",
+    "kernel_names",
+    "recorded_kernel",
+    "register_kernels",
+]
+
+Names = tuple[str, str]
+"""Names of a kernel's two intrinsics: the one that takes the initialisation's place, the kernel itself."""
 
 ANNOTATION = "anatune.schedule"
 """Annotation of the root block that holds the schedule's JSON."""
@@ -34,6 +50,7 @@ THREADS = "anatune.threads"
 PREDICTED = "anatune.predicted"
 """Annotation of the root block of a kernel that was not measured."""
 
+_OPENED_BY = "anatune.adapters.metaschedule.open_database"
 _REDUCTION = 2
 _VECTOR = 64
 """Most elements of a vectorised loop of the element-wise blocks around the nest: what TVM's own rules take."""
@@ -71,7 +88,7 @@ class TirTask:
             self._inlines = False  # what feeds the nest stays a block of its own
             self._nest = self._prepared()[2]
         try:
-            self._placed(import_tvm(), f"anatune.{self.digest}", None)
+            self._placed(import_tvm(), (f"anatune.{self.digest}.begin", f"anatune.{self.digest}"), None)
         except TVM_ERRORS as error:
             raise WorkloadError(f"TVM cannot put a kernel into {self._function}: {last_line(error)}") from None
 
@@ -86,15 +103,15 @@ class TirTask:
         tvm = import_tvm()
         return hashlib.sha256(f"{tvm.ir.save_json(self.module)} {self.threads}".encode()).hexdigest()[:12]
 
-    def schedule(self, schedule: Schedule, name: str = "", *, predicted: bool = False) -> Any:
+    def schedule(self, schedule: Schedule, names: Names | None = None, *, predicted: bool = False) -> Any:
         """Return a traced ``tvm.s_tir.Schedule`` of the function with the kernel of `schedule` in it.
 
         Parameters
         ----------
         schedule : Schedule
             From the space of `workload`.
-        name : str
-            Of the intrinsic, where a trace has one already.
+        names : (str, str), optional
+            Of the intrinsics, where a trace has some already.
         predicted : bool
             Note in the trace that its time will be a prediction.
 
@@ -107,14 +124,41 @@ class TirTask:
         """
         tvm = import_tvm()
         try:
-            key = name or f"anatune.{self.digest}.{schedule.key}"
-            kernel = self._kernel(schedule, prefix=key.replace(".", "_"))
+            kernel = self._kernel(schedule, prefix=f"anatune_{self.digest}_{schedule.key}")
             notes = {ANNOTATION: schedule.to_json(), THREADS: self.threads}
-            return self._placed(tvm, key, kernel, notes | ({PREDICTED: 1} if predicted else {}))
+            # TVM's error names a missing intrinsic, and nothing else: the name says what to call
+            name = f"anatune.{self.digest}.{schedule.key} (open the database with {_OPENED_BY})"
+            return self._placed(
+                tvm, names or (f"{name}, begin", name), kernel, notes | ({PREDICTED: 1} if predicted else {})
+            )
         except TVM_ERRORS as error:
             if isinstance(error, AnatuneError):
                 raise
             raise BuildError(f"TVM cannot put the kernel into {self._function}: {last_line(error)}") from None
+
+    def stand_in(self, kernels: Iterable[Names]) -> None:
+        """Let the function's own loops stand for kernels: traces with these names replay, and compute the same.
+
+        Raises
+        ------
+        BuildError
+            TVM refuses the loops.
+        """
+        tvm = import_tvm()
+        known = tvm.s_tir.TensorIntrin
+        try:
+            first, *others = kernels
+            schedule, block, nest = self._prepared()
+            loops = schedule.get_loops(schedule.get_sblock(block, self._function))
+            self._placed(tvm, first, plain_kernel(tvm, schedule.get(loops[0]), list(nest.buffers)))
+            made = [known.get(name) for name in first]
+            for names in others:
+                for name, one in zip(names, made, strict=True):
+                    known.register(name, one.desc, one.impl, override=True)
+        except TVM_ERRORS as error:
+            if isinstance(error, AnatuneError):
+                raise
+            raise BuildError(f"TVM cannot replay {self._function}: {last_line(error)}") from None
 
     def _prepared(self) -> tuple[Any, str, Nest]:
         """Return a new schedule with everything inlined that can be, the nest's block and what it computes."""
@@ -151,7 +195,7 @@ class TirTask:
         check_loops(schedule.mod, function, name)
         return schedule, name, nest
 
-    def _placed(self, tvm: Any, key: str, kernel: Any, notes: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    def _placed(self, tvm: Any, names: Names, kernel: Any, notes: Mapping[str, Any] = MappingProxyType({})) -> Any:
         """Return the traced schedule with a program (None: an empty one) in the place of the nest."""
         sch, name, nest = self._prepared()
         root = sch.get_sblock("root", self._function)
@@ -163,10 +207,10 @@ class TirTask:
         total = sch.blockize(sch.get_loops(block)[0], preserve_unit_iters=False)
         begin = sch.blockize(sch.get_loops(start)[0], preserve_unit_iters=False)
         buffers = list(nest.buffers)
-        _register(tvm, f"{key}.begin", sch.get(begin), buffers[-1:], None)
-        _register(tvm, key, sch.get(total), buffers, kernel)
-        sch.tensorize(begin, f"{key}.begin")
-        sch.tensorize(total, key)
+        register_intrinsic(tvm, names[0], sch.get(begin), buffers[-1:], None)
+        register_intrinsic(tvm, names[1], sch.get(total), buffers, kernel)
+        sch.tensorize(begin, names[0])
+        sch.tensorize(total, names[1])
         for other in around:
             if other != name:
                 self._spread(sch, sch.get_sblock(other, self._function))
@@ -221,21 +265,40 @@ def register_kernels(module: Any, trace: Any) -> bool:
     Returns
     -------
     bool
-        Whether the trace was made by `TirTask`; others need nothing.
+        Whether the trace has a kernel of `TirTask`; others need nothing.
 
     Raises
     ------
     BuildError, SpaceError, WorkloadError
         The trace does not fit the module, or its schedule is damaged.
     """
-    schedule = annotated_schedule(trace)
+    names = kernel_names(trace)
+    schedule = annotated_schedule(trace) if names is not None else None
     if schedule is None:
         return False
-    names = [str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"]
-    if len(names) != 2:
-        raise BuildError(f"a trace of anatune's has {len(names)} tensorized blocks, expected 2; tune it again")
-    TirTask(module, int(annotation(trace, THREADS) or 1)).schedule(schedule, names[1])
+    TirTask(module, int(annotation(trace, THREADS) or 1)).schedule(schedule, names)
     return True
+
+
+def kernel_names(trace: Any) -> Names | None:
+    """Return the names of the intrinsics of a trace (a ``tvm.s_tir.schedule.Trace``), None where none is anatune's."""
+    return _own([str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"])
+
+
+def recorded_kernel(trace: Any) -> tuple[Names, int] | None:
+    """Return names and threads of the kernel in a recorded trace: ``[instructions, decisions]``, as databases hold it.
+
+    None where no kernel is anatune's.
+    """
+    names = _own([str(attrs[0]) for kind, _, attrs, _ in trace[0] if kind == "Tensorize"])
+    if names is None:
+        return None
+    threads = [inputs[1] for kind, inputs, attrs, _ in trace[0] if kind == "Annotate" and attrs == [THREADS]]
+    return names, int(threads[0]) if threads else 1
+
+
+def _own(names: list[str]) -> Names | None:
+    return (names[0], names[1]) if len(names) == 2 and all(name.startswith("anatune.") for name in names) else None
 
 
 def annotation(trace: Any, key: str) -> Any:
@@ -248,122 +311,3 @@ def annotation(trace: Any, key: str) -> Any:
 
 def _is_reduction(block: Any) -> bool:
     return any(int(item.iter_type) == _REDUCTION for item in block.iter_vars)
-
-
-def _register(tvm: Any, name: str, block: Any, buffers: list[Any], kernel: Any) -> None:
-    """Register an intrinsic: `block` (which has `buffers`) becomes `kernel`, or nothing.
-
-    TVM counts indices from the first element that the block's region names. Of a padded tensor that element lies before
-    the tensor: the description counts from there, and a block inside the kernel goes back to the
-    tensor's own first element.
-
-    Parameters
-    ----------
-    block : tvm.s_tir.SBlock
-        The whole nest, one iteration.
-    buffers : list
-        Its tensors, in the order of the kernel's parameters.
-    kernel : PrimFunc or None
-    """
-    s_tir, always = tvm.s_tir, tvm.tirx.const(True, "bool")
-    bases = [_base(block, buffer) for buffer in buffers]
-    zeros = [item.dom.min for item in block.iter_vars]
-    counted = _Counted(tvm, [pair for pair in zip(buffers, bases, strict=True) if any(pair[1])]).statement(block)
-    description = tvm.tirx.PrimFunc(buffers, s_tir.SBlockRealize(zeros, always, counted))
-    description = tvm.ir.load_json(tvm.ir.save_json(description))  # with variables of its own
-    own = list((kernel or tvm.ir.load_json(tvm.ir.save_json(description))).params)
-    parameters = [_moved(tvm, buffer) if any(base) else buffer for buffer, base in zip(own, bases, strict=True)]
-    *reads, write = [
-        tvm.ir.expr.TensorRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape], block.writes[0].ty)
-        for buffer in parameters
-    ]
-    inside = tvm.tirx.Evaluate(0)
-    if kernel is not None:
-        # TVM drops the buffers that an intrinsic's root allocates: they move into a block below it.
-        body = kernel.body.block
-        whole = [
-            s_tir.MatchBufferRegion(buffer, _from(tvm, parameter, base, block.writes[0].ty))
-            for buffer, parameter, base in zip(own, parameters, bases, strict=True)
-            if any(base)
-        ]
-        inner = s_tir.SBlock(
-            [], reads, [write], "anatune", body.body, alloc_buffers=body.alloc_buffers, match_buffers=whole
-        )
-        inside = s_tir.SBlockRealize([], always, inner)
-    root = s_tir.SBlock([], reads, [write], "root", inside)
-    implementation = tvm.tirx.PrimFunc(parameters, s_tir.SBlockRealize([], always, root))
-    s_tir.TensorIntrin.register(name, description, implementation, override=True)
-
-
-def _moved(tvm: Any, buffer: Any) -> Any:
-    """Return a buffer of the same shape whose first element may lie anywhere."""
-    offset = tvm.tirx.Var(f"{buffer.name}_start", "int64")
-    return tvm.tirx.decl_buffer(buffer.shape, str(buffer.dtype), f"{buffer.name}_moved", elem_offset=offset)
-
-
-def _from(tvm: Any, buffer: Any, base: list[int], ty: Any) -> Any:
-    """Return the region of a moved buffer that is the whole tensor: it starts `base` elements before the tensor."""
-    ranges = [tvm.ir.Range.from_min_extent(-low, size) for low, size in zip(base, buffer.shape, strict=True)]
-    return tvm.ir.expr.TensorRegion(buffer, ranges, ty)
-
-
-def _base(block: Any, buffer: Any) -> list[int]:
-    """Return the first element of a tensor that a block's regions name."""
-    for region in (*block.writes, *block.reads):
-        if region.source.same_as(buffer):
-            return [int(item.min) for item in region.region]
-    raise BuildError(f"block {block.name_hint}: TVM's regions lack the tensor {buffer.name}")
-
-
-class _Counted:
-    """Copies statements with the indices of some tensors counted from their bases."""
-
-    def __init__(self, tvm: Any, bases: list[tuple[Any, list[int]]]) -> None:
-        self._tvm = tvm
-        self._bases = bases
-
-    def _base(self, buffer: Any) -> list[int] | None:
-        return next((base for other, base in self._bases if other.same_as(buffer)), None)
-
-    def _region(self, region: Any) -> Any:
-        base = self._base(region.source)
-        if base is None:
-            return region
-        ranges = [
-            self._tvm.ir.Range.from_min_extent(item.min - low, item.extent)
-            for item, low in zip(region.region, base, strict=True)
-        ]
-        return self._tvm.ir.expr.TensorRegion(region.source, ranges, region.ty)
-
-    def statement(self, node: Any) -> Any:
-        """Return a copy of a statement: loops, blocks and one store, which is what `blockize` leaves of a nest."""
-        tirx, s_tir = self._tvm.tirx, self._tvm.s_tir
-        kind = type(node).__name__
-        if not self._bases:
-            return node
-        if kind == "For":
-            return tirx.For(node.loop_var, node.min, node.extent, node.kind, self.statement(node.body))
-        if kind == "SBlockRealize":
-            return s_tir.SBlockRealize(node.iter_values, node.predicate, self.statement(node.block))
-        if kind == "SBlock":
-            reads, writes = [self._region(r) for r in node.reads], [self._region(r) for r in node.writes]
-            return s_tir.SBlock(node.iter_vars, reads, writes, node.name_hint, self.statement(node.body))
-        if kind == "BufferStore":
-            return tirx.BufferStore(node.buffer, self._value(node.value), node.indices)
-        raise BuildError(f"TVM made a {kind} of a nest, expected loops, blocks and a store")
-
-    def _value(self, node: Any) -> Any:
-        tirx = self._tvm.tirx
-        kind = type(node).__name__
-        if kind in ("Add", "Mul"):
-            return getattr(tirx, kind)(self._value(node.a), self._value(node.b))
-        if kind == "Cast":
-            return tirx.Cast(node.ty, self._value(node.value))
-        if kind == "Select":
-            return tirx.Select(node.condition, self._value(node.true_value), node.false_value)
-        if kind == "Call":
-            condition, value, other = node.args
-            return tirx.if_then_else(condition, self._value(value), other)
-        if kind == "TensorLoad" and (base := self._base(node.source)) is not None:
-            return node.source[tuple(index - low for index, low in zip(node.indices, base, strict=True))]
-        return node

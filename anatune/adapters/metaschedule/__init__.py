@@ -15,8 +15,11 @@ are for MetaSchedule's own design spaces. TVM is imported by the calls, not by t
 """
 
 from anatune.adapters.metaschedule.cost import cost_model, postproc
-from anatune.adapters.metaschedule.database import open_database, plan_model, register_database
+from anatune.adapters.metaschedule.database import open_database
+from anatune.adapters.metaschedule.kernels import register_database
+from anatune.adapters.metaschedule.plan import plan_model
 from anatune.adapters.metaschedule.plugins import builder, space, strategy, tuning_options
+from anatune.adapters.metaschedule.repair import repair_database
 
 __all__ = [
     "builder",
@@ -25,6 +28,7 @@ __all__ = [
     "plan_model",
     "postproc",
     "register_database",
+    "repair_database",
     "space",
     "strategy",
     "tuning_options",

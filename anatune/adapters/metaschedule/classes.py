@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from anatune.adapters.metaschedule.tasks import Proposals, check_target, task_model, task_of
-from anatune.codegen.compat import import_meta_schedule, import_tvm, same_structure
+from anatune.adapters.metaschedule.database import meta_schedule
+from anatune.adapters.metaschedule.tasks import Proposals, check_cpu, check_target, task_model, task_of
+from anatune.codegen.compat import import_tvm, same_structure
 from anatune.codegen.tir_kernel import PREDICTED, THREADS, annotated_schedule, annotation
 from anatune.core.hardware import CpuSpec
-from anatune.errors import WorkloadError
+from anatune.errors import AnatuneError, WorkloadError
 
 __all__ = ["classes"]
 
@@ -17,17 +18,17 @@ __all__ = ["classes"]
 @cache
 def classes() -> tuple[type, type]:
     """Return the classes of the space generator and of the search strategy: they derive from TVM's."""
-    meta_schedule = import_meta_schedule()
+    package = meta_schedule()
     tvm = import_tvm()
     derived_object = tvm.ir.utils.derived_object
-    generator_base: Any = meta_schedule.space_generator.PySpaceGenerator
-    strategy_base: Any = meta_schedule.search_strategy.PySearchStrategy
-    candidate = meta_schedule.search_strategy.MeasureCandidate
-    arg_info = meta_schedule.arg_info.ArgInfo
+    generator_base: Any = package.space_generator.PySpaceGenerator
+    strategy_base: Any = package.search_strategy.PySearchStrategy
+    candidate = package.search_strategy.MeasureCandidate
+    arg_info = package.arg_info.ArgInfo
 
     def own_context(context: Any) -> Any:
         """Return a context with MetaSchedule's own space and search for the same function."""
-        return meta_schedule.TuneContext(
+        return package.TuneContext(
             context.mod,
             target=context.target,
             space_generator="post-order-apply",
@@ -49,6 +50,7 @@ def classes() -> tuple[type, type]:
             self.context: Any = None
 
         def _initialize_with_tune_context(self, context: Any) -> None:
+            check_cpu(context.target)
             self.context = context
 
         def generate_design_space(self, mod: Any) -> list[Any]:
@@ -76,6 +78,7 @@ def classes() -> tuple[type, type]:
             self.proposals: Proposals | None = None
 
         def _initialize_with_tune_context(self, context: Any) -> None:
+            check_cpu(context.target)
             self.context = context
 
         def pre_tuning(
@@ -97,10 +100,15 @@ def classes() -> tuple[type, type]:
             self.proposals = Proposals(task, self.hardware, self.settings, self.batch)
             self.proposals.left, self.proposals.per_call = int(max_trials), int(num_trials_per_iter)
             for record in database.get_all_tuning_records() if database is not None else ():
-                schedule = annotated_schedule(record.trace)
-                if schedule is None or not same_structure(record.workload.mod, module):
+                if not same_structure(record.workload.mod, module):
                     continue
-                if annotation(record.trace, PREDICTED) is None and annotation(record.trace, THREADS) == task.threads:
+                try:
+                    schedule = annotated_schedule(record.trace)
+                except AnatuneError:
+                    continue  # an older version made it; whoever opened the database was told
+                if schedule is None or annotation(record.trace, PREDICTED) is not None:
+                    continue
+                if annotation(record.trace, THREADS) == task.threads:
                     self.proposals.remember(schedule, [float(seconds) for seconds in record.run_secs or []])
 
         def post_tuning(self) -> None:

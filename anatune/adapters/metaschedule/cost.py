@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune import api
+from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.scores import CandidateScores
-from anatune.codegen.compat import import_meta_schedule, import_tvm
+from anatune.codegen.compat import import_tvm
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.errors import RecordError, SpaceError
 from anatune.files import read_file, reason
@@ -80,7 +81,7 @@ def cost_model(hw: HardwareLike = "host", *, path: str | Path | None = None, fal
     MissingDependencyError
         TVM's MetaSchedule cannot be imported; the message has the pip command.
     """
-    import_meta_schedule()
+    meta_schedule()
     core = CostModelCore(api.hardware(hw), fallback)
     if path is not None:
         core.load(str(path))
@@ -103,7 +104,7 @@ def postproc(hw: str | Path | GpuSpec) -> Any:
     UnknownNameError, SpecError, MissingDependencyError
         As `cost_model`.
     """
-    import_meta_schedule()
+    meta_schedule()
     spec = api.hardware(hw)
     if not isinstance(spec, GpuSpec):
         raise SpaceError(f"postproc: {spec.name} is a CPU, expected a GPU: CPU tilings break no limits; use cost_model")
@@ -208,7 +209,7 @@ class CostModelCore:
         if self._fallback == AUTO:
             made = None
             if find_spec("xgboost") is not None:
-                made = import_meta_schedule().cost_model.CostModel.create("xgb")
+                made = meta_schedule().cost_model.CostModel.create("xgb")
             self._fallback = made
         return self._fallback
 
@@ -295,7 +296,7 @@ def _hash(module: Any) -> str:
 
 @cache
 def _cost_model_class() -> type:
-    base: Any = import_meta_schedule().cost_model.PyCostModel
+    base: Any = meta_schedule().cost_model.PyCostModel
 
     class AnatuneCostModel(base):  # type: ignore[misc]
         """`CostModelCore` as MetaSchedule calls it."""
@@ -334,7 +335,7 @@ def _cost_model_class() -> type:
 
 @cache
 def _postproc_class() -> type:
-    base: Any = import_meta_schedule().postproc.PyPostproc
+    base: Any = meta_schedule().postproc.PyPostproc
 
     class AnatunePostproc(base):  # type: ignore[misc]
         """`PostprocCore` as MetaSchedule calls it; clones count together."""

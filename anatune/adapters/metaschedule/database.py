@@ -1,138 +1,123 @@
-"""MetaSchedule databases that hold kernels of anatune's: opening them, planning into them, applying them to a model.
+"""MetaSchedule databases that hold kernels of anatune's: opening them, also inside ``tune_tir`` and ``tune_relax``.
 
-with target, anatune.adapters.metaschedule.database.open_database(work_dir):
+with target, anatune.adapters.metaschedule.open_database(work_dir):
     model = tvm.relax.transform.MetaScheduleApplyDatabase()(model)
+
+TVM's ``JSONDatabase`` replays its records while it is constructed, and ``tune_relax`` constructs it inside: no option
+of its sees the folder before. So the first call into this package that needs MetaSchedule wraps the constructor
+(`meta_schedule`): kernels are made known from the files first. Databases without kernels of anatune's open as ever.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from anatune.adapters.metaschedule.tasks import check_target, cpu_spec, task_model, task_of
-from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, import_tvm, last_line
-from anatune.codegen.tir_kernel import register_kernels
+from anatune.adapters.metaschedule.kernels import register_database, register_files
+from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line, register_errors
 from anatune.codegen.tvm_records import TVM_FILES
-from anatune.core.hardware import CpuSpec
-from anatune.errors import AnatuneError, BuildError, RecordError, SpaceError, WorkloadError
-from anatune.files import reason
+from anatune.errors import AnatuneError, RecordError
 
-__all__ = ["open_database", "plan_model", "register_database"]
+__all__ = ["database_files", "meta_schedule", "open_database"]
+
+_WRAPPED = "_knows_kernels_of_anatune"
 
 
 def open_database(folder: str | Path, on_skip: Callable[[str], None] | None = None) -> Any:
     """Return the ``JSONDatabase`` of a folder, with anatune's kernels known to TVM so that its records can be applied.
+
+    Inside ``with target:`` kernels that the target cannot run are left out, too.
 
     Parameters
     ----------
     folder : str or Path
         The ``work_dir`` of ``tune_tir`` and ``tune_relax``.
     on_skip : callable, optional
-        Called with a line for each function whose fastest kernel cannot be made (any more).
+        Called with a line for each function whose fastest kernel cannot be made (any more): it keeps its own loops. By
+        default these lines are logged as warnings.
 
     Raises
     ------
     RecordError
-        It holds no database, or TVM cannot read it.
+        It holds no database, or a line of it cannot be replayed: `repair_database` moves such lines aside.
     MissingDependencyError
         TVM's MetaSchedule cannot be imported.
     """
-    meta_schedule = import_meta_schedule()
-    paths = [Path(folder) / name for name in TVM_FILES]
+    package = meta_schedule()
+    return package.database.JSONDatabase(*map(str, database_files(folder)), allow_missing=False, on_skip=on_skip)
+
+
+def database_files(folder: str | Path) -> tuple[Path, Path]:
+    """Return the paths of a database's two files, workloads first.
+
+    Raises
+    ------
+    RecordError
+        One is missing.
+    """
+    paths = Path(folder) / TVM_FILES[0], Path(folder) / TVM_FILES[1]
     for path in paths:
         if not path.is_file():
             raise RecordError(
                 f"{path}: no such file, expected a database of MetaSchedule's; name the work_dir that it was tuned in"
             )
-    try:
-        database = meta_schedule.database.JSONDatabase(*map(str, paths), allow_missing=False)
-    except TVM_ERRORS as error:
-        raise RecordError(f"{folder}: TVM cannot read its database: {last_line(error)}; tune again") from None
-    register_database(database, on_skip)
-    return database
+    return paths
 
 
-def register_database(database: Any, on_skip: Callable[[str], None] | None = None) -> int:
-    """Make anatune's kernels in a database known to TVM: the fastest of each function, which TVM applies.
+def meta_schedule() -> Any:
+    """Return TVM's meta_schedule package, whose databases know anatune's kernels from here on.
 
-    A process that has tuned knows them already.
-
-    Returns
-    -------
-    int
-        Kernels, at most one a function.
+    Raises
+    ------
+    MissingDependencyError
+        It cannot be imported.
     """
-    found = 0
-    for workload in {record.workload: None for record in database.get_all_tuning_records()}:
-        for record in database.get_top_k(workload, 1):
+    package = import_meta_schedule()
+    cls = package.database.JSONDatabase
+    construct = cls.__init__
+    if not hasattr(construct, _WRAPPED):
+        register_errors()
+
+        @functools.wraps(construct)
+        def opened(self: Any, *args: Any, on_skip: Callable[[str], None] | None = None, **options: Any) -> None:
+            paths = _paths(*args, **options)
+            if paths is None:  # TVM says what is missing
+                construct(self, *args, **options)
+                return
+            problems = register_files(*paths)
             try:
-                found += register_kernels(workload.mod, record.trace)
-            except AnatuneError as error:
-                if on_skip is not None:
-                    on_skip(f"a tuning record cannot be applied: {error}; tune its function again")
-    return found
+                construct(self, *args, **options)
+            except TVM_ERRORS as error:
+                raise _refused(paths[1], problems, error) from None
+            register_database(self, on_skip)
+
+        setattr(opened, _WRAPPED, True)
+        cls.__init__ = opened
+    return package
 
 
-def plan_model(
-    module: Any,
-    target: Any,
-    folder: str | Path,
-    hw: str | Path | CpuSpec = "host",
-    on_skip: Callable[[str], None] | None = None,
-) -> Any:
-    """Write the first choice of the model for every function of a module into a database; nothing is measured.
+def _paths(
+    path_workload: Any = None, path_tuning_record: Any = None, *, work_dir: Any = None, **_: Any
+) -> tuple[Path, Path] | None:
+    """Return the files that ``JSONDatabase`` opens, from its arguments."""
+    given = (path_workload, path_tuning_record)
+    if work_dir is None and None in given:
+        return None
+    first, second = (own or os.path.join(work_dir, name) for own, name in zip(given, TVM_FILES, strict=True))
+    return Path(first), Path(second)
 
-    The times of its records are predictions: give the plan a folder of its own, TVM takes the smallest time it finds.
 
-    Parameters
-    ----------
-    module : tvm.IRModule
-        Of PrimFuncs, or a legalised Relax module: its operators are PrimFuncs.
-    target : tvm.target.Target
-        A CPU; its "num-cores" are the threads.
-    folder : str or Path
-        Where the database goes; made if missing.
-    hw : str, Path or CpuSpec
-        The CPU: a spec, its name, "host", or a file.
-    on_skip : callable, optional
-        Called with a line for each function that anatune has no kernel for.
-
-    Returns
-    -------
-    tvm.s_tir.meta_schedule.database.JSONDatabase
-    """
-    meta_schedule = import_meta_schedule()
-    hardware = cpu_spec(hw)
-    check_target(target, hardware)
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RecordError(f"{folder}: {reason(error)}; name another folder") from error
-    database = meta_schedule.database.JSONDatabase(work_dir=str(folder))
-    normalised = import_tvm().get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
-    for name, function in module.functions_items():
-        if type(function).__name__ != "PrimFunc":
-            continue
-        alone = normalised(function)
-        try:
-            task = task_of(alone, target)
-            model = task_model(task, hardware)
-            ranking = model.rank(1)
-            if not len(ranking.points):
-                raise WorkloadError(f"no schedule of {task.workload.describe()} is legal on {hardware.name}")
-            traced = task.schedule(model.space.schedule_of(ranking.points[0]), predicted=True)
-        except (WorkloadError, BuildError, SpaceError) as error:
-            if on_skip is not None:
-                on_skip(f"{name.name_hint}: {error}")
-            continue
-        database.commit_tuning_record(
-            meta_schedule.database.TuningRecord(
-                traced.trace,
-                database.commit_workload(alone),
-                [float(model.times(ranking.points[:1])[0][0])],
-                target,
-                meta_schedule.arg_info.ArgInfo.from_prim_func(function),
-            )
-        )
-    return database
+def _refused(path: Path, problems: dict[int, str], error: BaseException) -> AnatuneError:
+    """Return what is said of a database that TVM did not open."""
+    if isinstance(error, AnatuneError):
+        return error
+    what = f"TVM cannot read it: {last_line(error)}"
+    if problems:
+        number = min(problems)
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        what = f"line {number}{more} cannot be replayed: {problems[number]}"
+    repair = "anatune.adapters.metaschedule.repair_database"
+    return RecordError(f"{path}: {what}; {repair}({str(path.parent)!r}) moves such lines to a file beside it")

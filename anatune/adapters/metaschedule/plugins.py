@@ -8,8 +8,8 @@ from typing import Any
 from anatune.adapters.metaschedule.build import build
 from anatune.adapters.metaschedule.classes import classes
 from anatune.adapters.metaschedule.cost import cost_model
+from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.tasks import cpu_spec
-from anatune.codegen.compat import import_meta_schedule
 from anatune.core.hardware import CpuSpec
 from anatune.errors import SpaceError
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
@@ -116,5 +116,4 @@ def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> Any:
     max_workers : int, optional
         Processes; by default one a CPU.
     """
-    meta_schedule = import_meta_schedule()
-    return meta_schedule.builder.LocalBuilder(timeout_sec=timeout_s, max_workers=max_workers, f_build=build)
+    return meta_schedule().builder.LocalBuilder(timeout_sec=timeout_s, max_workers=max_workers, f_build=build)

@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from anatune import api
-from anatune.codegen.compat import lacks_feature
+from anatune.codegen.compat import TVM_ERRORS, import_tvm, lacks_feature, last_line
 from anatune.codegen.tir_kernel import TirTask
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.errors import AnatuneError, SpaceError, WorkloadError
+from anatune.errors import AnatuneError, SpaceError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.model.cpu_model import CpuModel
 from anatune.records.foreign import SENTINEL_S
 from anatune.search.base import Strategy, make_strategy
 from anatune.tuning.machine import choose_threads, with_threads
 
-__all__ = ["Proposals", "check_target", "cpu_spec", "task_model", "task_of"]
+__all__ = ["Proposals", "check_cpu", "check_target", "cpu_spec", "target_from", "task_model", "task_of"]
 
+_INSTEAD = "for GPUs there are cost_model and postproc of anatune.adapters.metaschedule, in MetaSchedule's own space"
 _MOST_FAILURES = 100
 """Kernels in a row that cannot be put into the function, after which the search ends."""
 
@@ -36,21 +37,47 @@ def task_of(module: Any, target: Any) -> TirTask:
     Raises
     ------
     WorkloadError
-        It is no function that anatune has kernels for, or not for a CPU; the message says why.
+        It is no function that anatune has kernels for; the message says why.
     """
-    if str(target.kind.name) != "llvm":
-        raise WorkloadError(f"the target is {target.kind.name}, expected llvm: kernels are for CPUs")
     return TirTask(module, threads=int(target.attrs.get("num-cores", 1)))
 
 
+def target_from(target: Any) -> Any:
+    """Return a ``tvm.target.Target``, also of what TVM makes one of: a string, a dictionary.
+
+    Raises
+    ------
+    SpaceError
+        TVM knows no such target.
+    """
+    made = import_tvm().target.Target
+    if isinstance(target, made):
+        return target
+    try:
+        return made(target)
+    except TVM_ERRORS as error:
+        raise SpaceError(f"target {target!r:.80}: {last_line(error)}, expected a tvm.target.Target") from None
+
+
 def check_target(target: Any, hardware: CpuSpec) -> None:
-    """Raise SpaceError unless LLVM may use the vectors of `hardware` for `target`: it would end the process."""
+    """Raise SpaceError unless `target` is a CPU and LLVM may use the vectors of `hardware` for it.
+
+    LLVM would end the process.
+    """
+    check_cpu(target)
     lacking = lacks_feature(target, hardware)
     if lacking:
         raise SpaceError(
             f"target {target.attrs.get('mcpu', 'llvm')!s}: LLVM has no {lacking} for it, expected the vectors of "
             f"{hardware.name}; name the processor, as in Target({{'kind': 'llvm', 'mcpu': {hardware.arch!r}}})"
         )
+
+
+def check_cpu(target: Any) -> None:
+    """Raise SpaceError unless `target` is a CPU that LLVM compiles for."""
+    kind = "none" if target is None else str(target.kind.name)
+    if kind != "llvm":
+        raise SpaceError(f"metaschedule: the target is {kind}, expected llvm (a CPU): {_INSTEAD}")
 
 
 def task_model(task: TirTask, hardware: CpuSpec) -> CpuModel:
@@ -69,10 +96,7 @@ def cpu_spec(hw: HardwareLike) -> CpuSpec:
     """
     spec = api.hardware(hw)
     if isinstance(spec, GpuSpec):
-        raise SpaceError(
-            f"metaschedule: {spec.name} is a GPU, expected a CPU: for GPUs there are cost_model and postproc of "
-            "anatune.adapters.metaschedule.cost, in MetaSchedule's own space"
-        )
+        raise SpaceError(f"metaschedule: {spec.name} is a GPU, expected a CPU: {_INSTEAD}")
     return spec
 
 

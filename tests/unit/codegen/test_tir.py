@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.codegen.compat import parse_program, target_of
-from anatune.codegen.tir_kernel import TirTask, annotated_schedule, register_kernels
+from anatune.codegen.tir_kernel import TirTask, annotated_schedule, kernel_names, register_kernels
 from anatune.errors import BuildError, WorkloadError
 from anatune.model.cpu_model import CpuModel
 
@@ -124,6 +124,11 @@ def test_kernels_in_the_place_of_a_nest_compute_the_same(name, threads):
         assert register_kernels(function, traced.trace)
         traced.trace.apply_to_schedule(again, remove_postproc=False)
         assert str(again.mod) == text
+    task.stand_in([kernel_names(traced.trace)])
+    again = tvm.s_tir.Schedule(function)
+    traced.trace.apply_to_schedule(again, remove_postproc=False)
+    assert str(again.mod) != text
+    np.testing.assert_allclose(run(again.mod, arrays_of(function)), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+"""Plans: the first choice of the model for every function of a module, written into a MetaSchedule database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from anatune.adapters.metaschedule.database import meta_schedule
+from anatune.adapters.metaschedule.tasks import check_target, cpu_spec, target_from, task_model, task_of
+from anatune.codegen.compat import import_tvm, operators_left
+from anatune.codegen.tir_kernel import kernel_names
+from anatune.errors import BuildError, RecordError, SpaceError, WorkloadError
+from anatune.files import reason
+from anatune.measure.named_hardware import HardwareLike
+
+__all__ = ["plan_model"]
+
+_log = logging.getLogger(__name__)
+_LEGALISE = "tvm.relax.transform.LegalizeOps()"
+
+
+def plan_model(
+    module: Any,
+    target: Any,
+    folder: str | Path,
+    hw: HardwareLike = "host",
+    on_skip: Callable[[str], None] | None = None,
+) -> Any:
+    """Write the first choice of the model for every function of a module into a database; nothing is measured.
+
+    The times of its records are predictions: give the plan a folder of its own, TVM takes the smallest time it finds.
+    Planning the same again adds nothing. The module has to be the one that the database will be applied to, after all
+    passes that change its functions: TVM looks them up by structure.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        Of PrimFuncs, or a legalised Relax module: its operators are PrimFuncs.
+    target : tvm.target.Target or str
+        A CPU; its "num-cores" are the threads.
+    folder : str or Path
+        Where the database goes; made if missing.
+    hw : str, Path or CpuSpec
+        The CPU: a spec, its name, "host", or a file.
+    on_skip : callable, optional
+        Called with a line for each function that anatune has no kernel for, and for operators that are no functions
+        yet. Without it there is a warning in the log where nothing at all was planned.
+
+    Returns
+    -------
+    tvm.s_tir.meta_schedule.database.JSONDatabase
+        ``len`` of it is the number of records.
+
+    Raises
+    ------
+    WorkloadError
+        The module has no PrimFunc: it was not legalised.
+    SpaceError
+        `target` or `hw` is no CPU, or the target lacks the vectors of `hw`.
+    RecordError
+        The folder cannot be made, or a database in it cannot be read.
+    UnknownNameError, SpecError
+        There is no such hardware.
+    MissingDependencyError
+        TVM's MetaSchedule cannot be imported.
+    """
+    package = meta_schedule()
+    hardware, target = cpu_spec(hw), target_from(target)
+    check_target(target, hardware)
+    functions = [(name.name_hint, one) for name, one in module.functions_items() if type(one).__name__ == "PrimFunc"]
+    operators = operators_left(module)
+    if not functions:
+        left = f"operators {', '.join(operators)}" if operators else "no operators, either"
+        raise WorkloadError(
+            f"plan_model: the module has no PrimFunc (it has {left}), expected a legalised one: plan what "
+            f"{_LEGALISE}(module) returns, after the passes that it will be compiled with"
+        )
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(f"{folder}: {reason(error)}; name another folder") from error
+    database = package.database.JSONDatabase(work_dir=str(folder), on_skip=on_skip)
+    known = {(kernel_names(record.trace), *_times(record)) for record in database.get_all_tuning_records()}
+    normalised = import_tvm().get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
+    skipped = [f"{name} is not legalised: it stays as it is; run {_LEGALISE} before" for name in operators]
+    planned = 0
+    for name, function in functions:
+        alone = normalised(function)
+        try:
+            task = task_of(alone, target)
+            model = task_model(task, hardware)
+            ranking = model.rank(1)
+            if not len(ranking.points):
+                raise WorkloadError(f"no schedule of {task.workload.describe()} is legal on {hardware.name}")
+            traced = task.schedule(model.space.schedule_of(ranking.points[0]), predicted=True)
+        except (WorkloadError, BuildError, SpaceError) as error:
+            skipped.append(f"{name}: {error}")
+            continue
+        planned += 1
+        record = package.database.TuningRecord(
+            traced.trace,
+            database.commit_workload(alone),
+            [float(model.times(ranking.points[:1])[0][0])],
+            target,
+            package.arg_info.ArgInfo.from_prim_func(function),
+        )
+        key = (kernel_names(traced.trace), *_times(record))
+        if key not in known:
+            database.commit_tuning_record(record)
+            known.add(key)
+    if on_skip is not None:
+        for line in skipped:
+            on_skip(line)
+    elif not planned:
+        _log.warning(
+            "%s: none of %d functions has a plan (%s; on_skip=print says more)", folder, len(functions), skipped[0]
+        )
+    return database
+
+
+def _times(record: Any) -> tuple[float, ...]:
+    return tuple(float(seconds) for seconds in record.run_secs or ())

@@ -1,0 +1,91 @@
+"""Damaged MetaSchedule databases: TVM opens none with a line that it cannot replay, such as one that was cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from anatune.adapters.metaschedule.database import database_files, meta_schedule
+from anatune.adapters.metaschedule.kernels import lines_of, register_files
+from anatune.codegen.compat import TVM_ERRORS
+from anatune.errors import RecordError
+from anatune.files import reason
+
+__all__ = ["repair_database"]
+
+_ASIDE = ".damaged"
+
+
+def repair_database(folder: str | Path) -> int:
+    """Move the lines of a database that cannot be replayed to files beside it, so that the others can be used again.
+
+    The lines are appended to ``database_workload.json.damaged`` and ``database_tuning_record.json.damaged``. Nothing
+    may be tuned in the folder at the same time.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The ``work_dir`` of ``tune_tir`` and ``tune_relax``.
+
+    Returns
+    -------
+    int
+        Lines that were moved; with 0 nothing is written.
+
+    Raises
+    ------
+    RecordError
+        It holds no database, or its files cannot be written.
+    MissingDependencyError
+        TVM's MetaSchedule cannot be imported.
+    """
+    package = meta_schedule().database
+    paths = database_files(folder)
+    problems = register_files(*paths)
+    workloads: dict[int, tuple[Any, int]] = {}
+    kept: tuple[list[bytes], list[bytes]] = ([], [])
+    moved: tuple[list[bytes], list[bytes]] = ([], [])
+    for index, line in enumerate(lines_of(paths[0])):
+        workload = _workload(package, line)
+        workloads[index] = workload, len(kept[0])
+        (moved if workload is None else kept)[0].append(line)
+    for number, line in enumerate(lines_of(paths[1]), 1):
+        record = None if number in problems else _record(package, line, workloads)
+        (moved if record is None else kept)[1].append(record or line)
+    for path, good, bad in zip(paths, kept, moved, strict=True):
+        if any(moved):
+            _write(path, good, bad)
+    return sum(map(len, moved))
+
+
+def _workload(package: Any, line: bytes) -> Any:
+    """Return the workload of a line, None where TVM cannot read it."""
+    try:
+        return package.Workload.from_json(json.loads(line))
+    except (*TVM_ERRORS, RecursionError):
+        return None
+
+
+def _record(package: Any, line: bytes, workloads: dict[int, tuple[Any, int]]) -> bytes | None:
+    """Return the line of a record with its workload's new number, None where TVM cannot replay it."""
+    try:
+        index, record = json.loads(line)
+        workload, number = workloads[index]
+        package.TuningRecord.from_json(record, workload)
+    except (*TVM_ERRORS, RecursionError):
+        return None
+    return b"[%d%s" % (number, line[line.index(b",") :])
+
+
+def _write(path: Path, good: list[bytes], bad: list[bytes]) -> None:
+    scratch = path.with_name(path.name + ".part")
+    try:
+        if bad:
+            with path.with_name(path.name + _ASIDE).open("ab") as aside:
+                aside.writelines(line + b"\n" for line in bad)
+        scratch.write_bytes(b"".join(line + b"\n" for line in good))
+        os.replace(scratch, path)
+    except OSError as error:
+        raise RecordError(f"{path}: {reason(error)}, expected a file to write; copy the database elsewhere") from None
