@@ -11,7 +11,7 @@ import anatune
 from anatune.adapters import metaschedule
 from anatune.codegen.compat import target_of
 from anatune.codegen.tir_kernel import annotated_schedule
-from anatune.errors import MissingDependencyError, RecordError, SpaceError, UnknownNameError
+from anatune.errors import MissingDependencyError, RecordError, SpaceError, UnknownNameError, WorkloadError
 
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402
@@ -87,7 +87,7 @@ def test_a_run_proposes_learns_records_goes_on_and_is_applied(meta_schedule, tmp
     assert len(lines) == 1
     assert "tuning record" in lines[0]
     path.write_text("[1, 2")
-    with pytest.raises(RecordError, match="TVM cannot read"):
+    with pytest.raises(RecordError, match="line 1 cannot be replayed"):
         metaschedule.open_database(tmp_path)
     with pytest.raises(RecordError, match="no such file"):
         metaschedule.open_database(tmp_path / "nowhere")
@@ -102,13 +102,15 @@ def test_a_plan_needs_no_measurement(meta_schedule, tmp_path):
         check(tvm.relax.transform.MetaScheduleApplyDatabase()(product()))
 
 
-def test_other_functions_are_left_to_metaschedule(meta_schedule, tmp_path):
+def test_other_functions_are_left_to_metaschedule(meta_schedule, tmp_path, caplog):
     lines = []
     assert not metaschedule.plan_model(
         row_sums(), TARGET, tmp_path / "plan", HOST, lines.append
     ).get_all_tuning_records()
     assert len(lines) == 1
     assert "result += left * right" in lines[0]
+    metaschedule.plan_model(row_sums(), TARGET, tmp_path / "plan", HOST)
+    assert "none of 1 functions has a plan" in caplog.text
     database = tune(meta_schedule, row_sums(), tmp_path, 2)
     (*_, record) = database.get_all_tuning_records()
     assert annotated_schedule(record.trace) is None
@@ -123,6 +125,57 @@ def test_a_space_alone_is_a_plan_for_replay(meta_schedule):
     assert designs[0].workload.reads == anatune.matmul(M, N, K).reads
 
 
+def relax_product():
+    """Return a Relax module that was not legalised: a matrix product and a ReLU."""
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    x, w = (relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in (("x", (M, K)), ("w", (K, N))))
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            y = builder.emit_output(builder.emit(relax.op.nn.relu(builder.emit(relax.op.matmul(x, w)))))
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+def test_a_plan_wants_a_legalised_module(meta_schedule, tmp_path):
+    with pytest.raises(WorkloadError, match=r"operators relax\.matmul, relax\.nn\.relu.*LegalizeOps") as caught:
+        metaschedule.plan_model(relax_product(), TARGET, tmp_path / "none", HOST)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "none").exists()
+    lines = []
+    partly = tvm.relax.transform.LegalizeOps(skip_ops=["relax.nn.relu"])(relax_product())
+    assert len(metaschedule.plan_model(partly, TARGET, tmp_path / "partly", HOST, lines.append)) == 1
+    (line,) = lines
+    assert "relax.nn.relu is not legalised" in line
+    assert len(metaschedule.plan_model(product()["main"], TARGET, tmp_path / "one", HOST)) == 1
+
+
+CUDA = {"kind": "cuda", "arch": "sm_86", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+
+
+@pytest.mark.parametrize("name", ["plan_model", "space", "strategy", "tune_tir"])
+@pytest.mark.parametrize("target", [CUDA | {"thread_warp_size": 32}, "vulkan"], ids=["cuda", "vulkan"])
+def test_a_target_that_is_no_cpu_is_one_line(meta_schedule, tmp_path, name, target):
+    kind = target if isinstance(target, str) else target["kind"]
+    logging.getLogger("tvm.s_tir.meta_schedule").handlers.clear()  # those that pytest closed
+    target = tvm.target.Target(target)
+    call = {
+        "plan_model": lambda: metaschedule.plan_model(product(), target, tmp_path / "plan", HOST),
+        "space": lambda: meta_schedule.TuneContext(product(), target=target, space_generator=metaschedule.space(HOST)),
+        "strategy": lambda: meta_schedule.TuneContext(
+            product(), target=target, search_strategy=metaschedule.strategy(HOST)
+        ),
+        "tune_tir": lambda: meta_schedule.tir_integration.tune_tir(
+            product(), target, str(tmp_path), 2, **metaschedule.tuning_options(HOST)
+        ),
+    }[name]
+    with pytest.raises(SpaceError, match=f"the target is {kind}, expected llvm") as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("*.json"))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -131,6 +184,12 @@ def test_a_space_alone_is_a_plan_for_replay(meta_schedule):
         (lambda: metaschedule.strategy(HOST, name="magic"), UnknownNameError, "magic"),
         (lambda: metaschedule.strategy(HOST, batch=0), SpaceError, "batch is 0"),
         (lambda: metaschedule.space(HOST, designs=0), SpaceError, "designs is 0"),
+        (lambda: metaschedule.tuning_options("rtx3090"), SpaceError, "is a GPU"),
+        (lambda: metaschedule.plan_model(product(), TARGET, "nowhere", "rtx3090"), SpaceError, "is a GPU"),
+        (lambda: metaschedule.plan_model(product(), "nonesuch", "nowhere", HOST), SpaceError, "target 'nonesuch'"),
+        (lambda: metaschedule.plan_model("x", TARGET, "nowhere", HOST), WorkloadError, "the module is a str"),
+        (lambda: metaschedule.builder(0), SpaceError, "timeout_s is 0"),
+        (lambda: metaschedule.builder(max_workers=0), SpaceError, "max_workers is 0"),
     ],
 )
 def test_bad_input_is_one_line(call, error, words):

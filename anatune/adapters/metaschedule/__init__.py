@@ -6,7 +6,7 @@
 
     options = metaschedule.tuning_options(hw="host")
     tvm.s_tir.meta_schedule.tune_tir(mod, target, work_dir, max_trials_global=32, **options)
-    with target, metaschedule.open_database(work_dir):
+    with target, metaschedule.open_database(work_dir):  # in this process or any other
         mod = tvm.relax.transform.MetaScheduleApplyDatabase()(mod)
 
 A function with one matrix product or convolution (in any layout, padded, with element-wise steps before and behind it)

@@ -76,6 +76,8 @@ def cost_model(hw: HardwareLike = "host", *, path: str | Path | None = None, fal
     ------
     UnknownNameError, SpecError
         There is no such hardware.
+    SpaceError
+        From the model, when it is used: the target is no device of the kind of `hw`.
     RecordError
         `path` is no saved cost model.
     MissingDependencyError
@@ -101,6 +103,7 @@ def postproc(hw: str | Path | GpuSpec) -> Any:
     ------
     SpaceError
         `hw` is a CPU: there its limits forbid nothing, and no tile of registers that does not fit was safe to reject.
+        From the filter, when it is used: the target is no GPU.
     UnknownNameError, SpecError, MissingDependencyError
         As `cost_model`.
     """

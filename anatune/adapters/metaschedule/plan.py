@@ -36,7 +36,7 @@ def plan_model(
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module : tvm.IRModule or tvm.tirx.PrimFunc
         Of PrimFuncs, or a legalised Relax module: its operators are PrimFuncs.
     target : tvm.target.Target or str
         A CPU; its "num-cores" are the threads.
@@ -69,6 +69,11 @@ def plan_model(
     package = meta_schedule()
     hardware, target = cpu_spec(hw), target_from(target)
     check_target(target, hardware)
+    normalised = import_tvm().get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
+    if type(module).__name__ == "PrimFunc":
+        module = normalised(module)
+    if not hasattr(module, "functions_items"):
+        raise WorkloadError(f"plan_model: the module is a {type(module).__name__}, expected a tvm.IRModule")
     functions = [(name.name_hint, one) for name, one in module.functions_items() if type(one).__name__ == "PrimFunc"]
     operators = operators_left(module)
     if not functions:
@@ -83,7 +88,6 @@ def plan_model(
         raise RecordError(f"{folder}: {reason(error)}; name another folder") from error
     database = package.database.JSONDatabase(work_dir=str(folder), on_skip=on_skip)
     known = {(kernel_names(record.trace), *_times(record)) for record in database.get_all_tuning_records()}
-    normalised = import_tvm().get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
     skipped = [f"{name} is not legalised: it stays as it is; run {_LEGALISE} before" for name in operators]
     planned = 0
     for name, function in functions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ def tuning_options(
 
     Raises
     ------
+    SpaceError
+        `hw` is a GPU, or `build_timeout_s` no number of seconds.
+    UnknownNameError, SpecError
+        There is no such hardware or strategy.
     MissingDependencyError
         TVM's MetaSchedule cannot be imported; the message has the pip command.
     """
@@ -115,5 +120,18 @@ def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> Any:
         Seconds that one candidate may take.
     max_workers : int, optional
         Processes; by default one a CPU.
+
+    Raises
+    ------
+    SpaceError
+        A number is none, or too small.
+    MissingDependencyError
+        TVM's MetaSchedule cannot be imported.
     """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
+        raise SpaceError(f"timeout_s is {timeout_s!r:.40}, expected seconds > 0")
+    if max_workers is not None and (
+        isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
+    ):
+        raise SpaceError(f"max_workers is {max_workers!r:.40}, expected an integer >= 1, or None")
     return meta_schedule().builder.LocalBuilder(timeout_sec=timeout_s, max_workers=max_workers, f_build=build)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.adapters.metaschedule.tasks import check_kind
 from anatune.adapters.metaschedule.traces import FunctionMeaning, nests_of, tiling_of
 from anatune.codegen.tir_kernel import annotated_schedule
 from anatune.core.hardware import CpuSpec, GpuSpec
@@ -60,6 +61,11 @@ class CandidateScores:
     target : tvm.target.Target
     hardware : CpuSpec or GpuSpec
 
+    Raises
+    ------
+    SpaceError
+        `target` and `hardware` are not both CPUs, or GPUs.
+
     Attributes
     ----------
     meaning : FunctionMeaning or None
@@ -72,12 +78,9 @@ class CandidateScores:
         self.hardware = hardware
         self.unknown: Counter[str] = Counter()
         self.meaning: FunctionMeaning | None = None
-        kind = str(target.kind.name)
         self._why = ""
         self._models: dict[Any, Any] = {}
-        if isinstance(hardware, GpuSpec) != (kind in ("cuda", "rocm", "nvptx")):
-            self._why = f"the target is {kind}, {hardware.name} is another kind of device"
-            return
+        check_kind(target, hardware)
         self._threads = int(target.attrs.get("num-cores", 1)) if isinstance(hardware, CpuSpec) else 1
         try:
             self.meaning = FunctionMeaning(module)

@@ -17,7 +17,7 @@ from anatune.records.foreign import SENTINEL_S
 from anatune.search.base import Strategy, make_strategy
 from anatune.tuning.machine import choose_threads, with_threads
 
-__all__ = ["Proposals", "check_cpu", "check_target", "cpu_spec", "target_from", "task_model", "task_of"]
+__all__ = ["Proposals", "check_cpu", "check_kind", "check_target", "cpu_spec", "target_from", "task_model", "task_of"]
 
 _INSTEAD = "for GPUs there are cost_model and postproc of anatune.adapters.metaschedule, in MetaSchedule's own space"
 _MOST_FAILURES = 100
@@ -73,11 +73,25 @@ def check_target(target: Any, hardware: CpuSpec) -> None:
         )
 
 
+def check_kind(target: Any, hardware: CpuSpec | GpuSpec) -> None:
+    """Raise SpaceError unless `target` is a GPU where `hardware` is one, and a CPU where it is one."""
+    keys = () if target is None else tuple(map(str, target.keys))
+    wanted = "gpu" if isinstance(hardware, GpuSpec) else "cpu"
+    if wanted not in keys:
+        raise SpaceError(
+            f"metaschedule: the target is {_kind(target)}, expected a {wanted.upper()} as {hardware.name} is one; "
+            "name the hardware that the target names"
+        )
+
+
+def _kind(target: Any) -> str:
+    return "missing" if target is None else str(target.kind.name)
+
+
 def check_cpu(target: Any) -> None:
     """Raise SpaceError unless `target` is a CPU that LLVM compiles for."""
-    kind = "none" if target is None else str(target.kind.name)
-    if kind != "llvm":
-        raise SpaceError(f"metaschedule: the target is {kind}, expected llvm (a CPU): {_INSTEAD}")
+    if _kind(target) != "llvm":
+        raise SpaceError(f"metaschedule: the target is {_kind(target)}, expected llvm (a CPU): {_INSTEAD}")
 
 
 def task_model(task: TirTask, hardware: CpuSpec) -> CpuModel:
