@@ -264,6 +264,8 @@ def train(
             [
                 {
                     "name": family.name,
+                    "workloads": [one._asdict() for one in family.workloads],
+                    "left_out": family.num_left_out,
                     "judgement": judgement,
                     "helps": judgement.helps,
                     "saved": str(saved or "") or None,
@@ -273,7 +275,7 @@ def train(
         )
         return
     for family, judgement, saved in results:
-        print_lines(family_lines(family.name, judgement, saved))
+        print_lines(family_lines(family, judgement, saved))
 
 
 # ---- parts of the commands ------------------------------------------------------------------------------------

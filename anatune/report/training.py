@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from anatune.report.text import Line
-from anatune.tuning.training import Judgement, Quality
+from anatune.tuning.training import MIN_TRIALS, Family, Judgement, Quality
 
 __all__ = ["family_lines"]
 
 
-def family_lines(name: str, judgement: Judgement, saved: Path | None) -> list[Line]:
-    """Return the report of one correction.
+def family_lines(family: Family, judgement: Judgement, saved: Path | None) -> list[Line]:
+    """Return the report of one correction: what it was trained on, and what it is worth.
 
     Parameters
     ----------
@@ -20,11 +20,14 @@ def family_lines(name: str, judgement: Judgement, saved: Path | None) -> list[Li
     """
     lines = [
         Line(
-            f"{name}: {judgement.num_workloads} workloads, {judgement.num_trials} schedules, "
+            f"{family.name}: {_count(judgement.num_workloads, 'workload')}, {judgement.num_trials} schedules, "
             f"{judgement.num_failed} of them failed",
             "bold",
         )
     ]
+    lines += [Line(f"  {one.workload}: {one.schedules} schedules, {one.failed} failed") for one in family.workloads]
+    if family.num_left_out:
+        lines.append(Line(f"  left out: {_count(family.num_left_out, 'workload')} with fewer than {MIN_TRIALS} times"))
     lines += _both("each workload left out in turn", judgement.plain, judgement.by_workload)
     lines += _both("the device left out", judgement.plain_by_device, judgement.by_device)
     if judgement.by_workload is None:
@@ -33,6 +36,10 @@ def family_lines(name: str, judgement: Judgement, saved: Path | None) -> list[Li
     where = f"saved in {saved}" if saved is not None else "not saved"
     lines.append(Line(f"  {verdict} than the analytical model on workloads it has not seen; {where}"))
     return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _both(title: str, plain: Quality | None, corrected: Quality | None) -> list[Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,17 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.operators.naming import named_workload
 from anatune.core.trial import Outcome, Trial
+from anatune.core.workload import Workload
 from anatune.errors import RecordError, SpaceError
 from anatune.model.corrections import Card, DataSource, save_correction, user_correction_folder
 from anatune.model.cross_fit import Measured, cross_fit, fit_residual
 from anatune.model.features import feature_table
 from anatune.model.residual import ResidualOptions
 from anatune.model.templates import make_model
+from anatune.records.export import workload_text
+from anatune.records.foreign.recording import LogLine, lines_of, shared_lines
 from anatune.records.schema import Record
 from anatune.tuning.machine import with_threads
 
-__all__ = ["Family", "Judgement", "Quality", "families_of", "judge", "train"]
+__all__ = ["Family", "Judgement", "MeasuredWorkload", "Quality", "families_of", "judge", "train"]
 
 FOREIGN = ("autotvm", "kernel_tuner")
 """Sources of imported trials whose kernels differ from those that anatune generates: corrections of their own."""
@@ -35,6 +39,15 @@ _LOST = (Outcome.LOST_DEVICE, Outcome.BUILD_TIMEOUT, Outcome.RUN_TIMEOUT)
 """Outcomes that say nothing about the schedule, or little."""
 
 Floats = NDArray[np.float64]
+_Recorded = tuple[Record, Trial]
+
+
+class MeasuredWorkload(NamedTuple):
+    """A workload, how many of its schedules were measured, and how many of them failed."""
+
+    workload: str
+    schedules: int
+    failed: int
 
 
 class Family(NamedTuple):
@@ -44,6 +57,18 @@ class Family(NamedTuple):
     template: str
     kernels: str
     measured: list[Measured]
+    num_left_out: int = 0
+    """Workloads with too few successful trials."""
+
+    @property
+    def workloads(self) -> list[MeasuredWorkload]:
+        """Return what it is trained on, a workload once, however many kinds of sessions measured it."""
+        counts: dict[str, list[int]] = {}
+        for one in self.measured:
+            count = counts.setdefault(str(one.workload), [0, 0])
+            count[0] += len(one.time_s)
+            count[1] += int(np.isnan(one.time_s).sum())
+        return [MeasuredWorkload(name, *count) for name, count in counts.items()]
 
     @property
     def name(self) -> str:
@@ -93,26 +118,46 @@ def families_of(records: Iterable[Record]) -> list[Family]:
 
     The times of a schedule that was measured several times are joined by their median; a schedule that failed every
     time is a failed trial. Workloads with fewer than 20 successful schedules are left out.
+
+    Raises
+    ------
+    RecordError
+        One log of another tuner was imported as two workloads: held out, one would be predicted by the other.
     """
-    found: dict[tuple[str, str, str], dict[tuple[str, int], list[tuple[Record, Trial]]]] = {}
+    found: dict[tuple[str, str, str], dict[tuple[Workload, int], list[_Recorded]]] = {}
     for record in records:
         trial = record.trial
         if trial.measurement.outcome in _LOST:
             continue
         kernels = trial.source if trial.source in FOREIGN else "anatune"
         family = found.setdefault((record.session.hardware.name, trial.schedule.template, kernels), {})
-        family.setdefault((record.session.workload.describe(), trial.threads), []).append((record, trial))
+        family.setdefault((record.session.workload, trial.threads), []).append((record, trial))
     families = []
     for (_, template, kernels), workloads in found.items():
+        _check_names(workloads)
         measured = [_measured(trials, template) for trials in workloads.values()]
         kept = [one for one in measured if one is not None and int(np.isfinite(one.time_s).sum()) >= MIN_TRIALS]
         if kept:
             hardware = next(iter(workloads.values()))[-1][0].session.hardware
-            families.append(Family(hardware, template, kernels, kept))
+            families.append(Family(hardware, template, kernels, kept, len(measured) - len(kept)))
     return families
 
 
-def _measured(trials: Sequence[tuple[Record, Trial]], template: str) -> Measured | None:
+def _check_names(workloads: Mapping[tuple[Workload, int], Sequence[_Recorded]]) -> None:
+    """Raise RecordError if most lines of an imported log are those of another workload, too."""
+    seen: dict[Workload, set[LogLine]] = {}
+    for (workload, _), trials in workloads.items():
+        own = lines_of(trial for record, trial in trials if "imported" in record.session.settings)
+        for other, lines in seen.items():
+            if shared := shared_lines(own, lines):
+                raise RecordError(
+                    f"{shared} imported measurements of {workload_text(workload)} are those of {workload_text(other)}: "
+                    "one log, two names; import it into a new file under the right one"
+                )
+        seen[workload] = own
+
+
+def _measured(trials: Sequence[_Recorded], template: str) -> Measured | None:
     """Return the points of one workload on one device with their median times, None if none fits the template."""
     session = trials[-1][0].session
     hardware = session.hardware
@@ -134,7 +179,8 @@ def _measured(trials: Sequence[tuple[Record, Trial]], template: str) -> Measured
         return None
     table = feature_table(model, np.array(list(points.values()), dtype=np.int64))
     time_s = np.array([statistics.median(times[key]) if times[key] else np.nan for key in points])
-    return Measured(session.workload.describe(), hardware.name, table, time_s)
+    # however it came to its name (an einsum, a nest of TVM's), what is computed is one workload
+    return Measured(workload_text(named_workload(session.workload)), hardware.name, table, time_s)
 
 
 def judge(family: Family, others: Sequence[Family] = (), options: ResidualOptions | None = None) -> Judgement:
@@ -162,8 +208,8 @@ def judge(family: Family, others: Sequence[Family] = (), options: ResidualOption
         by_device = _quality([one for one, _ in pairs], [found for _, found in pairs])
         plain_by_device = _quality(own, [one.table.time_s for one in own])
     return Judgement(
-        len(own), len(time_s), int(np.isnan(time_s).sum()), _quality(own, [one.table.time_s for one in own]),
-        by_workload, plain_by_device, by_device,
+        len(family.workloads), len(time_s), int(np.isnan(time_s).sum()),
+        _quality(own, [one.table.time_s for one in own]), by_workload, plain_by_device, by_device,
     )  # fmt: skip
 
 
@@ -212,15 +258,15 @@ def train(
     ModelVersionError
         The folder cannot be written.
     """
-    if len(family.measured) < MIN_WORKLOADS:
+    if len(family.workloads) < MIN_WORKLOADS:
         raise RecordError(
-            f"{source}: {len(family.measured)} workload of {family.hardware.name} has {MIN_TRIALS} successful trials, "
+            f"{source}: {len(family.workloads)} workload of {family.hardware.name} has {MIN_TRIALS} successful trials, "
             f"expected at least {MIN_WORKLOADS}; tune more workloads"
         )
     model = fit_residual(family.measured, options)
     data = DataSource(
         source, "the user's own", "anatune records", (family.hardware.name,),
-        tuple(str(one.workload) for one in family.measured), judgement.num_trials, judgement.num_failed,
+        tuple(one.workload for one in family.workloads), judgement.num_trials, judgement.num_failed,
     )  # fmt: skip
     card = Card(
         name=family.name, kernels=family.kernels, template=family.template, devices=(family.hardware.name,), vendors=(),

@@ -23,11 +23,11 @@ from anatune.records.foreign.parts import Foreign
 from anatune.records.schema import Record, Session
 from anatune.records.store import RecordStore, now_utc
 
-__all__ = ["Imported", "record_foreign"]
+__all__ = ["Imported", "LogLine", "lines_of", "record_foreign", "shared_lines"]
 
 _FEW = 3
 """Fewer equal times than these are chance: logs round them."""
-_Line = tuple[int, tuple[float, ...]]
+LogLine = tuple[int, tuple[float, ...]]
 """Number of a measurement in its log, and its times."""
 
 _Task = tuple[HardwareSpec, Workload]
@@ -107,19 +107,26 @@ def _check_other_names(
     store: RecordStore, before: dict[_Task, list[Trial]], task: _Task, trials: Sequence[Trial]
 ) -> None:
     """Raise RecordError if most lines of a task are those of another that was imported before."""
-    own = _lines(trials)
+    own = lines_of(trials)
     for other, recorded in before.items():
-        shared = own & _lines(recorded) if other != task else set()
-        if len({times for _, times in shared}) >= _FEW and 2 * len(shared) > len(own):
+        shared = shared_lines(own, lines_of(recorded)) if other != task else 0
+        if shared:
             names = [f"{workload_text(workload)} on {hardware.name}" for hardware, workload in (task, other)]
             raise RecordError(
-                f"{store.path}: {len(shared)} measurements of {names[0]} are there as {names[1]}: one log, two names; "
+                f"{store.path}: {shared} measurements of {names[0]} are there as {names[1]}: one log, two names; "
                 "nothing was recorded, import it into a new file under the right one"
             )
 
 
-def _lines(trials: Iterable[Trial]) -> set[_Line]:
+def lines_of(trials: Iterable[Trial]) -> set[LogLine]:
+    """Return the lines of a log that imported trials come from, those with times."""
     return {(trial.number, trial.measurement.times_s) for trial in trials if trial.measurement.times_s}
+
+
+def shared_lines(own: set[LogLine], other: set[LogLine]) -> int:
+    """Return how many lines two sets share if that makes them one log, else 0: most of `own`, of several times."""
+    shared = own & other
+    return len(shared) if len({times for _, times in shared}) >= _FEW and 2 * len(shared) > len(own) else 0
 
 
 def _rows(

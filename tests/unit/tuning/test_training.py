@@ -13,6 +13,7 @@ from anatune.errors import RecordError
 from anatune.model.corrections import load_correction
 from anatune.model.residual import ResidualOptions
 from anatune.records.store import RecordStore
+from anatune.report.training import family_lines
 from anatune.tuning.training import families_of, judge, train
 
 OPTIONS = ResidualOptions(num_trees=60, num_leaves=7, num_members=1)
@@ -69,6 +70,50 @@ def test_devices_and_foreign_kernels_are_apart_and_devices_are_left_out(tmp_path
     assert sorted(family.name for family in found) == ["a100_sxm_cuda", "rtx3090_cuda", "rtx3090_cuda_autotvm"]
     judgement = judge(found[0], found, OPTIONS)
     assert judgement.by_device.spearman > judgement.plain_by_device.spearman
+
+
+def test_a_workload_counts_once_and_layouts_apart(tmp_path):
+    """An einsum is the product that it is; the layouts of a convolution are not one workload."""
+    path = tmp_path / "r.sqlite"
+    product = anatune.einsum("ik,kj->ij", ((64, 64), (64, 128)))
+    convolutions = [anatune.conv2d(1, 16, 14, 14, 32, 3, 3, padding=1, layout=layout) for layout in ("NCHW", "NHWC")]
+    with RecordStore(path) as store:
+        for workload in (anatune.matmul(64, 128, 64), product, *convolutions):
+            model = api.model(workload, anatune.hardware("rtx3090"))
+            session = store.new_session(workload, model.hardware, 1, "random", 0)
+            for number, point in enumerate(np.unique(model.space.sample_points(30, 1), axis=0)):
+                measured = Measurement(Outcome.OK, times_s=(1e-4 * (number + 1),))
+                store.append(session, Trial(model.space.schedule_of(point), measured, number=number, source="random"))
+    (family,) = families(path)
+    assert [one.workload for one in family.workloads] == [
+        "matmul 64x128x64",
+        "conv2d 1x16x14x14 32x16x3x3 --padding 1",
+        "conv2d 1x16x14x14 32x16x3x3 --padding 1 --layout NHWC",
+    ]
+    assert len(family.measured) == 4
+    judgement = judge(family, [family], OPTIONS)
+    assert (judgement.num_workloads, judgement.num_trials) == (3, sum(one.schedules for one in family.workloads))
+    lines = [line.text for line in family_lines(family, judgement, None)]
+    assert lines[0].startswith("rtx3090_cuda: 3 workloads, ")
+    assert lines[1].startswith("  matmul 64x128x64: ")
+
+
+def test_one_log_as_two_workloads_is_refused(tmp_path):
+    """What an earlier version let in: a cache of one problem size, imported twice under two."""
+    path = tmp_path / "r.sqlite"
+    with RecordStore(path) as store:
+        for size in (128, 256):
+            model = api.model(anatune.matmul(size, size, size), anatune.hardware("rtx3090"))
+            session = store.new_session(
+                model.workload, model.hardware, 1, "kernel_tuner", 0, {"imported": "cache.json"}
+            )
+            for number, point in enumerate(np.unique(model.space.sample_points(30, 1), axis=0)):
+                measured = Measurement(Outcome.OK, times_s=(1e-4 * (number + 1),))
+                store.append(
+                    session, Trial(model.space.schedule_of(point), measured, number=number, source="kernel_tuner")
+                )
+    with pytest.raises(RecordError, match="of matmul 256x256x256 are those of matmul 128x128x128: one log, two names"):
+        families(path)
 
 
 def test_one_workload_is_too_few(tmp_path):
