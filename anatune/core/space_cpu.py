@@ -49,6 +49,7 @@ from numpy.typing import NDArray
 
 from anatune.core.factor import factorisations
 from anatune.core.hardware import CpuSpec
+from anatune.core.loop_tables import ORDER_LEVELS, SPATIAL_LEVELS, LoopTables, loop_tables
 from anatune.core.microkernels import (
     constant_tensors,
     packable_tensors,
@@ -67,10 +68,8 @@ from anatune.errors import SpaceError
 
 __all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "CpuSpace"]
 
-SPATIAL_LEVELS = ("outer", "l3", "l2", "l1", "register")
 REDUCTION_LEVELS = ("l3", "l2", "l1", "unroll")
 WINDOW_LEVELS = ("l2", "l1", "unroll")
-ORDER_LEVELS = ("outer", "l3", "l2", "l1")
 
 
 class CpuSpace(SampledSpace):
@@ -177,6 +176,11 @@ class CpuSpace(SampledSpace):
             *(f"pack.{tensor}" for tensor in self.packable),
             "parallel",
         )
+
+    @cached_property
+    def loop_tables(self) -> LoopTables:
+        """Where a point says what its loops are."""
+        return loop_tables(self.levels, self.columns, self.orders, self.reduction_order)
 
     @cached_property
     def radices(self) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ Physics: `numerics.cpu_microkernel` (registers, ports, latency), `numerics.cpu_t
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -16,9 +15,10 @@ from numpy.typing import NDArray
 from anatune.core.hardware import CpuSpec
 from anatune.core.microkernels import vector_stride
 from anatune.core.prediction import Prediction
-from anatune.core.space_cpu import ORDER_LEVELS, SPATIAL_LEVELS, CpuSpace
+from anatune.core.space_cpu import CpuSpace
 from anatune.core.workload import DTYPE_BYTES, Access, Term, Workload
 from anatune.model.evaluation import Evaluation, Progress, Ranking, Rule
+from anatune.model.watch import Watch
 from anatune.numerics.cpu_columns import CpuCol, new_chunk
 from anatune.numerics.cpu_nest import CpuCore, CpuMachine, CpuNest
 from anatune.numerics.cpu_point import CHECK, PREDICT, run_points
@@ -49,9 +49,6 @@ MULTIPLY_ADD_LIMIT = 1024.0
 """Rule microkernel_code: multiply-adds of the straight-line body; 8 KiB of code stays in L1I and decodes once."""
 TIE_SHARE = 1e-3
 """Predicted times within the same step of 0.1 % (of their logarithm) are ties."""
-
-MOST_TIED = 4096
-"""Points a distinct ranking looks at to find schedules of different times."""
 
 _PAGE_BYTES = 4096
 
@@ -259,20 +256,11 @@ class CpuModel:
     ) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time (see `model.cpu_ranking` for ties).
 
-        A distinct ranking looks at up to MOST_TIED points in all, so it may return fewer than `top_k` of them.
+        A distinct ranking looks at so many points only, so it may return fewer than `top_k`.
         """
         from anatune.model.cpu_ranking import rank  # the ranking needs the model
 
-        if not distinct:
-            return rank(self, top_k, time_limit_s)
-        wanted = top_k
-        while True:
-            wanted = min(4 * wanted, MOST_TIED)
-            ranking = rank(self, wanted, time_limit_s)
-            times = self.evaluate(ranking.points).time_s
-            first = np.sort(np.unique(times, return_index=True)[1])[:top_k]
-            if len(first) == top_k or len(times) < wanted or wanted == MOST_TIED:
-                return dataclasses.replace(ranking, points=ranking.points[first])
+        return rank(self, top_k, Watch(time_limit_s, progress), distinct=distinct)
 
 
 def pack_machine(hardware: CpuSpec) -> CpuMachine:
@@ -410,24 +398,8 @@ def pack_nest(space: CpuSpace) -> CpuNest:
             if not terms:
                 boxes.append((x, 0, 0, end, size, 0, *(0 for _ in caches)))
             distance *= size
-    columns = np.full((len(axes), 6), -1, dtype=np.int64)
     reductions = {axis.name for axis in workload.reduction_axes}
-    for axis in axes:
-        for level in space.levels[axis]:
-            place = 4 if level == "unroll" else SPATIAL_LEVELS.index(level)
-            columns[number[axis], place] = column[f"{axis}.{level}"]
-        columns[number[axis], 5] = column.get(f"pair.{axis}", -1)
-    most_orders = max(len(space.orders[level]) for level in ORDER_LEVELS)
-    # -2 marks orders that the level does not have
-    orders = np.full((4, most_orders, len(axes) + 1), -1, dtype=np.int64)
-    for index, level in enumerate(ORDER_LEVELS):
-        orders[index, len(space.orders[level]) :] = -2
-    for index, level in enumerate(ORDER_LEVELS):
-        for choice, order in enumerate(space.orders[level]):
-            inner = list(reversed(order))
-            if level == "l1":
-                inner = [*reversed(space.reduction_order), *inner]
-            orders[index, choice, : len(inner)] = [number[axis] for axis in inner]
+    tables = space.loop_tables
     loads = []
     for access in accesses:
         stride = vector_stride(access, space.simd_axis)
@@ -443,9 +415,9 @@ def pack_nest(space: CpuSpace) -> CpuNest:
     return CpuNest(
         extents=np.array([space.extents[a] for a in axes], dtype=np.int64),
         is_reduction=np.array([a in reductions for a in axes], dtype=np.int64),
-        columns=columns,
-        order_columns=np.array([column[f"order.{level}"] for level in ORDER_LEVELS], dtype=np.int64),
-        orders=orders,
+        columns=tables.columns,
+        order_columns=tables.order_columns,
+        orders=tables.orders,
         pack_columns=np.array([column.get(f"pack.{x.tensor}", -1) for x in accesses], dtype=np.int64),
         boxes=np.array(boxes, dtype=np.int64).reshape(-1, 6 + len(caches)),
         uses=np.array([[x.uses(a) for a in axes] for x in accesses], dtype=np.int64),

@@ -1,4 +1,4 @@
-"""Order of points of the CPU space in a ranking, and which of them describe the same loop nest."""
+"""Order of points of the CPU space in a ranking, and the first ones of it that are different loop nests."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from numpy.typing import NDArray
 from anatune.core.space_cpu import CpuSpace
 from anatune.model.cpu_model import TIE_SHARE, CpuModel
 from anatune.numerics.cpu_columns import CpuCol
+from anatune.numerics.cpu_loops import list_loops
 
-__all__ = ["STEP", "first_nests", "loop_nest", "tie_keys"]
+__all__ = ["STEP", "FirstPoints", "loop_nest", "loop_nests"]
 
 STEP = math.log1p(TIE_SHARE)
 """Logarithm of the ratio of neighbouring tie steps."""
+MOST_TIED, TIED_SHARE = 4096, 64
+"""Loop nests that a distinct ranking looks at to find points of different times: so many, or so many for each one."""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-def tie_keys(model: CpuModel, points: Integers) -> Floats:
-    """Return the sort keys of `points`, (num_points, num_columns) int64: rows compare lexicographically."""
+def tie_keys(model: CpuModel, points: Integers, raw: Floats) -> Floats:
+    """Return the sort keys of `points`, (num_points, num_columns) int64: rows compare lexicographically.
+
+    `raw` is what ``model.raw`` says of them.
+    """
     space, nest = model.space, model.nest
-    raw = model.raw(points)
     steps = np.floor(np.log(raw[:, CpuCol.TIME_S]) / STEP)
     size = len(points)
     ones = np.ones(size, dtype=np.int64)
@@ -56,40 +61,87 @@ def tie_keys(model: CpuModel, points: Integers) -> Floats:
     return np.column_stack(parts).astype(np.float64)
 
 
-def first_nests(space: CpuSpace, points: Integers, keys: Floats, count: int) -> tuple[Integers, Floats]:
-    """Sort by key and keep the first `count` different loop nests."""
-    order = np.lexsort(keys.T[::-1])
-    seen: set[tuple[object, ...]] = set()
-    chosen = []
-    for at in order.tolist():
-        nest = loop_nest(space, points[at])
-        if nest not in seen:
-            seen.add(nest)
-            chosen.append(at)
-            if len(chosen) == count:
+def loop_nests(space: CpuSpace, points: Integers) -> list[bytes]:
+    """Return what each point's program looks like, whatever its levels are called: equal where the loop nests are."""
+    tables = space.loop_tables
+    num_axes = len(tables.columns)
+    rows = np.zeros((len(points), 5 * num_axes + 1 + len(tables.flags)), dtype=np.int64)
+    list_loops(np.ascontiguousarray(points, dtype=np.int64), *tables, rows)
+    return [row.tobytes() for row in rows]
+
+
+def loop_nest(space: CpuSpace, point: Integers) -> bytes:
+    """Return the same for one point."""
+    return loop_nests(space, point[None, :])[0]
+
+
+class FirstPoints:
+    """The first points of a ranking, taken in batches: a batch has nothing that comes before the last one's.
+
+    Of points that describe the same loop nest the first one counts; of a distinct ranking, those of another time, too.
+
+    Parameters
+    ----------
+    count : int
+        Points wanted.
+    distinct : bool
+        One of each predicted time.
+    """
+
+    def __init__(self, model: CpuModel, count: int, *, distinct: bool = False) -> None:
+        self._model, self.count, self._distinct = model, count, distinct
+        self._most = max(MOST_TIED, TIED_SHARE * count) if distinct else math.inf
+        self._nests: set[bytes] = set()
+        self._times: set[float] = set()
+        self._taken: list[Integers] = []
+        self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is wanted: enough points, or too many of the same few times."""
+        return self.size >= self.count or len(self._nests) >= self._most
+
+    @property
+    def share(self) -> float:
+        """Share of the points wanted that are there."""
+        return self.size / self.count
+
+    @property
+    def points(self) -> Integers:
+        """The points so far, in order: (size, num_columns) int64."""
+        columns = len(self._model.space.columns)
+        return np.concatenate([np.empty((0, columns), dtype=np.int64), *self._taken])
+
+    def take(self, points: Integers, step: float | None = None, ends: Integers | None = None) -> None:
+        """Take the points of a batch that are wanted.
+
+        Parameters
+        ----------
+        points : (num_points, num_columns) int64
+            Legal ones, in any order.
+        step : float, optional
+            Take only those of this tie step.
+        ends : (num_ends, num_columns) int64, optional
+            Take only those that do not come behind one of these within their step.
+        """
+        raw = self._model.raw(points)
+        keys = tie_keys(self._model, points, raw)
+        inside = np.ones(len(points), dtype=bool) if step is None else keys[:, 0] == step
+        if ends is not None:
+            end = min(tuple(key[1:]) for key in tie_keys(self._model, ends, self._model.raw(ends)).tolist())
+            inside &= [tuple(key[1:]) <= end for key in keys.tolist()]
+        order = np.flatnonzero(inside)
+        order = order[np.lexsort(keys[order].T[::-1])]
+        points, times = points[order], raw[order, CpuCol.TIME_S].tolist()
+        chosen = []
+        for at, nest in enumerate(loop_nests(self._model.space, points)):
+            if nest in self._nests:
+                continue
+            self._nests.add(nest)
+            if not self._distinct or times[at] not in self._times:
+                self._times.add(times[at])
+                chosen.append(at)
+                self.size += 1
+            if self.is_full:
                 break
-    return points[chosen], keys[chosen]
-
-
-def loop_nest(space: CpuSpace, point: Integers) -> tuple[object, ...]:
-    """Return what a point's program looks like, whatever its levels are called."""
-    values = dict(zip(space.columns, point.tolist(), strict=True))
-    loops: list[list[object]] = []
-    for level in ("outer", "l3", "l2", "l1"):
-        names = space.orders[level][values[f"order.{level}"]]
-        if level == "l1":
-            names = (*names, *space.reduction_order)
-        for axis in names:
-            trips = values.get(f"{axis}.{level}", 1)
-            if level == "l1" and values.get(f"pair.{axis}", 0):
-                loops.append([axis, -values[f"pair.{axis}"]])
-            elif trips > 1:
-                if loops and loops[-1][0] == axis and isinstance(loops[-1][1], int) and loops[-1][1] > 0:
-                    loops[-1][1] *= trips
-                else:
-                    loops.append([axis, trips])
-        if level == "outer" and values["parallel"]:
-            loops.append(["parallel", 1])
-    kernel = tuple(values[f"{axis}.{space.levels[axis][-1]}"] for axis in space.axes)
-    packed = tuple(values[f"pack.{tensor}"] for tensor in space.packable)
-    return (tuple((axis, trips) for axis, trips in loops), kernel, packed, values["parallel"])
+        self._taken.append(points[chosen])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from anatune.core.factor import divisors
 from anatune.core.microkernels import pair_calls
 from anatune.model.cpu_model import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, CpuModel
 from anatune.model.cpu_order import STEP
+from anatune.model.watch import Watch
 from anatune.numerics.cpu_lattice import capacities, cover
 from anatune.numerics.cpu_search import best_kernels
 
@@ -108,8 +108,8 @@ def _floor_cycles(model: CpuModel, tiles: Integers) -> Floats:
 class Search:
     """Finds the best `kept` nodes (L1 tile, microkernel, l1 order, packing, distribution) of the space."""
 
-    def __init__(self, model: CpuModel, kept: int, deadline: float) -> None:
-        self.model = model
+    def __init__(self, model: CpuModel, kept: int, watch: Watch) -> None:
+        self.model, self._watch = model, watch
         self.lattice = Lattice(model)
         self.floor: Floats = _floor_cycles(model, self.lattice.tiles)
         self._floors: dict[bytes, Floats] = {}
@@ -119,13 +119,15 @@ class Search:
         self.num_evaluated = self.num_bounded = 0
         self.gap: float | None = None
         lowest_open = math.inf
-        for bound, packed, parallel, threads in sorted(self._groups(), key=lambda group: group[0]):
+        groups = sorted(self._groups(), key=lambda group: group[0])
+        for number, (bound, packed, parallel, threads) in enumerate(groups):
             if bound > self._limit():
                 break
-            if time.monotonic() > deadline and self.count:
+            if watch.is_over and self.count:
                 lowest_open = min(lowest_open, bound)
                 continue
-            lowest_open = min(lowest_open, self._run_group(packed, parallel, threads, deadline))
+            lowest_open = min(lowest_open, self._run_group(packed, parallel, threads))
+            watch.report((number + 1) / len(groups))
         if lowest_open < self._limit():
             best = math.exp(float(self.heap[: self.count, 0].min()) * STEP)
             self.gap = max(0.0, best / lowest_open - 1.0)
@@ -180,8 +182,8 @@ class Search:
                 core = floor / threads
                 yield float(self._time(core, moved * fill_s.sum() / threads, fixed)), packed, parallel, threads
 
-    def _run_group(self, packed: NDArray[np.bool_], parallel: int, threads: float, deadline: float) -> float:
-        """Search all classes of a group; return the lowest bound of what the deadline left out."""
+    def _run_group(self, packed: NDArray[np.bool_], parallel: int, threads: float) -> float:
+        """Search all classes of a group; return the lowest bound of what the time limit left out."""
         model, lattice = self.model, self.lattice
         nest, machine = model.nest, model.machine
         size, fill_s, fixed = self._conditions(packed, parallel, threads)
@@ -212,7 +214,7 @@ class Search:
             lowest = float(bounds(worth).min())
             if lowest > self._limit():
                 break  # shares ascend
-            if time.monotonic() > deadline and self.count:
+            if self._watch.is_over and self.count:
                 lowest_open = min(lowest_open, lowest)
                 break
             chosen = possible & (shares == share)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from anatune.core.hardware import CacheLevel, CpuCompute, CpuDram, CpuSpec
 from anatune.core.operators import batch_matmul, conv2d, depthwise_conv2d, matmul, max_pool2d, reduction
 from anatune.core.workload import Workload
-from anatune.model import cpu_ranking
+from anatune.model import cpu_points, cpu_ranking
 from anatune.model.cpu_model import CpuModel
+from tests.naive_cpu import ranked
 
 
 @st.composite
@@ -76,17 +77,34 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
-@given(workload=workloads(), hardware=machines(), top_k=st.sampled_from([1, 3, 10]))
-def test_certified_equals_exhaustive(workload: Workload, hardware: CpuSpec, top_k: int) -> None:
+@given(
+    workload=workloads(), hardware=machines(), top_k=st.sampled_from([1, 3, 10]), distinct=st.booleans(),
+    batch=st.sampled_from([1, 64]),
+)  # fmt: skip
+def test_certified_equals_exhaustive(
+    workload: Workload, hardware: CpuSpec, top_k: int, distinct: bool, batch: int
+) -> None:
     model = CpuModel(workload, hardware)
     if model.space.size > 150_000:
         return
-    expected = cpu_ranking.rank_exhaustively(model, top_k)
+    expected = cpu_ranking.rank_exhaustively(model, top_k, distinct=distinct)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_ranking, "EXHAUSTIVE_LIMIT", 0)
-        found = cpu_ranking.rank(model, top_k)
+        patch.setattr(cpu_points, "_BATCH", batch)  # small batches cut the points of a node
+        patch.setattr(cpu_points, "_BATCH_SHARE", 0 if batch == 1 else 4)
+        found = cpu_ranking.rank(model, top_k, distinct=distinct)
     assert found.guarantee.kind == "certified"
     assert found.num_legal == expected.num_legal
     assert found.rejected == expected.rejected
     assert msgspec.json.encode(expected.rejected)
     np.testing.assert_array_equal(found.points, expected.points)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(workload=workloads(), hardware=machines(), top_k=st.sampled_from([1, 10, 100]), distinct=st.booleans())
+def test_exhaustive_equals_plain(workload: Workload, hardware: CpuSpec, top_k: int, distinct: bool) -> None:
+    model = CpuModel(workload, hardware)
+    if model.space.size > 4_000:
+        return
+    found = cpu_ranking.rank_exhaustively(model, top_k, distinct=distinct).points
+    assert [tuple(point) for point in found.tolist()] == ranked(model, distinct=distinct)[:top_k]

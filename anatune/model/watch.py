@@ -1,0 +1,56 @@
+"""The clock of a long search: when it has to end, and how far it is."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from anatune.model.evaluation import Progress
+
+__all__ = ["Watch"]
+
+
+class Watch:
+    """Knows when the time is up, and passes on what share of the work is done.
+
+    Parameters
+    ----------
+    time_limit_s : float, optional
+        From now on; left out: no limit.
+    progress : callable, optional
+        Called with the share that is done, in [0, 1]; never with a smaller one than before.
+    """
+
+    def __init__(self, time_limit_s: float | None = None, progress: Progress | None = None) -> None:
+        self._deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
+        self._progress = progress
+        self._share = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self._deadline
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds left, at least a millisecond; None where there is no limit."""
+        return None if math.isinf(self._deadline) else max(1e-3, self._deadline - time.monotonic())
+
+    def report(self, share: float) -> None:
+        """Say how much is done."""
+        self._share = max(self._share, min(share, 1.0))
+        if self._progress is not None:
+            self._progress(self._share)
+
+    def part(self, start: float, stop: float, time_limit_s: float | None = None) -> Watch:
+        """Return the watch of a part of the work: it reports what lies between two shares, and ends no later.
+
+        Parameters
+        ----------
+        start, stop : float
+            Shares of the whole where the part begins and ends.
+        time_limit_s : float, optional
+            Of the part; left out: what is left.
+        """
+        limit_s = min((s for s in (time_limit_s, self.left_s) if s is not None), default=None)
+        return Watch(limit_s, lambda share: self.report(start + (stop - start) * share))
