@@ -6,7 +6,10 @@ the sources, so an edit is noticed all the same). So is XDG_CACHE_HOME, where cu
 
 import os
 import shutil
+import signal
 import tempfile
+
+import pytest
 
 _OWN = "ANATUNE_TEST_CACHE_"
 
@@ -20,3 +23,14 @@ def pytest_unconfigure(config):
         if not hasattr(config, "workerinput") and _OWN + variable in os.environ:
             shutil.rmtree(os.environ.pop(_OWN + variable), ignore_errors=True)
             del os.environ[variable]
+
+
+@pytest.fixture
+def interruptible():
+    """SIGINT as in a program started in the foreground; in the background of a script it is ignored from the start.
+
+    Processes that the test starts inherit what is ignored, but not a handler.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -14,7 +14,7 @@ from anatune.numerics.cpu_complete import complete
 
 __all__ = ["PointWriter"]
 
-_BATCH, _BATCH_SHARE = 64, 4
+_BATCH, _BATCH_SHARE = 256, 4
 """Points of a tie step that are put in order at once: so many, and so many for each one wanted."""
 _LEAST = 64
 """Points that are written although the time is up, if so many are wanted."""

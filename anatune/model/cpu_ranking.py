@@ -96,7 +96,7 @@ def rank_exhaustively(model: CpuModel, top_k: int, watch: Watch | None = None, *
         counts += np.bincount(rule, minlength=len(counts))
         numbers.append(number[rule == 0])
         steps.append(np.floor(np.log(times[rule == 0]) / STEP))
-        watch.report(number[-1] / space.size)
+        watch.report((int(number[-1]) + 1) / space.size)
     legal, step = np.concatenate(numbers), np.concatenate(steps)
     order = np.argsort(step, kind="stable")
     legal, step = legal[order], step[order]

@@ -5,12 +5,38 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.numerics._jit import jit
+from anatune.numerics._jit import jit, jit_helper
 from anatune.numerics.cpu_lattice import inner_seconds, segment_seconds
 from anatune.numerics.cpu_microkernel import NUM_PARTS, core_cycles
 from anatune.numerics.cpu_nest import CpuMachine, CpuNest, combine, footprint
 
 __all__ = ["complete"]
+
+
+@jit_helper
+def repeats(
+    orders: NDArray[np.int64],
+    choice: int,
+    small: NDArray[np.int64],
+    large: NDArray[np.int64],
+) -> bool:
+    """Whether an earlier order has the same loops between two tiles: those of one iteration are none."""
+    most = orders.shape[1]
+    for other in range(choice):
+        i, j = 0, 0
+        while True:
+            while i < most and orders[choice, i] >= 0 and small[orders[choice, i]] == large[orders[choice, i]]:
+                i += 1
+            while j < most and orders[other, j] >= 0 and small[orders[other, j]] == large[orders[other, j]]:
+                j += 1
+            axis = orders[choice, i] if i < most else -1
+            if axis != (orders[other, j] if j < most else -1):
+                break
+            if axis < 0:
+                return True
+            i += 1
+            j += 1
+    return False
 
 
 @jit
@@ -32,6 +58,8 @@ def complete(
     found: NDArray[np.int64],
 ) -> tuple[int, float]:
     """Enumerate the completions of `node` whose time falls into tie step `wanted_step`, in the order of ties.
+
+    Orders that have the loops of an earlier one are left out: they are the same program.
 
     Parameters
     ----------
@@ -94,7 +122,7 @@ def complete(
         lowest = np.inf
         for o in range(l2_orders.shape[0]):
             l2_s[o] = np.inf
-            if l2_orders[o, 0] == -2:
+            if l2_orders[o, 0] == -2 or repeats(l2_orders, o, inner, l2_tile):
                 continue
             l2_s[o] = segment_seconds(
                 boxes, tensors, extents, l2_orders[o], inner, l2_tile, packed, line, size, fill_s, inner_capacity,
@@ -121,12 +149,12 @@ def complete(
             for o in range(l3_orders.shape[0]):
                 l3_s[o] = np.inf
                 outer_s[o] = np.inf
-                if l3_orders[o, 0] != -2:
+                if l3_orders[o, 0] != -2 and not repeats(l3_orders, o, l2_tile, chunk):
                     l3_s[o] = segment_seconds(
                         boxes, tensors, extents, l3_orders[o], l2_tile, chunk, packed, line, size, fill_s,
                         capacity[middle[m]], tile, after,
                     )  # fmt: skip
-                if outer_orders[o, 0] != -2:
+                if outer_orders[o, 0] != -2 and not repeats(outer_orders, o, chunk, extents):
                     outer_s[o] = segment_seconds(
                         boxes, tensors, extents, outer_orders[o], chunk, extents, packed, line, size, fill_s,
                         capacity[chunks[n]], tile, after,

@@ -14,7 +14,8 @@ __all__ = ["Interrupts"]
 class Interrupts:
     """A context manager that turns SIGINT into KeyboardInterrupt, but not while something is `held`.
 
-    Does nothing outside the main thread, or where the program handles SIGINT itself.
+    Does nothing outside the main thread, where the program handles SIGINT itself, or where it is ignored: who starts a
+    program with ``nohup`` or in the background of a script does not want it ended from a keyboard.
     """
 
     def __init__(self) -> None:

@@ -64,6 +64,7 @@ def test_broken_pipe_is_quiet(script, environment):
         assert process.wait(60) == 141
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_is_one_line(script, environment, tmp_path):
     # The first run compiles for seconds: time enough to be interrupted in the middle.
     with subprocess.Popen(

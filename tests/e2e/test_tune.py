@@ -90,6 +90,7 @@ def test_killed_and_resumed(anatune, script, environment, records, tmp_path, tun
     assert len(json.loads(anatune("records", "list", records, "--sessions", "--json").stdout)) == 1
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted_and_resumed(anatune, script, environment, records, tmp_path, tune):
     process = start(script, environment, records, tmp_path, "--trials", "400", "--strategy", "random")
     process.send_signal(signal.SIGINT)

@@ -13,6 +13,7 @@ def press():
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_put_off_until_the_block_is_done():
     done = []
 
@@ -27,6 +28,7 @@ def test_put_off_until_the_block_is_done():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_at_once_elsewhere():
     done = []
 
@@ -51,6 +53,19 @@ def test_a_handler_of_the_program_stays():
         signal.signal(signal.SIGINT, previous)
 
 
+def test_ignored_from_the_start_stays_ignored():
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of `nohup anatune tune ... &`
+    try:
+        with Interrupts() as interrupts, interrupts.held():
+            press()
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        press()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_other_threads_leave_signals_alone():
     def work():
         with Interrupts() as interrupts, interrupts.held():

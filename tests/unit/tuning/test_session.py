@@ -179,6 +179,7 @@ def test_interrupted_between_trials_and_resumed(path):
     assert len(set(keys(result.trials))) == 8
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_while_a_trial_is_recorded_loses_nothing(path, monkeypatch):
     original = RecordStore.append
     count = 0
