@@ -12,6 +12,7 @@ __all__ = [
     "DeviceError",
     "MissingDependencyError",
     "ModelVersionError",
+    "NotJudgedWarning",
     "RecordError",
     "RunError",
     "SpaceError",
@@ -51,6 +52,10 @@ class MissingDependencyError(AnatuneError, ImportError):
 
 class ModelVersionError(AnatuneError, ValueError):
     """A saved model is damaged, incomplete, or of another version of the features."""
+
+
+class NotJudgedWarning(UserWarning):
+    """Another program's tuner asked about something that no model covers: it was left as it is."""
 
 
 class BuildError(AnatuneError, RuntimeError):

@@ -1,30 +1,27 @@
 """Triton: ``@triton.autotune`` measures only the configurations that deserve it, for matmul-like kernels.
 
 ``prune_configs_by=matmul_pruner(hw="auto", keep=8)`` leaves the eight of smallest predicted time, the caller's first
-configuration always among them; `configs_for` proposes configurations that nobody has listed. Neither needs a GPU
+configuration among them; `configs_for` proposes configurations that nobody has listed. Neither needs a GPU
 before the kernel's first call, nor imports Triton before it has to.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from anatune.adapters.formats import PruneRequest
 from anatune.adapters.packages import import_optional
 from anatune.adapters.triton_arguments import ArgumentNames, Names, dtype_name
 from anatune.adapters.triton_device import AUTO, find_gpu
-from anatune.adapters.triton_tiles import bound_by, propose
+from anatune.adapters.triton_pruner import MatmulPruner
+from anatune.adapters.triton_tiles import propose
 from anatune.core.hardware import GpuSpec
 from anatune.core.implicit_gemm import implicit_gemm
 from anatune.errors import SpaceError
-from anatune.model.block_tile_time import score_tiles, tile_order
-from anatune.model.block_tiles import MatmulProblem, Tiles, rules
-from anatune.model.pruning import Verdict, kept_count
+from anatune.model.block_tiles import MatmulProblem
+from anatune.model.pruning import kept_count
 
 __all__ = ["MatmulPruner", "config_lines", "configs_for", "matmul_pruner"]
 
@@ -35,8 +32,6 @@ _NAMES = {
     "group_m": "GROUP_SIZE_M",
 }
 """Names of Triton's own matmul tutorial."""
-_USUAL = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4, 5, 6))
-"""Block sizes, warps and stages that most configurations have."""
 
 
 def matmul_pruner(
@@ -54,7 +49,7 @@ def matmul_pruner(
         names, else the present device.
     keep : int or float
         Configurations to measure (a count), or a share of the legal ones. The caller's first configuration is one of
-        them whatever is predicted for it.
+        them whatever is predicted for it; only 1 keeps the best predicted and nothing else.
     names : mapping, optional
         What the kernel calls things: "block_m", "block_n", "block_k", "split_k", "group_m" (meta-parameters), "m", "n",
         "k" (arguments, or functions of all arguments), "a", "b", "c" (the tensors). Usual spellings are recognised
@@ -66,186 +61,17 @@ def matmul_pruner(
     Raises
     ------
     SpaceError
-        `keep`, `names` or `dtype` is wrong. The device is looked up later: see `find_gpu`.
+        `keep`, `names` or `dtype` is wrong.
+    UnknownNameError, SpecError
+        The device that is named is unknown; "auto" is looked up at the first call, where nothing is raised.
+
+    Warns
+    -----
+    NotJudgedWarning
+        At a call, once for each reason: something is beyond the model (a batch, other types, more blocks than tiles, a
+        product of nothing, an unknown device); what it is about stays in the list.
     """
     return MatmulPruner(hw, keep, names, dtype)
-
-
-class MatmulPruner(Mapping[str, Any]):
-    """A mapping with ``early_config_prune``, ``perf_model`` and ``top_k``; each of them can be used on its own.
-
-    Guarantees: deterministic; the configurations kept are the first of the predicted order, and the caller's first.
-    One object may serve many shapes; `explain` is about the last one unless told otherwise.
-
-    Attributes
-    ----------
-    keep : int or float
-        As asked.
-    top_k : int or float
-        What Triton then keeps of what is left: the same count; of a share, all (Triton would take its share of them).
-    """
-
-    def __init__(
-        self,
-        hw: str | Path | GpuSpec = AUTO,
-        keep: float = 8,
-        names: Names | None = None,
-        dtype: str | None = None,
-    ) -> None:
-        kept_count(keep, 1)
-        self.keep = keep
-        self.top_k = 1.0 if isinstance(keep, float) else keep
-        self._hw = hw
-        self._arguments = ArgumentNames(names, dtype)
-        self._spec: GpuSpec | None = None
-        self._timed: MatmulProblem | None = None
-        self._times: dict[tuple[int, ...], float] = {}
-        self._problem: MatmulProblem | None = None
-        self._configs: list[Any] = []
-        self._kept: set[int] = set()
-
-    def __repr__(self) -> str:
-        return f"matmul_pruner(hw={self._hw if self._spec is None else self._spec.name!r}, keep={self.keep})"
-
-    def __getitem__(self, key: str) -> Any:
-        if key not in ("early_config_prune", "perf_model", "top_k"):
-            raise KeyError(key)
-        return getattr(self, key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("early_config_prune", "perf_model", "top_k"))
-
-    def __len__(self) -> int:
-        return 3
-
-    @property
-    def hardware(self) -> GpuSpec:
-        """The device; looked up when it is first needed.
-
-        Raises
-        ------
-        DeviceError, UnknownNameError, SpecError, SpaceError
-            As `find_gpu`.
-        """
-        if self._spec is None:
-            self._spec = find_gpu(self._hw)
-        return self._spec
-
-    def early_config_prune(self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:
-        """Return the configurations to measure, best first; what Triton calls.
-
-        Parameters
-        ----------
-        configs : sequence of triton.Config
-            The first one is the caller's default and always stays.
-        named_args, kwargs
-            Arguments of the kernel by name.
-
-        Raises
-        ------
-        SpaceError
-            The product or a tile size cannot be found; the message says how to name it.
-        """
-        configs = list(configs)
-        if not configs:
-            return []
-        problem = self._arguments.problem({**named_args, **kwargs})
-        order = self._order(problem, configs)
-        count = kept_count(self.keep, max(1, len(order)))
-        kept = order[:count]
-        if 0 not in kept:
-            kept = [*kept[: max(0, count - 1)], 0]
-        self._problem, self._configs, self._kept = problem, configs, set(kept)
-        return [configs[place] for place in kept]
-
-    def perf_model(self, **arguments: Any) -> float:
-        """Return the predicted seconds of one configuration, infinite where it breaks a limit; what Triton calls.
-
-        Parameters
-        ----------
-        arguments
-            Arguments of the kernel, meta-parameters, ``num_warps`` and ``num_stages``, by name.
-        """
-        problem = self._arguments.problem(arguments)
-        tile = tuple(self._arguments.tile(arguments, arguments.get("num_warps", 4), arguments.get("num_stages", 3)))
-        if self._timed != problem:
-            self._timed, self._times = problem, {}
-        if tile not in self._times:  # Triton asks one by one; thousands at once cost no more than ten
-            usual = [] if self._times else itertools.product(*_USUAL, tile[5:6], tile[6:])
-            rows = [tile, *usual]
-            scores = score_tiles(problem, Tiles.of(rows), self.hardware)
-            seconds = np.where(scores.resources.rule == 0, scores.time_s, np.inf)
-            self._times |= dict(zip(rows, seconds.tolist(), strict=True))
-        return self._times[tile]
-
-    def explain(self, config: Any, **arguments: Any) -> Verdict:
-        """Return why a configuration is measured or not.
-
-        Parameters
-        ----------
-        config : triton.Config
-        arguments
-            Of the kernel, by name; left out: those of the last call.
-
-        Raises
-        ------
-        SpaceError
-            Nothing was pruned yet and there are no arguments, or the configuration has no tile sizes.
-        """
-        if arguments:
-            problem, configs = self._arguments.problem(arguments), [config]
-            kept = {0}
-        elif self._problem is None:
-            raise SpaceError("explain: nothing was pruned yet; call the kernel first, or pass its arguments by name")
-        else:
-            problem, kept = self._problem, self._kept
-            configs = [*self._configs, config]
-        place = next(at for at, known in enumerate(configs) if known is config or _is_same(known, config))
-        return self._verdict(problem, configs, place, kept)
-
-    def _tiles(self, configs: Sequence[Any]) -> Tiles:
-        tile = self._arguments.tile
-        try:
-            return Tiles.of([tile(c.kwargs, c.num_warps, c.num_stages) for c in configs])
-        except AttributeError:
-            wrong = next(c for c in configs if not hasattr(c, "kwargs"))
-            raise SpaceError(f"configuration is {wrong!r:.60}, expected a triton.Config") from None
-
-    def _order(self, problem: MatmulProblem, configs: Sequence[Any]) -> list[int]:
-        tiles = self._tiles(configs)
-        order: list[int] = tile_order(score_tiles(problem, tiles, self.hardware), problem, tiles).tolist()
-        return order
-
-    def _verdict(self, problem: MatmulProblem, configs: Sequence[Any], place: int, kept: set[int]) -> Verdict:
-        tiles = self._tiles(configs)
-        scores = score_tiles(problem, tiles, self.hardware)
-        order = tile_order(scores, problem, tiles).tolist()
-        time_s = float(scores.time_s[place])
-        first = order[: len(kept)]
-        chosen = [at for at in order if at in kept and (at != 0 or at in first)]  # the first one may be there as such
-        best_s = float(scores.time_s[order[0]]) if order else time_s
-        cut_s = float(scores.time_s[chosen[-1]]) if chosen else time_s
-        part = bound_by(scores, np.array([place]))[0]
-        is_kept, rule = place in kept, int(scores.resources.rule[place])
-        rank = order.index(place) + 1 if place in order else None
-        where = f"{problem.describe()} on {self.hardware.name}"
-        needed = limit = None
-        name = ""
-        if rule:
-            broken = rules(self.hardware, problem.dtype)[rule - 1]
-            needed, limit, name = float(scores.resources.needed[place]), broken.limit, broken.id
-            reason = f"{broken.id}: {broken.text}: {needed:.10g}" + (f", limit {limit:.10g}" if limit else "")
-        else:
-            reason = (
-                f"predicted {time_s * 1e6:.4g} us, {time_s / best_s:.3g} times the best, place {rank} of {len(order)}, "
-                f"bound by {part}"
-            )
-        if is_kept:
-            text = f"kept for {where}{' (the first one listed always is)' if place == 0 else ''}: {reason}"
-        else:
-            slower = "" if rule else f"; {time_s / cut_s:.3g} times the slowest one kept by prediction"
-            text = f"left out for {where}: {reason}{slower}"
-        return Verdict(is_kept, rank, name, needed, limit, time_s, best_s, cut_s, time_s / cut_s, part, text)
 
 
 def configs_for(
@@ -334,8 +160,3 @@ def config_lines(request: PruneRequest) -> Iterator[str]:
             f"  # {time_s * 1e6:.4g} us, bound by {part}"
         )
     yield "]"
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    keys = ("kwargs", "num_warps", "num_stages")
-    return all(getattr(one, key, None) == getattr(other, key, None) for key in keys)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from anatune.adapters.triton_checks import check_operands
 from anatune.errors import SpaceError
 from anatune.model.block_tiles import TILE_FIELDS, MatmulProblem
 
@@ -105,10 +106,12 @@ class ArgumentNames:
         Raises
         ------
         SpaceError
-            An extent or the dtype cannot be found among the arguments.
+            An extent or the dtype cannot be found among the arguments, the operands differ in type, or they are no
+            matrices of one product.
         """
         sizes = {size: self._size(size, arguments) for size in SIZES}
-        a, b, c = (self._operand(name, arguments) for name in OPERANDS)
+        operands = {name: self._operand(name, arguments) for name in OPERANDS}
+        a, b, c = (operands[name] for name in OPERANDS)
         dtype = self.dtype
         if dtype is None:
             if not hasattr(a, "dtype"):
@@ -117,11 +120,18 @@ class ArgumentNames:
                     "or dtype='float16'"
                 )
             dtype = dtype_name(a.dtype)
+            if hasattr(b, "dtype") and dtype_name(b.dtype) != dtype:
+                raise SpaceError(f"operands are {a.dtype!s:.20} and {b.dtype!s:.20}; say dtype= to count both as one")
             dtype = "tf32" if dtype == "float32" else dtype  # tl.dot's default
-        out_bytes = int(c.element_size()) if hasattr(c, "element_size") else 0
-        return MatmulProblem(
-            **sizes, dtype=dtype, out_bytes=out_bytes, a_along_k=_is_inner(a, 1), b_along_n=_is_inner(b, 1)
+        problem = MatmulProblem(
+            **sizes,
+            dtype=dtype,
+            out_bytes=int(c.element_size()) if hasattr(c, "element_size") else 0,
+            a_along_k=_is_inner(a, (sizes["m"], sizes["k"])),
+            b_along_n=_is_inner(b, (sizes["k"], sizes["n"])),
         )
+        check_operands(problem, operands)
+        return problem
 
     def _in_config(self, field: str, keys: tuple[str, ...]) -> str | None:
         given = self.names.get(field)
@@ -142,7 +152,10 @@ class ArgumentNames:
     def _size(self, size: str, arguments: Mapping[str, Any]) -> int:
         given = self.names.get(size)
         if callable(given):
-            return given(arguments)
+            try:
+                return given(arguments)
+            except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+                raise SpaceError(f"names[{size!r}] fails: {type(error).__name__}: {error!s:.60}") from error
         key = given if given is not None else next((key for key in arguments if _plain(key) == size), None)
         if key is None or key not in arguments:
             raise SpaceError(
@@ -167,10 +180,13 @@ def _plain(word: str) -> str:
     return word.lower().replace("_", "")
 
 
-def _is_inner(tensor: Any, dimension: int) -> bool:
-    """Return whether a matrix runs along a dimension in memory; True where it does not say."""
-    stride = getattr(tensor, "stride", None)
-    if not callable(stride):
+def _is_inner(tensor: Any, extents: tuple[int, int]) -> bool:
+    """Return whether a matrix of these extents runs along the second one in memory; True where it does not say.
+
+    Its shape may be the other way round: a weight is often stored with the other index first.
+    """
+    stride, shape = getattr(tensor, "stride", None), tuple(getattr(tensor, "shape", ()))
+    if not callable(stride) or len(strides := tuple(stride())) != 2:
         return True
-    strides = tuple(stride())
-    return len(strides) != 2 or strides[dimension] == 1 or strides[1 - dimension] != 1
+    second = 0 if shape == extents[::-1] and extents[0] != extents[1] else 1
+    return bool(strides[second] == 1 or strides[1 - second] != 1)

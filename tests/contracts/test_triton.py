@@ -1,14 +1,16 @@
 """The pruner inside the real Triton: its autotuner asks, without a GPU, and its compiler confirms the resources."""
 
 import itertools
+import math
 
 import pytest
 
 from anatune.adapters.triton import configs_for, matmul_pruner
 from anatune.core.hardware_files import hardware
-from anatune.errors import DeviceError, SpaceError
+from anatune.errors import DeviceError, NotJudgedWarning, SpaceError, UnknownNameError
 from anatune.model.block_tiles import MatmulProblem, Tiles, resources
 
+pytestmark = pytest.mark.filterwarnings("error::anatune.errors.NotJudgedWarning")
 triton = pytest.importorskip("triton", reason="contract tests of the Triton adapter need the package triton")
 tl = pytest.importorskip("triton.language", reason="needs triton")
 
@@ -46,14 +48,16 @@ def kernel(
 class Tensor:
     """What the adapter looks at in a torch.Tensor."""
 
-    def __init__(self, shape, dtype="torch.float16", transposed=False):
-        self.shape, self.dtype, self.transposed = shape, dtype, transposed
+    def __init__(self, shape, dtype="torch.float16", transposed=False, steps=None):
+        self.shape, self.dtype, self.transposed, self.steps = shape, dtype, transposed, steps
 
     def stride(self):
+        if self.steps or len(self.shape) > 2:
+            return self.steps or tuple(math.prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
         return (1, self.shape[0]) if self.transposed else (self.shape[1], 1)
 
     def element_size(self):
-        return 4 if "32" in self.dtype else 2
+        return 4 if "32" in self.dtype else 1 if "8" in self.dtype else 2
 
 
 def arguments(m=4096, n=4096, k=4096, **tensor):
@@ -127,14 +131,13 @@ def test_pieces_on_their_own():
     assert pruner.perf_model(**arguments(), **illegal.all_kwargs()) == float("inf")
 
 
-def test_an_illegal_default_stays_and_is_alone_where_nothing_is_legal():
+def test_an_illegal_default_stays():
     illegal = triton.Config({"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128}, num_warps=8, num_stages=5)
     pruner = matmul_pruner(hw="a100", keep=3)
     kept = pruner.early_config_prune([illegal, *CONFIGS], arguments())
     assert len(kept) == 3
     assert kept[-1] is illegal
     assert "always is" in str(pruner.explain(illegal))
-    assert pruner.early_config_prune([illegal, illegal], arguments()) == [illegal]
 
 
 def test_names_of_ones_own():
@@ -163,22 +166,128 @@ def test_wrong_options_are_one_line(options, words):
     assert "\n" not in str(caught.value)
 
 
+CALLS = [
+    ([triton.Config({"P": 1}), CONFIGS[1]], arguments(), 2, "which one is block_m"),
+    ([triton.Config({"P": 1})], arguments(), 1, "which one is block_m"),
+    ([triton.Config({"BLOCK_M": "x", "BLOCK_N": 64, "BLOCK_K": 64})], arguments(), 1, "block_m is 'x'"),
+    ([triton.Config({})], arguments(), 1, "no meta-parameters"),
+    ([1], arguments(), 1, "expected a triton.Config"),
+    (CONFIGS, {"a_ptr": Tensor((8, 8)), "M": 8, "N": 8}, None, "which one is k"),
+    (CONFIGS, {"M": 8, "N": 8, "K": 8}, None, "no argument of the kernel has a dtype"),
+    (CONFIGS, None, None, "which one is m"),
+    (CONFIGS, arguments() | {"a_ptr": None, "b_ptr": None, "c_ptr": None}, None, "has a dtype"),
+    (CONFIGS, arguments(dtype="torch.int8"), None, "dtype is 'torch.int8'"),
+    (CONFIGS, arguments(dtype="torch.float64"), None, "dtype is 'torch.float64'"),
+    (CONFIGS, arguments() | {"b_ptr": Tensor((4096, 4096), "torch.int8")}, None, "dtype is 'torch.int8'"),
+    (CONFIGS, arguments() | {"b_ptr": Tensor((4096, 4096), "torch.bfloat16")}, None, "operands are torch.float16 and"),
+    (CONFIGS, arguments() | {"M": 0}, None, "m is 0"),
+    (CONFIGS, arguments() | {"M": 64.0}, None, "m is 64.0"),
+    (CONFIGS, arguments() | {"a_ptr": Tensor((8, 4096, 4096))}, None, "operand a has 3 dimensions: a batch"),
+    (CONFIGS, arguments() | {"a_ptr": Tensor((4096, 4096), steps=(8192, 2))}, None, "steps between elements"),
+    (CONFIGS, arguments() | {"grid": (128, 128, 8)}, None, "more blocks than one product has tiles"),
+    (CONFIGS, arguments() | {"grid": lambda meta: (128 * 128, 8)}, None, "more blocks than one product has tiles"),
+    (CONFIGS, arguments() | {"grid": (108,)}, None, "fewer blocks than the product has tiles"),
+    (CONFIGS, arguments() | {"grid": lambda meta: (meta["HEADS"],)}, None, "grid cannot be computed"),
+    ([*CONFIGS, triton.Config(CONFIGS[5].kwargs, num_ctas=2)], arguments(), 9, "num_ctas is not modelled"),
+    ([*CONFIGS, triton.Config(CONFIGS[5].kwargs, maxnreg=64)], arguments(), 9, "maxnreg is not modelled"),
+    ([triton.Config({"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128}, num_stages=5)] * 2, arguments(), 2, "keeps to"),
+]
+
+
+@pytest.mark.parametrize(("configs", "call", "count", "words"), CALLS, ids=range(len(CALLS)))
+def test_what_cannot_be_judged_stays_and_is_said_once(configs, call, count, words):
+    pruner = matmul_pruner(hw="a100", keep=8)
+    with pytest.warns(NotJudgedWarning, match=words) as said:
+        kept = pruner.early_config_prune(configs, call)
+    assert len(said) == 1
+    assert "\n" not in str(said[0].message)
+    assert len(kept) == (len(configs) if count is None else count)
+    if count != 9:
+        assert set(map(id, kept)) == set(map(id, configs))
+    assert pruner.explain(configs[-1]).kept
+    assert "\n" not in str(pruner.explain(configs[-1]))
+    assert len(pruner.early_config_prune(configs, call)) == len(kept)  # silent now: other warnings are errors here
+
+
 @pytest.mark.parametrize(
-    ("configs", "call", "words"),
+    ("call", "grid"),
     [
-        ([triton.Config({"P": 1})], arguments(), "which one is block_m"),
-        ([triton.Config({"BLOCK_M": "x", "BLOCK_N": 64, "BLOCK_K": 64})], arguments(), "block_m is 'x'"),
-        ([1], arguments(), "expected a triton.Config"),
-        (CONFIGS, {"a_ptr": Tensor((8, 8)), "M": 8, "N": 8}, "which one is k"),
-        (CONFIGS, {"M": 8, "N": 8, "K": 8}, "no argument of the kernel has a dtype"),
-        (CONFIGS, arguments(dtype="torch.int64"), "dtype is 'torch.int64'"),
-        (CONFIGS, arguments() | {"M": 0}, "m is 0"),
+        (arguments(dtype="torch.int8"), None),
+        (arguments() | {"M": 0}, None),
+        (arguments(), lambda meta: (triton.cdiv(4096, meta["BLOCK_M"]) * triton.cdiv(4096, meta["BLOCK_N"]), 1, 16)),
     ],
 )
-def test_calls_that_say_too_little_are_one_line(configs, call, words):
-    with pytest.raises(SpaceError, match=words) as caught:
-        matmul_pruner(hw="a100").early_config_prune(configs, call)
-    assert "\n" not in str(caught.value)
+def test_triton_goes_on_with_the_whole_list(call, grid):
+    tuned = autotuner(matmul_pruner(hw="a100", keep=8), call)
+    with pytest.warns(NotJudgedWarning):
+        assert tuned.prune_configs({"grid": grid} if grid else {}) == CONFIGS
+    alone = autotuner({"perf_model": matmul_pruner(hw="a100").perf_model, "top_k": 5}, call)
+    with pytest.warns(NotJudgedWarning, match="perf_model leaves the order") as said:
+        assert alone.prune_configs({"grid": grid} if grid else {}) == list(dict.fromkeys(CONFIGS))[:5]
+    assert len(said) == 1
+
+
+def test_a_grid_of_one_product_is_judged():
+    def grid(meta):
+        return triton.cdiv(meta["M"], meta["BLOCK_M"]), triton.cdiv(meta["N"], meta["BLOCK_N"])
+
+    kept = autotuner(matmul_pruner(hw="a100", keep=8), arguments()).prune_configs({"grid": grid})
+    assert kept == autotuner(matmul_pruner(hw="a100", keep=8), arguments()).prune_configs({})
+    flat = arguments() | {"a_ptr": Tensor((8, 512, 4096))}  # sequences of a batch, one below the other
+    assert autotuner(matmul_pruner(hw="a100", keep=8), flat).prune_configs({"grid": grid}) == kept
+
+
+@pytest.mark.parametrize("first", range(0, len(CONFIGS), 40))
+def test_one_is_the_best_predicted_wherever_it_is_listed(first):
+    pruner = matmul_pruner(hw="a100", keep=1)
+    listed = [*CONFIGS[first:], *CONFIGS[:first]]
+    (kept,) = pruner.early_config_prune(listed, arguments())
+    assert pruner.explain(kept).place == 1
+    if first:
+        assert kept == pruner.early_config_prune(CONFIGS, arguments())[0]
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 4096, 4096), (4096, 1, 4096), (64, 64, 1), (1, 1, 1)])
+def test_extents_of_one(m, n, k):
+    assert len(matmul_pruner(hw="h100_sxm", keep=4).early_config_prune(CONFIGS, arguments(m, n, k))) == 4
+
+
+@pytest.mark.parametrize("dtype", ["torch.float8_e4m3fn", "torch.float8_e5m2", "torch.bfloat16", "torch.float32"])
+@pytest.mark.parametrize("keep", [8, 10_000, 0.999, 1e-9])
+def test_dtypes_and_shares(dtype, keep):
+    kept = matmul_pruner(hw="h100_sxm", keep=keep).early_config_prune(CONFIGS, arguments(dtype=dtype))
+    assert 1 <= len(kept) <= len(CONFIGS)
+    assert len(kept) == 8 or keep != 8
+
+
+def test_a_weight_stored_the_other_way_round():
+    pruner = matmul_pruner(hw="a100", keep=8)
+    along = {"b_ptr": Tensor((512, 4096), transposed=True)}
+    weight = {"b_ptr": Tensor((4096, 512))}  # N x K: what torch.nn.Linear keeps
+    kept = [pruner.early_config_prune(CONFIGS, arguments(4096, 4096, 512) | b) for b in (along, weight)]
+    assert kept[0] == kept[1]
+
+
+def test_an_empty_list():
+    assert matmul_pruner(hw="a100").early_config_prune([], arguments()) == []
+    tuned = triton.autotune(configs=[], key=["M"], prune_configs_by=matmul_pruner(hw="a100"))(kernel)
+    tuned.nargs = arguments()
+    with pytest.warns(NotJudgedWarning, match="no meta-parameters"):
+        assert tuned.prune_configs({}) == tuned.configs  # Triton's own default
+
+
+def test_hooks_of_configurations_stay():
+    hooked = [triton.Config(config.kwargs, config.num_warps, config.num_stages, pre_hook=print) for config in CONFIGS]
+    kept = matmul_pruner(hw="a100", keep=8).early_config_prune(hooked, arguments())
+    assert len(kept) == 8
+    assert all(config.pre_hook is print for config in kept)
+
+
+def test_an_unknown_device_is_told_where_it_is_named():
+    with pytest.raises(UnknownNameError, match="rtx9999"):
+        matmul_pruner(hw="rtx9999")
+    with pytest.raises(SpaceError, match="no GPU"):
+        matmul_pruner(hw="ryzen_3700x")
 
 
 def test_asking_before_a_call():
@@ -191,9 +300,11 @@ def test_auto_is_looked_up_at_the_first_call(monkeypatch):
     monkeypatch.setattr("anatune.measure.detect_gpu.gpu_detection", lambda: ([], "no driver"))
     monkeypatch.setattr("anatune.adapters.triton_device._triton_driver", lambda: None)
     pruner = matmul_pruner()
-    with pytest.raises(DeviceError, match=r"no GPU can be used here \(no driver\); name the device") as caught:
-        pruner.early_config_prune(CONFIGS, arguments())
-    assert "\n" not in str(caught.value)
+    with pytest.warns(NotJudgedWarning, match=r"no GPU can be used here \(no driver\); name the device") as said:
+        assert pruner.early_config_prune(CONFIGS, arguments()) == CONFIGS
+    assert "\n" not in str(said[0].message)
+    with pytest.raises(DeviceError):
+        _ = pruner.hardware
     monkeypatch.setenv("ANATUNE_HW", "h100_sxm")
     assert len(pruner.early_config_prune(CONFIGS, arguments())) == 8
     assert pruner.hardware.name == "h100_sxm"

@@ -1,0 +1,288 @@
+"""The object that Triton's autotuner asks which configurations deserve to be measured."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anatune.adapters.triton_arguments import ArgumentNames, Names
+from anatune.adapters.triton_checks import check_grid, unmodelled_option
+from anatune.adapters.triton_device import AUTO, find_gpu
+from anatune.adapters.triton_tiles import bound_by
+from anatune.core.hardware import GpuSpec
+from anatune.errors import AnatuneError, NotJudgedWarning, SpaceError
+from anatune.model.block_tile_time import score_tiles, tile_order
+from anatune.model.block_tiles import MatmulProblem, Tiles, rules
+from anatune.model.pruning import Verdict, kept_count
+
+__all__ = ["MatmulPruner"]
+
+_USUAL = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4, 5, 6))
+"""Block sizes, warps and stages that most configurations have."""
+
+
+@dataclass
+class _Call:
+    """What the last call was about: places of its configurations.
+
+    `reason` says why it could not be judged at all; `unjudged`, by place, why a configuration could not.
+    """
+
+    configs: list[Any]
+    kept: set[int]
+    problem: MatmulProblem | None = None
+    tiles: Mapping[int, list[int]] = field(default_factory=dict)
+    unjudged: Mapping[int, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+class MatmulPruner(Mapping[str, Any]):
+    """A mapping with ``early_config_prune``, ``perf_model`` and ``top_k``; each of them can be used on its own.
+
+    Guarantees: deterministic; the configurations kept are the first of the predicted order, the caller's first (where
+    more than one is kept), and those that cannot be judged. Called by Triton, it raises nothing. One object may serve
+    many shapes; `explain` is about the last one unless told otherwise.
+
+    Attributes
+    ----------
+    keep : int or float
+        As asked.
+    top_k : float
+        What Triton then keeps of what is left: all, ``early_config_prune`` has counted.
+    """
+
+    def __init__(
+        self,
+        hw: str | Path | GpuSpec = AUTO,
+        keep: float = 8,
+        names: Names | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        kept_count(keep, 1)
+        self.keep = keep
+        self.top_k = 1.0
+        self._hw = hw
+        self._arguments = ArgumentNames(names, dtype)
+        self._spec: GpuSpec | None = None if str(hw) == AUTO else find_gpu(hw)
+        self._timed: MatmulProblem | None = None
+        self._times: dict[tuple[int, ...], float] = {}
+        self._call: _Call | None = None
+        self._said: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"matmul_pruner(hw={self._hw if self._spec is None else self._spec.name!r}, keep={self.keep})"
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in ("early_config_prune", "perf_model", "top_k"):
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("early_config_prune", "perf_model", "top_k"))
+
+    def __len__(self) -> int:
+        return 3
+
+    @property
+    def hardware(self) -> GpuSpec:
+        """The device; looked up when it is first needed.
+
+        Raises
+        ------
+        DeviceError, UnknownNameError, SpecError, SpaceError
+            As `find_gpu`.
+        """
+        if self._spec is None:
+            self._spec = find_gpu(self._hw)
+        return self._spec
+
+    def early_config_prune(
+        self, configs: Sequence[Any], named_args: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> list[Any]:
+        """Return the configurations to measure, best first; what Triton calls.
+
+        What cannot be judged stays: a configuration with options that the model does not know, behind the others; the
+        whole list, where the call is no product that the model knows, the device is unknown, or nothing is legal. A
+        `NotJudgedWarning` says so, each reason once.
+
+        Parameters
+        ----------
+        configs : sequence of triton.Config
+            The first one is the caller's default and stays where more than one does.
+        named_args, kwargs
+            Arguments of the kernel by name, and the grid.
+        """
+        configs = list(configs)
+        arguments = {**(named_args or {}), **kwargs}
+        self._call = _Call(configs, set(range(len(configs))))
+        if not configs:
+            return []
+        try:
+            tiles, unjudged = self._judged(configs)
+            problem = self._problem(arguments, configs, tiles)
+            order = self._order(problem, tiles)
+        except AnatuneError as error:
+            self._call.reason = str(error)
+            self._say(f"{error}: all {len(configs)} configurations stay")
+            return configs
+        if not order:
+            self._call.reason = f"no configuration keeps to the limits of {self.hardware.name} for {problem.describe()}"
+            self._say(f"no configuration keeps to the limits of {self.hardware.name}: all {len(configs)} stay")
+            return configs
+        kept = order[: kept_count(self.keep, len(order))]
+        if 0 in tiles and 0 not in kept and len(kept) > 1:
+            kept = [*kept[:-1], 0]
+        for reason in dict.fromkeys(unjudged.values()):
+            self._say(f"{reason}: such configurations stay, beside the {len(kept)} best of the others")
+        kept += list(unjudged)
+        self._call = _Call(configs, set(kept), problem, tiles, unjudged)
+        return [configs[place] for place in kept]
+
+    def perf_model(self, **arguments: Any) -> float:
+        """Return the predicted seconds of one configuration, infinite where it breaks a limit; what Triton calls.
+
+        0 where it cannot be judged (a `NotJudgedWarning` says why, once): the list then keeps its order.
+
+        Parameters
+        ----------
+        arguments
+            Arguments of the kernel, meta-parameters, ``num_warps`` and ``num_stages``, by name.
+        """
+        try:
+            if option := unmodelled_option(arguments):
+                raise SpaceError(f"{option} is not modelled")
+            problem = self._arguments.problem(arguments)
+            given = self._arguments.tile(arguments, arguments.get("num_warps", 4), arguments.get("num_stages", 3))
+            if self._timed != problem:
+                check_grid(problem, given, arguments.get("grid"), arguments)
+                self._timed, self._times = problem, {}
+            return self._seconds(problem, tuple(given))
+        except AnatuneError as error:
+            self._say(f"{error}: perf_model leaves the order as it is")
+            return 0.0
+
+    def _seconds(self, problem: MatmulProblem, tile: tuple[int, ...]) -> float:
+        if tile not in self._times:  # Triton asks one by one; thousands at once cost no more than ten
+            usual = [] if self._times else itertools.product(*_USUAL, tile[5:6], tile[6:])
+            rows = [tile, *usual]
+            scores = score_tiles(problem, Tiles.of(rows), self.hardware)
+            seconds = np.where(scores.resources.rule == 0, scores.time_s, np.inf)
+            self._times |= dict(zip(rows, seconds.tolist(), strict=True))
+        return self._times[tile]
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            warnings.warn(f"anatune, matmul_pruner: {text}", NotJudgedWarning, stacklevel=3)
+
+    def _judged(self, configs: Sequence[Any]) -> tuple[dict[int, list[int]], dict[int, str]]:
+        """Return the tiles of configurations by place, and of the others why they cannot be judged."""
+        tiles: dict[int, list[int]] = {}
+        unjudged: dict[int, str] = {}
+        for place, config in enumerate(configs):
+            if not hasattr(config, "kwargs"):
+                unjudged[place] = f"configuration is {config!r:.60}, expected a triton.Config"
+            elif option := unmodelled_option(vars(config)):
+                unjudged[place] = f"{option} is not modelled"
+            else:
+                try:
+                    tiles[place] = self._arguments.tile(config.kwargs or {}, config.num_warps, config.num_stages)
+                except SpaceError as error:
+                    unjudged[place] = str(error)
+        if not tiles:
+            raise SpaceError(next(iter(unjudged.values())))
+        return tiles, unjudged
+
+    def _problem(
+        self, arguments: Mapping[str, Any], configs: Sequence[Any], tiles: Mapping[int, list[int]]
+    ) -> MatmulProblem:
+        """Return the product that a call computes, with a look at its grid."""
+        problem = self._arguments.problem(arguments)
+        place, tile = next(iter(tiles.items()))
+        check_grid(problem, tile, arguments.get("grid"), {**arguments, **(configs[place].kwargs or {})})
+        return problem
+
+    def explain(self, config: Any, **arguments: Any) -> Verdict:
+        """Return why a configuration is measured or not.
+
+        Parameters
+        ----------
+        config : triton.Config
+        arguments
+            Of the kernel, by name; left out: those of the last call.
+
+        Raises
+        ------
+        SpaceError
+            Nothing was pruned yet and there are no arguments, or the configuration has no tile sizes.
+        """
+        if arguments:
+            tiles, unjudged = self._judged([config])
+            call = _Call([config], {0}, self._problem(arguments, [config], tiles), tiles, unjudged)
+        elif self._call is None:
+            raise SpaceError("explain: nothing was pruned yet; call the kernel first, or pass its arguments by name")
+        else:
+            call = self._call
+        place = next((at for at, known in enumerate(call.configs) if known is config or _is_same(known, config)), None)
+        if call.problem is None or (place is not None and place in call.unjudged):
+            reason = call.reason if place is None else call.unjudged.get(place, call.reason)
+            unknown = dict.fromkeys(("time_s", "best_s", "cut_s", "factor"), math.nan)
+            text = f"left as it is: {reason}"
+            return Verdict(place is not None, None, "", None, None, **unknown, bound_by="", text=text)
+        tiles = dict(call.tiles)
+        if place is None:
+            place = len(call.configs)
+            tiles[place] = self._arguments.tile(config.kwargs, config.num_warps, config.num_stages)
+        return self._verdict(call.problem, tiles, place, call.kept)
+
+    def _order(self, problem: MatmulProblem, tiles: Mapping[int, list[int]]) -> list[int]:
+        """Return the places of legal tiles, best first."""
+        places, table = list(tiles), Tiles.of(list(tiles.values()))
+        return [places[at] for at in tile_order(score_tiles(problem, table, self.hardware), problem, table).tolist()]
+
+    def _verdict(self, problem: MatmulProblem, tiles: Mapping[int, list[int]], place: int, kept: set[int]) -> Verdict:
+        places = list(tiles)
+        scores = score_tiles(problem, Tiles.of(list(tiles.values())), self.hardware)
+        seconds = dict(zip(places, scores.time_s.tolist(), strict=True))
+        row = places.index(place)
+        order = self._order(problem, tiles)
+        judged = kept & set(places)
+        first = order[: len(judged)]
+        chosen = [at for at in order if at in judged and (at != 0 or at in first)]  # the first one may be there as such
+        time_s = seconds[place]
+        best_s = seconds[order[0]] if order else time_s
+        cut_s = seconds[chosen[-1]] if chosen else time_s
+        part = bound_by(scores, np.array([row]))[0]
+        is_kept, rule = place in kept, int(scores.resources.rule[row])
+        rank = order.index(place) + 1 if place in order else None
+        where = f"{problem.describe()} on {self.hardware.name}"
+        needed = limit = None
+        name = ""
+        if rule:
+            broken = rules(self.hardware, problem.dtype)[rule - 1]
+            needed, limit, name = float(scores.resources.needed[row]), broken.limit, broken.id
+            reason = f"{broken.id}: {broken.text}: {needed:.10g}" + (f", limit {limit:.10g}" if limit else "")
+        else:
+            reason = (
+                f"predicted {time_s * 1e6:.4g} us, {time_s / best_s:.3g} times the best, place {rank} of {len(order)}, "
+                f"bound by {part}"
+            )
+        if is_kept:
+            as_such = place == 0 and place not in first
+            text = f"kept for {where}{' (the first one listed always is)' if as_such else ''}: {reason}"
+        else:
+            slower = "" if rule else f"; {time_s / cut_s:.3g} times the slowest one kept by prediction"
+            text = f"left out for {where}: {reason}{slower}"
+        return Verdict(is_kept, rank, name, needed, limit, time_s, best_s, cut_s, time_s / cut_s, part, text)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    keys = ("kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
+    return all(getattr(one, key, None) == getattr(other, key, None) for key in keys)
