@@ -1,12 +1,18 @@
-"""AutoTVM's logs, TopHub's among them: one line of JSON a measurement, in the form of 2018 ("i") or of 2019 ("input").
+"""AutoTVM's logs, TopHub's among them: one line of JSON a measurement, in the form of 2018 ("i") or of 2020 ("input").
 
-A line names the device (a TVM target), the workload (the task's arguments) and the knobs of one of topi's templates.
-Facts of the forms: apache/tvm, python/tvm/autotvm/record.py; of the templates: python/tvm/topi/{cuda,gpu,x86,arm_cpu}.
+A line names the device (a TVM target), the workload (the task's arguments; until 2020 beside them the workload in one
+form for all tasks) and the knobs of one of topi's templates.
+
+Until August 2019 conv2d_nchw.cuda applied tile_ry to the window's columns and tile_rx to its rows. TopHub then
+exchanged the two names in its files, other logs did not. Which of the two a file is shows in its windows that are not
+square; where it has none, lines of that time that the order matters to are left out.
+Facts: apache/tvm, python/tvm/autotvm/record.py, topi/{cuda,gpu,x86,arm_cpu}, issue 3648; logs of tlc-pack/tophub.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anatune.core.hardware import HardwareSpec
@@ -21,7 +27,11 @@ from anatune.records.foreign.parts import Line, tvm_measured
 from anatune.records.foreign.targets import DeviceStatement, parse_target
 from anatune.records.traces import UnfitError
 
-__all__ = ["device_of", "read_line"]
+__all__ = ["AutoTvmReader"]
+
+_DIRECT = "conv2d_nchw.cuda"
+_MENDED = 1565000000.0
+"""Time (s since 1970) from which window factors are applied to the axes they name: August 2019."""
 
 Knobs = Mapping[str, Any]
 
@@ -32,7 +42,6 @@ class _Task(NamedTuple):
     name: str
     arguments: Sequence[Any]
     knobs: dict[str, Any]
-    is_old: bool
 
 
 class _Template(NamedTuple):
@@ -42,47 +51,99 @@ class _Template(NamedTuple):
     schedule: Callable[[Workload, HardwareSpec, Knobs], Schedule]
 
 
-def device_of(entry: Any) -> DeviceStatement:
-    """Return what a line says about the device."""
-    return parse_target(entry["input" if "input" in entry else "i"][0])
-
-
-def read_line(entry: Any, hardware: HardwareSpec, workload: Workload | None) -> Line:
-    """Read a line.
+class AutoTvmReader:
+    """Reads the lines of one log.
 
     Parameters
     ----------
-    workload : Workload, optional
-        What the user says it is of.
-
-    Raises
-    ------
-    UnfitError
-        Its template is not read, its schedule is none of anatune's, or it is of another workload.
+    entries : iterable
+        All of it, for what only the whole says.
     """
-    task = _task(entry)
-    template = _TEMPLATES.get(task.name)
-    if template is None:
-        raise UnfitError(f"template {task.name} {_UNREAD.get(task.name, 'is not read')}"[:160])
-    try:
-        found = template.workload(task.arguments)
-    except WorkloadError as error:
-        raise UnfitError(f"no workload: {error}"[:200]) from None
-    if workload is not None and workload != found:
-        raise UnfitError(f"another workload: {workload_to_text(found)}")
-    knobs = task.knobs
-    if task.is_old and task.name == "conv2d_nchw.cuda":  # until 2019 the template applied each to the other's axis
-        knobs = {**knobs, "tile_ry": knobs["tile_rx"], "tile_rx": knobs["tile_ry"]}
-    result = entry["result" if "result" in entry else "r"]
-    return Line(template.schedule(found, hardware, knobs), tvm_measured(result))
+
+    def __init__(self, entries: Iterable[Any]) -> None:
+        self._crosswise = _crosswise(entries)
+
+    def device_of(self, entry: Any) -> DeviceStatement:
+        """Return what a line says about the device."""
+        return parse_target(_input(entry)[0])
+
+    def read_line(self, entry: Any, hardware: HardwareSpec, workload: Workload | None) -> Line:
+        """Read a line.
+
+        Parameters
+        ----------
+        workload : Workload, optional
+            What the user says it is of.
+
+        Raises
+        ------
+        UnfitError
+            Its template is not read, its schedule is none of anatune's, or it is of another workload.
+        """
+        task = _task(entry)
+        template = _TEMPLATES.get(task.name)
+        if template is None:
+            raise UnfitError(f"template {task.name} {_UNREAD.get(task.name, 'is not read')}"[:160])
+        try:
+            found = template.workload(task.arguments)
+        except WorkloadError as error:
+            raise UnfitError(f"no workload: {error}"[:200]) from None
+        if workload is not None and workload != found:
+            raise UnfitError(f"another workload: {workload_to_text(found)}")
+        knobs = self._windows(task.knobs, _result(entry)) if task.name == _DIRECT else task.knobs
+        return Line(template.schedule(found, hardware, knobs), tvm_measured(_result(entry)))
+
+    def _windows(self, knobs: dict[str, Any], result: Sequence[Any]) -> dict[str, Any]:
+        """Return knobs with the window's factors under the names of the axes that they were applied to."""
+        ry, rx = knobs["tile_ry"], knobs["tile_rx"]
+        if float(result[3]) >= _MENDED or ry[1:] == rx[1:] or self._crosswise is False:
+            return knobs
+        if self._crosswise is None:
+            raise UnfitError(
+                "a window's factors of before August 2019, when topi applied them crosswise: whether the log exchanged "
+                "them since cannot be told (TVM issue 3648)"
+            )
+        return {**knobs, "tile_ry": rx, "tile_rx": ry}
+
+
+def _input(entry: Any) -> Any:
+    return entry["input" if "input" in entry else "i"]
+
+
+def _result(entry: Any) -> Any:
+    return entry["result" if "result" in entry else "r"]
 
 
 def _task(entry: Any) -> _Task:
     if "input" in entry:
-        return _Task(str(entry["input"][1]), entry["input"][2], _knobs(entry["config"]["entity"]), False)
-    target, name, arguments, _, _, config = entry["i"]
+        return _Task(str(entry["input"][1]), entry["input"][2], _knobs(entry["config"]["entity"]))
+    target, name, arguments, _, workload, config = entry["i"]
     knobs = _knobs(config["e"])
-    return _Task(_modern_name(str(name), str(config.get("t", "")), str(target), knobs), arguments, knobs, True)
+    if isinstance(workload, list) and workload:  # a task's arguments are its own business, the workload is not
+        arguments = [_argument(one) for one in workload[1:]]
+    return _Task(_modern_name(str(name), str(config.get("t", "")), str(target), knobs), arguments, knobs)
+
+
+def _argument(one: Any) -> Any:
+    """Return an argument of a workload as tasks have it: a tensor is its shape with the dtype behind it."""
+    is_tensor = isinstance(one, list) and len(one) > 1 and isinstance(one[-1], str)
+    return ["TENSOR", one[:-1], one[-1]] if is_tensor else one
+
+
+def _crosswise(entries: Iterable[Any]) -> bool | None:
+    """Return whether window factors of before August 2019 are under the other axis's name, None if nothing tells."""
+    found = set()
+    for entry in entries:
+        try:
+            task = _task(entry)
+            if task.name == _DIRECT and float(_result(entry)[3]) < _MENDED:
+                window = _tensor(task.arguments[1])[0][2:]
+                factors = tuple(math.prod(task.knobs[name]) for name in ("tile_ry", "tile_rx"))
+                if window[0] != window[1] and factors in (window, window[::-1]):
+                    found.add(factors == window)
+        except (KeyError, IndexError, TypeError, ValueError):
+            continue  # counted where it is read
+    return found.pop() if len(found) == 1 else None
 
 
 def _knobs(entity: Sequence[Any]) -> dict[str, Any]:
@@ -102,6 +163,7 @@ def _modern_name(name: str, template: str, target: str, knobs: Knobs) -> str:
     known = {
         "topi_nn_depthwise_conv2d_nchw": f"depthwise_conv2d_nchw.{device}",
         "topi_nn_batch_matmul": f"batch_matmul.{device}",
+        "topi_x86_conv2d": "conv2d_NCHWc.x86",
         "topi_x86_conv2d_NCHWc": "conv2d_NCHWc.x86",
     }
     return known.get(name, f"{name} ({template})") if template in ("direct", "") else f"{name} ({template})"
@@ -188,7 +250,7 @@ def _batch_matmul(arguments: Sequence[Any]) -> Workload:
 
 
 _TEMPLATES = {
-    "conv2d_nchw.cuda": _Template(_conv2d, autotvm_gpu.direct),
+    _DIRECT: _Template(_conv2d, autotvm_gpu.direct),
     "depthwise_conv2d_nchw.cuda": _Template(_depthwise, autotvm_gpu.depthwise),
     "dense_large_batch.gpu": _Template(_dense, autotvm_gpu.dense),
     "dense_large_batch.cuda": _Template(_dense, autotvm_gpu.dense),

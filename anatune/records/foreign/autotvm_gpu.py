@@ -43,11 +43,27 @@ def split(knobs: Knobs, name: str, extent: int) -> tuple[int, ...]:
     return (first, *rest)
 
 
+def _window(knobs: Knobs, axis: str, extent: int) -> tuple[int, int]:
+    """Return the factors of a window's axis, of which topi applies the inner one: those of another axis may be there.
+
+    Raises
+    ------
+    UnfitError
+        It does not divide the axis.
+    """
+    inner = min(int(knobs[f"tile_{axis}"][-1]), extent)
+    if inner < 1 or extent % inner:
+        raise UnfitError(WRONG_TILES)
+    return extent // inner, inner
+
+
 def direct(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
     """Return a schedule of conv2d_nchw.cuda: register loops inside all reduction loops."""
     tiles: dict[str, tuple[int, ...]] = {"n": (workload.extents["n"], 1, 1, 1, 1)}
     for axis, extent in workload.extents.items():
-        if axis != "n":
+        if axis in ("ry", "rx"):
+            tiles[axis] = (*_window(knobs, axis, extent), 1)
+        elif axis != "n":
             factors = split(knobs, f"tile_{axis}", extent)
             tiles[axis] = (*factors[:3], 1, *factors[3:]) if len(factors) == 4 else (*factors, 1)
     return gpu_schedule(workload, hardware, tiles, knobs["auto_unroll_max_step"], {})

@@ -11,7 +11,8 @@ from anatune.core.hardware import CpuSpec, HardwareSpec
 from anatune.core.trial import Trial
 from anatune.core.workload import Workload
 from anatune.errors import RecordError
-from anatune.records.foreign import ansor, autotvm
+from anatune.records.foreign import ansor
+from anatune.records.foreign.autotvm import AutoTvmReader
 from anatune.records.foreign.devices import Devices
 from anatune.records.foreign.files import OWN, entries_of, format_of, read_log
 from anatune.records.foreign.kernel_tuner import KernelTunerReader
@@ -93,8 +94,10 @@ def _reader(kind: str, text: str, path: Path, functions: Callable[[], FunctionRe
     if kind == "kernel_tuner":
         cache = KernelTunerReader(text)
         return _Reader(cache.device_of, cache.read_line)
-    module = autotvm if kind == "autotvm" else ansor
-    return _Reader(module.device_of, module.read_line)
+    if kind == "autotvm":
+        log = AutoTvmReader(entry for _, entry in entries_of(text, kind))
+        return _Reader(log.device_of, log.read_line)
+    return _Reader(ansor.device_of, ansor.read_line)
 
 
 def _read(reader: _Reader, devices: Devices, entry: Any, workload: Workload | None) -> Line:

@@ -65,14 +65,16 @@ def target_of(entry, target):
     return {**entry, "input": [target, *entry["input"][1:]]}
 
 
-def old_autotvm(times=(1e-5,), target="cuda -model=tx2", **changes):
-    """Return `autotvm` in the form of 2018: one list of six, knobs under "e", ry and rx under each other's names."""
+def old_autotvm(times=(1e-5,), target="cuda -model=tx2", weight=(16, 8, 3, 3), when=1.5e9, **changes):
+    """Return `autotvm` in the form of 2018: a list of six, the workload beside arguments that mean something else."""
     entry = autotvm(times, **changes)
-    arguments = entry["input"][2]
     config = {"i": 7, "t": "direct", "c": None, "e": entry["config"]["entity"]}
-    shown = [*arguments[:5], "NCHW", "float32"]
-    workload = ["conv2d", *(one[1:] if isinstance(one, list) and one[0] == "TENSOR" else one for one in shown)]
-    return {"i": [target, "topi_nn_conv2d", shown, {}, workload, config], "r": [list(times), 0, 2.5, 1.5e9], "v": 0.1}
+    padding = [weight[2] // 2, weight[3] // 2]
+    workload = [
+        "conv2d", [4, 8, 14, 14, "float32"], [*weight, "float32"], [1, 1], padding, [1, 1], "NCHW", "float32"
+    ]  # fmt: skip
+    shown = [["TENSOR", [4, 8, 14, 14], "float32"], ["TENSOR", list(weight), "float32"], 16, list(weight[2:]), padding]
+    return {"i": [target, "topi_nn_conv2d", shown, {}, workload, config], "r": [list(times), 0, 2.5, when], "v": 0.1}
 
 
 def task(name, target, arguments, knobs, times=(1e-5,)):

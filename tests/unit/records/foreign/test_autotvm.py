@@ -47,13 +47,34 @@ def test_conv2d(tmp_path):
     assert first.trial.measurement.time_s == pytest.approx(1.1e-5)
 
 
-def test_the_form_of_2018_says_the_same_with_windows_under_each_others_names(tmp_path):
+def test_the_form_of_2018_says_the_same(tmp_path):
+    """Until August 2019 topi applied a window's factors crosswise; TopHub exchanged them in its files since."""
     (new,) = schedules(tmp_path, autotvm(), hw=hardware("tx2"))
-    (old,) = schedules(tmp_path, old_autotvm())
-    assert old.hardware.name == "tx2"
-    assert old.workload == new.workload
-    assert (old.tiles["ry"], old.tiles["rx"]) == (new.tiles["rx"], new.tiles["ry"])
-    assert {axis: old.tiles[axis] for axis in "nfyx"} == {axis: new.tiles[axis] for axis in "nfyx"}
+    (mended,) = schedules(tmp_path, old_autotvm(when=1.57e9))
+    assert mended == new
+    assert "TVM issue 3648" in reasons(tmp_path, old_autotvm(), hw=None)[0]
+    column = {"weight": (16, 8, 3, 1), "tile_ry": [1, 3], "tile_rx": [1, 1]}
+    plain, applied = schedules(tmp_path, old_autotvm(), old_autotvm(**column))
+    assert (plain.tiles["ry"], plain.tiles["rx"]) == (new.tiles["rx"], new.tiles["ry"])
+    assert {axis: plain.tiles[axis] for axis in "nfyx"} == {axis: new.tiles[axis] for axis in "nfyx"}
+    assert (applied.tiles["ry"], applied.tiles["rx"]) == ((3, 1, 1), (1, 1, 1))
+    exchanged = {**column, "tile_ry": [1, 1], "tile_rx": [1, 3]}
+    plain, same = schedules(tmp_path, old_autotvm(), old_autotvm(**exchanged))
+    assert plain == new
+    assert same == applied
+
+
+def test_arguments_of_2018_are_the_workloads(tmp_path):
+    line = old_autotvm(target=SKYLAKE, weight=(32, 8, 3, 3))
+    line["i"][1] = "topi_x86_conv2d"
+    line["i"][5]["e"] = [["tile_ic", "sp", [1, 8]], ["tile_oc", "sp", [2, 16]], ["tile_ow", "sp", [2, 7]]]
+    line["i"][5]["e"].append(["unroll_kw", "ot", True])
+    (found,) = schedules(tmp_path, line, hw=CPU)
+    assert found.workload == anatune.conv2d(4, 8, 14, 14, 32, 3, 3, padding=1)
+    dense = old_autotvm(target="cuda -model=tx2")
+    dense["i"][1:5] = ["topi_nn_dense", [], {}, ["dense", [1, 512, "float32"], [1000, 512, "float32"], 0, "float32"]]
+    dense["i"][5]["e"] = [["tile_k", "sp", [-1, 8]]]
+    assert "dense_small_batch.gpu splits the reduction" in reasons(tmp_path, dense, hw=None)[0]
 
 
 def test_padding_of_one_side_and_dilation(tmp_path):
