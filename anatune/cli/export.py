@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
-FORMATS = ("so", "tvm")
+FORMATS = ("so", "o", "a", "tvm")
 TARGETS = ("cpu", "cuda")
 _KEYWORDS = """
 alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue decltype default
@@ -81,9 +81,10 @@ def export(
         str | None,
         typer.Option(
             "--format",
-            metavar="so|tvm",
+            metavar="so|o|a|tvm",
             callback=_check_format,
-            help="CPUs: so (default), a compiled kernel and a C header. tvm: an IRModule as JSON.",
+            help="CPUs: a shared library (so, the default), an object (o) or a static library (a), with a C header. "
+            "tvm: an IRModule as JSON.",
         ),
     ] = None,
     target: Annotated[
@@ -151,7 +152,7 @@ def _write(schedule: Schedule, name: str, folder: Path, form: str | None, thread
         return export_module(schedule, name, folder, threads)
     if is_gpu(schedule.hardware):
         return export_cuda(schedule, name, folder)
-    return export_library(schedule, name, folder, threads)
+    return export_library(schedule, name, folder, form or "so", threads)
 
 
 def _identifier(schedule: Schedule) -> str:

@@ -9,9 +9,10 @@ import msgspec
 
 from anatune.cli.output import write_text
 from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.c_header import ALIGNMENT_BYTES, prototype
 from anatune.codegen.cuda_header import ALIGNMENT_BYTES as CUDA_ALIGNMENT_BYTES
 from anatune.codegen.cuda_header import prototypes
-from anatune.codegen.export import ALIGNMENT_BYTES, prototype, tvm_module_json, write_c_library
+from anatune.codegen.export import tvm_module_json, write_c_library
 from anatune.codegen.export_cuda import write_cuda
 from anatune.codegen.nvrtc import FLAGS, compiler_version
 from anatune.core.schedule import Schedule
@@ -21,19 +22,29 @@ from anatune.version import __version__
 __all__ = ["export_cuda", "export_library", "export_module"]
 
 
-def export_library(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[str, Any]:
+def export_library(schedule: Schedule, name: str, folder: Path, form: str, threads: int) -> dict[str, Any]:
     """Write a schedule of the CPU template as a library for C programs; arguments and errors as `write_c_library`."""
-    made = write_c_library(schedule, name, folder, threads=threads)
+    made = write_c_library(schedule, name, folder, threads=threads, form=form)
     functions = [
-        {"name": one.name, "purpose": one.purpose, "prototype": f"{prototype(one)};", "arguments": one.arguments}
+        {
+            "name": one.name,
+            "purpose": one.purpose,
+            "prototype": f"{prototype(one)};",
+            "arguments": one.arguments,
+            "workspace_bytes": one.workspace_bytes,
+        }
         for one in made.functions
     ]
     return {
-        "format": "so",
+        "format": form,
         "library": made.library,
         "header": made.header,
-        "threads": made.threads,
-        "needs_openmp": made.openmp,
+        "link": made.link,
+        "supported": f"int {name}_supported(void);",
+        "mcpu": made.needs.cpu,
+        "features": made.needs.features,
+        "threads": made.needs.threads,
+        "needs_openmp": bool(made.needs.openmp),
         "alignment_bytes": ALIGNMENT_BYTES,
         **_about(schedule, functions),
     }

@@ -46,7 +46,10 @@ class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def sentences(self) -> str:
         """Say it in words."""
-        said = f"Arithmetic: {self.operands} operands"
+        if self.operands == self.multiplied_as == self.accumulated_in == self.result:
+            said = f"Arithmetic: {self.operands} throughout"
+        else:
+            said = f"Arithmetic: {self.operands} operands"
         if self.multiplied_as != self.operands:
             said += f", rounded to {self.multiplied_as} (10 bits behind the point),"
         if self.accumulated_in != self.result or self.multiplied_as != self.operands:

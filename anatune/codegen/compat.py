@@ -15,6 +15,7 @@ __all__ = [
     "build_measured",
     "compile_module",
     "cuda_source_of",
+    "features_of",
     "gpu_target_of",
     "import_meta_schedule",
     "import_tvm",
@@ -114,6 +115,11 @@ def lacks_feature(target: Any, hardware: CpuSpec) -> str:
     has = tvm.get_global_func("target.target_has_feature")
     _, features = PARTS_OF_ISA[hardware.compute.isa]
     return next((name[1:] for name in features.split(",") if not has(name[1:], target)), "")
+
+
+def features_of(target: Any) -> frozenset[str]:
+    """Return LLVM's names of what the processor of an LLVM target has."""
+    return frozenset(str(name) for name in import_tvm().get_global_func("target.llvm_get_cpu_features")(target))
 
 
 def gpu_target_of(hardware: GpuSpec) -> Any:

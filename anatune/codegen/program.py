@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from anatune.codegen.script import Script, affine, buffer_type, open_function, w
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.hardware import CpuCompute
 from anatune.core.schedule import Schedule
-from anatune.core.workload import ACCUMULATOR_DTYPE, Access, Workload
+from anatune.core.workload import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Workload
 from anatune.errors import BuildError
 
 __all__ = ["Program", "program_of"]
@@ -51,6 +52,12 @@ class Program:
     packed_sizes: dict[str, int]
     llvm: str
     kernels: tuple[Microkernel, ...]
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that a call of ``main`` allocates and releases again."""
+        found = re.findall(r'= T\.sblock_alloc_buffer\(\((\d+),\), "(\w+)"\)', self.main)
+        return sum(int(size) * DTYPE_BYTES[dtype] for size, dtype in found)
 
 
 _MANY_ROWS = 4

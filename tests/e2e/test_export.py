@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-import textwrap
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -65,6 +65,7 @@ int main(void) {{
   stream = fopen("packed.bin", "wb");
   fwrite(result, 1, {size}, stream);
   fclose(stream);
+  if (!kernel_supported()) return 4;
   return kernel({given}, (void *)((char *)result + 4)) == -1 && kernel({nulls}, result) == -1 ? 0 : 3;
 }}
 """
@@ -96,18 +97,23 @@ def c_program(manifest, inputs, folder):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
-def test_a_c_program_links_the_library(anatune, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "form", "library"),
+    [("matmul", "so", "libkernel.so"), ("conv2d", "a", "libkernel.a"), ("int8", "o", "kernel.o")],
+)
+def test_a_c_program_links_the_library(anatune, tmp_path, name, form, library):
     workload = WORKLOADS[name]
-    done = anatune("export", schedule_file(tmp_path, name), "--output", tmp_path / "out", "--name", "kernel", "--json")
+    words = ("--format", form, "--output", tmp_path / "out", "--name", "kernel", "--json")
+    done = anatune("export", schedule_file(tmp_path, name), *words)
     assert done.returncode == 0, done.stderr
     manifest = json.loads(done.stdout)
     out = tmp_path / "out"
-    assert {path.name for path in out.iterdir()} == {"libkernel.so", "kernel.h", "kernel.json"}
+    assert {path.name for path in out.iterdir()} == {library, "kernel.h", "kernel.json"}
+    assert (manifest["format"], manifest["library"]) == (form, library)
     assert json.loads((out / "kernel.json").read_text())["functions"] == manifest["functions"]
     inputs = inputs_of(workload)
     (out / "use.c").write_text(c_program(manifest, inputs, out))
-    command = ["gcc", "-Wall", "-Werror", "-I.", "use.c", "-L.", "-lkernel", "-Wl,-rpath,.", "-o", "use"]
+    command = ["gcc", "-Wall", "-Werror", "-I.", "use.c", "-L.", *manifest["link"], "-Wl,-rpath,.", "-o", "use"]
     built = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     assert subprocess.run(["./use"], cwd=out, check=False).returncode == 0
@@ -117,40 +123,112 @@ def test_a_c_program_links_the_library(anatune, tmp_path, name):
         assert np.abs(got.reshape(want.shape) - want).max() <= 1e-5 * np.abs(want).max()
 
 
-def test_parallel_loops_and_two_libraries_in_one_program(anatune, tmp_path):
+THREADED = """
+#include <math.h>
+#include <pthread.h>
+#include "first.h"
+#include "second.h"
+static _Alignas(64) float a[64 * 32], b[32 * 64], c[4][2][64 * 64];
+int supported(void); /* in C++ */
+static void *work(void *place) {
+  float (*out)[64 * 64] = place;
+  for (int turn = 0; turn < 50; ++turn)
+    if (first(a, b, out[0]) || second(a, b, out[1])) return place;
+  return 0;
+}
+int main(void) {
+  pthread_t threads[4];
+  int failed = 0;
+  for (int i = 0; i < 64 * 32; ++i) { a[i] = i % 7 - 3; b[i] = i % 5 - 2; }
+  for (int t = 0; t < 4; ++t)
+    if (pthread_create(&threads[t], 0, work, c[t])) return 9;
+  for (int t = 0; t < 4; ++t) {
+    void *said;
+    pthread_join(threads[t], &said);
+    failed |= said != 0;
+  }
+  for (int i = 0; i < 64; ++i)
+    for (int j = 0; j < 64; ++j) {
+      float sum = 0;
+      for (int k = 0; k < 32; ++k) sum += a[i * 32 + k] * b[k * 64 + j];
+      for (int t = 0; t < 8; ++t) failed |= fabsf(sum - c[t / 2][t % 2][i * 64 + j]) > 1e-3f ? 2 : 0;
+    }
+  return failed | (supported() ? 0 : 4);
+}
+"""
+SUPPORTED = """
+#include "first.h"
+#include "second.h"
+extern "C" int supported() { return first_supported() && second_supported(); }
+"""
+
+
+@pytest.mark.parametrize("form", ["so", "a"])
+def test_parallel_loops_and_two_libraries_in_one_program_with_threads(anatune, tmp_path, form):
     space = package.space(package.matmul(64, 64, 32), HOST)
     tiles = {"i": (4, 1, 1, 2, 8), "j": (1, 1, 1, 2, 32), "k": (1, 1, 32, 1)}
+    link = []
     for name in ("first", "second"):
         schedule = space.schedule(tiles, parallel=name == "first")
         (tmp_path / f"{name}.json").write_text(schedule.to_json())
         words = ("export", tmp_path / f"{name}.json", "--output", tmp_path, "--name", name, "--threads", 2, "--json")
-        done = anatune(*words)
+        done = anatune(*words, "--format", form)
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["needs_openmp"] is (name == "first")
-        assert json.loads(done.stdout)["threads"] == (2 if name == "first" else 1)
-    source = """
-        #include <math.h>
-        #include <stdio.h>
-        #include "first.h"
-        #include "second.h"
-        _Alignas(64) static float a[64 * 32], b[32 * 64], c[64 * 64], d[64 * 64];
-        int main(void) {
-          for (int i = 0; i < 64 * 32; ++i) { a[i] = i % 7 - 3; b[i] = i % 5 - 2; }
-          if (first(a, b, c) || second(a, b, d)) return 1;
-          for (int i = 0; i < 64; ++i)
-            for (int j = 0; j < 64; ++j) {
-              float sum = 0;
-              for (int k = 0; k < 32; ++k) sum += a[i * 32 + k] * b[k * 64 + j];
-              if (fabsf(sum - c[i * 64 + j]) > 1e-3f || fabsf(sum - d[i * 64 + j]) > 1e-3f) return 2;
-            }
-          return 0;
-        }
-    """
-    (tmp_path / "both.c").write_text(textwrap.dedent(source))
-    command = ["gcc", "-I.", "both.c", "-L.", "-lfirst", "-lsecond", "-Wl,-rpath,.", "-lm", "-o", "both"]
-    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    assert subprocess.run(["./both"], cwd=tmp_path, check=False).returncode == 0
+        manifest = json.loads(done.stdout)
+        assert manifest["needs_openmp"] is (name == "first")
+        assert manifest["threads"] == (2 if name == "first" else 1)
+        link += manifest["link"]
+    (tmp_path / "both.c").write_text(THREADED)
+    (tmp_path / "supported.cpp").write_text(SUPPORTED)
+
+    def run(*command):
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    compiled = run("g++", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-c", "supported.cpp")
+    assert (compiled.returncode, compiled.stderr) == (0, "")
+    linkers = [name for name in ("bfd", "gold", "lld") if shutil.which(f"ld.{name}")]
+    for linker in [f"-fuse-ld={name}" for name in linkers] if form == "a" else ["-O1"]:
+        words = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "both.c", "supported.o", "-L.", "-Wl,-rpath,.")
+        built = run("gcc", linker, *words, *link, "-lpthread", "-lm", "-o", "both")
+        assert (built.returncode, built.stderr) == (0, "")
+        assert run("./both").returncode == 0
+    if form == "a":
+        said = run("nm", "--extern-only", "--defined-only", "libfirst.a").stdout
+        assert {line.split()[-1].split("_")[0] for line in said.splitlines() if " " in line} == {"first"}
+
+
+ELSEWHERE = """
+#include <stdio.h>
+#include "elsewhere.h"
+static _Alignas(64) float a[16 * 16], b[16 * 16], c[16 * 16];
+int main(void) { printf("%d %d", elsewhere_supported(), elsewhere(a, b, c)); return 0; }
+"""
+
+
+@pytest.mark.skipif(
+    not HOST.compute.isa.startswith("avx"), reason="Intel's and AMD's processors differ, so one is away"
+)
+@pytest.mark.parametrize("hw", ["xeon_8480", "epyc_9575f"])
+def test_a_processor_without_the_instructions_is_told_so_and_does_not_die(anatune, tmp_path, hw):
+    (tmp_path / "s.json").write_text(package.plan(package.matmul(16, 16, 16), hw, top_k=1).best.to_json())
+    words = ("--format", "a", "--threads", 1, "--output", tmp_path, "--name", "elsewhere", "--json")
+    done = anatune("export", tmp_path / "s.json", *words)
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads(done.stdout)
+    assert manifest["mcpu"] == package.hardware(hw).arch
+    assert {"fma", "avx512f"} <= set(manifest["features"])
+    header = " ".join((tmp_path / "elsewhere.h").read_text().replace(" * ", "").split())
+    assert f"Needs: {', '.join(manifest['features'])} (compiled for -mcpu={manifest['mcpu']})" in header
+    (tmp_path / "use.c").write_text(ELSEWHERE)
+    built = subprocess.run(["gcc", "use.c", *manifest["link"], "-o", "use"], cwd=tmp_path, check=False)
+    assert built.returncode == 0
+    have = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
+    flags = {"xeon_8480": "avx512_fp16", "epyc_9575f": "sse4a"}  # what the other maker's processors lack
+    ran = subprocess.run(["./use"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    if flags[hw] not in have:
+        assert (ran.returncode, ran.stdout) == (0, "0 -4")
+    else:
+        assert (ran.returncode, ran.stdout) in [(0, "0 -4"), (0, "1 0")]
 
 
 def test_the_tvm_module(anatune, tmp_path):
@@ -220,7 +298,7 @@ def test_wrong_words_are_one_line(anatune, tmp_path):
         (("--hw", "rtx3090"), 2, "the workload is missing"),
         (("--hw", "rtx9999", "matmul", "8x8x8"), 1, "rtx9999"),
         (("--hw", "mi50", "--target", "cuda", "matmul", "8x8x8"), 1, "expected an NVIDIA one"),
-        ((tmp_path / "bad.json", "--format", "dll"), 2, "expected one of so, tvm"),
+        ((tmp_path / "bad.json", "--format", "dll"), 2, "expected one of so, o, a, tvm"),
         ((tmp_path / "gpu.json", "--format", "so"), 2, "--format so is for CPU schedules"),
         ((tmp_path / "gpu.json", "--template", "tensorcore"), 2, "the schedule is of the template cuda"),
         ((tmp_path / "gpu.json", "--hw", "rtx3090"), 2, "leave out --hw"),
