@@ -237,7 +237,7 @@ def test_saved_measurements_are_read_back(tmp_path):
             cost_model(CPU, path=path)
 
 
-def test_what_is_not_understood_is_neutral_and_counted():
+def test_what_is_not_understood_is_neutral_and_counted(caplog):
     context = context_of(elementwise(), LLVM)
     found = drawn(context, 4)
     model = cost_model(CPU, fallback=None)
@@ -252,6 +252,10 @@ def test_what_is_not_understood_is_neutral_and_counted():
     filtered = ms.space_generator.PostOrderApply(sch_rules=[], postprocs=[postproc(GPU)], mutator_probs={})
     with pytest.raises(SpaceError, match="the target is llvm, expected a GPU as"):
         ms.TuneContext(matmul(), target=LLVM, space_generator=filtered)
+    # a device of another architecture
+    for _ in range(2):
+        cost_model("h100_sxm", fallback=None).predict(context_of(elementwise(), CUDA), found)
+    assert caplog.text.count("the target is of architecture sm_86, h100_sxm of sm_90") == 1
     # one stranger among candidates that are understood
     mixed = [*candidates, ms.search_strategy.MeasureCandidate(tvm.s_tir.Schedule(matmul()), [])]
     scores = cost_model(CPU).predict(context_of(matmul(), LLVM), mixed)

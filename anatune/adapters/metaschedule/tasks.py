@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from typing import Any
 
 from anatune import api
@@ -20,6 +22,7 @@ from anatune.tuning.machine import choose_threads, with_threads
 __all__ = ["Proposals", "check_cpu", "check_kind", "check_target", "cpu_spec", "target_from", "task_model", "task_of"]
 
 _INSTEAD = "for GPUs there are cost_model and postproc of anatune.adapters.metaschedule, in MetaSchedule's own space"
+_log = logging.getLogger(__name__)
 _MOST_FAILURES = 100
 """Kernels in a row that cannot be put into the function, after which the search ends."""
 
@@ -74,7 +77,10 @@ def check_target(target: Any, hardware: CpuSpec) -> None:
 
 
 def check_kind(target: Any, hardware: CpuSpec | GpuSpec) -> None:
-    """Raise SpaceError unless `target` is a GPU where `hardware` is one, and a CPU where it is one."""
+    """Raise SpaceError unless `target` is a GPU where `hardware` is one, and a CPU where it is one.
+
+    A GPU of another architecture is told once, in the log: limits and times are those of `hardware`.
+    """
     keys = () if target is None else tuple(map(str, target.keys))
     wanted = "gpu" if isinstance(hardware, GpuSpec) else "cpu"
     if wanted not in keys:
@@ -82,6 +88,22 @@ def check_kind(target: Any, hardware: CpuSpec | GpuSpec) -> None:
             f"metaschedule: the target is {_kind(target)}, expected a {wanted.upper()} as {hardware.name} is one; "
             "name the hardware that the target names"
         )
+    arch = str(target.attrs.get("arch", ""))
+    if wanted == "gpu" and _number(arch) != _number(hardware.arch):
+        _tell_once(
+            f"metaschedule: the target is of architecture {arch or 'unknown'}, {hardware.name} of {hardware.arch}: "
+            f"limits and predictions are those of {hardware.name}"
+        )
+
+
+def _number(arch: str) -> str:
+    """Return an architecture without the letters of its variants: sm_90 of sm_90a."""
+    return arch.rstrip("abcdefghijklmnopqrstuvwxyz")
+
+
+@cache
+def _tell_once(line: str) -> None:
+    _log.warning(line)
 
 
 def _kind(target: Any) -> str:
