@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import msgspec
 
 from anatune.adapters.formats import PruneRequest
-from anatune.core.prediction import Prediction
-from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.model.pruning import SpaceSubset
 
@@ -29,7 +27,7 @@ def json_lines(request: PruneRequest) -> Iterator[str]:
     for schedule, prediction in itertools.islice(subset.entries(), request.most):
         if waiting:
             yield f"{waiting},"
-        waiting = msgspec.json.encode(_entry(schedule, prediction)).decode()
+        waiting = msgspec.json.encode(schedule.to_dict() | {"prediction": prediction}).decode()
     yield waiting
     yield "]}"
 
@@ -44,17 +42,6 @@ def csv_lines(request: PruneRequest) -> Iterator[str]:
     for place, (schedule, prediction) in enumerate(itertools.islice(subset.entries(), request.most), 1):
         numbers = [getattr(prediction, name) for name in _NUMBERS]
         yield _row([place, *numbers, *space.point_of(schedule).tolist()])
-
-
-def _entry(schedule: Schedule, prediction: Prediction) -> dict[str, object]:
-    return {
-        "template": schedule.template,
-        "tiles": schedule.tiles,
-        "unroll": schedule.unroll,
-        "vector": schedule.vector,
-        "options": schedule.options,
-        "prediction": prediction,
-    }
 
 
 def _row(values: list[object]) -> str:

@@ -166,7 +166,7 @@ def best(
     with _opened(path) as store:
         found = store.bests(workload, hw, threads, _session_id(store, session), on_damage=note_once())
     if as_json:
-        print_json([{**_tree(record), "schedule": record.trial.schedule} for record in found])
+        print_json([_tree(record) for record in found])
     elif found:
         print_lines(best_lines(found))
     else:
@@ -313,7 +313,7 @@ def _session_id(store: RecordStore, start: str | None) -> str | None:
 
 
 def _tree(record: Record) -> dict[str, object]:
-    """Return a record as one JSON object: its flat row, its samples, and the tiles and options as objects."""
+    """Return a record as one JSON object: its flat row, its samples, its schedule, the tiles and options as objects."""
     from anatune.records.export import flat_row
     from anatune.report.records import peak_of_threads
 
@@ -322,8 +322,8 @@ def _tree(record: Record) -> dict[str, object]:
     rate = tree["gflop_per_s"]
     peak = peak_of_threads(record.session.hardware, record.session.workload.dtype, trial.threads)
     tree["peak_fraction"] = rate * 1e9 / peak if rate else None
-    for name in ("tiles", "vector", "options"):
-        tree[name] = getattr(trial.schedule, name)
+    tree["schedule"] = schedule = trial.schedule.to_dict()
+    tree |= {name: schedule[name] for name in ("tiles", "vector", "options")}
     tree["times_s"] = trial.measurement.times_s
     tree["reference_times_s"] = trial.measurement.reference_times_s
     return tree

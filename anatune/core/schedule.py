@@ -69,9 +69,17 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         """Return the schedule as one JSON object (with its workload and hardware, so that it stands alone)."""
         return msgspec.json.encode(self).decode()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dictionaries and lists, every field among them."""
+        tree = {name: msgspec.to_builtins(getattr(self, name)) for name in self.__struct_fields__}
+        return tree | {"tiles": {axis: list(factors) for axis, factors in self.tiles.items()}}
+
     @classmethod
     def from_json(cls, text: str | bytes) -> Schedule:
-        """Read what `to_json` wrote.
+        """Read what `to_json` wrote, or the JSON of a plan, a subset, trials or records.
+
+        Of several schedules it is the best: ``schedules`` of a plan or subset, ``best_schedule`` of a tuning session,
+        ``schedule`` of a trial or record; the first of a list.
 
         Raises
         ------
@@ -79,9 +87,14 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             The text is no such object; the message names the field.
         """
         try:
-            return msgspec.json.decode(text, type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise SpaceError(f"schedule JSON: {error}; expected the text of Schedule.to_json()") from None
+            while (inner := _inner(text)) is not None:
+                text = inner
+            read = msgspec.json.decode(text, type=_Printed)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise SpaceError(
+                f"schedule JSON: {error}; expected the text of Schedule.to_json(), or what a command prints with --json"
+            ) from None
+        return cls(*(getattr(read, name) for name in cls.__struct_fields__))
 
     def apply(self) -> Any:
         """Return the schedule as a ``tvm.s_tir.Schedule``, ready for ``tvm.compile``.
@@ -111,3 +124,40 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         words += [f"{tensor}:v{width}" for tensor, width in self.vector.items()]
         words += [f"{name}={value}" for name, value in self.options.items()]
         return " ".join(words)
+
+
+class _Printed(Schedule, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
+    """A schedule as plans and subsets list it."""
+
+    prediction: Any = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What has schedules in it, as far as that goes."""
+
+    schedules: tuple[msgspec.Raw, ...] | None = None
+    best_schedule: msgspec.Raw = msgspec.Raw()
+    schedule: msgspec.Raw = msgspec.Raw()
+
+
+def _inner(text: str | bytes | msgspec.Raw) -> msgspec.Raw | None:
+    """Return the best schedule of an answer, or what holds it; None for JSON that holds none and may be one itself.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        It is no JSON, or neither an object nor a list.
+    SpaceError
+        It is an answer without a schedule.
+    """
+    found = msgspec.json.decode(text, type=tuple[msgspec.Raw, ...] | _Answer)
+    if isinstance(found, _Answer) and found.schedules is None:
+        held = [raw for raw in (found.best_schedule, found.schedule) if bytes(raw)]
+        if not held:
+            return None
+        listed = [raw for raw in held if bytes(raw) != b"null"]
+    else:
+        listed = list((found.schedules or ()) if isinstance(found, _Answer) else found)
+    if not listed:
+        raise SpaceError("schedule JSON: the answer has no schedule: nothing was legal, or nothing ran")
+    return listed[0]

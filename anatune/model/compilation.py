@@ -100,12 +100,10 @@ class Compilation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _entry_dict(entry: CompiledSchedule, rank: int | None) -> dict[str, Any]:
-    schedule = entry.schedule
+    tree = entry.schedule.to_dict()
     return {
-        "tiles": {axis: list(factors) for axis, factors in schedule.tiles.items()},
-        "unroll": schedule.unroll,
-        "vector": schedule.vector,
-        "options": msgspec.to_builtins(schedule.options),
+        **{name: tree[name] for name in ("tiles", "unroll", "vector", "options")},
+        "schedule": tree,
         "outcome": entry.outcome.value,
         "message": entry.message,
         "seconds": entry.seconds,

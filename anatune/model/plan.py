@@ -120,13 +120,7 @@ class Plan:
             },
             "guarantee": msgspec.to_builtins(self.guarantee) | {"text": self.guarantee.describe()},
             "schedules": [
-                {
-                    "tiles": {axis: list(factors) for axis, factors in schedule.tiles.items()},
-                    "unroll": schedule.unroll,
-                    "vector": schedule.vector,
-                    "options": msgspec.to_builtins(schedule.options),
-                    "prediction": msgspec.to_builtins(prediction),
-                }
+                schedule.to_dict() | {"prediction": msgspec.to_builtins(prediction)}
                 for schedule, prediction in zip(self.schedules, self.predictions, strict=True)
             ],
         }

@@ -194,8 +194,9 @@ class TuningInterrupted(KeyboardInterrupt):
 
 
 def _trial_tree(trial: Trial) -> dict[str, Any]:
-    """Return a trial without its workload and hardware, which the result names once."""
+    """Return a trial: its numbers, the choices of its schedule, and the schedule whole."""
     schedule, time_s = trial.schedule, trial.measurement.time_s
+    tree = schedule.to_dict()
     return {
         "number": trial.number,
         "source": trial.source,
@@ -204,9 +205,8 @@ def _trial_tree(trial: Trial) -> dict[str, Any]:
         "gflop_per_s": schedule.workload.flop / time_s / 1e9 if time_s else None,
         "relative": trial.measurement.relative,
         "measurement": msgspec.to_builtins(trial.measurement),
-        "tiles": {axis: list(factors) for axis, factors in schedule.tiles.items()},
-        "unroll": schedule.unroll,
-        "options": msgspec.to_builtins(schedule.options),
+        **{name: tree[name] for name in ("tiles", "unroll", "vector", "options")},
+        "schedule": tree,
     }
 
 

@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from anatune.core.schedule import Schedule
+
 DEVICES = ("rtx3090", "xeon_gold_6230r")
 OPERATORS = {  # one small shape for every operator that a workload's text may start with
     "matmul": "matmul 32x64x48",
@@ -70,7 +72,7 @@ def check_contract(tree, top_k):
     assert all(later >= sooner * (1 - 2e-3) for sooner, later in itertools.pairwise(times))
     extents = {axis["name"]: axis["extent"] for axis in tree["workload"]["axes"]}
     for schedule in schedules:
-        assert schedule.keys() == {"tiles", "unroll", "vector", "options", "prediction"}
+        assert schedule.keys() == {*Schedule.__struct_fields__, "prediction"}
         assert {axis: math.prod(factors) for axis, factors in schedule["tiles"].items()} == extents
         prediction = schedule["prediction"]
         assert prediction.keys() == PREDICTION_KEYS
