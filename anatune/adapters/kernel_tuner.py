@@ -3,6 +3,10 @@
 ``restrictions=restrict(workload, hw, tune_params, keep=0.01)`` is all that a search needs. `prune` returns the same
 with the order behind it: a starting point (`PrunedSpace.start`), the strategies `Ordered` and `Within`, and why
 a configuration was left out. No GPU is needed before Kernel Tuner wants one.
+
+The model is one of anatune's own template. CLBlast's Xgemm is near enough to it that its order is taken as it is; of
+any other kernel a part of the list is spread over the whole space (`kernel_tuner_fit`, `model.portfolio`), and a
+warning says so.
 """
 
 from __future__ import annotations
@@ -17,23 +21,25 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.kernel_tuner_names import CLBLAST, Names, clblast_gemm, rounded_workload, tile_points
+from anatune.adapters.kernel_tuner_fit import AUTO_SPREAD, Fit, checked_spread
+from anatune.adapters.kernel_tuner_names import CLBLAST, Names, clblast_gemm
+from anatune.adapters.kernel_tuner_scores import MISFIT, Scorer
 from anatune.adapters.kernel_tuner_strategies import Ordered, Within, import_kernel_tuner
 from anatune.adapters.triton_device import AUTO, find_gpu
 from anatune.core.hardware import GpuSpec
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
-from anatune.model.corrected import CorrectedModel
 from anatune.model.corrections import NONE, named_correction, shipped_correction
+from anatune.model.portfolio import portfolio, value_places
 from anatune.model.pruning import Verdict, kept_count
-from anatune.model.templates import make_model
 
 __all__ = ["CLBLAST", "Ordered", "PrunedSpace", "Within", "clblast_gemm", "import_kernel_tuner", "prune", "restrict"]
 
 _KERNELS = "clblast"
 """Kernels of the shipped correction for CLBlast's parameters."""
 _UNFIT = "values that do not fit together: threads times results of a thread must be the block, parts must divide it"
-_OVERHANG = "its blocks do not divide the workload, which is only modelled for matrix products"
+
+_UNJUDGED = "kept without a judgement"
 
 Config = Mapping[str, Any]
 Floats = NDArray[np.float64]
@@ -48,6 +54,7 @@ def prune(
     keep: float = 0.05,
     restrictions: Any = None,
     correction: str | Path = "auto",
+    spread: float | str = AUTO_SPREAD,
 ) -> PrunedSpace:
     """Return the configurations of a kernel that deserve a run, in predicted order.
 
@@ -62,26 +69,35 @@ def prune(
     names : mapping, optional
         What the parameters mean: role -> parameter's name, number, or function of the configuration. The roles are
         those of `kernel_tuner_names`; left out: CLBlast's Xgemm. Parameters without a role are left to the tuner:
-        configurations that differ only there are predicted alike.
+        configurations that differ only there are predicted alike, and kept in turn.
     keep : float or int
-        A float: share of the legal configurations, above 0 and below 1. An integer: how many.
+        A float: share of the configurations that the device can start, above 0 and below 1. An integer: how many.
     restrictions : optional
         The kernel's own, in any form that Kernel Tuner takes.
     correction : "auto", "none", or str or Path
         "auto": for CLBlast's names the shipped correction for the device, where there is one. Otherwise the name or
         folder of one, such as `anatune records train` makes.
+    spread : "auto" or float
+        Share of the list, from 0 to 1, that is drawn over the whole space whatever is predicted. "auto": 0 for
+        CLBlast's names; for other kernels from 0.25, where every parameter has a role and every configuration can be
+        judged, to 1, where none is. The list is then as good as a random one of that share of its size, however
+        wrong the model is (`anatune.model.portfolio`).
+
+    Warns
+    -----
+    UserWarning
+        The kernel is not one that the model was compared with; what of it is not understood.
 
     Raises
     ------
     SpaceError
-        Names that do not fit the workload or the parameters, a wrong `keep`, no legal configuration.
+        Names that do not fit the workload or the parameters, a wrong `keep` or `spread`, nothing that can run.
     MissingDependencyError
         Kernel Tuner is not installed.
     DeviceError, UnknownNameError, SpecError, ModelVersionError
         The device, or the correction, cannot be found or used.
     """
-    kept_count(keep, 1)
-    return PrunedSpace(workload, find_gpu(hw), tune_params, names, keep, restrictions, correction)
+    return _pruned(workload, hw, tune_params, names, keep, restrictions, correction, spread)
 
 
 def restrict(
@@ -93,31 +109,51 @@ def restrict(
     keep: float = 0.05,
     restrictions: Any = None,
     correction: str | Path = "auto",
+    spread: float | str = AUTO_SPREAD,
 ) -> Callable[..., bool]:
     """Return a function for ``tune_kernel(restrictions=...)``: whether a configuration deserves a run.
 
-    It can stand alone or in a list beside other restrictions. Parameters and errors: as `prune`, whose
+    It can stand alone or in a list beside other restrictions. Parameters, warnings and errors: as `prune`, whose
     `PrunedSpace.keeps` it is.
     """
-    return prune(
-        workload, hw, tune_params, names=names, keep=keep, restrictions=restrictions, correction=correction
-    ).keeps
+    return _pruned(workload, hw, tune_params, names, keep, restrictions, correction, spread).keeps
+
+
+def _pruned(
+    workload: Workload,
+    hw: str | Path | GpuSpec,
+    tune_params: Mapping[str, Sequence[Any]],
+    names: Names,
+    keep: float,
+    restrictions: Any,
+    correction: str | Path,
+    spread: float | str,
+) -> PrunedSpace:
+    kept_count(keep, 1)
+    checked_spread(spread)
+    space = PrunedSpace(workload, find_gpu(hw), tune_params, names, keep, restrictions, correction, spread)
+    if len(space) < space.num_legal:
+        space.fit.warn(len(space), space.num_configs)
+    return space
 
 
 class PrunedSpace:
-    """A kernel's configurations in predicted order, cut after those that are kept.
+    """The configurations of a kernel that are kept, in predicted order.
 
-    Guarantees: deterministic; what the model calls illegal is never kept. Equal predictions keep the order of
-    `tune_params`.
+    Guarantees: deterministic; what the device cannot start is never kept, the best predicted one always. What the model
+    cannot judge (values that fit no role, other needs than its own code's) is kept as often as in a random choice where
+    the list is spread, else not.
 
     Attributes
     ----------
     workload, hardware, tune_params, keep
         As asked.
+    fit : Fit
+        What of the kernel is understood, and the share of the list that is spread for it.
     num_configs : int
         That the kernel's own restrictions allow.
     num_legal : int
-        Of them, that break no rule of the device.
+        Of them, that the device can start.
     """
 
     def __init__(
@@ -129,30 +165,49 @@ class PrunedSpace:
         keep: float,
         restrictions: Any,
         correction: str | Path,
+        spread: float | str = AUTO_SPREAD,
     ) -> None:
         self.workload, self.keep = workload, keep
         self.hardware = _unlimited(hardware) if names is CLBLAST else hardware
         self.tune_params = {name: list(values) for name, values in tune_params.items()}
-        self._names = names
-        self._correction = _correction(correction, self.hardware, names)
         self._configs: list[tuple[Any, ...]] = _listed(self.tune_params, restrictions, hardware)
-        self._models: dict[Workload, Any] = {}
+        saved = _correction(correction, self.hardware, names)
+        self._scorer = Scorer(
+            workload, self.hardware, names, self.parameters, saved, windows=dict(names) != dict(CLBLAST)
+        )
         self.num_configs = len(self._configs)
-        time_s, rule, self._points = self._scores(self._configs)
-        self._time_s = time_s
-        self.num_legal = int((rule == 0).sum())
-        if not self.num_legal:
+        scores = self._scorer.score(self._configs)
+        self._time_s, self._points = scores.time_s, scores.points
+        self.fit = Fit(names, self.parameters, self._configs, scores, spread)
+        self.num_legal = int(scores.runs.sum())
+        if not self.num_legal or not (scores.known.any() or self.fit.spread):
             why = self._verdict_of(self._configs[0]).text if self._configs else "its restrictions allow nothing"
             raise SpaceError(
                 f"none of {self.num_configs} configurations can run {workload.describe()} on {hardware.name}; "
                 f"the first one: {why}"
             )
-        order = np.lexsort((np.arange(self.num_configs), time_s, rule != 0))
-        self._order: list[int] = order[: kept_count(keep, self.num_legal)].tolist()
+        self._time_s = np.where(scores.known, scores.time_s, np.inf)
+        self._order: list[int] = self._chosen(scores.runs, scores.known).tolist()
         self._places = {self._configs[at]: place for place, at in enumerate(self._order, 1)}
 
+    def _chosen(self, runs: NDArray[np.bool_], known: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the rows that are kept, in predicted order."""
+        order = np.lexsort((np.arange(self.num_configs), self._time_s))
+        if not self.fit.spread:
+            return order[: kept_count(self.keep, int(known.sum()))]
+        rows = np.flatnonzero(runs)
+        coordinates = np.column_stack(
+            [value_places([self._configs[row][at] for row in rows]) for at in range(len(self.parameters))]
+        )
+        count = kept_count(self.keep, len(rows))
+        kept = np.zeros(self.num_configs, dtype=bool)
+        kept[rows[portfolio(self._time_s[rows], coordinates, count, self.fit.spread)]] = True
+        found: NDArray[np.int64] = order[kept[order]]
+        return found
+
     def __repr__(self) -> str:
-        return f"PrunedSpace(keep {len(self)} of {self.num_configs} configurations)"
+        spread = f", {self.fit.spread:.0%} of the choice spread: {self.fit.describe()}" if self.fit.spread else ""
+        return f"PrunedSpace(keep {len(self)} of {self.num_configs} configurations{spread})"
 
     def __len__(self) -> int:
         return len(self._order)
@@ -229,65 +284,35 @@ class PrunedSpace:
                 f"configuration {dict(config)!r:.80} lacks {missing}, expected {', '.join(self.parameters)}"
             ) from None
 
-    def _scores(self, configs: Sequence[tuple[Any, ...]]) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-        """Return predicted seconds (inf where nothing can be said), rule codes (-1, -2: not modelled), and points."""
-        points, valid, weight = tile_points(self._names, self.workload, self.parameters, configs)
-        time_s = np.full(len(configs), np.inf)
-        rule = np.where(valid, -2, -1).astype(np.int64)
-        widths = [5 if axis.kind == "spatial" else 3 for axis in self.workload.axes]
-        first = np.cumsum([0, *widths])
-        extents = np.column_stack(
-            [points[:, at : at + width].prod(axis=1) for at, width in zip(first, widths, strict=False)]
-        )
-        shapes, which = np.unique(extents, axis=0, return_inverse=True)
-        for number, shape in enumerate(shapes.tolist()):
-            rows = np.flatnonzero((which.reshape(-1) == number) & valid)
-            model = self._model(shape) if len(rows) else None
-            if model is not None:
-                times, rule[rows] = model.times(points[rows])
-                time_s[rows] = times * weight[rows]
-        return time_s, rule, points
-
-    def _model(self, shape: Sequence[int]) -> Any:
-        names = [axis.name for axis in self.workload.axes]
-        rounded = rounded_workload(self.workload, dict(zip(names, shape, strict=True)))
-        if rounded is None:
-            return None
-        if rounded not in self._models:
-            plain = make_model(rounded, self.hardware, "cuda")
-            saved = self._correction
-            self._models[rounded] = plain if saved is None else CorrectedModel(plain, saved.model)
-        return self._models[rounded]
-
     def _verdict_of(self, key: tuple[Any, ...]) -> Verdict:
         if len(key) != len(self.parameters):
             raise SpaceError(
                 f"configuration has {len(key)} values, expected {len(self.parameters)}: {', '.join(self.parameters)}"
             )
-        times, rules, points = self._scores([key])
-        time_s, code = float(times[0]), int(rules[0])
+        scores = self._scorer.score([key])
+        time_s, code = float(scores.time_s[0]), int(scores.rule[0])
         nothing = math.nan
         kept = getattr(self, "_order", [])
         best_s, cut_s = (float(self._time_s[kept[at]]) for at in (0, -1)) if kept else (nothing, nothing)
         facts = {"time_s": time_s, "best_s": best_s, "cut_s": cut_s, "factor": time_s / cut_s}
-        if code < 0:
-            rule, text = ("values", _UNFIT) if code == -1 else ("overhang", _OVERHANG)
-            return Verdict(False, None, rule, None, None, **facts, bound_by="", text=f"left out: {text}")
-        widths = [5 if axis.kind == "spatial" else 3 for axis in self.workload.axes]
-        first = np.cumsum([0, *widths])
-        shape = [int(points[0, at : at + width].prod()) for at, width in zip(first, widths, strict=False)]
-        model = self._model(shape)
-        prediction = model.predictions(points)[0]
-        if prediction.rule:
-            limit = next(rule for rule in model.rules if rule.id == prediction.rule)
-            text = f"left out: {limit.broken_text(limit.needed)}"
-            return Verdict(False, None, limit.id, None, limit.limit, **facts, bound_by=prediction.bound_by, text=text)
-        place = self._places.get(key)
+        place = getattr(self, "_places", {}).get(key)
+        if code == MISFIT:
+            text = f"{_UNJUDGED if place else 'left out'}: {_UNFIT}"
+            return Verdict(place is not None, place, "values", None, None, **facts, bound_by="", text=text)
+        prediction, rules = self._scorer.prediction(scores.points[0])
+        if code:
+            limit = rules[code - 1]
+            text = f"{_UNJUDGED if place else 'left out'}: {limit.id}: {limit.text}: at most {limit.limit:.10g}"
+            return Verdict(
+                place is not None, place, limit.id, None, limit.limit, **facts, bound_by=prediction.bound_by, text=text
+            )
         said = f"predicted {time_s * 1e3:.4g} ms, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"
         if place is not None:
             text = f"kept: place {place} of {len(self)}, {said}"
         elif time_s > cut_s:
             text = f"left out: {said}; {time_s / cut_s:.3g} times the last one kept"
+        elif self.fit.spread:
+            text = f"left out: {said}; not drawn: {self.fit.spread:.0%} of the choice is spread over all configurations"
         else:
             text = f"left out: {said}; the restrictions exclude it, or it comes behind its equals"
         return Verdict(place is not None, place, "", None, None, **facts, bound_by=prediction.bound_by, text=text)

@@ -217,11 +217,13 @@ def tile_points(
     return np.concatenate(columns, axis=1), valid, np.exp(cost)
 
 
-def rounded_workload(workload: Workload, extents: Mapping[str, int]) -> Workload | None:
-    """Return the matrix product of other extents, None for other operators: their windows overlap."""
-    if dict(extents) == dict(workload.extents):
+def rounded_workload(workload: Workload, extents: Mapping[str, int]) -> Workload:
+    """Return the workload that blocks of these extents compute: of a matrix product the padded one.
+
+    Other operators stay as they are: kernels guard what reaches over the end, tensors are not padded, and a point's
+    blocks count whole in any case.
+    """
+    if dict(extents) == dict(workload.extents) or workload.operator != "matmul":
         return workload
-    if workload.operator != "matmul":
-        return None
     sizes: dict[str, Any] = {"m": extents["i"], "n": extents["j"], "k": extents["k"]}
     return matmul(**{**workload.attribute, **sizes})

@@ -13,6 +13,7 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.errors import MissingDependencyError, SpaceError, UnknownNameError
 
 kernel_tuner = pytest.importorskip("kernel_tuner", reason="pip install 'anatune[kernel-tuner]'")
+pytestmark = pytest.mark.filterwarnings("ignore:anatune keeps")
 
 PARAMS = {"bx": [8, 16, 32], "by": [4, 8, 16], "wx": [1, 2, 4], "wy": [1, 2, 4], "other": [0, 1]}
 NAMES = {
@@ -23,7 +24,7 @@ MATMUL = anatune.matmul(512, 512, 512)
 
 @pytest.fixture(scope="module")
 def space():
-    return prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=0.1, restrictions=["bx * by >= 64"])
+    return prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=0.1, restrictions=["bx * by >= 64"], spread=0)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_the_kept_ones_are_the_best_predicted(space):
 
 
 def test_a_restriction_is_a_function_that_can_stand_alone_or_beside_others(space, cache):
-    alone = restrict(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=0.1, restrictions=["bx * by >= 64"])
+    alone = restrict(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=0.1, restrictions=["bx * by >= 64"], spread=0)
     whole = lambda p: p["bx"] * p["by"] >= 64  # noqa: E731 (Kernel Tuner reads the source of lambdas)
     for restrictions in (alone, [alone], ["bx * by >= 64", alone], [whole, alone]):
         assert set(configs_of(tune(cache, restrictions))) == set(values_of(space))
@@ -79,8 +80,8 @@ def test_configurations_are_asked_for_in_three_ways(space):
         space.keeps(bx=8)
 
 
-def test_parameters_without_a_role_stay_together():
-    space = prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=2)
+def test_parameters_without_a_role_stay_together_in_the_predicted_order():
+    space = prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=2, spread=0)
     first, second = space.configs
     assert {**first, "other": 1} == second
     assert space.population(2)[0] == list(first.values())
@@ -105,7 +106,7 @@ def test_strategies_start_from_the_best(space, cache, strategy):
 
 
 def test_lonely_configurations_neither_stop_a_search_nor_keep_it_going(cache):
-    space = prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=5)
+    space = prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=5, spread=0)
     lonely = [space.configs[0], {**space.configs[0], "bx": 8, "by": 4, "wx": 1, "wy": 1, "other": 1}]
     allowed = {tuple(config.values()) for config in lonely}
 
@@ -150,8 +151,74 @@ def test_what_breaks_a_limit_says_which():
 
 
 def test_blocks_may_reach_over_the_end_of_a_matrix_product():
-    space = prune(anatune.matmul(500, 500, 500), "rtx3090", PARAMS, names=NAMES, keep=0.1)
+    space = prune(anatune.matmul(500, 500, 500), "rtx3090", PARAMS, names=NAMES, keep=0.1, spread=0)
     assert len(space)
+
+
+IMAGE = anatune.conv2d(1, 1, 526, 526, 1, 15, 15)
+IMAGE_PARAMS = {
+    "block_size_x": [16, 32, 48, 64, 80], "block_size_y": [1, 2, 4, 8], "tile_size_x": [1, 2, 3],
+    "tile_size_y": [1, 2, 3, 4], "read_only": [0, 1], "use_shmem": [0, 1],
+}  # fmt: skip
+IMAGE_NAMES = {
+    "threads_n": 1, "work_n": 1, "threads_f": 1, "work_f": 1, "block_rc": 1, "block_ry": 15, "block_rx": 15,
+    "threads_x": "block_size_x", "work_x": "tile_size_x", "inner_x": 1, "threads_y": "block_size_y",
+    "work_y": "tile_size_y", "inner_y": 1, "staged_data": "use_shmem",
+}  # fmt: skip
+
+
+def foreign(**options):
+    return prune(IMAGE, "a100_sxm", IMAGE_PARAMS, names=IMAGE_NAMES, **options)
+
+
+def test_a_kernel_that_the_model_does_not_describe_is_said_to_be_one():
+    with pytest.warns(UserWarning, match="read_only, use_shmem.*reach over an edge") as said:
+        space = foreign(keep=0.05)
+    assert said[0].filename == __file__ or len(said) == 1
+    assert 0.25 < space.fit.spread < 1
+    assert "read_only" in repr(space)
+    assert len(space) == -(-space.num_legal // 20)
+    assert space.num_legal == space.num_configs  # a guard is no limit of the device
+    assert np.all(np.diff(space.predicted_s) >= 0)
+
+
+def test_guarded_blocks_are_kept_too_and_variants_in_turn():
+    space = foreign(keep=0.1)
+    odd = [config for config in space.configs if config["block_size_x"] in (48, 80) or config["tile_size_x"] == 3]
+    assert odd
+    for name in ("read_only", "use_shmem"):
+        share = np.mean([config[name] for config in space.configs])
+        assert 0.3 < share < 0.7
+    left = next(
+        verdict for verdict in map(space.explain, foreign(keep=10**6).configs)
+        if not verdict.kept and verdict.time_s < verdict.cut_s
+    )  # fmt: skip
+    assert "not drawn" in left.text
+
+
+def test_the_order_alone_is_had_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        space = foreign(keep=0.05, spread=0)
+        whole = foreign(keep=10**6)  # nothing is left out
+    assert "spread" not in repr(space)
+    assert space.configs == whole.configs[: len(space)]
+    for wrong in (-0.1, 1.5, "some", True):
+        with pytest.raises(SpaceError, match="expected 'auto' or a share"):
+            foreign(spread=wrong)
+
+
+def test_what_only_the_template_could_not_run_is_kept_without_a_judgement():
+    params = {"tx": [8, 16, 32], "ty": [8, 16, 32, 64], "wx": [1, 4, 8], "bk": [16, 512]}
+    names = {"threads_j": "tx", "work_j": "wx", "threads_i": "ty", "work_i": 4, "block_k": "bk"}
+    space = prune(MATMUL, "rtx3090", params, names=names, keep=0.9)
+    assert space.num_legal < space.num_configs  # 32 x 64 threads
+    beyond = [config for config in space.configs if config["bk"] == 512]
+    assert beyond
+    verdict = space.explain(beyond[-1])
+    assert verdict.kept
+    assert "kept without a judgement: shared_bytes_per_block" in verdict.text
+    assert not any(config["tx"] * config["ty"] > 1024 for config in space.configs)
 
 
 def test_clblast_is_known_by_its_names():
@@ -161,7 +228,10 @@ def test_clblast_is_known_by_its_names():
         "NDIMB": [8, 32],
     }  # fmt: skip
     gemm = clblast_gemm(1024, 512, 256)
-    space = prune(gemm, "titan_rtx", params, keep=0.05)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        space = prune(gemm, "titan_rtx", params, keep=0.05)
+    assert space.fit.trusted
     assert space.configs[0]["SA"] == space.configs[0]["SB"] == 1
     assert space.configs[0]["MDIMA"] == space.configs[0]["NDIMB"] == 32
     with pytest.raises(SpaceError, match="'KWI', which tune_params lacks"):

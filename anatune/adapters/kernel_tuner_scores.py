@@ -1,0 +1,147 @@
+"""What the analytical model says of somebody's configurations, and what it cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.adapters.kernel_tuner_names import Names, rounded_workload, tile_points
+from anatune.adapters.kernel_tuner_windows import shared_by_windows
+from anatune.core.hardware import GpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.workload import Workload
+from anatune.model.corrected import CorrectedModel
+from anatune.model.evaluation import Rule
+from anatune.model.gpu_model import GpuModel
+from anatune.model.templates import make_model
+from anatune.numerics.columns import Col
+
+__all__ = ["MISFIT", "Scorer", "Scores"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+MISFIT = -1
+"""Code of values that do not fit together: threads times results of a thread must be the block, parts divide it."""
+_SURE = "threads_per_block"
+"""The rule that every kernel of these threads breaks; other code than the template's needs other shared memory."""
+
+
+class Scores(NamedTuple):
+    """Of a list of configurations, (num_configs,) each.
+
+    Attributes
+    ----------
+    time_s : float64
+        Predicted seconds of the whole blocks; those that reach over an edge count whole, because guards cost what work
+        costs.
+    rule : int64
+        0: fine; `MISFIT`; else 1 + index of the model's first rule that it breaks.
+    runs : bool
+        Whether the device can start such blocks at all.
+    overhangs : bool
+        Whether blocks reach over the end of an axis.
+    points : (num_configs, num_columns) int64
+        What they are in the model's template.
+    """
+
+    time_s: Floats
+    rule: Integers
+    runs: Flags
+    overhangs: Flags
+    points: Integers
+
+    @property
+    def known(self) -> Flags:
+        """Whether the model can judge it."""
+        known: Flags = self.rule == 0
+        return known
+
+
+class Scorer:
+    """Scores configurations of one kernel on one device; makes a model for each rounded matrix product.
+
+    Parameters
+    ----------
+    correction
+        A saved correction, or None.
+    windows : bool
+        Whether elements that windows of a thread share are taken to be loaded once: the kernel is not the template's.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        hardware: GpuSpec,
+        names: Names,
+        parameters: Sequence[str],
+        correction: Any = None,
+        *,
+        windows: bool = True,
+    ) -> None:
+        self._workload, self._hardware, self._names = workload, hardware, names
+        self._parameters, self._correction = parameters, correction
+        self._windows = windows and correction is None
+        self._models: dict[Workload, Any] = {}
+        self._widths = [5 if axis.kind == "spatial" else 3 for axis in workload.axes]
+
+    def score(self, configs: Sequence[tuple[Any, ...]]) -> Scores:
+        """Score configurations: values in the order of the parameters."""
+        points, valid, weight = tile_points(self._names, self._workload, self._parameters, configs)
+        time_s, rule = np.full(len(configs), np.inf), np.full(len(configs), MISFIT, dtype=np.int64)
+        runs = np.ones(len(configs), dtype=bool)
+        extents = self._extents(points)
+        shapes, which = np.unique(extents, axis=0, return_inverse=True)
+        for number, shape in enumerate(shapes.tolist()):
+            rows = np.flatnonzero((which.reshape(-1) == number) & valid)
+            if not len(rows):
+                continue
+            model = self._model(shape)
+            times, rule[rows] = model.times(points[rows])
+            if self._windows and isinstance(model, GpuModel):
+                times = _with_shared_windows(model, points[rows], times)
+            time_s[rows] = times * weight[rows]
+            sure = 1 + [one.id for one in model.rules].index(_SURE)
+            runs[rows] = rule[rows] != sure
+        overhangs = (extents != [axis.extent for axis in self._workload.axes]).any(axis=1) & valid
+        return Scores(time_s, rule, runs, overhangs, points)
+
+    def prediction(self, point: Integers) -> tuple[Prediction, Sequence[Rule]]:
+        """Return what the template's model says of one point, and its rules."""
+        model = self._model(self._extents(point[None, :])[0].tolist())
+        return model.predictions(point[None, :])[0], model.rules
+
+    def _extents(self, points: Integers) -> Integers:
+        first = np.cumsum([0, *self._widths])
+        return np.column_stack(
+            [points[:, at : at + width].prod(axis=1) for at, width in zip(first, self._widths, strict=False)]
+        )
+
+    def _model(self, shape: Sequence[int]) -> Any:
+        names: Mapping[str, int] = dict(zip((axis.name for axis in self._workload.axes), shape, strict=True))
+        rounded = rounded_workload(self._workload, names)
+        if rounded not in self._models:
+            plain = make_model(rounded, self._hardware, "cuda")
+            saved = self._correction
+            self._models[rounded] = plain if saved is None else CorrectedModel(plain, saved.model)
+        return self._models[rounded]
+
+
+def _with_shared_windows(model: GpuModel, points: Integers, time_s: Floats) -> Floats:
+    """Return the times with a thread's loads as few as its windows have different elements.
+
+    Only shared memory gets faster by it, and the time stays above every other part.
+    """
+    left = shared_by_windows(model.workload, points)
+    if np.all(left == 1.0):
+        return time_s
+    _, _, raw = model.raw_columns(points)
+    shared = raw[Col.SHARED_S]
+    others = np.max([raw[part] for part in (Col.FMA_S, Col.L2_S, Col.DRAM_S, Col.LATENCY_S)], axis=0)
+    saved = np.minimum(shared * (1.0 - left), np.maximum(shared - others, 0.0))
+    found: Floats = time_s - saved
+    return found
