@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anatune.cli.output import print_json, print_text, write_text
+from anatune.cli.output import note, print_json, print_text, write_text
 from anatune.cli.plan import check_template
 from anatune.cli.workload import with_workload_words
 
@@ -132,7 +133,8 @@ def export(
     output.mkdir(parents=True, exist_ok=True)
     manifest = _write(schedule, title, output, form, threads or tuned_threads)
     path = output / f"{title}.json"
-    _write_manifest(path, manifest)
+    _note_replaced(path, manifest)
+    write_text(path, _json(manifest))
     if as_json:
         print_json({**manifest, "manifest": str(path)})
         return
@@ -140,6 +142,7 @@ def export(
     lines = [f"wrote {output / str(file)}" for key, file in manifest.items() if key in files]
     lines.append(f"wrote {path}: how to call it")
     lines += [str(function["prototype"]) for function in manifest["functions"] if "prototype" in function]
+    lines += [str(manifest[key]) for key in ("supported",) if key in manifest]
     print_text("\n".join(lines))
 
 
@@ -165,7 +168,17 @@ def _identifier(schedule: Schedule) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "_", workload_text(schedule.workload)).strip("_") + rounded
 
 
-def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+def _note_replaced(path: Path, manifest: dict[str, Any]) -> None:
+    """Say that an export of the same name for another device was there."""
     import msgspec
 
-    write_text(path, msgspec.json.format(msgspec.json.encode(manifest), indent=1).decode() + "\n")
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, AttributeError):
+        former = msgspec.json.decode(path.read_bytes()).get("hardware")
+        if former not in (None, manifest["hardware"]):
+            note(f"note: this replaces the export for {former} in {path.parent}; --name calls it something else")
+
+
+def _json(manifest: dict[str, Any]) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1).decode() + "\n"

@@ -280,10 +280,42 @@ def test_from_records(anatune, tmp_path):
     assert "has no trial of matmul" in done.stderr
 
 
+def test_the_best_record_of_a_template(anatune, tmp_path):
+    pytest.importorskip("cuda.bindings")
+    from anatune.core.trial import Measurement, Outcome, Trial
+    from anatune.records.store import RecordStore
+
+    workload, hardware = package.matmul(64, 64, 64), package.hardware("a100_sxm")
+    times = {"cuda": 2.0, "pipelined": 1.0, "tensorcore": 3.0}
+    best = {template: package.plan(workload, hardware, top_k=1, template=template).best for template in times}
+    with RecordStore(tmp_path / "r.sqlite") as store:
+        session = store.new_session(workload, hardware, 1, "model", 0)
+        for number, (template, seconds) in enumerate(times.items()):
+            store.append(session, Trial(best[template], Measurement(Outcome.OK, times_s=(seconds,)), number))
+        assert store.best(workload).trial.schedule == best["pipelined"]
+        assert store.best(workload, template="cuda").trial.schedule == best["cuda"]
+    words = ("export", "--records", tmp_path / "r.sqlite", "matmul", "64x64x64", "--output", tmp_path / "out")
+    done = anatune(*words, "--template", "tensorcore", "--json")
+    assert done.returncode == 0, done.stderr
+    assert package.Schedule.from_json(msgspec.json.encode(json.loads(done.stdout)["schedule"])) == best["tensorcore"]
+    done = anatune(*words, "--dtype", "float16", "--template", "cuda")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "of the template cuda" in done.stderr
+
+
+def test_another_devices_export_of_the_same_name_is_told(anatune, tmp_path):
+    words = ("--output", tmp_path, "--format", "tvm")
+    for hw, told in (("rtx3090", False), ("rtx3090", False), ("a100_sxm", True)):
+        done = anatune("export", "--hw", hw, "matmul", "32x32x32", *words)
+        assert done.returncode == 0, done.stderr
+        assert ("this replaces the export for rtx3090" in done.stderr) == told
+
+
 def test_wrong_words_are_one_line(anatune, tmp_path):
     (tmp_path / "bad.json").write_text("{}")
     gpu = package.plan(package.matmul(32, 32, 32), package.hardware("rtx3090"), top_k=1).best
     (tmp_path / "gpu.json").write_text(gpu.to_json())
+    (tmp_path / "plan.json").write_text('{"workload": {}, "schedules": []}')
     arm = package.plan(package.matmul(32, 32, 32), package.hardware("graviton3"), top_k=1).best
     (tmp_path / "arm.json").write_text(arm.to_json())
     cases = [
@@ -291,6 +323,7 @@ def test_wrong_words_are_one_line(anatune, tmp_path):
         (("a.json", "b.json"), 2, "expected a schedule file"),
         ((tmp_path / "missing.json",), 1, "no such file"),
         ((tmp_path / "bad.json",), 1, "missing required field"),
+        ((tmp_path / "plan.json",), 1, "this file holds more, write its schedules[0] into a file of its own"),
         ((tmp_path / "gpu.json", "--target", "cpu"), 2, "the schedule is for rtx3090; leave it out or say cuda"),
         ((tmp_path / "gpu.json", "--threads", "2"), 2, "--threads is for CPU schedules"),
         ((tmp_path / "gpu.json", "--target", "rocm"), 2, "expected one of cpu, cuda"),
