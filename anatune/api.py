@@ -329,6 +329,7 @@ def prune(
     distinct: bool = False,
     diverse: bool = True,
     correction: str | Path = AUTO,
+    progress: Progress | None = None,
 ) -> Subset:
     """Return the schedules that deserve a run: the first of the predicted order, for a tuner of one's own.
 
@@ -356,6 +357,9 @@ def prune(
     correction : "auto", "none", or str or Path
         As in `plan`. It chooses among the first of the analytical order, four times as many as are kept (at least 64).
         Beyond 20,000 kept schedules the analytical order says which, and the correction orders them as they are read.
+    progress : callable, optional
+        Called now and then with the share of a long search that is done, in [0, 1]; a subset that is read far makes
+        several, each longer than the last.
 
     Returns
     -------
@@ -377,11 +381,14 @@ def prune(
 
     time_limit_s = checked_seconds("prune: time_limit_s", time_limit_s)
     distinct, diverse = checked_flag("prune: distinct", distinct), checked_flag("prune: diverse", diverse)
+    checked_function("prune: progress", progress)
 
     device = model(workload, hw).hardware
     model_of = partial(_corrected_model, workload, device, correction)
     if candidates is None:
-        return SpaceSubset(model_of(template), keep, time_limit_s=time_limit_s, distinct=distinct, diverse=diverse)
+        return SpaceSubset(
+            model_of(template), keep, time_limit_s=time_limit_s, distinct=distinct, diverse=diverse, progress=progress
+        )
     if isinstance(candidates, Schedule) or not isinstance(candidates, Iterable):
         raise SpaceError(f"prune: candidates is {candidates!r:.60}, expected a list of Schedule objects")
     return CandidateSubset(workload, device, keep, list(candidates), model_of, diverse=diverse)

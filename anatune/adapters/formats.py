@@ -15,6 +15,7 @@ from anatune import api
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError, UnknownNameError
+from anatune.model.evaluation import Progress
 from anatune.model.pruning import SpaceSubset, Subset
 from anatune.model.templates import template_of
 
@@ -40,7 +41,8 @@ class PruneRequest:
 
     Attributes
     ----------
-    workload, hardware, keep, template, time_limit_s, distinct, diverse, correction
+    workload, hardware, keep, template, time_limit_s, distinct, diverse, correction,
+    progress
         As `anatune.prune`.
     most : int
         Schedules that are written at most.
@@ -55,6 +57,7 @@ class PruneRequest:
     distinct: bool = False
     diverse: bool = True
     correction: str | Path = "auto"
+    progress: Progress | None = None
 
     @property
     def may_end_early(self) -> bool:
@@ -92,6 +95,7 @@ class PruneRequest:
             distinct=self.distinct,
             diverse=self.diverse,
             correction=self.correction,
+            progress=self.progress,
         )
         if not subset.num_legal:
             size = f"{subset.space.size:.4g} " if isinstance(subset, SpaceSubset) else ""

@@ -143,12 +143,13 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
     A configuration is a schedule with one level of register tiles and of unrolled steps: `tile_points` of it. All of
     them come in the order of the whole space, so it is read until there are enough.
     """
-    asked = request.subset()
+    half_s = request.time_limit_s and request.time_limit_s / 2  # two searches
+    asked = dataclasses.replace(request, time_limit_s=half_s).subset()
     share = isinstance(request.keep, float)
     wanted = min(request.most, asked.num_kept)
     most = min(asked.num_kept, _MOST_READ) if share else _MOST_READ
     model: Any = make_model(request.workload, request.hardware, "cuda")
-    order = PlainOrder(model, request.time_limit_s, _MOST_TIMED)
+    order = PlainOrder(model, half_s, _MOST_TIMED, progress=request.progress)
     corrected = None if request.correction == NONE else named_correction(request.correction)
     pool = wanted if corrected is None else _POOL * wanted
     read = min(_LEAST_READ, most) if share else _LEAST_READ

@@ -15,6 +15,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike
+from anatune.model.evaluation import Progress
 from anatune.model.pruning import SpaceSubset
 
 __all__ = ["ScheduleSpace", "schedule_space"]
@@ -30,6 +31,8 @@ def schedule_space(
     keep: int = 256,
     *,
     template: str | None = None,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
 ) -> ScheduleSpace:
     """Return the search space of a workload for Optuna: the values that occur in the `keep` best schedules.
 
@@ -39,6 +42,8 @@ def schedule_space(
         As `anatune.prune`.
     keep : int
         Schedules of smallest predicted time, one of each time, whose values are offered in all combinations.
+    time_limit_s, progress
+        Of the search for these, as in `anatune.prune`.
 
     Raises
     ------
@@ -49,7 +54,15 @@ def schedule_space(
     """
     if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= MOST_CHOSEN:
         raise SpaceError(f"optuna: keep is {keep!r:.40}, expected a count of schedules from 1 to {MOST_CHOSEN}")
-    subset = api.prune(workload, hw, keep, template=template, distinct=True)  # else the first ones are alike
+    subset = api.prune(
+        workload,
+        hw,
+        keep,
+        template=template,
+        distinct=True,  # else the first ones are alike
+        time_limit_s=time_limit_s,
+        progress=progress,
+    )
     assert isinstance(subset, SpaceSubset)
     return ScheduleSpace(subset)
 

@@ -153,7 +153,7 @@ def search_progress(quiet_s: float = 3.0, every_s: float = 10.0) -> Callable[[fl
         if (finished and not (terminal and said_before)) or (not finished and now < following):
             return
         following = now + (0.2 if terminal else every_s)
-        text = f"searching: {100 * share:.1f} % of the tile choices, {now - start:.0f} s"
+        text = f"searching: {100 * share:.1f} %, {now - start:.0f} s"
         if terminal:
             end = "\n" if finished else ""
             typer.echo(f"\r{text}{end}", err=True, nl=False)

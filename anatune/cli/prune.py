@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.output import note, note_first_compilation, refuse_given
+from anatune.cli.output import note, note_first_compilation, refuse_given, search_progress
 from anatune.cli.plan import check_template, check_time_limit
 from anatune.cli.workload import with_workload
 
@@ -112,6 +112,7 @@ def prune(
         distinct=distinct,
         diverse=not no_diverse,
         correction="none" if plain else correction or "auto",
+        progress=search_progress(),
     )
     if form != "triton":
         note_first_compilation(hardware, template)

@@ -35,6 +35,8 @@ EXHAUSTIVE_LIMIT = 400_000
 _CHUNK = 100_000
 _NODES, _NODES_DISTINCT = 2, 8
 """Nodes that are kept for each point wanted; four times as many where they do not suffice."""
+_SAMPLE = 2_000
+"""Points drawn where the time does not suffice for anything else."""
 _SEARCHING = 0.5
 """Share of the work that the search counts as, before points are written out."""
 _SEARCH_TIME = 0.75
@@ -77,6 +79,11 @@ def rank(model: CpuModel, top_k: int, watch: Watch | None = None, *, distinct: b
         if sufficed or watch.is_over or search.gap is not None:
             break
         kept, step = 4 * kept, writer.step
+    watch.report(1.0)
+    if not first.size and search.gap is not None:  # not even one tile was completed in time
+        first.take(model.space.sample_points(_SAMPLE, 0))
+        best_s = float(model.times(first.points[:1])[0][0]) if first.size else math.inf
+        search.gap = max(0.0, best_s / search.lowest_open_s - 1.0)
     if search.gap is None and sufficed:
         guarantee = Guarantee("certified", 0.0, search.num_evaluated, search.num_bounded)
     else:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ from anatune.numerics.cpu_lattice import capacities, cover
 from anatune.numerics.cpu_search import best_kernels
 
 __all__ = ["Lattice", "Search", "SearchClass"]
+
+_PART = 1024
+"""Tiles between two looks at the clock."""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -123,13 +127,17 @@ class Search:
         for number, (bound, packed, parallel, threads) in enumerate(groups):
             if bound > self._limit():
                 break
-            if watch.is_over and self.count:
+            if watch.is_over:
                 lowest_open = min(lowest_open, bound)
                 continue
-            lowest_open = min(lowest_open, self._run_group(packed, parallel, threads))
+            try:
+                lowest_open = min(lowest_open, self._run_group(packed, parallel, threads))
+            except TimeoutError:
+                lowest_open = min(lowest_open, bound)
             watch.report((number + 1) / len(groups))
+        self.lowest_open_s = lowest_open
         if lowest_open < self._limit():
-            best = math.exp(float(self.heap[: self.count, 0].min()) * STEP)
+            best = math.exp(float(self.heap[: self.count, 0].min()) * STEP) if self.count else math.inf
             self.gap = max(0.0, best / lowest_open - 1.0)
 
     def _limit(self) -> float:
@@ -193,10 +201,7 @@ class Search:
         inside = ((capacity > size) * moved[:, None]) @ fill_s  # decided by the loops inside an L1 tile
         around = ((capacity <= size) & (whole > size)) @ fill_s * whole_moved * (1.0 - 1e-12)
         floor = self._floors.setdefault(packed.tobytes(), self.floor.copy())
-        chunk_worth = cover(
-            nest, machine, 0, lattice.tiles, capacity, lattice.chunks, lattice.whole, np.zeros(1), moved, packed, size,
-            fill_s,
-        )  # fmt: skip
+        chunk_worth = self._cover(0, capacity, lattice.chunks, lattice.whole, np.zeros(1), moved, packed, size, fill_s)
         shares = np.ones(len(lattice.chunks))
         possible = np.ones(len(lattice.chunks), dtype=bool)
         if parallel:
@@ -214,7 +219,7 @@ class Search:
             lowest = float(bounds(worth).min())
             if lowest > self._limit():
                 break  # shares ascend
-            if self._watch.is_over and self.count:
+            if self._watch.is_over:
                 lowest_open = min(lowest_open, lowest)
                 break
             chosen = possible & (shares == share)
@@ -234,12 +239,19 @@ class Search:
             bound = bounds(worth_of_class)
             order = np.argsort(bound, kind="stable")
             order = order[np.isfinite(bound[order])]
-            self.count, evaluated = best_kernels(
-                nest, machine, lattice.tiles, order, bound[order], worth_of_class[order], floor, lattice.sequence,
-                packed, size, fill_s, scalars, lattice.option_start, lattice.option_values, lattice.divisor_of,
-                self.heap, self.count,
-            )  # fmt: skip
-            self.num_evaluated += evaluated
+            for start in range(0, len(order), _PART):
+                part = slice(start, start + _PART)
+                if bound[order[start]] > self._limit():
+                    break
+                if self._watch.is_over:
+                    lowest_open = min(lowest_open, float(bound[order[start]]))
+                    break
+                self.count, evaluated = best_kernels(
+                    nest, machine, lattice.tiles, order[part], bound[order[part]], worth_of_class[order[part]], floor,
+                    lattice.sequence, packed, size, fill_s, scalars, lattice.option_start, lattice.option_values,
+                    lattice.divisor_of, self.heap, self.count,
+                )  # fmt: skip
+                self.num_evaluated += evaluated
             self.num_bounded += len(order)
         return lowest_open
 
@@ -255,15 +267,29 @@ class Search:
         fill_s: Floats,
     ) -> tuple[Floats, Floats]:
         """Return the worth of the L2 tiles and of the L1 tiles `small` when chunks are from `chunks`."""
-        nest, machine, lattice = self.model.nest, self.model.machine, self.lattice
+        lattice = self.lattice
         by_worth = np.argsort(chunk_worth, kind="stable")
-        middle_worth = cover(
-            nest, machine, 1, lattice.tiles, capacity, lattice.middle, chunks[by_worth], chunk_worth[by_worth],
-            moved, packed, size, fill_s,
-        )  # fmt: skip
+        middle_worth = self._cover(
+            1, capacity, lattice.middle, chunks[by_worth], chunk_worth[by_worth], moved, packed, size, fill_s
+        )
         by_worth = np.argsort(middle_worth, kind="stable")
-        worth = cover(
-            nest, machine, 2, lattice.tiles, capacity, small, lattice.middle[by_worth],
-            middle_worth[by_worth], moved, packed, size, fill_s,
-        )  # fmt: skip
+        worth = self._cover(
+            2, capacity, small, lattice.middle[by_worth], middle_worth[by_worth], moved, packed, size, fill_s
+        )
         return middle_worth, worth
+
+    def _cover(self, level: int, capacity: Floats, small: Integers, *others: Any) -> Floats:
+        """Return what `cover` says of the tiles `small`, part by part.
+
+        Raises
+        ------
+        TimeoutError
+            The time is up.
+        """
+        model, worth = self.model, np.empty(len(small))
+        for start in range(0, len(small), _PART):
+            if self._watch.is_over:
+                raise TimeoutError
+            part = slice(start, start + _PART)
+            worth[part] = cover(model.nest, model.machine, level, self.lattice.tiles, capacity, small[part], *others)
+        return worth

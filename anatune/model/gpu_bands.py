@@ -12,11 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.space_gpu import GpuSpace
+from anatune.model.evaluation import Progress
 from anatune.model.gpu_model import GpuModel
 from anatune.model.gpu_ranking import EXHAUSTIVE_POINTS, SLAB_POINTS, _Best, _BranchAndBound, _tie_keys
 from anatune.model.pipelined_model import PipelinedModel
+from anatune.model.watch import Watch
 
 __all__ = ["points_within"]
+
+_BOUNDING = 0.5
+"""Share of the work that bounding the tile choices counts as, before points are collected."""
 
 Points = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -49,24 +54,32 @@ class _Within(_Best):
         return points[order], times[order]
 
 
-def points_within(model: GpuModel, limit_s: float) -> tuple[Points, Times]:
+def points_within(model: GpuModel, limit_s: float, progress: Progress | None = None) -> tuple[Points, Times]:
     """Return every legal point of a predicted time up to `limit_s`, and the times, in the order of ``model.rank``."""
+    watch = Watch(progress=progress)
     if isinstance(model, PipelinedModel):
-        found = [(key, *points_within(variant, limit_s)) for key, variant in model._variants.items()]
+        share = 1.0 / len(model._variants)
+        found = [
+            (key, *points_within(variant, limit_s, watch.part(share * number, share * (number + 1)).report))
+            for number, (key, variant) in enumerate(model._variants.items())
+        ]
         points = np.concatenate([np.column_stack([p, np.tile(key, (len(p), 1))]) for key, p, _ in found])
         times = np.concatenate([t for _, _, t in found])
         order = np.argsort(times, kind="stable")
         return points[order].astype(np.int64), times[order]
     space, within = model.space, _Within(model.space, limit_s)
     if space.size > EXHAUSTIVE_POINTS:
-        search = _BranchAndBound(model, within, math.inf, lambda share: None)
+        search = _BranchAndBound(model, within, math.inf, watch.part(0.0, _BOUNDING).report)
         bounds, numbers, _ = search._bound_all(np.zeros(len(model.rules) + 1))
-        for number in numbers[bounds <= limit_s]:
-            search._refine(int(number))
+        chosen = numbers[bounds <= limit_s]
+        for done, number in enumerate(chosen.tolist()):
+            search._refine(number)
+            watch.report(_BOUNDING + (1.0 - _BOUNDING) * (done + 1) / len(chosen))
         return within.sorted()
     for start in range(0, space.size, SLAB_POINTS):
         rows = np.arange(start, min(start + SLAB_POINTS, space.size))
         slab = space.decode(np.column_stack(np.unravel_index(rows, space.radices)).astype(np.int64))
         times, rules = model.times(slab)
         within.add(slab[rules == 0], times[rules == 0])
+        watch.report((int(rows[-1]) + 1) / space.size)
     return within.sorted()

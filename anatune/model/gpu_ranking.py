@@ -114,11 +114,11 @@ def rank_gpu(
     deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
     report = progress or (lambda share: None)
     if model.space.size <= EXHAUSTIVE_POINTS:
-        return _rank_all(model, best, deadline)
+        return _rank_all(model, best, deadline, report)
     return _BranchAndBound(model, best, deadline, report).run()
 
 
-def _rank_all(model: GpuModel, best: _Best, deadline: float) -> Ranking:
+def _rank_all(model: GpuModel, best: _Best, deadline: float, progress: Progress) -> Ranking:
     space = model.space
     counts = np.zeros(len(model.rules) + 1)
     done = 0
@@ -129,6 +129,7 @@ def _rank_all(model: GpuModel, best: _Best, deadline: float) -> Ranking:
         counts += np.bincount(rules, minlength=len(counts))
         best.add(points[rules == 0], times[rules == 0])
         done = int(numbers[-1]) + 1
+        progress(done / space.size)
         if time.monotonic() > deadline:
             break
     if done == space.size:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from anatune.model.corrected import SHORTLIST, CorrectedModel
 from anatune.model.diversity import POOL, POOL_SHARE, choose, common_error, error_quantities
-from anatune.model.evaluation import Ranking
+from anatune.model.evaluation import Progress, Ranking
 from anatune.model.gpu_bands import points_within
 from anatune.model.gpu_model import GpuModel
 from anatune.model.gpu_ranking import EQUAL_SHARE
@@ -57,18 +57,29 @@ class PlainOrder:
         Points that a time limit has to reach for.
     distinct : bool
         One point of each predicted time.
+    progress : callable, optional
+        Called with the share of a ranking that is done, whenever one is made; left behind by pickle.
     """
 
     def __init__(
-        self, model: Any, time_limit_s: float | None = None, most: int = _FIRST, *, distinct: bool = False
+        self,
+        model: Any,
+        time_limit_s: float | None = None,
+        most: int = _FIRST,
+        *,
+        distinct: bool = False,
+        progress: Progress | None = None,
     ) -> None:
-        self._model, self.distinct = model, distinct
+        self._model, self.distinct, self._progress = model, distinct, progress
         count = most if time_limit_s is not None else _FIRST
-        self.ranking: Ranking = model.rank(count, time_limit_s, distinct=distinct)
+        self.ranking: Ranking = model.rank(count, time_limit_s, distinct=distinct, progress=progress)
         self._points = self.ranking.points
         self._limit_s = 0.0
         self._share = 1.01
         self._complete = time_limit_s is not None or len(self._points) < _FIRST
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_progress": None}
 
     def first(self, count: int) -> Points:
         """Return the first `count` points; see `Order`."""
@@ -76,7 +87,7 @@ class PlainOrder:
             before = len(self._points)
             if not isinstance(self._model, GpuModel) or count <= _RANKED:
                 wanted = max(count, _GROWTH * before)
-                self._points = self._model.rank(wanted, distinct=self.distinct).points
+                self._points = self._model.rank(wanted, distinct=self.distinct, progress=self._progress).points
                 self._complete = len(self._points) < wanted
             else:
                 self._extend()
@@ -88,7 +99,7 @@ class PlainOrder:
         before = len(self._points)
         last_s = float(self._model.times(self._points[-1:])[0][0])
         self._limit_s = max(self._limit_s, last_s) * self._share
-        self._points, times = points_within(self._model, self._limit_s)
+        self._points, times = points_within(self._model, self._limit_s, self._progress)
         self._complete = len(self._points) == self.ranking.num_legal
         if self.distinct:
             apart = np.diff(times, prepend=0.0) > EQUAL_SHARE * times

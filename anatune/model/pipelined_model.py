@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from anatune.core.space_pipelined import PipelinedSpace
 from anatune.core.workload import Workload
 from anatune.model.evaluation import Guarantee, Progress, Ranking
 from anatune.model.gpu_model import GpuModel
+from anatune.model.watch import Watch
 from anatune.numerics.columns import Col
 
 __all__ = ["PipelinedModel"]
@@ -78,13 +78,13 @@ class PipelinedModel(GpuModel):
 
         At equal times fewer buffers come first, then no gaps. Each ranking has its share of `time_limit_s`.
         """
-        end = None if time_limit_s is None else time.monotonic() + time_limit_s
+        watch, count = Watch(time_limit_s, progress), len(self._variants)
         rankings = []
         for number, variant in enumerate(self._variants.values()):
-            left = None if end is None else max(1e-3, (end - time.monotonic()) / (len(self._variants) - number))
-            rankings.append(variant.rank(top_k, left, distinct=distinct))
-            if progress is not None:
-                progress((number + 1) / len(self._variants))
+            left_s = None if watch.left_s is None else watch.left_s / (count - number)
+            part = watch.part(number / count, (number + 1) / count)
+            rankings.append(variant.rank(top_k, left_s, distinct=distinct, progress=part.report))
+            part.report(1.0)
         points = np.concatenate(
             [
                 np.column_stack([ranking.points, np.tile(key, (len(ranking.points), 1))])

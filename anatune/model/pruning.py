@@ -19,7 +19,7 @@ from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 from anatune.model.corrected import SHORTLIST, CorrectedModel
 from anatune.model.diversity import DIVERSE_TEMPLATES, MOST_DIVERSE
-from anatune.model.evaluation import Guarantee, Rule
+from anatune.model.evaluation import Guarantee, Progress, Rule
 from anatune.model.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
 
 __all__ = ["SpaceSubset", "Subset", "Verdict", "alike", "kept_count"]
@@ -203,6 +203,8 @@ class SpaceSubset(Subset):
         Keep one schedule of each predicted time; for a count only.
     diverse : bool
         Whether few kept ones (up to `MOST_DIVERSE`) are chosen for what they differ in.
+    progress : callable, optional
+        Called with the share of a ranking that is done, whenever one is made; left behind by pickle.
     """
 
     def __init__(
@@ -213,6 +215,7 @@ class SpaceSubset(Subset):
         time_limit_s: float | None = None,
         distinct: bool = False,
         diverse: bool = True,
+        progress: Progress | None = None,
     ) -> None:
         kept_count(keep, 1)
         if distinct and isinstance(keep, float):
@@ -221,7 +224,11 @@ class SpaceSubset(Subset):
         self.keep, self.rules = keep, model.rules
         self.space = model.space
         self._model, self._time_limit_s, self._distinct = model, time_limit_s, distinct
+        self._progress = progress
         self._diverse = diverse and model.space.template in DIVERSE_TEMPLATES
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_progress": None}
 
     def __repr__(self) -> str:
         return f"Subset(keep {self.keep:g} of {self.space!r})"
@@ -231,7 +238,9 @@ class SpaceSubset(Subset):
         most = _MOST_TIMED if isinstance(self.keep, float) else min(_POOL * int(self.keep), _MOST_TIMED)
         few = self._may_choose and not isinstance(self.keep, float) and self.keep <= MOST_DIVERSE
         distinct = self._distinct or few
-        return PlainOrder(self._analytical, self._time_limit_s, max(SHORTLIST, most), distinct=distinct)
+        return PlainOrder(
+            self._analytical, self._time_limit_s, max(SHORTLIST, most), distinct=distinct, progress=self._progress
+        )
 
     @property
     def _may_choose(self) -> bool:
@@ -241,7 +250,11 @@ class SpaceSubset(Subset):
     @cached_property
     def _order(self) -> Order:
         if self._may_choose and 0 < self.num_kept <= MOST_DIVERSE:
-            plain = self._plain if self._plain.distinct else PlainOrder(self._analytical, distinct=True)
+            plain = (
+                self._plain
+                if self._plain.distinct
+                else PlainOrder(self._analytical, distinct=True, progress=self._progress)
+            )
             return ChosenOrder(self._model, plain, self.num_kept, distinct=self._distinct)
         if not isinstance(self._model, CorrectedModel):
             return self._plain

@@ -13,6 +13,8 @@ from anatune.core.operators import batch_matmul, conv2d, depthwise_conv2d, matmu
 from anatune.core.workload import Workload
 from anatune.model import cpu_points, cpu_ranking
 from anatune.model.cpu_model import CpuModel
+from anatune.model.cpu_order import STEP
+from anatune.model.watch import Watch
 from tests.naive_cpu import ranked
 
 
@@ -108,3 +110,37 @@ def test_exhaustive_equals_plain(workload: Workload, hardware: CpuSpec, top_k: i
         return
     found = cpu_ranking.rank_exhaustively(model, top_k, distinct=distinct).points
     assert [tuple(point) for point in found.tolist()] == ranked(model, distinct=distinct)[:top_k]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(workload=workloads(), hardware=machines(), looks=st.integers(0, 6), distinct=st.booleans())
+def test_what_a_time_limit_leaves_is_within_its_gap(
+    workload: Workload, hardware: CpuSpec, looks: int, distinct: bool
+) -> None:
+    class Ending(Watch):
+        """Over after some looks at the clock."""
+
+        left = looks
+
+        @property
+        def is_over(self) -> bool:
+            Ending.left -= 1
+            return Ending.left < 0
+
+        def part(self, *shares: object) -> Watch:
+            return self
+
+    model = CpuModel(workload, hardware)
+    if model.space.size > 150_000 or model.space.size < 100:
+        return
+    best_s = float(model.times(cpu_ranking.rank(model, 1).points)[0][0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_ranking, "EXHAUSTIVE_LIMIT", 0)
+        found = cpu_ranking.rank(model, 10, Ending(), distinct=distinct)
+    times, rules = model.times(found.points)
+    assert not rules.any()
+    assert len(times) > 0
+    step = np.exp(STEP)  # times within a step are ties
+    assert times[0] <= best_s * (1.0 + found.guarantee.gap) * step
+    if found.guarantee.kind == "certified":
+        assert times[0] <= best_s * step

@@ -1,6 +1,7 @@
 """anatune.prune: what is kept is the beginning of the order, and everything else has a reason."""
 
 import itertools
+import pickle
 
 import msgspec
 import numpy as np
@@ -108,6 +109,27 @@ def test_candidates_of_several_templates(rtx3090):
     assert subset.to_dict()["candidates"]["rejected"]
     stranger = anatune.space(workload, rtx3090).sample(1, seed=9)[0]
     assert "none of the candidates" in str(subset.explain(stranger))
+
+
+@pytest.mark.parametrize("device", ["epyc_7763", "rtx3090"])
+@pytest.mark.parametrize("template", [None, "pipelined"])
+def test_a_time_limit_holds_and_progress_is_told(device, template):
+    if template and device == "epyc_7763":
+        return
+    workload = anatune.conv2d(n=1, c=16, h=14, w=14, k=16, r=3, s=3, padding=1)
+    shares = []
+    subset = anatune.prune(workload, device, keep=40, distinct=True, template=template, progress=shares.append)
+    whole = list(subset)
+    assert len(whole) == 40
+    assert min(shares) >= 0
+    assert max(shares) == 1
+    times = anatune.predict(workload, device, whole, correction="none").time_s
+    assert times.nunique() == 40
+    few = anatune.prune(workload, device, keep=40, distinct=True, template=template, time_limit_s=1e-6)
+    assert few.guarantee.kind == "best_found"
+    assert 0 < len(list(few)) == few.num_kept <= 40
+    copy = pickle.loads(pickle.dumps(subset))  # the callback stays behind
+    assert list(copy) == whole
 
 
 def test_a_time_limit_ends_the_order(rtx3090):
