@@ -27,7 +27,7 @@ from anatune.cli.output import (
 )
 from anatune.cli.plan import check_template
 from anatune.cli.workload import with_workload
-from anatune.errors import RecordError
+from anatune.errors import DeviceError, RecordError
 from anatune.files import reason
 
 if TYPE_CHECKING:
@@ -183,10 +183,13 @@ def tune(
     from anatune.tuning.result import TuningInterrupted
 
     if build_only is not None:
-        refuse_given(context, _MEASURING, "is said where kernels are measured, with --manifest; --build-only builds")
         if manifest is not None or workload is None or hw is None:
             raise UsageError("--build-only builds and --manifest measures what was built; leave one out")
-        _build(workload, api.hardware(hw), build_only, trials, template, seed, as_json)
+        spec = api.hardware(hw)
+        if spec.__struct_config__.tag != "gpu":
+            raise DeviceError(f"--build-only is for GPUs, and {spec.name} is none; tune it where it is")
+        refuse_given(context, _MEASURING, "is said where kernels are measured, with --manifest; --build-only builds")
+        _build(workload, spec, build_only, trials, template, seed, as_json)
         return
     if manifest is not None:
         from anatune.tuning.manifest import read_manifest
@@ -251,11 +254,9 @@ def _build(
     as_json: bool,
 ) -> None:
     """Build kernels for another machine and say where they are."""
-    from anatune.errors import BuildError, DeviceError
+    from anatune.errors import BuildError
     from anatune.tuning.manifest import MANIFEST, build_manifest
 
-    if hardware.__struct_config__.tag != "gpu":
-        raise DeviceError(f"--build-only is for GPUs, and {hardware.name} is none; tune it where it is")
     note_first_compilation(hardware, template)
     progress = count_progress("building")
     made = build_manifest(

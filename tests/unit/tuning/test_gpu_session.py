@@ -185,7 +185,7 @@ def test_wrong_arguments():
         session(l2="cold")
     with pytest.raises(SpaceError, match="threads is 2, but h200 is a GPU"):
         session(threads=2)
-    with pytest.raises(SpaceError, match="l2 and template are for GPUs"):
+    with pytest.raises(SpaceError, match="l2 is for GPUs"):
         TuningSession(WORKLOAD, anatune.hardware("host"), l2="warm")
     with pytest.raises(DeviceError, match="h200 is a GPU with 4800 GB/s"):
         session(host=anatune.hardware("h100_sxm"))
