@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds
+from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
@@ -64,7 +64,8 @@ def model(workload: Workload, hw: HardwareLike, template: str | None = None) -> 
     """
     if not isinstance(workload, Workload):
         raise SpaceError(
-            f"workload is {workload!r:.60}, expected a Workload; make one with anatune.matmul(...), anatune.conv2d(...)"
+            f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...) or "
+            "anatune.conv2d(...)"
         )
     return make_model(workload, hardware(hw), template)
 
@@ -276,12 +277,12 @@ def predict(
     import pandas as pd
 
     device = model(workload, hw).hardware
-    if isinstance(schedules, Schedule) or not isinstance(schedules, Iterable):
-        raise SpaceError(f"predict: schedules is {schedules!r:.60}, expected a list of Schedule objects")
+    if isinstance(schedules, Schedule) or not is_iterable(schedules):
+        raise SpaceError(f"predict: schedules is {shown(schedules)}, expected a list of Schedule objects")
     schedules = list(schedules)
     for schedule in schedules:
         if not isinstance(schedule, Schedule):
-            raise SpaceError(f"predict: got {schedule!r:.60}, expected a Schedule; build one with space.schedule(...)")
+            raise SpaceError(f"predict: got {shown(schedule)}, expected a Schedule; build one with space.schedule(...)")
     rows: list[dict[str, Any]] = [{} for _ in schedules]
     for template in dict.fromkeys(schedule.template for schedule in schedules):
         chosen = model(workload, device, template)
@@ -382,6 +383,7 @@ def prune(
     time_limit_s = checked_seconds("prune: time_limit_s", time_limit_s)
     distinct, diverse = checked_flag("prune: distinct", distinct), checked_flag("prune: diverse", diverse)
     checked_function("prune: progress", progress)
+    checked_function("prune: progress", progress)
 
     device = model(workload, hw).hardware
     model_of = partial(_corrected_model, workload, device, correction)
@@ -389,6 +391,6 @@ def prune(
         return SpaceSubset(
             model_of(template), keep, time_limit_s=time_limit_s, distinct=distinct, diverse=diverse, progress=progress
         )
-    if isinstance(candidates, Schedule) or not isinstance(candidates, Iterable):
-        raise SpaceError(f"prune: candidates is {candidates!r:.60}, expected a list of Schedule objects")
+    if isinstance(candidates, Schedule) or not is_iterable(candidates):
+        raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")
     return CandidateSubset(workload, device, keep, list(candidates), model_of, diverse=diverse)

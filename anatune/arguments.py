@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 from pathlib import Path
-
-import numpy as np
+from typing import Any, TypeGuard
 
 from anatune.errors import AnatuneError, SpaceError
 
@@ -23,6 +23,7 @@ __all__ = [
     "checked_integer",
     "checked_path",
     "checked_seconds",
+    "is_iterable",
     "shown",
 ]
 
@@ -59,7 +60,7 @@ def checked_integer(
     AnatuneError
         Of type `error`: it is something else (a bool and a float are none), or out of range.
     """
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+    if isinstance(value, Integral) and not isinstance(value, bool):
         number = int(value)
         if number >= least and (most is None or number <= most):
             return number
@@ -77,8 +78,11 @@ def checked_seconds(name: str, value: object, error: type[AnatuneError] = SpaceE
     """
     if value is None:
         return None
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        seconds = float(value) if -MOST_SECONDS <= value <= MOST_SECONDS else math.inf
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            seconds = float(value)
+        except OverflowError:  # an integer of thousands of digits
+            seconds = math.inf
         if 0 < seconds <= MOST_SECONDS:
             return seconds
     raise error(
@@ -114,7 +118,7 @@ def checked_flag(name: str, value: object, error: type[AnatuneError] = SpaceErro
     AnatuneError
         Of type `error`: it is something else.
     """
-    if isinstance(value, (bool, np.bool_)):
+    if type(value).__name__ in ("bool", "bool_"):  # NumPy's, too
         return bool(value)
     raise error(f"{name} is {shown(value)}, expected True or False")
 
@@ -123,6 +127,15 @@ def checked_function(name: str, value: object, error: type[AnatuneError] = Space
     """Raise an error of type `error` if a callback is neither callable nor None."""
     if value is not None and not callable(value):
         raise error(f"{name} is {shown(value)}, expected a function or None")
+
+
+def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
+    """Whether a value can be looped over; an array without dimensions has the method and cannot."""
+    try:
+        iter(value)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
 
 
 def checked_path(name: str, value: object, error: type[AnatuneError] = SpaceError) -> Path:

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from anatune import api
+from anatune.arguments import shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError, UnknownNameError
@@ -118,7 +119,7 @@ def writer(name: str) -> Writer:
         There is no such format; the message lists them.
     """
     if name not in FORMATS:
-        raise UnknownNameError(f"format {name!r:.40} is unknown, expected one of {', '.join(FORMATS)}")
+        raise UnknownNameError(f"format {shown(name)} is unknown, expected one of {', '.join(FORMATS)}")
     module, _, function = FORMATS[name].partition(":")
     found: Writer = getattr(import_module(module), function)
     return found

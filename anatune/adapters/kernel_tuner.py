@@ -26,6 +26,7 @@ from anatune.adapters.kernel_tuner_names import CLBLAST, Names, clblast_gemm
 from anatune.adapters.kernel_tuner_scores import MISFIT, Scorer
 from anatune.adapters.kernel_tuner_strategies import Ordered, Within, import_kernel_tuner
 from anatune.adapters.triton_device import AUTO, find_gpu
+from anatune.arguments import shown
 from anatune.core.hardware import GpuSpec
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
@@ -281,7 +282,7 @@ class PrunedSpace:
             return tuple(values) if values else tuple(config[name] for name in self.parameters)
         except KeyError as missing:
             raise SpaceError(
-                f"configuration {dict(config)!r:.80} lacks {missing}, expected {', '.join(self.parameters)}"
+                f"configuration {shown(dict(config))} lacks {missing}, expected {', '.join(self.parameters)}"
             ) from None
 
     def _verdict_of(self, key: tuple[Any, ...]) -> Verdict:

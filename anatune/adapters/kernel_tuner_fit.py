@@ -11,6 +11,7 @@ import numpy as np
 
 from anatune.adapters.kernel_tuner_names import CLBLAST, Names
 from anatune.adapters.kernel_tuner_scores import MISFIT, Scores
+from anatune.arguments import shown
 from anatune.errors import SpaceError
 
 __all__ = ["AUTO_SPREAD", "Fit", "checked_spread"]
@@ -125,7 +126,7 @@ def checked_spread(spread: float | str) -> float | str:
     number = isinstance(spread, int | float | np.integer | np.floating) and not isinstance(spread, bool)
     if spread != AUTO_SPREAD and not (number and 0.0 <= float(spread) <= 1.0):
         raise SpaceError(
-            f"spread is {spread!r:.40}, expected 'auto' or a share from 0 (the predicted order alone) to 1"
+            f"spread is {shown(spread)}, expected 'auto' or a share from 0 (the predicted order alone) to 1"
         )
     return spread
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import shown
 from anatune.core.operators.matmul import matmul
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
@@ -87,18 +88,18 @@ def checked_names(names: Names, workload: Workload, parameters: Sequence[str]) -
         One of these.
     """
     if not isinstance(names, Mapping) or not names:
-        raise SpaceError(f"names is {names!r:.60}, expected a mapping such as {{'block_i': 'BM', 'threads_i': 'TM'}}")
+        raise SpaceError(f"names is {shown(names)}, expected a mapping such as {{'block_i': 'BM', 'threads_i': 'TM'}}")
     roles = roles_of(workload)
     for role, source in names.items():
         if role not in roles:
-            raise SpaceError(f"names: role {role!r:.40} is unknown, expected some of {', '.join(roles)}")
+            raise SpaceError(f"names: role {shown(role)} is unknown, expected some of {', '.join(roles)}")
         if isinstance(source, str) and source not in parameters:
             raise SpaceError(
-                f"names: {role} is the parameter {source!r:.40}, which tune_params lacks; it has "
+                f"names: {role} is the parameter {shown(source)}, which tune_params lacks; it has "
                 f"{', '.join(parameters)}: add it there with its one value, or give the number"
             )
         if not isinstance(source, str | int) and not callable(source):
-            raise SpaceError(f"names: {role} is {source!r:.40}, expected a parameter's name, a number or a function")
+            raise SpaceError(f"names: {role} is {shown(source)}, expected a parameter's name, a number or a function")
     for axis in workload.spatial_axes:
         known = [f"{kind}_{axis.name}" for kind in ("block", "threads", "work") if f"{kind}_{axis.name}" in names]
         if len(known) < 2:
@@ -150,7 +151,7 @@ class Roles:
         except (TypeError, ValueError):
             found = np.array([np.nan])
         if not np.all(np.isfinite(found) & (found == np.floor(found))):
-            raise SpaceError(f"names: {role} ({source!r:.40}) has values that are no integers")
+            raise SpaceError(f"names: {role} ({shown(source)}) has values that are no integers")
         return found.astype(np.int64)
 
 

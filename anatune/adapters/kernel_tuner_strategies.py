@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from anatune.adapters.packages import import_optional
+from anatune.arguments import shown
 from anatune.errors import SpaceError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Within:
         known = import_kernel_tuner(".interface").strategy_map
         if strategy not in known:
             raise SpaceError(
-                f"strategy {strategy!r:.40} is unknown to Kernel Tuner, expected one of {', '.join(known)}"
+                f"strategy {shown(strategy)} is unknown to Kernel Tuner, expected one of {', '.join(known)}"
             )
         self.space, self.strategy, self.best_first = space, strategy, best_first
 

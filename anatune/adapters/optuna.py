@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from anatune import api
 from anatune.adapters.packages import import_optional
+from anatune.arguments import shown
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
 from anatune.core.workload import Workload
@@ -53,7 +54,7 @@ def schedule_space(
         As `anatune.hardware`.
     """
     if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= MOST_CHOSEN:
-        raise SpaceError(f"optuna: keep is {keep!r:.40}, expected a count of schedules from 1 to {MOST_CHOSEN}")
+        raise SpaceError(f"optuna: keep is {shown(keep)}, expected a count of schedules from 1 to {MOST_CHOSEN}")
     subset = api.prune(
         workload,
         hw,
@@ -139,7 +140,7 @@ class ScheduleSpace:
             words = str(params.get(name, "")).split("x")
             if len(words) != len(places) or not all(word.isdecimal() for word in words):
                 raise SpaceError(
-                    f"optuna: {name} is {params.get(name)!r:.40}, expected one of {self.choices[name][:3]}"
+                    f"optuna: {name} is {shown(params.get(name))}, expected one of {self.choices[name][:3]}"
                 )
             point[places] = [int(word) for word in words]
         rule = int(self._model.check(point[None, :])[0])
@@ -172,7 +173,7 @@ class ScheduleSpace:
             `count` is below 1.
         """
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise SpaceError(f"optuna: count is {count!r:.40}, expected an integer >= 1")
+            raise SpaceError(f"optuna: count is {shown(count)}, expected an integer >= 1")
         for schedule in self.schedules[:count]:
             study.enqueue_trial(self.params(schedule), skip_if_exists=True)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anatune.adapters.triton_checks import check_operands
+from anatune.arguments import shown
 from anatune.errors import SpaceError
 from anatune.model.block_tiles import TILE_FIELDS, MatmulProblem
 
@@ -47,7 +48,7 @@ def dtype_name(given: object) -> str:
     """
     word = str(given).rpartition(".")[2].lower()
     if word not in KERNEL_DTYPES:
-        raise SpaceError(f"dtype is {str(given)!r:.40}, expected one of {', '.join(KERNEL_DTYPES)}")
+        raise SpaceError(f"dtype is {shown(str(given))}, expected one of {', '.join(KERNEL_DTYPES)}")
     return KERNEL_DTYPES[word]
 
 
@@ -69,13 +70,13 @@ class ArgumentNames:
 
     def __init__(self, names: Names | None = None, dtype: object | None = None) -> None:
         if names is not None and not isinstance(names, Mapping):
-            raise SpaceError(f"names is {names!r:.60}, expected a mapping such as {{'block_m': 'BLOCK_SIZE_M'}}")
+            raise SpaceError(f"names is {shown(names)}, expected a mapping such as {{'block_m': 'BLOCK_SIZE_M'}}")
         self.names = dict(names or {})
         for key, value in self.names.items():
             if key not in _SPELLINGS:
-                raise SpaceError(f"names: unknown key {key!r:.40}, expected some of {', '.join(_SPELLINGS)}")
+                raise SpaceError(f"names: unknown key {shown(key)}, expected some of {', '.join(_SPELLINGS)}")
             if not (isinstance(value, str) or (callable(value) and key in SIZES)):
-                raise SpaceError(f"names[{key!r}] is {value!r:.40}, expected the name that the kernel uses")
+                raise SpaceError(f"names[{key!r}] is {shown(value)}, expected the name that the kernel uses")
         self.dtype = None if dtype is None else dtype_name(dtype)
         self._of_config: dict[tuple[str, ...], list[str | None]] = {}
 
@@ -97,7 +98,7 @@ class ArgumentNames:
         for field, value in zip(TILE_FIELDS, row, strict=True):
             # a bool is an int; a split or a number of stages of 0 means none, and is taken as 1
             if type(value) is not int or value < (0 if field in ("num_stages", "split_k", "group_m") else 1):
-                raise SpaceError(f"configuration {dict(kwargs)!r:.120}: {field} is {value!r:.40}, expected an integer")
+                raise SpaceError(f"configuration {shown(dict(kwargs))}: {field} is {shown(value)}, expected an integer")
         return [max(1, value) for value in row]
 
     def problem(self, arguments: Mapping[str, Any]) -> MatmulProblem:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anatune import api
+from anatune.arguments import shown
 from anatune.core.hardware import GpuSpec
 from anatune.core.hardware_files import list_hardware
 from anatune.errors import AnatuneError, DeviceError, SpaceError
@@ -39,7 +40,7 @@ def find_gpu(hw: str | Path | GpuSpec) -> GpuSpec:
     if isinstance(hw, GpuSpec):
         return hw
     if not isinstance(hw, str | Path):
-        raise SpaceError(f"hw is {hw!r:.60}, expected 'auto', a device's name, a TOML file or a spec")
+        raise SpaceError(f"hw is {shown(hw)}, expected 'auto', a device's name, a TOML file or a spec")
     if str(hw) == AUTO:
         named = os.environ.get(VARIABLE)
         return _present() if not named else find_gpu(Path(named) if os.sep in named else named)

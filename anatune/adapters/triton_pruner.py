@@ -16,6 +16,7 @@ from anatune.adapters.triton_arguments import ArgumentNames, Names
 from anatune.adapters.triton_checks import check_grid, unmodelled_option
 from anatune.adapters.triton_device import AUTO, find_gpu
 from anatune.adapters.triton_tiles import bound_by
+from anatune.arguments import shown
 from anatune.core.hardware import GpuSpec
 from anatune.errors import AnatuneError, NotJudgedWarning, SpaceError
 from anatune.model.block_tile_time import score_tiles, tile_order
@@ -188,7 +189,7 @@ class MatmulPruner(Mapping[str, Any]):
         unjudged: dict[int, str] = {}
         for place, config in enumerate(configs):
             if not hasattr(config, "kwargs"):
-                unjudged[place] = f"configuration is {config!r:.60}, expected a triton.Config"
+                unjudged[place] = f"configuration is {shown(config)}, expected a triton.Config"
             elif option := unmodelled_option(vars(config)):
                 unjudged[place] = f"{option} is not modelled"
             else:

@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from anatune.arguments import shown
 from anatune.errors import WorkloadError
 
 __all__ = ["ACCUMULATOR_DTYPE", "DTYPE_BYTES", "MAX_INTEGER", "Access", "Axis", "Term", "is_integer"]
@@ -69,8 +70,8 @@ def check_name(what: str, name: object, *, is_tensor: bool) -> None:
     is_identifier = isinstance(name, str) and re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,63}", name)
     if not is_identifier or (is_tensor and (name in _RESERVED or _INNER.fullmatch(str(name)))):
         raise WorkloadError(
-            f"{what} is called {name!r:.60}, expected a letter, then letters, digits and '_' (at most 64), and no word "
-            "of the generated code; call it for example data or A"
+            f"{what} is called {shown(name)}, expected a letter, then letters, digits and '_' (at most 64), and no "
+            "word of the generated code; call it for example data or A"
         )
 
 
@@ -85,11 +86,11 @@ class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_name("axis", self.name, is_tensor=False)
         if not is_integer(self.extent, 1):
             raise WorkloadError(
-                f"axis {self.name!r}: extent is {self.extent!r:.40}, expected an integer from 1 to {MAX_INTEGER}; "
+                f"axis {self.name!r}: extent is {shown(self.extent)}, expected an integer from 1 to {MAX_INTEGER}; "
                 "give the real size"
             )
         if self.kind not in ("spatial", "reduction"):
-            raise WorkloadError(f"axis {self.name!r}: kind is {self.kind!r:.40}, expected spatial or reduction")
+            raise WorkloadError(f"axis {self.name!r}: kind is {shown(self.kind)}, expected spatial or reduction")
 
 
 class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +102,7 @@ class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not is_integer(self.coefficient, 1):
             raise WorkloadError(
-                f"index term of axis {self.axis!r:.40}: coefficient is {self.coefficient!r:.40}, expected an integer "
+                f"index term of axis {shown(self.axis)}: coefficient is {shown(self.coefficient)}, expected an integer "
                 f"from 1 to {MAX_INTEGER}; leave out terms that do not move the index"
             )
 
@@ -124,10 +125,12 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_name("tensor", self.tensor, is_tensor=True)
         label = f"tensor {self.tensor!r}"
         if self.dtype not in DTYPE_BYTES:
-            raise WorkloadError(f"{label} has dtype {self.dtype!r:.40}, expected one of {', '.join(DTYPE_BYTES)}")
+            raise WorkloadError(f"{label} has dtype {shown(self.dtype)}, expected one of {', '.join(DTYPE_BYTES)}")
         parts = (self.shape, self.indices, self.offsets, *(self.indices if isinstance(self.indices, tuple) else ()))
         if not all(isinstance(part, tuple) for part in parts):
-            raise WorkloadError(f"{label}: shape, indices, each index and offsets are tuples; got {self.indices!r:.60}")
+            raise WorkloadError(
+                f"{label}: shape, indices, each index and offsets are tuples; got {shown(self.indices)}"
+            )
         if not len(self.shape) == len(self.indices) == len(self.offsets):
             raise WorkloadError(f"{label} has shape {self.shape}, expected one index and one offset per dimension")
         if not all(is_integer(extent, 1) for extent in self.shape) or self.num_elements >= 2**63:
@@ -136,9 +139,9 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "elements); give the real sizes"
             )
         if not all(is_integer(offset, -MAX_INTEGER) for offset in self.offsets):
-            raise WorkloadError(f"{label} has offsets {self.offsets!r:.60}, expected integers of up to {MAX_INTEGER}")
+            raise WorkloadError(f"{label} has offsets {shown(self.offsets)}, expected integers of up to {MAX_INTEGER}")
         if not all(isinstance(term, Term) for terms in self.indices for term in terms):
-            raise WorkloadError(f"{label} has indices {self.indices!r:.60}, expected a Term for each axis that moves")
+            raise WorkloadError(f"{label} has indices {shown(self.indices)}, expected a Term for each axis that moves")
         for terms in self.indices:
             axes = [term.axis for term in terms]
             if len(set(axes)) < len(axes):

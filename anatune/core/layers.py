@@ -27,6 +27,7 @@ import difflib
 from collections.abc import Callable
 from functools import partial
 
+from anatune.arguments import shown
 from anatune.core.operators import conv2d, matmul
 from anatune.core.workload import Workload
 from anatune.errors import UnknownNameError
@@ -171,10 +172,10 @@ def layer(name: str) -> Workload:
     >>> layer("resnet18:C2").extents
     {'n': 1, 'f': 64, 'y': 56, 'x': 56, 'rc': 64, 'ry': 3, 'rx': 3}
     """
-    network, colon, short = name.strip().partition(":")
+    network, colon, short = name.strip().partition(":") if isinstance(name, str) else ("", "", "")
     if not colon:
         raise UnknownNameError(
-            f"layer {name!r} is unknown, expected network:layer with a network of {', '.join(_NETWORKS)}; "
+            f"layer {shown(name)} is unknown, expected network:layer with a network of {', '.join(_NETWORKS)}; "
             "write for example resnet18:C2"
         )
     members = _members(network, name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anatune.arguments import shown
 from anatune.core.access import ACCUMULATOR_DTYPE, Access, Axis, is_integer
 from anatune.errors import WorkloadError
 
@@ -56,15 +57,15 @@ def check_nest(
         The message names the part, what was got and what was expected.
     """
     if not isinstance(operator, str):
-        raise WorkloadError(f"operator is {operator!r:.40}, expected its name")
+        raise WorkloadError(f"operator is {shown(operator)}, expected its name")
     _check_kinds(operator, axes, reads, write, epilogue, epilogue_reads)
     names = [axis.name for axis in axes]
     if len(set(names)) != len(names):
         raise WorkloadError(f"{operator}: axis names {names} repeat; give every loop its own name")
     if not isinstance(body, str) or body not in BODIES:
-        raise WorkloadError(f"{operator}: body is {body!r:.40}, expected one of {', '.join(BODIES)}")
+        raise WorkloadError(f"{operator}: body is {shown(body)}, expected one of {', '.join(BODIES)}")
     if not is_integer(flop_per_point, 0):
-        raise WorkloadError(f"{operator}: flop_per_point is {flop_per_point!r:.40}, expected an integer >= 0")
+        raise WorkloadError(f"{operator}: flop_per_point is {shown(flop_per_point)}, expected an integer >= 0")
     if not reads:
         raise WorkloadError(f"{operator}: reads is empty, expected at least one operand")
     kinds = [axis.kind for axis in axes]
@@ -98,7 +99,7 @@ def _check_kinds(operator: str, axes: object, reads: object, write: object, *mor
         ("epilogue_reads", epilogue_reads, Access),
     ):
         if not isinstance(items, tuple) or not all(isinstance(item, kind) for item in items):
-            raise WorkloadError(f"{operator}: {what} is {items!r:.60}, expected {kind.__name__} objects in a tuple")
+            raise WorkloadError(f"{operator}: {what} is {shown(items)}, expected {kind.__name__} objects in a tuple")
         if len(items) > _MOST:
             raise WorkloadError(f"{operator}: {len(items)} {what}, expected at most {_MOST}")
 
@@ -170,7 +171,8 @@ def _check_epilogue(
 ) -> None:
     if any(step not in EPILOGUE_STEPS for step in epilogue) or len(set(epilogue)) < len(epilogue):
         raise WorkloadError(
-            f"{operator}: epilogue is {list(epilogue)!r:.80}, expected each of {', '.join(EPILOGUE_STEPS)} at most once"
+            f"{operator}: epilogue is {shown(list(epilogue))}, expected each of {', '.join(EPILOGUE_STEPS)} at most "
+            "once"
         )
     if epilogue and body != "multiply_add":
         raise WorkloadError(f"{operator}: epilogue of {body!r}, expected one behind multiply_add only; leave it out")

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import MOST_SEED, checked_integer
+from anatune.arguments import MOST_SEED, checked_flag, checked_integer, shown
 from anatune.core.schedule import Schedule
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError
 
 __all__ = ["SampledSpace", "checked_count", "draw_points"]
 
@@ -77,6 +79,8 @@ def draw_points(
 class SampledSpace(ABC):
     """What tile spaces share: uniform samples of their coordinates."""
 
+    workload: Workload
+    template: str
     _is_legal: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
     @property
@@ -92,6 +96,38 @@ class SampledSpace(ABC):
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of the space's columns) into a Schedule."""
 
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """Names of the entries of a point."""
+
+    def _values(self, point: object) -> list[int]:
+        """Return the entries of a point as Python's integers.
+
+        Raises
+        ------
+        SpaceError
+            It is no vector of as many integers as there are columns, each >= 0.
+        """
+        values = point.tolist() if isinstance(point, np.ndarray) and point.dtype.kind in "iu" else point
+        if (
+            not isinstance(values, (list, tuple))
+            or len(values) != len(self.columns)
+            or not all(isinstance(value, (int, np.integer)) and 0 <= value < 2**31 for value in values)
+        ):
+            raise SpaceError(f"point is {shown(point)}, expected {len(self.columns)} integers >= 0: see space.columns")
+        return [int(value) for value in values]
+
+    def _check_own(self, schedule: object) -> None:
+        """Raise SpaceError if something is no schedule of this space's template and workload."""
+        if not isinstance(schedule, Schedule):
+            raise SpaceError(f"schedule is {shown(schedule)}, expected a Schedule; build one with space.schedule(...)")
+        if schedule.template != self.template or schedule.workload != self.workload:
+            raise SpaceError(
+                f"schedule of {schedule.workload.describe()!r} ({schedule.template}) used with {self!r}; "
+                "build it with this space's schedule()"
+            )
+
     def sample_points(self, count: int, seed: int, *, legal: bool = True) -> NDArray[np.int64]:
         """Draw `count` points uniformly (with replacement) from the legal part of the space.
 
@@ -100,7 +136,8 @@ class SampledSpace(ABC):
         (count, len(columns)) int64
             Fewer rows only if next to nothing in the space is legal.
         """
-        return draw_points(self.radices, self.decode, self._is_legal if legal else None, count, seed)
+        keep = self._is_legal if checked_flag("sample: legal", legal) else None
+        return draw_points(self.radices, self.decode, keep, count, seed)
 
     def sample(self, count: int, seed: int = 0) -> list[Schedule]:
         """Draw `count` legal schedules uniformly, with replacement; the same seed gives the same ones."""

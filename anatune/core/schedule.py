@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from anatune.arguments import shown
 from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.template_names import adopt_name
@@ -86,6 +87,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         SpaceError
             The text is no such object; the message names the field.
         """
+        if not isinstance(text, str | bytes):
+            raise SpaceError(f"schedule JSON: got {shown(text)}, expected the text of Schedule.to_json()")
         try:
             while (inner := _inner(text)) is not None:
                 text = inner

@@ -47,6 +47,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import checked_flag, shown
 from anatune.core.factor import factorisations
 from anatune.core.hardware import CpuSpec
 from anatune.core.loop_tables import ORDER_LEVELS, SPATIAL_LEVELS, LoopTables, loop_tables
@@ -59,7 +60,7 @@ from anatune.core.microkernels import (
     simd_lanes,
     window_axes,
 )
-from anatune.core.sampling import SampledSpace
+from anatune.core.sampling import SampledSpace, checked_count
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.space_gpu import LegalityCheck
 from anatune.core.template_names import CPU
@@ -267,7 +268,12 @@ class CpuSpace(SampledSpace):
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
-        values = dict(zip(self.columns, (int(v) for v in point), strict=True))
+        values = dict(zip(self.columns, self._values(point), strict=True))
+        for level in ORDER_LEVELS:
+            if values[f"order.{level}"] >= len(self.orders[level]):
+                raise SpaceError(
+                    f"order.{level} is {values[f'order.{level}']}, expected 0 to {len(self.orders[level]) - 1}"
+                )
         tiles = {axis: tuple(values[f"{axis}.{level}"] for level in self.levels[axis]) for axis in self.axes}
         options: dict[str, OptionValue] = {"simd_axis": self.simd_axis, "simd_lanes": self.lanes}
         for axis in self.pairable:
@@ -293,11 +299,7 @@ class CpuSpace(SampledSpace):
         SpaceError
             The schedule belongs to another workload or template, or has an order the space does not know.
         """
-        if schedule.template != self.template or schedule.workload != self.workload:
-            raise SpaceError(
-                f"schedule of {schedule.workload.describe()!r} ({schedule.template}) used with {self!r}; "
-                "build it with this space's schedule()"
-            )
+        self._check_own(schedule)
         options = schedule.options
         values = [factor for axis in self.axes for factor in schedule.tiles[axis]]
         for axis in self.pairable:
@@ -349,8 +351,15 @@ class CpuSpace(SampledSpace):
         SpaceError
             Unknown axis, tensor or level, wrong number of factors, a product that is not the extent.
         """
-        if vector:
-            raise SpaceError(f"vector is {dict(vector)!r}, expected none: the CPU template fetches whole vectors")
+        if vector is not None and not (isinstance(vector, Mapping) and not vector):
+            raise SpaceError(f"vector is {shown(vector)}, expected none: the CPU template fetches whole vectors")
+        for name, given in (("tiles", tiles), ("calls", calls or {}), ("keep", keep or {})):
+            if not isinstance(given, Mapping):
+                raise SpaceError(f"schedule: {name} is {shown(given)}, expected a mapping from axes or levels")
+        if packed is not None and (isinstance(packed, str) or not isinstance(packed, Sequence)):
+            raise SpaceError(f"schedule: packed is {shown(packed)}, expected a sequence of tensors' names")
+        parallel = checked_flag("schedule: parallel", parallel)
+        unroll = checked_count("schedule: unroll", unroll, 0)
         self._check_names("tiles", tiles, self.axes)
         self._check_names("calls", calls or {}, self.pairable)
         self._check_names("keep", keep or {}, ORDER_LEVELS)
@@ -359,11 +368,11 @@ class CpuSpace(SampledSpace):
         values: list[int] = []
         for axis in self.axes:
             levels = self.levels[axis]
-            factors = tuple(tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1)))
+            factors = tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1))
             self._check_factors(axis, factors)
             values += [int(f) for f in factors]
         for axis in self.pairable:
-            wanted = (calls or {}).get(axis, 0)
+            wanted = checked_count(f"calls[{axis!r}]", (calls or {}).get(axis, 0), 0)
             segment = int(tiles[axis][-1]) if axis in tiles else 1
             unit = self.lanes if axis == self.simd_axis else 1
             if wanted and (int(tiles[axis][-2]) != 1 or wanted not in pair_calls(segment, unit, self.max_kernel)):
@@ -397,14 +406,15 @@ class CpuSpace(SampledSpace):
 
     def _check_factors(self, axis: str, factors: Sequence[int]) -> None:
         levels = self.levels[axis]
+        if isinstance(factors, str) or not isinstance(factors, Sequence | np.ndarray):
+            raise SpaceError(f"tiles[{axis!r}] is {shown(factors)}, expected factors: {', '.join(levels)}")
         if len(factors) != len(levels):
             raise SpaceError(
                 f"tiles[{axis!r}] has {len(factors)} factors {tuple(factors)}, expected {len(levels)}: "
                 f"{', '.join(levels)}"
             )
         for factor in factors:
-            if isinstance(factor, bool) or not isinstance(factor, (int, np.integer)) or factor < 1:
-                raise SpaceError(f"tiles[{axis!r}] factor is {factor!r}, expected an integer >= 1")
+            checked_count(f"tiles[{axis!r}] factor", factor, 1)
         product = math.prod(int(f) for f in factors)
         if product != self.extents[axis]:
             raise SpaceError(

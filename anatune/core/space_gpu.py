@@ -131,7 +131,10 @@ class GpuSpace(SampledSpace):
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
-        values = [int(v) for v in point]
+        return self._plain_schedule(self._values(point))
+
+    def _plain_schedule(self, values: Sequence[int]) -> Schedule:
+        """Return the schedule of a point's tiles, unroll depth and fetch widths."""
         tiles: dict[str, tuple[int, ...]] = {}
         at = 0
         for axis in self.axes:
@@ -149,11 +152,7 @@ class GpuSpace(SampledSpace):
         SpaceError
             The schedule belongs to another workload or template, or its factors do not fit the space.
         """
-        if schedule.template != self.template or schedule.workload != self.workload:
-            raise SpaceError(
-                f"schedule of {schedule.workload.describe()!r} ({schedule.template}) used with {self!r}; "
-                "build it with this space's schedule()"
-            )
+        self._check_own(schedule)
         checked = self.schedule(schedule.tiles, schedule.unroll, schedule.vector)  # it may come from anywhere (JSON)
         return np.array(
             [

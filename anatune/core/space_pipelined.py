@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import shown
 from anatune.core.hardware import GpuSpec
 from anatune.core.implicit_gemm import guarded_dimensions
 from anatune.core.schedule import Schedule
@@ -64,12 +65,13 @@ class PipelinedSpace(GpuSpace):
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
-        values = [int(value) for value in point]
-        plain = super().schedule_of(values[:-2])
+        values = self._values(point)
+        plain = self._plain_schedule(values[:-2])
         return msgspec.structs.replace(plain, options={"stages": values[-2], "pad": values[-1]})
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64; errors as `GpuSpace.point_of`."""
+        self._check_own(schedule)
         given = dict(schedule.options)
         extra = [self._choice(name, given.pop(name, least)) for name, least in (("stages", 1), ("pad", 0))]
         if given:
@@ -98,6 +100,6 @@ class PipelinedSpace(GpuSpace):
 
     def _choice(self, name: str, value: object) -> int:
         choices = self.stage_counts if name == "stages" else self.pads
-        if isinstance(value, bool) or value not in choices:
-            raise SpaceError(f"{name} is {value!r}, expected one of {', '.join(map(str, choices))}")
-        return int(value)  # type: ignore[call-overload, no-any-return]
+        if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value in choices:
+            return int(value)
+        raise SpaceError(f"{name} is {shown(value)}, expected one of {', '.join(map(str, choices))}")

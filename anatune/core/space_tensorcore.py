@@ -177,7 +177,7 @@ class TensorCoreSpace(SampledSpace):
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
-        m_warp, m_mma, n_warp, n_mma, k_mma, stages, group, *widths = (int(v) for v in point)
+        m_warp, m_mma, n_warp, n_mma, k_mma, stages, group, *widths = self._values(point)
         inner = {"m": (m_warp, m_mma), "n": (n_warp, n_mma), "k": (k_mma,)}
         return self.schedule(inner, stages, group, dict(zip(self.staged, widths, strict=True)))
 
@@ -189,11 +189,7 @@ class TensorCoreSpace(SampledSpace):
         SpaceError
             The schedule belongs to another workload or template, or its factors or options do not fit the space.
         """
-        if schedule.template != self.template or schedule.workload != self.workload:
-            raise SpaceError(
-                f"schedule of {schedule.workload.describe()!r} ({schedule.template}) used with {self!r}; "
-                "build it with this space's schedule()"
-            )
+        self._check_own(schedule)
         unknown = sorted(set(schedule.options) - {"stages", "group"})
         if unknown:
             raise SpaceError(f"option {unknown[0]!r} is unknown, expected some of stages, group")

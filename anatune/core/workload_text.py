@@ -15,6 +15,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from anatune.arguments import shown
 from anatune.core._workload_grammar import GRAMMARS, INPUT_NAMES, KERNEL_NAMES, Extents
 from anatune.core.layers import layer
 from anatune.core.operators import CONSTRUCTORS
@@ -75,7 +76,11 @@ def _split(words: Sequence[str] | str) -> tuple[list[str], dict[str, OptionValue
         try:
             words = shlex.split(words)
         except ValueError as error:
-            raise WorkloadError(f"workload {words!r}: {error}, expected words; close the quotation marks") from error
+            raise WorkloadError(
+                f"workload {shown(words)}: {error}, expected words; close the quotation marks"
+            ) from error
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+        raise WorkloadError(f"workload is {shown(words)}, expected words, as 'matmul 512x4096x1024' or a list of them")
     heads: list[str] = []
     options: dict[str, OptionValue] = {}
     tokens = iter(words)

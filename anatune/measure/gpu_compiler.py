@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import shown
 from anatune.codegen.gpu_facts import GpuFacts, program_key
 from anatune.codegen.nvrtc import check_arch, compiler_version
 from anatune.core.schedule import Schedule
@@ -98,7 +99,7 @@ def compile_schedules(
     """
     for schedule in schedules:
         if not isinstance(schedule, Schedule):
-            raise SpaceError(f"compile: got {schedule!r:.60}, expected a Schedule; take them from anatune.plan(...)")
+            raise SpaceError(f"compile: got {shown(schedule)}, expected a Schedule; take them from anatune.plan(...)")
     for arch in dict.fromkeys(schedule.hardware.arch for schedule in schedules):
         check_arch(arch)
     if not schedules:

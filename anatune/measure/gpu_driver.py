@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import shown
 from anatune.errors import DeviceError, RunError
 from anatune.measure.gpu_backends import NO_GPU, WITHOUT_GPU, Backend, KernelFaultError, LostDeviceError, make_backend
 
@@ -284,7 +285,7 @@ class GpuDevice:
         values = [np.uint64(one.address) if isinstance(one, GpuBuffer) else one for one in arguments]
         for value in values:
             if not isinstance(value, np.generic):
-                raise RunError(f"argument {value!r:.40} of {function.name}: expected a buffer or a numpy scalar")
+                raise RunError(f"argument {shown(value)} of {function.name}: expected a buffer or a numpy scalar")
         return self._backend.launcher(function.handle, grids, blocks, function.dynamic_shared_bytes, values)
 
     def launch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from anatune.arguments import shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.hardware_files import hardware as named_spec
 from anatune.errors import SpaceError, UnknownNameError
@@ -32,7 +33,7 @@ def hardware(name: HardwareLike) -> GpuSpec | CpuSpec:
         return name
     if not isinstance(name, str | Path):
         raise SpaceError(
-            f"hw is {name!r:.60}, expected a device's name as 'rtx3090', the path of a TOML file, or what "
+            f"hw is {shown(name)}, expected a device's name as 'rtx3090', the path of a TOML file, or what "
             "anatune.hardware() returns"
         )
     try:

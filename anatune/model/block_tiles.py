@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import shown
 from anatune.core.hardware import GpuSpec
 from anatune.errors import SpaceError, SpecError
 from anatune.model.evaluation import Rule
@@ -96,9 +97,9 @@ class MatmulProblem(msgspec.Struct, frozen=True):
         for name in ("m", "n", "k"):
             extent = getattr(self, name)
             if isinstance(extent, bool) or not isinstance(extent, int | np.integer) or extent < 1:
-                raise SpaceError(f"matrix product: {name} is {extent!r:.40}, expected an integer >= 1")
+                raise SpaceError(f"matrix product: {name} is {shown(extent)}, expected an integer >= 1")
         if self.dtype not in DTYPES:
-            raise SpaceError(f"matrix product: dtype is {self.dtype!r:.40}, expected one of {', '.join(DTYPES)}")
+            raise SpaceError(f"matrix product: dtype is {shown(self.dtype)}, expected one of {', '.join(DTYPES)}")
 
     @property
     def element_bytes(self) -> int:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
@@ -55,7 +56,7 @@ class CandidateSubset(Subset):
         self._model_of = model_of
         for candidate in self.candidates:
             if not isinstance(candidate, Schedule):
-                raise SpaceError(f"candidates: got {candidate!r:.60}, expected a Schedule")
+                raise SpaceError(f"candidates: got {shown(candidate)}, expected a Schedule")
         self.candidates = list(dict.fromkeys(self.candidates))
         self._predictions = self._predict(self.candidates)
         legal = [place for place, prediction in enumerate(self._predictions) if prediction.legal]

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
@@ -91,7 +92,7 @@ def kept_count(keep: float, num_legal: int) -> int:
         return min(int(keep), num_legal)
     if is_number and 0.0 < keep < 1.0:
         return math.ceil(float(keep) * num_legal)
-    raise SpaceError(f"keep is {keep!r:.40}, expected a share above 0 and below 1, or a count (an integer >= 1)")
+    raise SpaceError(f"keep is {shown(keep)}, expected a share above 0 and below 1, or a count (an integer >= 1)")
 
 
 class Subset(ABC):
@@ -160,7 +161,7 @@ class Subset(ABC):
             It is no Schedule, or one of another workload or template.
         """
         if not isinstance(schedule, Schedule):
-            raise SpaceError(f"explain: got {schedule!r:.60}, expected a Schedule; build one with space.schedule(...)")
+            raise SpaceError(f"explain: got {shown(schedule)}, expected a Schedule; build one with space.schedule(...)")
         prediction, kept, place, remark = self._find(schedule)
         best_s, cut_s = self._cut()
         time_s = prediction.time_s

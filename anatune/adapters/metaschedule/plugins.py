@@ -11,6 +11,7 @@ from anatune.adapters.metaschedule.classes import classes
 from anatune.adapters.metaschedule.cost import cost_model
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.tasks import cpu_spec
+from anatune.arguments import shown
 from anatune.core.hardware import CpuSpec
 from anatune.errors import SpaceError
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
@@ -68,7 +69,7 @@ def space(hw: str | Path | CpuSpec = "host", *, designs: int = 1) -> Any:
         Schedules, at least 1.
     """
     if isinstance(designs, bool) or not isinstance(designs, int) or designs < 1:
-        raise SpaceError(f"designs is {designs!r:.40}, expected an integer >= 1")
+        raise SpaceError(f"designs is {shown(designs)}, expected an integer >= 1")
     return classes()[0](cpu_spec(hw), designs)
 
 
@@ -103,7 +104,7 @@ def strategy(
         TVM's MetaSchedule cannot be imported.
     """
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise SpaceError(f"batch is {batch!r:.40}, expected an integer >= 1")
+        raise SpaceError(f"batch is {shown(batch)}, expected an integer >= 1")
     settings = {"name": check_strategy(name), "seed": seed, "start": check_start(start)}
     return classes()[1](cpu_spec(hw), settings, batch)
 
@@ -129,9 +130,9 @@ def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> Any:
         TVM's MetaSchedule cannot be imported.
     """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
-        raise SpaceError(f"timeout_s is {timeout_s!r:.40}, expected seconds > 0")
+        raise SpaceError(f"timeout_s is {shown(timeout_s)}, expected seconds > 0")
     if max_workers is not None and (
         isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
     ):
-        raise SpaceError(f"max_workers is {max_workers!r:.40}, expected an integer >= 1, or None")
+        raise SpaceError(f"max_workers is {shown(max_workers)}, expected an integer >= 1, or None")
     return meta_schedule().builder.LocalBuilder(timeout_sec=timeout_s, max_workers=max_workers, f_build=build)

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from anatune import api
+from anatune.arguments import shown
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, lacks_feature, last_line
 from anatune.codegen.tir_kernel import TirTask
 from anatune.core.hardware import CpuSpec, GpuSpec
@@ -59,7 +60,7 @@ def target_from(target: Any) -> Any:
     try:
         return made(target)
     except TVM_ERRORS as error:
-        raise SpaceError(f"target {target!r:.80}: {last_line(error)}, expected a tvm.target.Target") from None
+        raise SpaceError(f"target {shown(target)}: {last_line(error)}, expected a tvm.target.Target") from None
 
 
 def check_target(target: Any, hardware: CpuSpec) -> None:

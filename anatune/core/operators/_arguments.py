@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import index
 
+from anatune.arguments import is_iterable, shown
 from anatune.core.access import ACCUMULATOR_DTYPE, MAX_INTEGER, Access, Term
 from anatune.core.nest_rules import EPILOGUE_STEPS, accumulated_dtype
 from anatune.errors import WorkloadError
@@ -38,9 +39,11 @@ def checked_integer(operator: str, name: str, value: object, minimum: int, next_
         except TypeError:
             number = None
     if number is not None and number > MAX_INTEGER:
-        raise WorkloadError(f"{operator}: {name} is {value!r}, expected at most {MAX_INTEGER} (2**31 - 1); {next_step}")
+        raise WorkloadError(
+            f"{operator}: {name} is {shown(value)}, expected at most {MAX_INTEGER} (2**31 - 1); {next_step}"
+        )
     if number is None or number < minimum:
-        raise WorkloadError(f"{operator}: {name} is {value!r}, expected an integer >= {minimum}; {next_step}")
+        raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected an integer >= {minimum}; {next_step}")
     return number
 
 
@@ -63,8 +66,8 @@ def checked_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
     WorkloadError
         If `value` is not a sequence of integers >= 1, or is empty.
     """
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise WorkloadError(f"{operator}: {name} is {value!r}, expected integers; write for example (1024, 4096)")
+    if isinstance(value, (str, bytes)) or not is_iterable(value):
+        raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected integers; write for example (1024, 4096)")
     shape = tuple(checked_extent(operator, f"{name}[{place}]", extent) for place, extent in enumerate(value))
     if not shape:
         raise WorkloadError(f"{operator}: {name} is empty, expected at least one dimension; write for example (1024,)")
@@ -81,7 +84,7 @@ def checked_choice(operator: str, name: str, value: object, choices: Sequence[st
     """
     if not isinstance(value, str) or value not in choices:
         raise WorkloadError(
-            f"{operator}: {name} is {value!r}, expected one of {', '.join(choices)}; choose one of them"
+            f"{operator}: {name} is {shown(value)}, expected one of {', '.join(choices)}; choose one of them"
         )
     return value
 
@@ -106,7 +109,7 @@ def checked_flag(operator: str, name: str, value: object) -> bool:
         If `value` is not a bool.
     """
     if type(value).__name__ not in ("bool", "bool_"):
-        raise WorkloadError(f"{operator}: {name} is {value!r}, expected True or False; leave it out for False")
+        raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected True or False; leave it out for False")
     return bool(value)
 
 
@@ -119,9 +122,9 @@ def checked_epilogue(operator: str, value: object) -> tuple[str, ...]:
         If a step is unknown or appears twice.
     """
     known = ", ".join(EPILOGUE_STEPS)
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+    if isinstance(value, (str, bytes)) or not is_iterable(value):
         raise WorkloadError(
-            f"{operator}: epilogue is {value!r}, expected a sequence of {known}; write ('bias', 'relu')"
+            f"{operator}: epilogue is {shown(value)}, expected a sequence of {known}; write ('bias', 'relu')"
         )
     steps = tuple(value)
     for step in steps:

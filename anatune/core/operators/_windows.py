@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from anatune.arguments import shown
 from anatune.core.operators._arguments import checked_extent, checked_integer
 from anatune.core.workload import Axis, Term
 from anatune.errors import WorkloadError
@@ -69,7 +70,7 @@ def checked_channels_last(operator: str, layout: object, num_dimensions: int) ->
     if word in (last, "NHWC"):
         return True, last
     raise WorkloadError(
-        f"{operator}: layout is {layout!r}, expected {first} (channels first) or {last} (channels last); "
+        f"{operator}: layout is {shown(layout)}, expected {first} (channels first) or {last} (channels last); "
         "choose one of them"
     )
 
@@ -79,7 +80,7 @@ def _per_dimension(operator: str, name: str, value: object, count: int, minimum:
     step = f"give one integer or {count}"
     if isinstance(value, (tuple, list)):
         if len(value) != count:
-            raise WorkloadError(f"{operator}: {name} is {value!r}, expected {count} integers >= {minimum}; {step}")
+            raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected {count} integers >= {minimum}; {step}")
         return tuple(checked_integer(operator, name, item, minimum, step) for item in value)
     return (checked_integer(operator, name, value, minimum, step),) * count
 
@@ -104,7 +105,7 @@ def _paddings(
             )
             return tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
         raise WorkloadError(
-            f"{operator}: padding is {value!r}, expected SAME, VALID or integers >= 0; write for example 1"
+            f"{operator}: padding is {shown(value)}, expected SAME, VALID or integers >= 0; write for example 1"
         )
     if isinstance(value, (tuple, list)) and len(value) == 2 * count:
         numbers = _per_dimension(operator, "padding", value, 2 * count, 0)

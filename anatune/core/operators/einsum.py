@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from anatune.arguments import shown
 from anatune.core.operators._arguments import accumulated_dtype, checked_dtype, checked_extent, checked_shape
 from anatune.core.workload import Access, Axis, Term, Workload
 from anatune.errors import WorkloadError
@@ -19,7 +20,7 @@ def _split(subscripts: object) -> tuple[tuple[str, ...], str]:
     """Return the letters of each operand and of the result."""
     example = "write for example 'bij,bjk->bik'"
     if not isinstance(subscripts, str):
-        raise WorkloadError(f"einsum: subscripts is {subscripts!r}, expected text; {example}")
+        raise WorkloadError(f"einsum: subscripts is {shown(subscripts)}, expected text; {example}")
     text = subscripts.replace(" ", "")
     if "." in text:
         raise WorkloadError(f"einsum: {subscripts!r} holds an ellipsis, expected one letter a dimension; {example}")
@@ -58,7 +59,7 @@ def _extents(operands: tuple[str, ...], shapes: object) -> dict[str, int]:
         return {letter: checked_extent("einsum", f"extent of {letter}", shapes[letter]) for letter in letters}
     if not isinstance(shapes, (tuple, list)) or len(shapes) != len(operands):
         raise WorkloadError(
-            f"einsum: shapes is {shapes!r}, expected {len(operands)} shapes; give one shape for each operand"
+            f"einsum: shapes is {shown(shapes)}, expected {len(operands)} shapes; give one shape for each operand"
         )
     extents: dict[str, int] = {}
     for name, word, given in zip(_NAMES, operands, shapes, strict=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anatune.arguments import shown
 from anatune.core.operators._arguments import accumulated_dtype, checked_choice, checked_dtype, checked_shape
 from anatune.core.operators._arguments import checked_integer as _integer
 from anatune.core.workload import Access, Axis, Term, Workload
@@ -70,7 +71,7 @@ def reduction(
     places = [_integer("reduction", "axes", place, -rank, step) for place in asked]
     reduced = sorted(place % rank for place in places)
     if not reduced or max(places) >= rank or len(set(reduced)) != len(reduced):
-        raise WorkloadError(f"reduction: axes is {axes!r}, expected dimensions of a shape of rank {rank}; {step}")
+        raise WorkloadError(f"reduction: axes is {shown(axes)}, expected dimensions of a shape of rank {rank}; {step}")
     body = REDUCTION_KINDS[checked_choice("reduction", "kind", kind, tuple(REDUCTION_KINDS))]
     element = checked_dtype("reduction", dtype)
     kept = [place for place in range(rank) if place not in reduced]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from anatune.arguments import shown
 from anatune.core.hardware import HardwareSpec
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload import Workload
@@ -100,7 +101,7 @@ class KernelTunerReader:
         knobs = entry.get("configuration", entry)
         if any(name not in knobs for name in _CLBLAST_KNOBS):
             kernel = self._header.get("kernel_name")
-            raise UnfitError(f"kernel {kernel!r:.40} has not CLBlast's GEMM parameters" if kernel
+            raise UnfitError(f"kernel {shown(kernel)} has not CLBlast's GEMM parameters" if kernel
                              else "not a GEMM with CLBlast's parameters")  # fmt: skip
         if workload is None:
             raise UnfitError(NO_WORKLOAD + self._known_size())
