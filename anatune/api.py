@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from anatune.model.gpu_model import GpuModel
     from anatune.model.pruning import Subset
     from anatune.model.tensorcore_model import TensorCoreModel
+    from anatune.report.alternatives import Alternative
 
 __all__ = ["Plan", "hardware", "plan", "predict", "prune", "space"]
 
@@ -202,6 +203,21 @@ def model_of(answer: Plan) -> Any:
     if answer.correction is None:
         return chosen
     return CorrectedModel(chosen, named_correction(answer.correction.folder).model)
+
+
+def explain(answer: Plan) -> str:
+    """Return why the best schedule of a plan is the best; see `Plan.explain`."""
+    from anatune.report.explain import explanation
+
+    return "\n".join(explanation(answer, steps_from(answer)))
+
+
+def steps_from(answer: Plan) -> list[Alternative]:
+    """Return what the model says of the schedules one step away from a plan's best."""
+    from anatune.report.alternatives import alternatives
+    from anatune.report.explain import MATERIAL_SHARE
+
+    return alternatives(model_of(answer), answer.schedules[0], MATERIAL_SHARE) if answer.schedules else []
 
 
 def _check_compiler(hardware: GpuSpec | CpuSpec) -> None:

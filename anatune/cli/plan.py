@@ -23,8 +23,6 @@ from anatune.errors import SpaceError
 
 if TYPE_CHECKING:
     from anatune.core.workload import Workload
-    from anatune.model.plan import Plan
-    from anatune.report.alternatives import Alternative
 
 __all__ = ["check_template", "check_time_limit", "plan"]
 
@@ -142,7 +140,7 @@ def plan(
         if explain:
             from anatune.report.explain import explanation
 
-            tree["explanation"] = explanation(answer, _steps(answer))
+            tree["explanation"] = explanation(answer, api.steps_from(answer))
         if answer.compilation is not None:
             from anatune.report.compilation import compilation_sentences
 
@@ -159,20 +157,8 @@ def plan(
         if explain:
             from anatune.report.explain import explanation_lines
 
-            print_lines(explanation_lines(answer, _steps(answer), width=line_width()))
+            print_lines(explanation_lines(answer, api.steps_from(answer), width=line_width()))
     if not answer.schedules:
         from anatune.report.explain import nothing_legal_text
 
         raise SpaceError(nothing_legal_text(answer))
-
-
-def _steps(answer: Plan) -> list[Alternative]:
-    """Return what the model says of the schedules one step away from the best."""
-    from anatune import api
-    from anatune.report.alternatives import alternatives
-    from anatune.report.explain import MATERIAL_SHARE
-
-    if not answer.schedules:
-        return []
-    best = answer.schedules[0]
-    return alternatives(api.model_of(answer), best, MATERIAL_SHARE)

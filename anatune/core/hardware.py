@@ -326,6 +326,9 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 f"{self.name}: registers.per_block is {file.per_block}, expected at most per_sm ({file.per_sm})"
             )
 
+    def __repr__(self) -> str:
+        return f"GpuSpec({self.name}: {self.model}, {self.arch})"
+
     def arithmetic_rate(self, dtype: str) -> float:
         """Return multiply-adds of `dtype` operands relative to float32, tensor cores left out.
 
@@ -488,6 +491,9 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 f"{self.name}: dram.core_bandwidth_bytes_per_s is {core:.4g}, "
                 f"expected at most bandwidth_bytes_per_s ({socket:.4g}): one core is part of the socket"
             )
+
+    def __repr__(self) -> str:
+        return f"CpuSpec({self.name}: {self.model}, {self.arch})"
 
     @property
     def fp32_lanes(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from anatune.core.frozen import freeze
+from anatune.core.show import duration
 
 __all__ = ["Prediction"]
 
@@ -58,3 +59,7 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         freeze(self, "parts", "features", "traffic_over_bound", "resources")
+
+    def __repr__(self) -> str:
+        broken = "" if self.legal else f", illegal: {self.rule}"
+        return f"Prediction({duration(self.time_s)}, {self.gflop_per_s:.5g} GFLOP/s, bound by {self.bound_by}{broken})"

@@ -13,6 +13,7 @@ import msgspec
 from anatune.arguments import shown
 from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.show import html_table
 from anatune.core.template_names import adopt_name
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
@@ -66,14 +67,24 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     def __hash__(self) -> int:
         return int(self.key, 16)
 
+    def __repr__(self) -> str:
+        return f"Schedule({self.workload.describe()} on {self.hardware.name}, {self.template}: {self.describe()})"
+
+    def _repr_html_(self) -> str:
+        others = {"unroll": self.unroll, **{f"vector {name}": width for name, width in self.vector.items()}}
+        rows = [(axis, " x ".join(map(str, factors))) for axis, factors in self.tiles.items()]
+        rows += [(name, str(value)) for name, value in (others | dict(self.options)).items()]
+        title = f"{self.workload.describe()} on {self.hardware.name}, template {self.template}"
+        return html_table(title, ("", "outer to inner"), rows)
+
     def to_json(self) -> str:
         """Return the schedule as one JSON object (with its workload and hardware, so that it stands alone)."""
         return msgspec.json.encode(self).decode()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, every field among them."""
-        tree = {name: msgspec.to_builtins(getattr(self, name)) for name in self.__struct_fields__}
-        return tree | {"tiles": {axis: list(factors) for axis, factors in self.tiles.items()}}
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return msgspec.json.decode(msgspec.json.encode(fields), type=dict[str, Any])
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Schedule:

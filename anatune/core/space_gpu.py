@@ -72,7 +72,7 @@ class GpuSpace(SampledSpace):
         """Column behind the tilings -> its values, ascending."""
 
     def __repr__(self) -> str:
-        return f"GpuSpace({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
+        return f"{type(self).__name__}({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
 
     @cached_property
     def size(self) -> int:

@@ -11,6 +11,7 @@ import statistics
 import msgspec
 
 from anatune.core.schedule import Schedule
+from anatune.core.show import duration
 
 __all__ = ["Measurement", "Outcome", "Trial"]
 
@@ -61,6 +62,15 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     run_s: float = 0.0
     stopped_early: bool = False
 
+    def __repr__(self) -> str:
+        return f"Measurement({self.describe()})"
+
+    def describe(self) -> str:
+        """One line: the time, or how it failed."""
+        if self.time_s is None:
+            return f"{self.outcome.value}: {' '.join(self.message.split())[:80]}".rstrip(": ")
+        return f"{duration(self.time_s)}, {len(self.times_s)} samples"
+
     @property
     def time_s(self) -> float | None:
         """Median of the samples, s; None unless the outcome is OK."""
@@ -99,3 +109,6 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     source: str = "plan"
     predicted_s: float | None = None
     threads: int = 1
+
+    def __repr__(self) -> str:
+        return f"Trial({self.number} by {self.source}: {self.measurement.describe()}, {self.schedule!r})"

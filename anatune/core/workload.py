@@ -81,6 +81,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             self.epilogue_reads,
         )
 
+    def __repr__(self) -> str:
+        return f"Workload({self.describe()})"
+
     @cached_property
     def extents(self) -> Mapping[str, int]:
         """Axis name -> extent, in loop order."""

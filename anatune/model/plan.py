@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
+from anatune.core.show import duration, html_table
 from anatune.core.workload import Workload
 from anatune.model.evaluation import Guarantee, Rule
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from anatune.model.compilation import Compilation
 
 __all__ = ["AppliedCorrection", "Plan", "prediction_row"]
+
+
+MOST_SHOWN = 20
+"""Schedules that a notebook shows of a plan."""
 
 
 class AppliedCorrection(msgspec.Struct, frozen=True):
@@ -50,7 +56,7 @@ class AppliedCorrection(msgspec.Struct, frozen=True):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The best schedules of one workload on one device, best first.
 
@@ -103,6 +109,39 @@ class Plan:
                 f"({counts}); use a device with higher limits or a smaller workload"
             )
         return self.schedules[0]
+
+    def __repr__(self) -> str:
+        found = "nothing is legal"
+        if self.schedules:
+            found = f"{len(self.schedules)} schedules, best {duration(self.predictions[0].time_s)}"
+        where = f"{self.workload.describe()} on {self.hardware.name}"
+        return f"Plan({where}: {found}, {self.guarantee.describe()})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                place,
+                duration(prediction.time_s),
+                f"{prediction.gflop_per_s:.5g}",
+                prediction.bound_by,
+                f"{prediction.occupancy:.0%}",
+                schedule.describe(),
+            )
+            for place, (schedule, prediction) in enumerate(zip(self.schedules, self.predictions, strict=True), 1)
+        ]
+        heading = ("#", "time", "GFLOP/s", "bound by", "occupancy", "schedule")
+        return html_table(repr(self), heading, rows[:MOST_SHOWN])
+
+    def explain(self) -> str:
+        """Return why the best schedule is the best, a sentence a line, as ``anatune plan --explain``.
+
+        What binds, what a runner-up and other choices do worse, what would have to change to be faster, which rules
+        reject how many schedules, which numbers of the hardware's spec nobody has verified. The runner-up is looked for
+        among `schedules`; the command ranks at least 64.
+        """
+        # The words are made a few floors above, out of this plan and its model; see `Schedule.apply`.
+        text: str = import_module("anatune.api").explain(self)
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain dictionaries and lists (what `to_json` writes)."""

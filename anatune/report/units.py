@@ -7,38 +7,13 @@ from __future__ import annotations
 
 import math
 
+from anatune.core.show import digits, duration
+
 __all__ = ["count", "duration", "flop", "flop_rate", "percent", "rate", "ratio", "size"]
 
-_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _MAX_GROUPED = 10_000_000
-
-
-def _digits(value: float) -> str:
-    """Return `value` with four significant digits and no exponent (values are scaled, so below 10^5 or so)."""
-    if value == 0:
-        return "0"
-    rounded = float(f"{value:.3e}")
-    return f"{rounded:.{max(0, min(6, 3 - math.floor(math.log10(abs(rounded)))))}f}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time with its unit.
-
-    Examples
-    --------
-    >>> duration(0.00018818), duration(2.5e-6), duration(1.5), duration(0.0)
-    ('188.2 us', '2.500 us', '1.500 s', '0 s')
-    """
-    if not math.isfinite(seconds):
-        return "unknown"
-    if seconds == 0:
-        return "0 s"
-    for scale, unit in _SECONDS:
-        if abs(seconds) >= 0.99995 * scale:
-            return f"{_digits(seconds / scale)} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
 
 
 def size(num_bytes: float) -> str:
@@ -63,7 +38,7 @@ def _thousands(value: float, unit: str) -> str:
         return "unknown"
     for scale, prefix in _THOUSANDS:
         if abs(value) >= 0.99995 * scale:
-            return f"{_digits(value / scale)} {prefix}{unit}"
+            return f"{digits(value / scale)} {prefix}{unit}"
     return f"{value:.3g} {unit}"
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.show import html_table
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload import Workload
 from anatune.errors import RunError
@@ -26,6 +27,10 @@ __all__ = [
     "compare_contenders",
     "rank_trials",
 ]
+
+
+MOST_SHOWN = 20
+"""Trials that a notebook shows of a session, fastest first."""
 
 
 class Contender(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +96,7 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left_s: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TuningResult:
     """What a tuning session found.
 
@@ -156,6 +161,19 @@ class TuningResult:
         """How many trials ended how."""
         counted = Counter(trial.measurement.outcome for trial in self.trials)
         return {outcome: counted[outcome] for outcome in Outcome if counted[outcome]}
+
+    def __repr__(self) -> str:
+        best = "none ran" if self.best_trial is None else f"best {self.best_trial.measurement.describe()}"
+        where = f"{self.workload.describe()} on {self.hardware.name}"
+        return f"TuningResult({where}: {len(self.trials)} trials by {self.strategy}, {best})"
+
+    def _repr_html_(self) -> str:
+        ranked = rank_trials(self.trials)
+        rows = [
+            (trial.number, trial.source, trial.measurement.describe(), trial.schedule.describe())
+            for trial in ranked[:MOST_SHOWN]
+        ]
+        return html_table(repr(self), ("trial", "source", "time", "schedule"), rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries and lists (what `to_json` writes)."""

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+import anatune as package
 from anatune.core.schedule import Schedule
 
 DEVICES = ("rtx3090", "xeon_gold_6230r")
@@ -166,3 +167,20 @@ def test_time_limit_is_honest(anatune):
         assert "time limit" in done.stderr
     else:
         assert json.loads(done.stdout)["guarantee"]["kind"] in ("best_found", "certified", "exhaustive")
+
+
+@pytest.mark.parametrize("options", ["--hw rtx3090", "--hw epyc_7763", "--hw a100 --template tensorcore", "--hw k80"])
+def test_the_library_explains_in_the_same_words(anatune, options):
+    done = anatune("plan", *options.split(), *["matmul", "64x64x48", "--explain", "--json", "--top-k", "3"])
+    assert done.returncode == 0, done.stderr
+    _, hw, *rest = options.split()
+    plan = package.plan(package.matmul(64, 64, 48), hw, 64, template=rest[-1] if rest else None)
+    assert plan.explain().splitlines() == json.loads(done.stdout)["explanation"]
+    assert len(plan.explain().splitlines()) > 8
+
+
+def test_a_plan_without_schedules_explains_why():
+    plan = package.plan(package.matmul(64, 64, 64, dtype="bfloat16"), "t4", 3)
+    assert not plan.schedules
+    assert "none of" in plan.explain()
+    assert "compute capability" in plan.explain()

@@ -1,0 +1,53 @@
+"""How objects show themselves: times with their units, short tables for notebooks."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+
+__all__ = ["digits", "duration", "html_table"]
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def digits(value: float) -> str:
+    """Return `value` with four significant digits and no exponent (values are scaled, so below 10^5 or so)."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.3e}")
+    return f"{rounded:.{max(0, min(6, 3 - math.floor(math.log10(abs(rounded)))))}f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time with its unit.
+
+    Examples
+    --------
+    >>> duration(0.00018818), duration(2.5e-6), duration(1.5), duration(0.0)
+    ('188.2 us', '2.500 us', '1.500 s', '0 s')
+    """
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds == 0:
+        return "0 s"
+    for scale, unit in _SECONDS:
+        if abs(seconds) >= 0.99995 * scale:
+            return f"{digits(seconds / scale)} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def html_table(caption: str, heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return an HTML table; every text is escaped.
+
+    Examples
+    --------
+    >>> html_table("a < b", ["x"], [[1]])
+    '<table><caption>a &lt; b</caption><tr><th>x</th></tr><tr><td>1</td></tr></table>'
+    """
+
+    def row(cells: Sequence[object], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(row(cells, "td") for cells in rows)
+    return f"<table><caption>{html.escape(caption)}</caption>{row(heading, 'th')}{body}</table>"
