@@ -75,7 +75,7 @@ _SOURCE = """\
 // {title}
 // for {device}; made by anatune.
 {arithmetic}
-// NVRTC, nvcc and clang take it, C++17 or later. {name}<<<{grid}, {block}, {shared}>>>, in the namespace anatune_{name}
+// NVRTC, nvcc and clang take it, C++14 or later. {name}<<<{grid}, {block}, {shared}>>>, in the namespace anatune_{name}
 // (its C name is {name}); the order of its tensors: {order}.
 """
 

@@ -16,16 +16,24 @@ from anatune.codegen.cuda_kernel import CudaKernel
 __all__ = ["portable"]
 
 _UNUSED = re.compile(r"^ *\w+ (cse_v\d+) = .*;\n", re.MULTILINE)
+_HEXADECIMAL = re.compile(r"(-?0x[0-9a-f.]+p[+-]\d+)f/\*.*?\*/")
+"""A float as TVM prints it: C++ knows such numbers since 2017."""
 
 
 def portable(kernel: CudaKernel, name: str) -> CudaKernel:
     """Return a kernel as the function `name` (a C identifier), in the namespace ``anatune_<name>``."""
     source = kernel.source.replace(f" {kernel.name}(", f" {name}(")
     source = source.replace("__shared__ alignas(", "__shared__ __align__(")  # clang: the standard's place is before it
-    source = _without_unused(source)
+    source = _HEXADECIMAL.sub(_decimal, _without_unused(source))
     space = f"anatune_{name}"
     source = f"namespace {space} {{\n\n{source.rstrip()}\n\n}}  // namespace {space}\n"
     return msgspec.structs.replace(kernel, name=name, source=source)
+
+
+def _decimal(number: re.Match[str]) -> str:
+    """Return a float with as many digits as tell it from all others."""
+    text = f"{float.fromhex(number[1]):.9g}"
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
 def _without_unused(source: str) -> str:

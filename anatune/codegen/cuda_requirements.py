@@ -40,7 +40,7 @@ class CudaRequirements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver_linux: int | None
 
     def capabilities(self) -> str:
-        """Say which devices run it: "compute capability 8.6 to 8.9"."""
+        """Say which devices run it: "compute capability 8.6 and later ones of 8.x"."""
         last = f" and later ones of {self.compute_capability.split('.')[0]}.x" if self.other_minors else " only"
         return f"compute capability {self.compute_capability}{last}"
 

@@ -18,19 +18,19 @@ def run(*words, folder=None):
 
 @functools.cache
 def nvcc():
-    """Return the path of nvcc, from NVIDIA's packages if they are installed; skip where there is none."""
+    """Return nvcc's command, from NVIDIA's packages if they are installed; skip where there is none."""
     packages = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/cu*/bin/nvcc"))
     found = str(packages[-1]) if packages else shutil.which("nvcc")
     if found is None:
         pytest.skip("no nvcc (pip install nvidia-cuda-nvcc)")
     if shutil.which("g++") is None:
         pytest.skip("nvcc needs a C++ compiler")
-    return found
+    return found, "-allow-unsupported-compiler"  # of the host: only the newest are missing
 
 
 def cuda_include():
     """Return the folder of the cuda.h that belongs to `nvcc`."""
-    said = run(nvcc(), "--dryrun", "-x", "cu", "-E", os.devnull).stderr
+    said = run(*nvcc(), "--dryrun", "-x", "cu", "-E", os.devnull).stderr
     folders = [word.strip('"')[2:] for word in said.split() if word.strip('"').startswith("-I")]
     found = next((folder for folder in folders if (Path(folder) / "cuda.h").exists()), None)
     if found is None:

@@ -58,7 +58,15 @@ def test_nvcc_takes_the_cuda_c_without_a_warning(exports, tmp_path, name):
     target = tmp_path / "again.cubin"
     arch = f"-arch=sm_{name.rpartition('_')[2]}"
     built = run(
-        nvcc(), arch, "-Werror=all-warnings", "-Xcompiler=-Wall", "-cubin", exports(name) / f"{name}.cu", "-o", target
+        *nvcc(),
+        arch,
+        "-Werror=all-warnings",
+        "-std=c++14",
+        "-Xcompiler=-Wall",
+        "-cubin",
+        exports(name) / f"{name}.cu",
+        "-o",
+        target,
     )
     assert (built.returncode, built.stdout + built.stderr) == (0, "")
     assert code_size(target.read_bytes(), name) > 0
@@ -68,7 +76,7 @@ def test_nvcc_takes_the_cuda_c_without_a_warning(exports, tmp_path, name):
 def test_clang_takes_the_cuda_c_without_a_warning(exports, tmp_path_factory, name):
     command = clang(tmp_path_factory.getbasetemp())
     arch = f"--cuda-gpu-arch=sm_{name.rpartition('_')[2]}"
-    built = run(*command, arch, "-Wall", "-Wextra", exports(name) / f"{name}.cu")
+    built = run(*command, arch, "-std=c++14", "-Wall", "-Wextra", exports(name) / f"{name}.cu")
     assert (built.returncode, built.stderr) == (0, "")
 
 
@@ -90,12 +98,12 @@ def test_exports_share_a_program_with_nvidias_types_and_each_other(exports, tmp_
     """
     (tmp_path / "use.cu").write_text(textwrap.dedent(source))
     folder = exports("half_86", "tensor_bfloat_86", "pipelined_86")
-    built = run(nvcc(), "-arch=sm_86", "-I", folder, tmp_path / "use.cu", "-c", "-o", tmp_path / "use.o")
+    built = run(*nvcc(), "-arch=sm_86", "-I", folder, tmp_path / "use.cu", "-c", "-o", tmp_path / "use.o")
     if "nv/target" in built.stderr:
         pytest.skip("NVIDIA's cuda_fp16.h needs a package (nvidia-cuda-cccl) that is not installed")
     assert (built.returncode, built.stderr) == (0, "")
     words = ("-fatbin", "-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_86,code=[sm_86,compute_86]")
-    built = run(nvcc(), *words, folder / "tensor_bfloat_86.cu", "-o", tmp_path / "both.fatbin")
+    built = run(*nvcc(), *words, folder / "tensor_bfloat_86.cu", "-o", tmp_path / "both.fatbin")
     assert (built.returncode, built.stderr) == (0, "")
 
 
@@ -188,7 +196,7 @@ def test_more_shared_memory_than_a_kernel_may_declare(anatune, tmp_path):
     assert manifest["launch"]["dynamic_shared_bytes"] == 65536
     assert manifest["compiler"]["registers"] > 0
     assert (tmp_path / "large.cubin").read_bytes()[:4] == b"\x7fELF"
-    built = run(nvcc(), "-arch=sm_90", "-Werror=all-warnings", "-cubin", "large.cu", "-o", "l.cubin", folder=tmp_path)
+    built = run(*nvcc(), "-arch=sm_90", "-Werror=all-warnings", "-cubin", "large.cu", "-o", "l.cubin", folder=tmp_path)
     assert (built.returncode, built.stderr) == (0, "")
 
 
