@@ -24,7 +24,7 @@ from anatune.records.schema import (
     trial_text,
 )
 
-__all__ = ["has_trial", "insert_session", "insert_trial", "session_row"]
+__all__ = ["insert_session", "insert_trial", "session_row", "trial_identities", "trial_identity"]
 
 
 def _part_row(kind: str, value: Workload | GpuSpec | CpuSpec | Environment) -> tuple[str, str, str]:
@@ -101,14 +101,19 @@ def insert_trial(
     return int(cursor.lastrowid or 0)
 
 
-def has_trial(connection: sqlite3.Connection, record: Record) -> bool:
-    """Return whether the file has this very trial of this session."""
+def trial_identity(record: Record) -> str:
+    """Return what tells a trial from the others of its session: all of it that the file keeps."""
     row = _trial_row(record.session.id, record.created_utc, record.environment, storable(record.trial))
-    *before, _, text, result, ran_under = row
-    found = connection.execute(
-        "SELECT schedule FROM trials WHERE session = ? AND created_utc = ? AND workload = ? AND hardware = ? AND "
-        "threads = ? AND outcome = ? AND result = ? AND environment = ?",
-        (*before, result, ran_under),
+    _, *before, _, text, result, ran_under = row
+    return digest(*before, text, result, ran_under)
+
+
+def trial_identities(connection: sqlite3.Connection, session_id: str) -> set[str]:
+    """Return the identities of the trials that the file has of a session."""
+    rows = connection.execute(
+        "SELECT created_utc, workload, hardware, threads, outcome, schedule, result, environment FROM trials WHERE "
+        "session = ?",
+        (session_id,),
     )
     # Texts, not keys or digests: those of older rows are of the template's former name.
-    return any(current_text(other) == text for (other,) in found)
+    return {digest(*before, current_text(text), result, ran_under) for *before, text, result, ran_under in rows}

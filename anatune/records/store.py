@@ -19,7 +19,7 @@ from anatune.errors import AnatuneError, RecordError
 from anatune.records.choice import Candidate, fastest
 from anatune.records.database import Database, record_path
 from anatune.records.environment import Environment, environment
-from anatune.records.rows import has_trial, insert_session, insert_trial, session_row
+from anatune.records.rows import insert_session, insert_trial, session_row, trial_identities, trial_identity
 from anatune.records.schema import (
     Record,
     Session,
@@ -202,14 +202,17 @@ class RecordStore:
         def write(connection: sqlite3.Connection) -> tuple[int, int]:
             counts = [0, 0]
             known: dict[str, Session] = {}
+            recorded: dict[str, set[str]] = {}
             for row in kept:
                 session = row if isinstance(row, Session) else row.session
                 if session.id not in known:
                     counts[0] += self._insert_missing_session(connection, session)
                     known[session.id] = session
+                    recorded[session.id] = trial_identities(connection, session.id)
                 elif known[session.id] != session:
                     raise self._other_session(session)
-                if isinstance(row, Record) and not has_trial(connection, row):
+                if isinstance(row, Record) and (own := trial_identity(row)) not in recorded[session.id]:
+                    recorded[session.id].add(own)
                     insert_trial(connection, session.id, row.created_utc, row.environment, storable(row.trial))
                     counts[1] += 1
             return counts[0], counts[1]

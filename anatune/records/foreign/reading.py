@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from anatune.core.hardware import CpuSpec, HardwareSpec
 from anatune.core.trial import Trial
 from anatune.core.workload import Workload
-from anatune.errors import RecordError
+from anatune.errors import AnatuneError, RecordError
 from anatune.records.foreign import ansor
 from anatune.records.foreign.autotvm import AutoTvmReader
 from anatune.records.foreign.devices import Devices
@@ -23,6 +23,8 @@ from anatune.records.traces import UnfitError
 
 __all__ = ["read_foreign"]
 
+_LONGEST = 200
+"""Characters of a reason."""
 _NAMED_LINES = 3
 """Damaged lines whose numbers are told."""
 
@@ -76,6 +78,9 @@ def read_foreign(
             line = _read(reader, devices, entry, workload)
         except UnfitError as reason:
             reasons[str(reason)] += 1
+            continue
+        except AnatuneError as error:  # a workload or schedule that cannot be
+            reasons[str(error)[:_LONGEST]] += 1
             continue
         except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError):
             damaged.append(number)
