@@ -33,8 +33,8 @@ _Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE|WORKLOAD...",
-        help="A schedule file (what `anatune tune` writes), or with --records or --hw a workload as for "
-        "`anatune plan`.",
+        help="A schedule (a file of `anatune tune`, what plan and prune print as JSON, a manifest), or with --records "
+        "or --hw a workload as for `anatune plan`.",
     ),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,24 +125,11 @@ def _from_file(asked: Asked) -> tuple[Schedule, int]:
     if given := next((name for name, value in asked.options.items() if value), None):
         raise UsageError(f"--{given.replace('_', '-')} is for a WORKLOAD, a schedule file has its own")
     path = Path(words[0])
-    text = read_file(path)
     try:
-        schedule = Schedule.from_json(text)
+        schedule = Schedule.from_json(read_file(path))
     except SpaceError as error:
-        raise SpaceError(f"{path}: {error}{_where_schedules_are(text)}") from None
+        raise SpaceError(f"{path}: {error}") from None
     return schedule, _cores(schedule)
-
-
-def _where_schedules_are(text: bytes) -> str:
-    """Say how a schedule gets out of a plan's JSON or a manifest; "" for other files."""
-    import msgspec
-
-    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        around = msgspec.json.decode(text)
-        fields = {"schedules": "schedules[0]", "schedule": "schedule"}
-        if isinstance(around, dict) and (field := next((fields[key] for key in fields if key in around), None)):
-            return f"; this file holds more, write its {field} into a file of its own"
-    return ""
 
 
 def _from_records(asked: Asked, records: Path) -> tuple[Schedule, int]:

@@ -311,6 +311,25 @@ def test_another_devices_export_of_the_same_name_is_told(anatune, tmp_path):
         assert ("this replaces the export for rtx3090" in done.stderr) == told
 
 
+def test_what_plan_and_prune_print_and_a_manifest_are_exported(anatune, tmp_path):
+    words = ("--hw", "rtx3090", "matmul", "64x64x64")
+    printed = {
+        "plan.json": anatune("plan", *words, "--json", "--top-k", 2).stdout,
+        "prune.json": anatune("prune", *words, "--keep", "0.01", "--for", "json", "--most", 2).stdout,
+    }
+    plan = json.loads(printed["plan.json"])
+    printed["entry.json"] = json.dumps(plan["schedules"][1])
+    best = package.plan(package.matmul(64, 64, 64), "rtx3090", top_k=2).schedules
+    printed["manifest.json"] = json.dumps({"format": "cuda", "schedule": json.loads(best[0].to_json())})
+    for file, text in printed.items():
+        (tmp_path / file).write_text(text)
+        done = anatune("export", tmp_path / file, "--format", "tvm", "--output", tmp_path / "out", "--json")
+        assert done.returncode == 0, done.stderr
+        schedule = package.Schedule.from_json(json.dumps(json.loads(done.stdout)["schedule"]))
+        if file != "prune.json":
+            assert schedule == best[file == "entry.json"]
+
+
 def test_wrong_words_are_one_line(anatune, tmp_path):
     (tmp_path / "bad.json").write_text("{}")
     gpu = package.plan(package.matmul(32, 32, 32), package.hardware("rtx3090"), top_k=1).best
@@ -323,7 +342,7 @@ def test_wrong_words_are_one_line(anatune, tmp_path):
         (("a.json", "b.json"), 2, "expected a schedule file"),
         ((tmp_path / "missing.json",), 1, "no such file"),
         ((tmp_path / "bad.json",), 1, "missing required field"),
-        ((tmp_path / "plan.json",), 1, "this file holds more, write its schedules[0] into a file of its own"),
+        ((tmp_path / "plan.json",), 1, "plan.json: "),
         ((tmp_path / "gpu.json", "--target", "cpu"), 2, "the schedule is for rtx3090; leave it out or say cuda"),
         ((tmp_path / "gpu.json", "--threads", "2"), 2, "--threads is for CPU schedules"),
         ((tmp_path / "gpu.json", "--target", "rocm"), 2, "expected one of cpu, cuda"),
