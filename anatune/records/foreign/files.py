@@ -11,7 +11,7 @@ import msgspec
 from anatune.errors import RecordError
 from anatune.files import read_file, read_lines, reason
 
-__all__ = ["FORMATS", "OWN", "entries_of", "format_of", "is_export", "read_log", "repaired"]
+__all__ = ["FORMATS", "OWN", "entries_of", "format_of", "is_export", "read_log", "whole_of"]
 
 FORMATS = ("autotvm", "ansor", "metaschedule", "kernel_tuner")
 OWN = "anatune"
@@ -61,16 +61,6 @@ def is_export(path: Path) -> bool:
     return is_empty
 
 
-def repaired(text: str) -> str:
-    """Return a cache of Kernel Tuner with the brackets that it lacks while it is open, as its writer leaves them."""
-    text = text.strip()
-    if text.startswith("{") and not text.endswith("}"):
-        return text.rstrip(",") + "}\n}"
-    if text.startswith("{") and text.count("}") < text.count("{"):
-        return text + "}\n}"
-    return text
-
-
 def format_of(text: str, path: Path) -> str:
     """Return which tuner wrote a log: one of `FORMATS`, or `OWN`.
 
@@ -81,7 +71,7 @@ def format_of(text: str, path: Path) -> str:
     RecordError
         None of those that are known.
     """
-    if isinstance(_whole(text), dict):
+    if isinstance(whole_of(text), dict):
         return "kernel_tuner"
     begins = ""
     for _, line in _lines(text):
@@ -116,7 +106,7 @@ def _kind(entry: Any) -> str:
 def entries_of(text: str, kind: str) -> Iterator[tuple[int, Any]]:
     """Yield (number, entry) of a log, from 1; None for a line that is no JSON."""
     if kind == "kernel_tuner":
-        whole = _whole(text)
+        whole = whole_of(text) or {"results": []}
         yield from enumerate(whole["cache"].values() if "cache" in whole else whole["results"], 1)
         return
     for number, line in _lines(text):
@@ -132,13 +122,39 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _whole(text: str) -> Any:
-    """Return a cache or results file of Kernel Tuner as one object, None if it is none."""
+def whole_of(text: str) -> dict[str, Any] | None:
+    """Return a cache or results file of Kernel Tuner as one object, None if it is none.
+
+    A cache is open while Kernel Tuner writes it: its last brackets are missing. A line of it that is damaged leaves an
+    entry None.
+    """
+    stripped = text.strip()
+    if not stripped.startswith("{"):
+        return None
+    for end in ("", "}\n}"):
+        try:
+            whole = msgspec.json.decode(stripped.rstrip(",") + end if end else stripped)
+        except msgspec.DecodeError:
+            continue
+        found = whole.get("cache", whole.get("results"))
+        return whole if isinstance(found, dict if "cache" in whole else list) else None
+    return _by_lines(stripped)
+
+
+def _by_lines(text: str) -> dict[str, Any] | None:
+    """Return a cache of which some lines are damaged; Kernel Tuner writes an entry a line."""
+    head, found, tail = text.partition('"cache": {')
+    if not found:
+        return None
     try:
-        whole = msgspec.json.decode(repaired(text))
+        whole: dict[str, Any] = msgspec.json.decode(head.rstrip() + '"cache": {}}')
     except msgspec.DecodeError:
         return None
-    if not isinstance(whole, dict):
-        return None
-    found = whole.get("cache", whole.get("results"))
-    return whole if isinstance(found, dict if "cache" in whole else list) else None
+    for number, line in enumerate(tail.split("\n")):
+        entry = line.strip().rstrip(",")
+        if entry and entry.strip("}"):
+            try:
+                whole["cache"] |= msgspec.json.decode("{" + entry + "}")
+            except msgspec.DecodeError:
+                whole["cache"][f"line {number}"] = None
+    return whole

@@ -10,14 +10,12 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from anatune.arguments import shown
 from anatune.core.hardware import HardwareSpec
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload import Workload
 from anatune.errors import RecordError
-from anatune.records.foreign.files import entries_of, format_of, read_log, repaired
+from anatune.records.foreign.files import entries_of, format_of, read_log, whole_of
 from anatune.records.foreign.parts import Line, gpu_schedule, measured
 from anatune.records.foreign.statements import NO_WORKLOAD
 from anatune.records.foreign.targets import DeviceStatement, device_name
@@ -62,7 +60,7 @@ def read_kernel_tuner(path: Path) -> KernelTunerLog:
     kind = format_of(text, path)
     if kind != "kernel_tuner":
         raise RecordError(f"{path}: is a log of {kind}, expected a cache or a results file of Kernel Tuner")
-    whole = _whole(text)
+    whole = whole_of(text) or {}
     entries = []
     try:
         for _, entry in entries_of(text, kind):
@@ -84,7 +82,7 @@ class KernelTunerReader:
     """
 
     def __init__(self, text: str) -> None:
-        self._header = _header(_whole(text))
+        self._header = _header(whole_of(text) or {})
 
     def device_of(self, entry: Any) -> DeviceStatement | None:
         """Return what the file says about the device."""
@@ -149,11 +147,6 @@ class KernelTunerReader:
                 raise UnfitError(
                     f"another workload: {flop / 1e9:.4g} GFLOP by its recorded rate, expected {workload.flop / 1e9:.4g}"
                 )
-
-
-def _whole(text: str) -> dict[str, Any]:
-    whole: dict[str, Any] = msgspec.json.decode(repaired(text))
-    return whole
 
 
 def _header(whole: dict[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def read_foreign(
         trial = Trial(line.schedule, line.measurement, number=number - 1, source=kind, threads=line.threads)
         trials.append(ForeignTrial(line.schedule.workload, trial))
     if damaged:
-        reasons[_damaged_text(damaged)] = len(damaged)
+        reasons[_damaged_text(damaged, "entry" if kind == "kernel_tuner" else "line")] = len(damaged)
     return Foreign(kind, trials, dict(reasons))
 
 
@@ -116,6 +116,6 @@ def _read(reader: _Reader, devices: Devices, entry: Any, workload: Workload | No
     return line
 
 
-def _damaged_text(numbers: list[int]) -> str:
+def _damaged_text(numbers: list[int], what: str) -> str:
     named = ", ".join(map(str, numbers[:_NAMED_LINES])) + (", ..." if len(numbers) > _NAMED_LINES else "")
-    return f"{DAMAGED} (line {named})"
+    return f"{DAMAGED} ({what} {named})"

@@ -44,6 +44,19 @@ def test_an_open_cache_is_read(tmp_path):
     assert len(read_foreign(path, GPU, MATMUL).trials) == 1
 
 
+def test_a_damaged_line_of_a_cache_costs_itself_only(tmp_path):
+    entries = "\n".join(f'"{number}": {json.dumps(kernel_tuner())},' for number in range(4))
+    entries = entries.replace('"2": {"MWG"', '"2": {"MW')
+    for end in ("", "}\n}"):
+        text = (
+            '{"device_name": "NVIDIA TITAN RTX",\n"problem_size": [\n64,\n64\n],\n"cache": {\n' + entries + "\n" + end
+        )
+        (tmp_path / "c.json").write_text(text)
+        found = read_foreign(tmp_path / "c.json", None, MATMUL)
+        assert len(found.trials) == 3
+        assert found.left_out == {"damaged or of an unknown version (entry 3)": 1}
+
+
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
