@@ -55,7 +55,7 @@ class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.accumulated_in != self.result or self.multiplied_as != self.operands:
             said += f" summed in {self.accumulated_in}, results in {self.result}"
         if self.expected_relative_error:
-            said += f". Expect relative errors of about {self.expected_relative_error:.1g}"
+            said += f". Expect errors of about {self.expected_relative_error:.1g} of a typical result"
         return f"{said}."
 
 

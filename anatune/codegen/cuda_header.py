@@ -29,8 +29,8 @@ _HEADER = """\
  *   if ({name}_supported(device) && !cuModuleLoad(&module, "{name}.cubin") && !{name}_get(&kernel, module))
  *     {name}_launch(kernel, stream, {arguments});
  *
- * {name}.cubin ({compiler}) is for {capabilities}{memory},
- * with a driver of {drivers}. {name}.cu makes others:
+ {needs}
+ * {name}.cu makes others:
  *   nvcc -arch={arch} -cubin -o {name}.cubin {name}.cu
  * Link with -lcuda.
  */
@@ -124,6 +124,10 @@ def cuda_header(
         What it computes, what it is for, what made the cubin.
     """
     rows = [f" *   {one.tensor}: {one.dtype} {'x'.join(map(str, one.shape)) or 'scalar'}" for one in arguments]
+    said = f"{kernel.name}.cubin ({compiler}) is for {needs.capabilities()}"
+    if kernel.dynamic_shared_bytes:
+        said += f" with {kernel.dynamic_shared_bytes} bytes of shared memory a block"
+    said += f", with a driver of {needs.drivers()}."
     major, minor = needs.compute_capability.split(".")
     return _HEADER.format(
         title=title,
@@ -133,11 +137,7 @@ def cuda_header(
         tensors="\n".join(rows),
         name=kernel.name,
         arguments=", ".join(one.tensor for one in arguments),
-        compiler=compiler,
-        capabilities=needs.capabilities(),
-        memory=f" with {kernel.dynamic_shared_bytes} bytes of shared memory a block"
-        * (kernel.dynamic_shared_bytes > 0),
-        drivers=needs.drivers(),
+        needs=comment_lines(said, "* ", " * "),
         arch=kernel.arch,
         guard=kernel.name.upper(),
         grid=kernel.grid,
