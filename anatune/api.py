@@ -13,7 +13,7 @@ import numpy as np
 from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.keywords import renamed
-from anatune.core.schedule import Schedule
+from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.space_cpu import CpuSpace
 from anatune.core.space_gpu import GpuSpace
 from anatune.core.space_pipelined import PipelinedSpace
@@ -297,8 +297,7 @@ def predict(
         raise SpaceError(f"predict: schedules is {shown(schedules)}, expected a list of Schedule objects")
     schedules = list(schedules)
     for schedule in schedules:
-        if not isinstance(schedule, Schedule):
-            raise SpaceError(f"predict: got {shown(schedule)}, expected a Schedule; build one with space.schedule(...)")
+        checked_schedule("predict", schedule)
     rows: list[dict[str, Any]] = [{} for _ in schedules]
     for template in dict.fromkeys(schedule.template for schedule in schedules):
         chosen = model(workload, device, template)

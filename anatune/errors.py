@@ -23,7 +23,10 @@ __all__ = [
 
 
 class AnatuneError(Exception):
-    """Root of all errors raised on purpose by anatune."""
+    """Root of all errors raised on purpose by anatune; the message is one line, whatever text it quotes."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(" ".join(arg.split("\n")) if isinstance(arg, str) else arg for arg in args))
 
 
 class WorkloadError(AnatuneError, ValueError):

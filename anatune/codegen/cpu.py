@@ -64,6 +64,7 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     MissingDependencyError
         TVM is not installed.
     """
+    schedule.check()
     if not isinstance(schedule.hardware, CpuSpec):
         raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; codegen.gpu has GPUs")
     program = program_of(schedule, threads=threads, prepacked=prepacked)

@@ -67,7 +67,7 @@ def lower_gpu(schedule: Schedule) -> LoweredGpu:
     MissingDependencyError
         TVM is not installed.
     """
-    hardware = schedule.hardware
+    hardware = schedule.check().hardware
     if not isinstance(hardware, GpuSpec):
         raise BuildError(f"schedule is for {hardware.name}, expected a GPU; anatune.codegen.cpu builds for CPUs")
     if schedule.template == TENSORCORE:

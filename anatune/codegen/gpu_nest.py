@@ -16,10 +16,9 @@ from typing import NamedTuple
 from anatune.codegen.gpu_fetch import Side, Walk, fetch_width, sides_of, walk_of
 from anatune.core.generation import generation_limit
 from anatune.core.hardware import GpuSpec
+from anatune.core.rules.cuda import ASYNC_SINCE, REDUCTION_LEVELS, SPATIAL_LEVELS, pipeline_of
 from anatune.core.schedule import Schedule
-from anatune.core.space_gpu import REDUCTION_LEVELS, SPATIAL_LEVELS, GpuSpace
-from anatune.core.space_pipelined import ASYNC_SINCE, PipelinedSpace
-from anatune.core.template_names import CUDA_CORES, PIPELINED
+from anatune.core.template_names import CUDA_CORES
 from anatune.core.workload import DTYPE_BYTES, Access
 from anatune.errors import BuildError, SpaceError
 
@@ -97,12 +96,12 @@ class Tile(NamedTuple):
 
 
 class GpuNest:
-    """Everything about the loops of one schedule that the program needs. Immutable.
+    """Everything about the loops of one checked schedule that the program needs. Immutable.
 
     Raises
     ------
     SpaceError
-        The schedule contradicts its workload, or has options that there are not.
+        The schedule is of another template.
     BuildError
         A tensor is too large for 32-bit addresses.
     """
@@ -119,7 +118,7 @@ class GpuNest:
         self._capability = hardware.compute_capability or 0.0
         self.spatial = tuple(axis.name for axis in self.workload.spatial_axes)
         self.reduction = tuple(axis.name for axis in self.workload.reduction_axes)
-        stages, self.pad = _pipeline_of(schedule, hardware)
+        stages, self.pad = pipeline_of(schedule.options)
         self._check_dtype()
         if limit := generation_limit(self.workload, hardware):
             raise BuildError(limit)
@@ -372,22 +371,3 @@ def _narrowed(tile: Tile, base: int) -> Tile:
     """Return the tile with vectors that stay aligned `base` elements further."""
     load = math.gcd(tile.load, base)
     return tile._replace(fetch=math.gcd(tile.fetch, base), load=load, load_level=tile.load_level if load > 1 else None)
-
-
-def _pipeline_of(schedule: Schedule, hardware: GpuSpec) -> tuple[int, int]:
-    """Return the buffers and the gap between rows that a schedule asks for.
-
-    Raises
-    ------
-    SpaceError
-        It is no point of its space, legal or not: it may come from anywhere.
-    """
-    space = (PipelinedSpace if schedule.template == PIPELINED else GpuSpace)(
-        schedule.workload, hardware, lambda points: points[:, 0] > 0
-    )
-    if schedule.options and not isinstance(space, PipelinedSpace):
-        raise SpaceError(
-            f"schedule has the option {next(iter(schedule.options))!r}, but template {schedule.template!r} has none"
-        )
-    point = space.point_of(schedule)
-    return (int(point[-2]), int(point[-1])) if isinstance(space, PipelinedSpace) else (1, 0)

@@ -13,9 +13,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from anatune.core.rules.cpu import ORDER_LEVELS, levels_of
 from anatune.core.schedule import Schedule
-from anatune.core.space_cpu import ORDER_LEVELS, REDUCTION_LEVELS, SPATIAL_LEVELS, WINDOW_LEVELS
-from anatune.errors import SpaceError
 
 __all__ = ["Loop", "Nest", "Part", "nest_of"]
 
@@ -88,10 +87,8 @@ class Nest(NamedTuple):
 
 
 def _words(schedule: Schedule, name: str) -> tuple[str, ...]:
-    value = schedule.options.get(name, ())
-    if not isinstance(value, tuple) or not all(isinstance(word, str) for word in value):
-        raise SpaceError(f"schedule option {name!r} is {value!r}, expected axis names; build it with space.schedule()")
-    return tuple(str(word) for word in value)
+    words: tuple[str, ...] = schedule.options.get(name, ())  # type: ignore[assignment]
+    return words
 
 
 def _complete(order: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,16 +100,13 @@ def _parts(schedule: Schedule, axis: str, lanes: int, is_simd: bool, calls: int,
     pair = schedule.options.get(f"pair.{axis}")
     if pair is None:
         return (Part(0, calls, size),)
-    if not isinstance(pair, tuple) or len(pair) != 4:
-        raise SpaceError(f"schedule option 'pair.{axis}' is {pair!r}, expected (calls, units, calls, units)")
+    assert isinstance(pair, tuple)
     unit = lanes if is_simd else 1
     first, small, second, large = (int(number) for number in pair)
     parts = [Part(0, first, small * unit)] if first else []
     if second:
         parts.append(Part(first * small * unit, second, large * unit))
     over = sum(part.count * part.size for part in parts) - size
-    if over < 0 or over >= unit:
-        raise SpaceError(f"schedule option 'pair.{axis}' is {pair}, which does not cover {size} elements")
     if over:
         last = parts.pop()
         end = last.start + (last.count - 1) * last.size
@@ -123,29 +117,15 @@ def _parts(schedule: Schedule, axis: str, lanes: int, is_simd: bool, calls: int,
 
 
 def nest_of(schedule: Schedule) -> Nest:
-    """Return the loops of a schedule of the CPU template.
-
-    Raises
-    ------
-    SpaceError
-        Another template, or options that contradict the tiles.
-    """
-    if schedule.template != "cpu":
-        raise SpaceError(f"schedule has the template {schedule.template!r}, expected 'cpu'")
+    """Return the loops of a checked schedule of the CPU template."""
     workload = schedule.workload
-    lanes = int(schedule.options.get("simd_lanes", 1))  # type: ignore[arg-type]
-    simd = str(schedule.options.get("simd_axis", ""))
+    lanes = int(schedule.options["simd_lanes"])  # type: ignore[arg-type]
+    simd = str(schedule.options["simd_axis"])
     spatial = tuple(axis.name for axis in workload.spatial_axes)
     reductions = tuple(axis.name for axis in workload.reduction_axes)
-    factors: dict[str, dict[str, int]] = {}
-    for axis, extent in workload.extents.items():
-        tiles = schedule.tiles.get(axis, ())
-        if math.prod(tiles) != extent or any(factor < 1 for factor in tiles):
-            raise SpaceError(f"tiles[{axis!r}] is {tiles}, expected factors of {extent}")
-        levels = SPATIAL_LEVELS if axis in spatial else WINDOW_LEVELS if len(tiles) == 3 else REDUCTION_LEVELS
-        if len(tiles) != len(levels):
-            raise SpaceError(f"tiles[{axis!r}] has {len(tiles)} factors, expected {len(levels)}: {', '.join(levels)}")
-        factors[axis] = dict(zip(levels, tiles, strict=True))
+    factors = {
+        axis: dict(zip(levels, schedule.tiles[axis], strict=True)) for axis, levels in levels_of(workload).items()
+    }
 
     def step(axis: str, level: str) -> int:
         levels = list(factors[axis])

@@ -72,10 +72,9 @@ class _Lowering:
         self.workload: Workload = schedule.workload
         self.nest: Nest = nest_of(schedule)
         self.parallel = bool(schedule.options.get("parallel", False)) and threads > 1
-        packed = schedule.options.get("packed", ())
-        ahead = schedule.options.get("packed_ahead", ())
-        self.packed = {str(t) for t in packed} if isinstance(packed, tuple) else set()
-        self.ahead = {str(t) for t in ahead} if prepacked and isinstance(ahead, tuple) else set()
+        packed, ahead = (schedule.options.get(name, ()) for name in ("packed", "packed_ahead"))
+        self.packed: frozenset[str] = frozenset(packed)  # type: ignore[arg-type]
+        self.ahead: frozenset[str] = frozenset(ahead if prepacked else ())  # type: ignore[arg-type]
         skips = [skips_of(read, self.nest, self.workload) for read in self.workload.reads]
         self.skips: tuple[Skip, ...] = tuple(itertools.chain.from_iterable(skips))
         self.layouts: list[Strided | Slivers] = [

@@ -17,7 +17,7 @@ from anatune.core.generation import generation_limit
 from anatune.core.hardware import GpuSpec
 from anatune.core.implicit_gemm import ImplicitGemm, Operand, implicit_gemm
 from anatune.core.schedule import Schedule
-from anatune.core.space_tensorcore import TensorCoreSpace
+from anatune.core.template_names import TENSORCORE
 from anatune.core.workload import DTYPE_BYTES
 from anatune.errors import BuildError, SpaceError
 
@@ -153,20 +153,18 @@ def _trailing_zeros(value: int) -> int:
 
 
 def layout_of(schedule: Schedule) -> TileLayout:
-    """Return the sizes of a schedule of the tensor-core template.
+    """Return the sizes of a checked schedule of the tensor-core template.
 
     Raises
     ------
     SpaceError
-        Another template, or tiles and options that contradict the workload.
+        Another template.
     BuildError
         A tensor is too large for 32-bit addresses.
     """
     workload, hardware = schedule.workload, schedule.hardware
-    if not isinstance(hardware, GpuSpec):
-        raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected a GPU")
-    space = TensorCoreSpace(workload, hardware, lambda points: points[:, 0] > 0)
-    space.point_of(schedule)
+    if not isinstance(hardware, GpuSpec) or schedule.template != TENSORCORE:
+        raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and {TENSORCORE}")
     if limit := generation_limit(workload, hardware):
         raise BuildError(limit)
     gemm = implicit_gemm(workload)

@@ -49,12 +49,13 @@ def is_integer(value: object, least: int) -> bool:
 _WORDS = """
     auto break case char const continue default do double else enum extern float for goto half if inline int long
     register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
-    T acc bool bx chunk extra inside it lane main mi ni range scope smem step thread tx value word
+    T acc annotations bool bx chunk extra inside it lane main mi ni range scope smem source_code step thread tx value
+    word
 """
 _RESERVED = frozenset([*keyword.kwlist, *_WORDS.split()])
 """Words of Python, of C, and of generated programs themselves."""
 _INNER = re.compile(
-    "[a-z][0-9]?|[a-z][0-9]?_.*|(frag|next|reg_inner|reg_outer|rolled|stage|vthread|make|anatune)_.*|.*_(copy|sums)"
+    "[a-z][0-9]?|[a-z][0-9]?_.*|(frag|next|reg_inner|reg_outer|rolled|stage|vthread|make|anatune)_.*|u?(float|int|short)[0-9]|.*_(copy|sums)"
 )
 """What generated programs call their own loops and buffers."""
 

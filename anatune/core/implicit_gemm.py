@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from anatune.core.workload import DTYPE_BYTES, Access, Workload
@@ -137,6 +138,7 @@ def vector_width(access: Access, fused: tuple[str, ...], workload: Workload, mos
     return width
 
 
+@lru_cache(maxsize=64)  # a list of schedules is checked one by one
 def implicit_gemm(workload: Workload) -> ImplicitGemm:
     """Return the matrix product behind `workload`.
 

@@ -24,6 +24,7 @@ Calls of a segment
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from anatune.core.workload import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Workload
 
@@ -61,6 +62,7 @@ def constant_tensors(workload: Workload) -> tuple[str, ...]:
     return (last.tensor,) if last.tensor == "weight" or not batched else ()
 
 
+@lru_cache(maxsize=64)  # a list of schedules is checked one by one
 def window_axes(workload: Workload) -> tuple[str, ...]:
     """Return the reduction axes that only slide a window: they share an index with a spatial axis."""
     spatial = {axis.name for axis in workload.spatial_axes}
@@ -116,6 +118,7 @@ def simd_axis(workload: Workload, lanes: int, constants: Sequence[str] | None = 
     return min(reversed(names), key=lambda name: _penalty(workload, name, lanes, known))
 
 
+@lru_cache(maxsize=64)
 def packable_tensors(workload: Workload, axis: str) -> tuple[str, ...]:
     """Return the tensors that a schedule may pack: operands with reuse, or strided along the SIMD axis.
 

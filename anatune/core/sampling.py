@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import MOST_SEED, checked_flag, checked_integer, shown
-from anatune.core.schedule import Schedule
+from anatune.core.rules.values import checked_count
+from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 
@@ -21,17 +22,6 @@ _MOST_DRAWN = 1 << 18
 """Points drawn at once."""
 ROUNDS = 400
 """Draws after which a space counts as having next to no legal point."""
-
-
-def checked_count(name: str, value: object, least: int) -> int:
-    """Return a number of a schedule as a Python int.
-
-    Raises
-    ------
-    SpaceError
-        It is no integer (a bool is none), below `least`, or no 32-bit integer.
-    """
-    return checked_integer(name, value, least, 2**31 - 1)
 
 
 def draw_points(
@@ -120,11 +110,10 @@ class SampledSpace(ABC):
 
     def _check_own(self, schedule: object) -> None:
         """Raise SpaceError if something is no schedule of this space's template and workload."""
-        if not isinstance(schedule, Schedule):
-            raise SpaceError(f"schedule is {shown(schedule)}, expected a Schedule; build one with space.schedule(...)")
-        if schedule.template != self.template or schedule.workload != self.workload:
+        found = checked_schedule("schedule", schedule)
+        if found.template != self.template or found.workload != self.workload:
             raise SpaceError(
-                f"schedule of {schedule.workload.describe()!r} ({schedule.template}) used with {self!r}; "
+                f"schedule of {found.workload.describe()!r} ({found.template}) used with {self!r}; "
                 "build it with this space's schedule()"
             )
 

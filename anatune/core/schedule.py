@@ -13,12 +13,13 @@ import msgspec
 from anatune.arguments import shown
 from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.rules import check_schedule
 from anatune.core.show import html_table
 from anatune.core.template_names import adopt_name
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 
-__all__ = ["OptionValue", "Schedule"]
+__all__ = ["OptionValue", "Schedule", "checked_schedule"]
 
 OptionValue = int | str | bool | tuple[int | str, ...]
 
@@ -59,6 +60,26 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         adopt_name(self)
         freeze(self, "tiles", "vector", "options")
 
+    def check(self) -> Schedule:
+        """Return the schedule itself, if it is one of its own workload, hardware and template; free the second time.
+
+        Constructors do not check, because plans make thousands of schedules that cannot be wrong. Whatever reads,
+        scores or builds schedules of others calls this first.
+
+        Raises
+        ------
+        SpaceError
+            The message names the field, what was got and what was expected.
+        """
+        _ = self._is_checked
+        return self
+
+    @cached_property
+    def _is_checked(self) -> bool:
+        fields = (self.workload, self.hardware, self.template, self.tiles, self.unroll, self.vector, self.options)
+        check_schedule(*fields)
+        return True
+
     @cached_property
     def key(self) -> str:
         """Stable content hash (16 hexadecimal digits) of the whole schedule, workload and hardware included."""
@@ -96,7 +117,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         Raises
         ------
         SpaceError
-            The text is no such object; the message names the field.
+            The text is no such object, or its fields do not fit each other; the message names the field.
         """
         if not isinstance(text, str | bytes):
             raise SpaceError(f"schedule JSON: got {shown(text)}, expected the text of Schedule.to_json()")
@@ -106,9 +127,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             read = msgspec.json.decode(text, type=_Printed)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SpaceError(
-                f"schedule JSON: {error}; expected the text of Schedule.to_json(), or what a command prints with --json"
+                f"schedule JSON: {error!s:.300}; expected the text of Schedule.to_json(), or what a command prints with --json"
             ) from None
-        return cls(*(getattr(read, name) for name in cls.__struct_fields__))
+        return cls(*(getattr(read, name) for name in cls.__struct_fields__)).check()
 
     def apply(self) -> Any:
         """Return the schedule as a ``tvm.s_tir.Schedule``, ready for ``tvm.compile``.
@@ -126,6 +147,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         # core lies below code generation and must not know it; the method is only a convenience for people who hold a
         # schedule. A name that is resolved at the call is the one place that says so, and works for a Schedule that was
         # imported from here without `anatune`'s own front door (a hook registered by the package would not).
+        self.check()
         if isinstance(self.hardware, GpuSpec):
             return import_module("anatune.codegen.gpu").lower_gpu(self).tvm_schedule()
         cores = self.hardware.compute.num_cores
@@ -175,3 +197,16 @@ def _inner(text: str | bytes | msgspec.Raw) -> msgspec.Raw | None:
     if not listed:
         raise SpaceError("schedule JSON: the answer has no schedule: nothing was legal, or nothing ran")
     return listed[0]
+
+
+def checked_schedule(what: str, value: object) -> Schedule:
+    """Return `value` if it is a schedule that fits its own workload, hardware and template; `what` leads the message.
+
+    Raises
+    ------
+    SpaceError
+        It is none.
+    """
+    if not isinstance(value, Schedule):
+        raise SpaceError(f"{what}: got {shown(value)}, expected a Schedule; build one with space.schedule(...)")
+    return value.check()

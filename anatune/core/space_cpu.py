@@ -42,7 +42,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +49,7 @@ from numpy.typing import NDArray
 from anatune.arguments import checked_flag, shown
 from anatune.core.factor import factorisations
 from anatune.core.hardware import CpuSpec
-from anatune.core.loop_tables import ORDER_LEVELS, SPATIAL_LEVELS, LoopTables, loop_tables
+from anatune.core.loop_tables import LoopTables, loop_tables
 from anatune.core.microkernels import (
     constant_tensors,
     packable_tensors,
@@ -60,7 +59,9 @@ from anatune.core.microkernels import (
     simd_lanes,
     window_axes,
 )
-from anatune.core.sampling import SampledSpace, checked_count
+from anatune.core.rules.cpu import ORDER_LEVELS, REDUCTION_LEVELS, SPATIAL_LEVELS, WINDOW_LEVELS, levels_of
+from anatune.core.rules.values import check_factors, check_names, checked_count
+from anatune.core.sampling import SampledSpace
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.space_gpu import LegalityCheck
 from anatune.core.template_names import CPU
@@ -68,9 +69,6 @@ from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 
 __all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "CpuSpace"]
-
-REDUCTION_LEVELS = ("l3", "l2", "l1", "unroll")
-WINDOW_LEVELS = ("l2", "l1", "unroll")
 
 
 class CpuSpace(SampledSpace):
@@ -122,15 +120,10 @@ class CpuSpace(SampledSpace):
         self.windows: tuple[str, ...] = window_axes(workload)
         self.lanes = simd_lanes(workload, hardware.compute.simd_bits)
         if simd is not None:
-            self._check_names("simd", [simd], self.axes)
+            check_names("simd", [simd], self.axes)
         known = constant_tensors(workload) if constants is None else tuple(constants)
         self.simd_axis: str = simd or simd_axis(workload, self.lanes, known)
-        self.levels: dict[str, tuple[str, ...]] = {}
-        for axis in workload.axes:
-            if axis.kind == "spatial":
-                self.levels[axis.name] = SPATIAL_LEVELS
-            else:
-                self.levels[axis.name] = WINDOW_LEVELS if axis.name in self.windows else REDUCTION_LEVELS
+        self.levels: dict[str, tuple[str, ...]] = levels_of(workload)
         spatial = {axis.name for axis in workload.spatial_axes}
         self.pairable: tuple[str, ...] = tuple(a for a in self.axes if a in spatial or a == self.simd_axis)
         self.packable: tuple[str, ...] = packable_tensors(workload, self.simd_axis)
@@ -360,16 +353,16 @@ class CpuSpace(SampledSpace):
             raise SpaceError(f"schedule: packed is {shown(packed)}, expected a sequence of tensors' names")
         parallel = checked_flag("schedule: parallel", parallel)
         unroll = checked_count("schedule: unroll", unroll, 0)
-        self._check_names("tiles", tiles, self.axes)
-        self._check_names("calls", calls or {}, self.pairable)
-        self._check_names("keep", keep or {}, ORDER_LEVELS)
+        check_names("tiles", tiles, self.axes)
+        check_names("calls", calls or {}, self.pairable)
+        check_names("keep", keep or {}, ORDER_LEVELS)
         chosen = self.packed_ahead if packed is None else tuple(packed)
-        self._check_names("packed", chosen, self.packable)
+        check_names("packed", chosen, self.packable)
         values: list[int] = []
         for axis in self.axes:
             levels = self.levels[axis]
             factors = tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1))
-            self._check_factors(axis, factors)
+            check_factors(axis, factors, levels, self.extents[axis])
             values += [int(f) for f in factors]
         for axis in self.pairable:
             wanted = checked_count(f"calls[{axis!r}]", (calls or {}).get(axis, 0), 0)
@@ -385,7 +378,7 @@ class CpuSpace(SampledSpace):
         accesses = {access.tensor: access for access in (*self.workload.reads, self.workload.write)}
         for level in ORDER_LEVELS:
             tensor = (keep or {}).get(level, self.workload.reads[0].tensor)
-            self._check_names(f"keep[{level!r}]", [tensor], tuple(accesses))
+            check_names(f"keep[{level!r}]", [tensor], tuple(accesses))
             axes = self.orders[level][0]
             order = (
                 *(a for a in self.axes if a in axes and accesses[tensor].uses(a)),
@@ -398,26 +391,3 @@ class CpuSpace(SampledSpace):
         if unroll and unroll != schedule.unroll:
             raise SpaceError(f"unroll is {unroll}, but the unroll factors of tiles multiply to {schedule.unroll}")
         return schedule
-
-    def _check_names(self, what: str, names: Any, known: Sequence[str]) -> None:
-        for name in names:
-            if name not in known:
-                raise SpaceError(f"{what}: unknown name {name!r}, expected some of {', '.join(known) or 'none'}")
-
-    def _check_factors(self, axis: str, factors: Sequence[int]) -> None:
-        levels = self.levels[axis]
-        if isinstance(factors, str) or not isinstance(factors, Sequence | np.ndarray):
-            raise SpaceError(f"tiles[{axis!r}] is {shown(factors)}, expected factors: {', '.join(levels)}")
-        if len(factors) != len(levels):
-            raise SpaceError(
-                f"tiles[{axis!r}] has {len(factors)} factors {tuple(factors)}, expected {len(levels)}: "
-                f"{', '.join(levels)}"
-            )
-        for factor in factors:
-            checked_count(f"tiles[{axis!r}] factor", factor, 1)
-        product = math.prod(int(f) for f in factors)
-        if product != self.extents[axis]:
-            raise SpaceError(
-                f"tiles[{axis!r}] = {tuple(factors)} multiply to {product}, expected the extent "
-                f"{self.extents[axis]}; tilings are perfect divisors"
-            )

@@ -17,23 +17,21 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.access import MAX_INTEGER
 from anatune.core.factor import count_factorisations, factorisations
 from anatune.core.hardware import GpuSpec
-from anatune.core.sampling import SampledSpace, checked_count
+from anatune.core.rules.cuda import MAX_FETCH_BYTES, REDUCTION_LEVELS, SPATIAL_LEVELS, levels_of, staged_tensors
+from anatune.core.rules.values import check_factors, check_names, checked_count
+from anatune.core.sampling import SampledSpace
 from anatune.core.schedule import Schedule
 from anatune.core.template_names import CUDA
 from anatune.core.workload import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 
-__all__ = ["REDUCTION_LEVELS", "SPATIAL_LEVELS", "UNROLL_DEPTHS", "GpuSpace"]
+__all__ = ["MAX_FETCH_BYTES", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "UNROLL_DEPTHS", "GpuSpace", "staged_tensors"]
 
-SPATIAL_LEVELS = ("block", "vthread", "thread", "reg_outer", "reg_inner")
-REDUCTION_LEVELS = ("k0", "k1", "k2")
 UNROLL_DEPTHS = (0, 16, 64, 512, 1024)
 """TVM's auto_unroll_max_step values on GPUs. Source: [Ansor] auto_scheduler sketch rules; MetaSchedule's defaults."""
-MAX_FETCH_BYTES = 16
-"""Widest load instruction of a thread (128 bits)."""
-
 LegalityCheck = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
 
@@ -58,9 +56,7 @@ class GpuSpace(SampledSpace):
         self._is_legal = is_legal
         self.extents: dict[str, int] = dict(workload.extents)
         self.axes: tuple[str, ...] = tuple(self.extents)
-        self.levels: dict[str, tuple[str, ...]] = {
-            axis.name: SPATIAL_LEVELS if axis.kind == "spatial" else REDUCTION_LEVELS for axis in workload.axes
-        }
+        self.levels: dict[str, tuple[str, ...]] = levels_of(workload)
         self.staged: tuple[str, ...] = staged_tensors(workload)
         widest = MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype]
         self.fetch_widths: tuple[int, ...] = tuple(2**e for e in range(widest.bit_length()) if 2**e <= widest)
@@ -153,10 +149,9 @@ class GpuSpace(SampledSpace):
             The schedule belongs to another workload or template, or its factors do not fit the space.
         """
         self._check_own(schedule)
-        checked = self.schedule(schedule.tiles, schedule.unroll, schedule.vector)  # it may come from anywhere (JSON)
         return np.array(
             [
-                *(factor for axis in self.axes for factor in checked.tiles[axis]),
+                *(factor for axis in self.axes for factor in schedule.tiles[axis]),
                 schedule.unroll,
                 *(schedule.vector.get(tensor, 1) for tensor in self.staged),
             ]
@@ -189,9 +184,7 @@ class GpuSpace(SampledSpace):
             raise SpaceError(
                 "schedule: tiles and vector are mappings, such as tiles={'i': (8, 2, 16, 2, 1)}, vector={'A': 4}"
             )
-        unknown = [axis for axis in tiles if axis not in self.extents]
-        if unknown:
-            raise SpaceError(f"tiles: unknown axis {unknown[0]!r}, expected some of {', '.join(self.axes)}")
+        check_names("tiles", tiles, self.axes, "axis")
         complete: dict[str, tuple[int, ...]] = {}
         for axis in self.axes:
             levels = self.levels[axis]
@@ -199,35 +192,11 @@ class GpuSpace(SampledSpace):
             if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
                 raise SpaceError(f"tiles[{axis!r}] is {given!r}, expected {len(levels)} factors: {', '.join(levels)}")
             factors = tuple(given)
-            _check_factors(axis, factors, levels, self.extents[axis])
+            check_factors(axis, factors, levels, self.extents[axis])
             complete[axis] = tuple(int(f) for f in factors)
-        checked_count("unroll", unroll, 0)
+        checked_count("unroll", unroll, 0, MAX_INTEGER)
+        check_names("vector", vector or {}, self.staged, "tensor")
         widths = dict.fromkeys(self.staged, 1)
         for tensor, width in (vector or {}).items():
-            if tensor not in widths:
-                raise SpaceError(
-                    f"vector: unknown tensor {tensor!r}, expected some of {', '.join(self.staged) or 'none'}"
-                )
-            checked_count(f"vector[{tensor!r}]", width, 1)
-            widths[tensor] = int(width)
+            widths[tensor] = checked_count(f"vector[{tensor!r}]", width, 1, MAX_INTEGER)
         return Schedule(self.workload, self.hardware, self.template, complete, int(unroll), widths)
-
-
-def staged_tensors(workload: Workload) -> tuple[str, ...]:
-    """Return the operands that the template stages in shared memory: all of them where there is a reduction."""
-    return tuple(access.tensor for access in workload.reads) if workload.reduction_axes else ()
-
-
-def _check_factors(axis: str, factors: Sequence[int], levels: Sequence[str], extent: int) -> None:
-    if len(factors) != len(levels):
-        raise SpaceError(
-            f"tiles[{axis!r}] has {len(factors)} factors {tuple(factors)}, expected {len(levels)}: {', '.join(levels)}"
-        )
-    for factor in factors:
-        checked_count(f"tiles[{axis!r}] factor", factor, 1)
-    if math.prod(int(f) for f in factors) != extent:
-        product = math.prod(int(f) for f in factors)
-        raise SpaceError(
-            f"tiles[{axis!r}] = {tuple(factors)} multiply to {product}, expected the extent {extent}; "
-            "tilings are perfect divisors"
-        )

@@ -16,9 +16,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.access import MAX_INTEGER
 from anatune.core.hardware import GpuSpec
 from anatune.core.implicit_gemm import implicit_gemm
-from anatune.core.sampling import SampledSpace, checked_count
+from anatune.core.rules.tensorcore import INSTRUCTION, LEVELS, STAGES, check_supported, checked_width, fetch_widths
+from anatune.core.rules.values import check_names, checked_count
+from anatune.core.sampling import SampledSpace
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.template_names import TENSORCORE
 from anatune.core.workload import Workload
@@ -26,46 +29,12 @@ from anatune.errors import SpaceError
 
 __all__ = ["INSTRUCTION", "LEVELS", "TensorCoreSpace", "check_supported"]
 
-INSTRUCTION: dict[str, tuple[int, int, int]] = {"float16": (16, 8, 16), "bfloat16": (16, 8, 16), "float32": (16, 8, 8)}
-"""Operand dtype -> m, n, k of one ``mma.sync``; float32 operands are rounded to tf32. Source: [PTX-ISA] Sec. 9.7.14."""
-LEVELS: dict[str, tuple[str, ...]] = {
-    "m": ("block", "warp", "mma", "lanes"),
-    "n": ("block", "warp", "mma", "lanes"),
-    "k": ("stage", "mma", "lanes"),
-}
-"""Factors of each fused index in ``Schedule.tiles``, outer to inner; the last is the instruction's own size."""
-STAGES = (1, 2, 3, 4)
 GROUPS = (1, 4, 8, 16)
 """Rows of blocks that are walked together, so that concurrent blocks share operands in L2."""
 WARPS = (1, 2, 4, 8)
 MOST_BLOCK = 256
 """Largest block tile along m and n, elements."""
-_LEAST_CAPABILITY = 8.0
-
 LegalityCheck = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
-
-
-def check_supported(workload: Workload, hardware: GpuSpec) -> None:
-    """Raise SpaceError unless the template applies.
-
-    Raises
-    ------
-    SpaceError
-        The device has no ``mma.sync`` with asynchronous copies, the dtype no instruction, or the workload is no matrix
-        product.
-    """
-    capability = hardware.compute_capability
-    if capability is None or capability < _LEAST_CAPABILITY:
-        raise SpaceError(
-            f"{hardware.name} ({hardware.arch}) has no tensor cores that the template tensorcore can use, expected "
-            "sm_80 or later; leave out the template"
-        )
-    if workload.dtype not in INSTRUCTION:
-        raise SpaceError(
-            f"{workload.operator}: dtype is {workload.dtype}, expected one of {', '.join(INSTRUCTION)} for tensor "
-            "cores; leave out the template"
-        )
-    implicit_gemm(workload)
 
 
 class TensorCoreSpace(SampledSpace):
@@ -101,9 +70,7 @@ class TensorCoreSpace(SampledSpace):
         self.staged: tuple[str, ...] = tuple(operand.access.tensor for operand in self.gemm.operands)
         self.stage_counts: tuple[int, ...] = STAGES
         self.groups: tuple[int, ...] = GROUPS
-        self.widths: tuple[tuple[int, ...], ...] = tuple(
-            tuple(2**e for e in range(operand.width.bit_length())) for operand in self.gemm.operands
-        )
+        self.widths: tuple[tuple[int, ...], ...] = tuple(fetch_widths(workload).values())
 
     def __repr__(self) -> str:
         return f"TensorCoreSpace({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
@@ -190,24 +157,9 @@ class TensorCoreSpace(SampledSpace):
             The schedule belongs to another workload or template, or its factors or options do not fit the space.
         """
         self._check_own(schedule)
-        unknown = sorted(set(schedule.options) - {"stages", "group"})
-        if unknown:
-            raise SpaceError(f"option {unknown[0]!r} is unknown, expected some of stages, group")
-        inner = {}
-        for axis in self.axes:
-            factors = schedule.tiles.get(axis, ())
-            if len(factors) != len(LEVELS[axis]):
-                raise SpaceError(f"tiles[{axis!r}] is {factors}, expected {', '.join(LEVELS[axis])}")
-            inner[axis] = factors[1:-1]
-        stages = checked_count("option stages", schedule.options.get("stages", 1), 1)
-        group = checked_count("option group", schedule.options.get("group", 1), 1)
-        checked = self.schedule(inner, stages, group, schedule.vector)  # it may come from anywhere (JSON)
-        if checked.tiles != schedule.tiles:
-            raise SpaceError(
-                f"tiles are {schedule.tiles}, expected {checked.tiles}: as many blocks as cover the extents"
-            )
-        values = (factor for axis in self.axes for factor in checked.tiles[axis][1:-1])
-        return np.array([*values, stages, group, *(checked.vector[tensor] for tensor in self.staged)], dtype=np.int64)
+        values = (factor for axis in self.axes for factor in schedule.tiles[axis][1:-1])
+        options = (schedule.options[name] for name in ("stages", "group"))
+        return np.array([*values, *options, *(schedule.vector[tensor] for tensor in self.staged)], dtype=np.int64)
 
     def schedule(
         self,
@@ -239,9 +191,7 @@ class TensorCoreSpace(SampledSpace):
             raise SpaceError(
                 "schedule: tiles and vector are mappings, such as tiles={'m': (2, 4), 'n': (2, 8), 'k': (2,)}"
             )
-        unknown = [axis for axis in tiles if axis not in self.axes]
-        if unknown:
-            raise SpaceError(f"tiles: unknown index {unknown[0]!r}, expected some of {', '.join(self.axes)}")
+        check_names("tiles", tiles, self.axes, "index")
         complete: dict[str, tuple[int, ...]] = {}
         for axis in self.axes:
             levels = self.levels[axis]
@@ -250,20 +200,16 @@ class TensorCoreSpace(SampledSpace):
                 raise SpaceError(
                     f"tiles[{axis!r}] has {len(factors)} factors, expected {len(levels)}: {', '.join(levels)}"
                 )
-            factors = tuple(checked_count(f"tiles[{axis!r}] factor", factor, 1) for factor in factors)
+            factors = tuple(checked_count(f"tiles[{axis!r}] factor", factor, 1, MAX_INTEGER) for factor in factors)
             inner = (*factors, self.instruction[axis])
             complete[axis] = (-(-self.extents[axis] // math.prod(inner)), *inner)
-        if checked_count("stages", stages, 1) > max(STAGES):
-            raise SpaceError(f"stages is {stages}, expected an integer from 1 to {max(STAGES)}")
+        checked_count("stages", stages, min(STAGES), max(STAGES))
         widths = {tensor: choices[-1] for tensor, choices in zip(self.staged, self.widths, strict=True)}
+        allowed = dict(zip(self.staged, self.widths, strict=True))
         for tensor, width in (vector or {}).items():
-            if tensor not in widths:
-                raise SpaceError(f"vector: unknown tensor {tensor!r}, expected some of {', '.join(self.staged)}")
-            choices = self.widths[self.staged.index(tensor)]
-            if checked_count(f"vector[{tensor!r}]", width, 1) not in choices:
-                raise SpaceError(
-                    f"vector[{tensor!r}] is {width}, expected one of {choices}: wider ones are not aligned"
-                )
-            widths[tensor] = int(width)
-        options: dict[str, OptionValue] = {"stages": int(stages), "group": checked_count("group", group, 1)}
+            widths[tensor] = checked_width(tensor, width, allowed)
+        options: dict[str, OptionValue] = {
+            "stages": int(stages),
+            "group": checked_count("group", group, 1, MAX_INTEGER),
+        }
         return Schedule(self.workload, self.hardware, self.template, complete, 0, widths, options)

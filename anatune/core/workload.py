@@ -169,7 +169,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         except WorkloadError:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise WorkloadError(f"workload JSON: {error}; expected the text that Workload.to_json writes") from error
+            raise WorkloadError(
+                f"workload JSON: {error!s:.300}; expected the text that Workload.to_json writes"
+            ) from error
 
     @cached_property
     def key(self) -> str:

@@ -13,12 +13,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import shown
 from anatune.codegen.gpu_facts import GpuFacts, program_key
 from anatune.codegen.nvrtc import check_arch, compiler_version
-from anatune.core.schedule import Schedule
+from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.trial import Outcome
-from anatune.errors import RunError, SpaceError
+from anatune.errors import RunError
 from anatune.measure.builders import Builders, Job, Limits
 from anatune.measure.cores import physical_cores
 from anatune.measure.process import wait_for
@@ -98,8 +97,7 @@ def compile_schedules(
         Something else than a schedule.
     """
     for schedule in schedules:
-        if not isinstance(schedule, Schedule):
-            raise SpaceError(f"compile: got {shown(schedule)}, expected a Schedule; take them from anatune.plan(...)")
+        checked_schedule("compile", schedule)
     for arch in dict.fromkeys(schedule.hardware.arch for schedule in schedules):
         check_arch(arch)
     if not schedules:

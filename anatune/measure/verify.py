@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anatune.arguments import MOST_SEED, checked_integer, shown
+from anatune.arguments import MOST_SEED, checked_integer
 from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.core.schedule import Schedule
-from anatune.errors import BuildError, RunError, SpaceError
+from anatune.core.schedule import Schedule, checked_schedule
+from anatune.errors import BuildError, RunError
 from anatune.measure.correctness import expected, random_inputs
 from anatune.measure.detect import detect_cpu
 from anatune.measure.kernel import Kernel
@@ -160,8 +160,7 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
 
 
 def _check_type(schedule: Schedule) -> None:
-    if not isinstance(schedule, Schedule):
-        raise SpaceError(f"schedule is {shown(schedule)}, expected a Schedule; take one from anatune.plan(...)")
+    checked_schedule("schedule", schedule)
 
 
 def _verify_gpu(schedule: Schedule, seed: int) -> Verification:

@@ -10,12 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.schedule import Schedule
+from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload import Workload
-from anatune.errors import SpaceError
 from anatune.model.diversity import DIVERSE_TEMPLATES, MOST_DIVERSE, beginning, error_quantities
 from anatune.model.evaluation import Rule
 from anatune.model.order import Chosen
@@ -51,12 +49,9 @@ class CandidateSubset(Subset):
     ) -> None:
         kept_count(keep, 1)
         self.workload, self.hardware, self.keep = workload, hardware, keep
-        self.candidates = list(candidates)
+        self.candidates = [checked_schedule("candidates", candidate) for candidate in candidates]
         self._models: dict[str, Any] = {}
         self._model_of = model_of
-        for candidate in self.candidates:
-            if not isinstance(candidate, Schedule):
-                raise SpaceError(f"candidates: got {shown(candidate)}, expected a Schedule")
         self.candidates = list(dict.fromkeys(self.candidates))
         self._predictions = self._predict(self.candidates)
         legal = [place for place, prediction in enumerate(self._predictions) if prediction.legal]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from anatune.arguments import shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.schedule import Schedule
+from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 from anatune.model.corrected import SHORTLIST, CorrectedModel
@@ -160,8 +160,7 @@ class Subset(ABC):
         SpaceError
             It is no Schedule, or one of another workload or template.
         """
-        if not isinstance(schedule, Schedule):
-            raise SpaceError(f"explain: got {shown(schedule)}, expected a Schedule; build one with space.schedule(...)")
+        checked_schedule("explain", schedule)
         prediction, kept, place, remark = self._find(schedule)
         best_s, cut_s = self._cut()
         time_s = prediction.time_s

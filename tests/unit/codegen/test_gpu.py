@@ -154,7 +154,7 @@ def test_narrow_elements_are_summed_in_32_bits(dtype):
         (lambda: msgspec.structs.replace(schedule(), options={"pad": 4}), "template 'cuda' has none"),
         (lambda: msgspec.structs.replace(schedule(), vector={"A": "x"}), r"vector\['A'\] is 'x'"),
         (lambda: msgspec.structs.replace(schedule(), unroll=-1), "unroll is -1"),
-        (lambda: msgspec.structs.replace(schedule(), tiles=None), "tiles and vector are mappings"),
+        (lambda: msgspec.structs.replace(schedule(), tiles=None), "tiles is None, expected a mapping"),
         (
             lambda: schedule(anatune.matmul(64, 64, 64, dtype="bfloat16"), anatune.hardware("v100_sxm2")),
             "lacks arithmetic for bfloat16",

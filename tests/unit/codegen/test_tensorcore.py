@@ -101,7 +101,7 @@ def test_launch_configuration() -> None:
 
 def test_refusals() -> None:
     cuda_cores = anatune.space(MATMUL, gpu("a100")).schedule({})
-    with pytest.raises(SpaceError, match="used with"):
+    with pytest.raises(SpaceError, match="expected a GPU and tensorcore"):
         tensorcore_program(cuda_cores)
     huge = anatune.matmul(65536, 8, 65536, dtype="float16")
     with pytest.raises(BuildError, match="at most 2147483647"):

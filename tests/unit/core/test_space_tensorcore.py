@@ -80,7 +80,7 @@ def test_defaults_are_the_widest_fetches() -> None:
         (({"i": (2, 2)},), "unknown index 'i'"),
         (({"m": (2, 2, 2)},), "expected 2: warp, mma"),
         (({"m": (0, 2)},), "expected an integer >= 1"),
-        (({}, 5), "from 1 to 4"),
+        (({}, 5), ">= 1 and at most 4"),
         (({}, 0), "expected an integer >= 1"),
         (({}, 2, 0), "expected an integer >= 1"),
         (({}, 2, 1, {"C": 8}), "unknown tensor 'C'"),

@@ -1,0 +1,112 @@
+"""Schedules on CUDA cores: the templates "cuda" and "pipelined"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anatune.core.access import DTYPE_BYTES
+from anatune.core.hardware import GpuSpec
+from anatune.core.implicit_gemm import guarded_dimensions
+from anatune.core.rules.values import check_count, check_names, check_tiles
+from anatune.core.template_names import CUDA, PIPELINED
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError
+
+__all__ = [
+    "ASYNC_SINCE",
+    "MAX_FETCH_BYTES",
+    "PIPELINE",
+    "REDUCTION_LEVELS",
+    "SPATIAL_LEVELS",
+    "check_cuda",
+    "check_pipeline_applies",
+    "checked_choice",
+    "levels_of",
+    "pads",
+    "pipeline_of",
+    "stage_counts",
+    "staged_tensors",
+]
+
+SPATIAL_LEVELS = ("block", "vthread", "thread", "reg_outer", "reg_inner")
+REDUCTION_LEVELS = ("k0", "k1", "k2")
+MAX_FETCH_BYTES = 16
+"""Widest load instruction of a thread (128 bits)."""
+ASYNC_SINCE = 8.0
+"""Compute capability that copies from global to shared memory beside the arithmetic (cp.async)."""
+PIPELINE = {"stages": 1, "pad": 0}
+"""Options of the template "pipelined", and what they are where they are left out."""
+
+
+def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """Return axis -> names of its factors, outer to inner."""
+    return {axis.name: SPATIAL_LEVELS if axis.kind == "spatial" else REDUCTION_LEVELS for axis in workload.axes}
+
+
+def staged_tensors(workload: Workload) -> tuple[str, ...]:
+    """Return the operands that the template stages in shared memory: all of them where there is a reduction."""
+    return tuple(access.tensor for access in workload.reads) if workload.reduction_axes else ()
+
+
+def stage_counts(workload: Workload, hardware: GpuSpec) -> tuple[int, ...]:
+    """Return the numbers of buffers that are of use: three where every copy can be asynchronous, else two."""
+    capable = (hardware.compute_capability or 0.0) >= ASYNC_SINCE
+    zero_padded = workload.body != "max" or not any(
+        any(guarded_dimensions(access, workload)) for access in workload.reads
+    )
+    return (1, 2, 3) if capable and zero_padded and DTYPE_BYTES[workload.dtype] >= 4 else (1, 2)
+
+
+def pads(workload: Workload) -> tuple[int, ...]:
+    """Return the gaps between rows, elements: none, or as wide as the widest access (vectors stay aligned)."""
+    return (0, MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype])
+
+
+def check_pipeline_applies(workload: Workload, hardware: GpuSpec) -> None:
+    """Raise SpaceError unless the template "pipelined" applies: a GPU of NVIDIA's and something to stage."""
+    if hardware.compute_capability is None or not staged_tensors(workload):
+        is_other = hardware.compute_capability is None
+        what = f"{hardware.name} is of {hardware.arch}" if is_other else f"{workload.operator} has no reduction"
+        raise SpaceError(
+            f"template pipelined: {what}, expected an NVIDIA GPU and operands to stage; use the template cuda"
+        )
+
+
+def checked_choice(name: str, value: object, workload: Workload, hardware: GpuSpec) -> int:
+    """Return a stage count or a gap between rows; raise SpaceError where it is none of the choices."""
+    choices = stage_counts(workload, hardware) if name == "stages" else pads(workload)
+    if isinstance(value, bool) or value not in choices:
+        raise SpaceError(f"{name} is {value!r:.60}, expected one of {', '.join(map(str, choices))}")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def pipeline_of(options: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the buffers and the gap between rows of a checked schedule's options."""
+    stages, pad = (options.get(name, least) for name, least in PIPELINE.items())
+    return int(stages), int(pad)
+
+
+def check_cuda(
+    template: str,
+    workload: Workload,
+    hardware: GpuSpec,
+    tiles: Mapping[str, Any],
+    unroll: Any,
+    vector: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Raise SpaceError unless these are a schedule of the template "cuda" or "pipelined"."""
+    if template == PIPELINED:
+        check_pipeline_applies(workload, hardware)
+    for name in options:
+        if template == CUDA:
+            raise SpaceError(f"schedule has the option {name!r:.40}, but template {template!r} has none")
+        if name not in PIPELINE:
+            raise SpaceError(f"schedule has the option {name!r:.40}, expected some of {', '.join(PIPELINE)}")
+        checked_choice(name, options[name], workload, hardware)
+    check_tiles(tiles, levels_of(workload), workload.extents)
+    check_count("unroll", unroll, 0)
+    check_names("vector", vector, staged_tensors(workload), "tensor")
+    for tensor, width in vector.items():
+        check_count(f"vector[{tensor!r}]", width, 1)

@@ -1,0 +1,49 @@
+"""The one place that decides whether a schedule fits its own workload, hardware and template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.rules.cpu import check_cpu
+from anatune.core.rules.cuda import check_cuda
+from anatune.core.rules.tensorcore import check_tensorcore
+from anatune.core.template_names import CPU, GPU_TEMPLATES, TENSORCORE
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError
+
+__all__ = ["check_schedule"]
+
+
+def check_schedule(
+    workload: Any, hardware: Any, template: Any, tiles: Any, unroll: Any, vector: Any, options: Any
+) -> None:
+    """Raise unless the fields of a schedule (see there) fit each other.
+
+    Raises
+    ------
+    SpaceError
+        The message names the field, what was got and what was expected.
+    """
+    if not isinstance(workload, Workload):
+        raise SpaceError(f"schedule: workload is {workload!r:.60}, expected a Workload")
+    if not isinstance(hardware, GpuSpec | CpuSpec):
+        raise SpaceError(f"schedule: hardware is {hardware!r:.60}, expected a GpuSpec or a CpuSpec")
+    templates = GPU_TEMPLATES if isinstance(hardware, GpuSpec) else (CPU,)
+    if not isinstance(template, str) or template not in templates:
+        raise SpaceError(
+            f"schedule: template is {template!r:.40}, expected one of {', '.join(templates)} for {hardware.name}"
+        )
+    for name, value in (("tiles", tiles), ("vector", vector), ("options", options)):
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise SpaceError(f"schedule: {name} is {value!r:.60}, expected a mapping by name")
+    try:
+        if isinstance(hardware, CpuSpec):
+            check_cpu(workload, hardware, tiles, unroll, vector, options)
+        elif template == TENSORCORE:
+            check_tensorcore(workload, hardware, tiles, unroll, vector, options)
+        else:
+            check_cuda(template, workload, hardware, tiles, unroll, vector, options)
+    except SpaceError as error:
+        raise SpaceError(f"schedule of {workload.operator} ({template}): {error}") from None

@@ -1,0 +1,102 @@
+"""Schedules on tensor cores: the template "tensorcore"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from anatune.core.access import MAX_INTEGER
+from anatune.core.hardware import GpuSpec
+from anatune.core.implicit_gemm import implicit_gemm
+from anatune.core.rules.values import check_count, check_names, checked_count
+from anatune.core.workload import Workload
+from anatune.errors import SpaceError
+
+__all__ = ["INSTRUCTION", "LEVELS", "STAGES", "check_supported", "check_tensorcore", "checked_width", "fetch_widths"]
+
+INSTRUCTION: dict[str, tuple[int, int, int]] = {"float16": (16, 8, 16), "bfloat16": (16, 8, 16), "float32": (16, 8, 8)}
+"""Operand dtype -> m, n, k of one ``mma.sync``; float32 operands are rounded to tf32. Source: [PTX-ISA] Sec. 9.7.14."""
+LEVELS: dict[str, tuple[str, ...]] = {
+    "m": ("block", "warp", "mma", "lanes"),
+    "n": ("block", "warp", "mma", "lanes"),
+    "k": ("stage", "mma", "lanes"),
+}
+"""Factors of each fused index in ``Schedule.tiles``, outer to inner; the last is the instruction's own size."""
+STAGES = (1, 2, 3, 4)
+_LEAST_CAPABILITY = 8.0
+
+
+def check_supported(workload: Workload, hardware: GpuSpec) -> None:
+    """Raise SpaceError unless the template applies.
+
+    Raises
+    ------
+    SpaceError
+        The device has no ``mma.sync`` with asynchronous copies, the dtype no instruction, or the workload is no matrix
+        product.
+    """
+    capability = hardware.compute_capability
+    if capability is None or capability < _LEAST_CAPABILITY:
+        raise SpaceError(
+            f"{hardware.name} ({hardware.arch}) has no tensor cores that the template tensorcore can use, expected "
+            "sm_80 or later; leave out the template"
+        )
+    if workload.dtype not in INSTRUCTION:
+        raise SpaceError(
+            f"{workload.operator}: dtype is {workload.dtype}, expected one of {', '.join(INSTRUCTION)} for tensor "
+            "cores; leave out the template"
+        )
+    implicit_gemm(workload)
+
+
+def fetch_widths(workload: Workload) -> dict[str, tuple[int, ...]]:
+    """Return operand (left, right) -> elements that can be fetched at once, ascending."""
+    operands = implicit_gemm(workload).operands
+    return {one.access.tensor: tuple(2**e for e in range(one.width.bit_length())) for one in operands}
+
+
+def checked_width(tensor: str, width: object, widths: Mapping[str, tuple[int, ...]]) -> int:
+    """Return a fetch width; raise SpaceError where there is no such operand, or it is not aligned for that width."""
+    check_names("vector", (tensor,), widths, "tensor")
+    found = checked_count(f"vector[{tensor!r}]", width, 1)
+    if found not in widths[tensor]:
+        raise SpaceError(f"vector[{tensor!r}] is {found}, expected one of {widths[tensor]}: wider ones are not aligned")
+    return found
+
+
+def check_tensorcore(
+    workload: Workload,
+    hardware: GpuSpec,
+    tiles: Mapping[str, Any],
+    unroll: Any,
+    vector: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Raise SpaceError unless these are a schedule of the template "tensorcore"."""
+    check_supported(workload, hardware)
+    check_names("options", options, ("stages", "group"))
+    check_count("option stages", options.get("stages"), min(STAGES), max(STAGES))
+    check_count("option group", options.get("group"), 1)
+    check_count("unroll", unroll, 0, 0)
+    gemm, instruction = implicit_gemm(workload), dict(zip(LEVELS, INSTRUCTION[workload.dtype], strict=True))
+    for axis, lanes in instruction.items():
+        factors = tiles.get(axis)
+        first, inner = (factors[0], factors[1:]) if isinstance(factors, tuple) and factors else (None, ())
+        is_whole = all(type(factor) is int and 0 < factor <= MAX_INTEGER for factor in inner)
+        if len(inner) != len(LEVELS[axis]) - 1 or not is_whole or inner[-1] != lanes:
+            raise SpaceError(
+                f"tiles[{axis!r}] is {factors!r:.60}, expected {len(LEVELS[axis])} factors >= 1: "
+                f"{', '.join(LEVELS[axis])}, the last one {lanes}"
+            )
+        blocks = -(-gemm.extents[axis] // math.prod(inner))
+        if type(first) is not int or first != blocks:
+            raise SpaceError(
+                f"tiles[{axis!r}] is {factors!r:.60}, expected {blocks} first: as many blocks as cover the extent "
+                f"{gemm.extents[axis]}"
+            )
+    check_names("tiles", tiles, LEVELS, "index")
+    widths = fetch_widths(workload)
+    check_names("vector", vector, widths, "tensor")
+    for tensor in widths:
+        checked_width(tensor, check_count(f"vector[{tensor!r}]", vector.get(tensor), 1), widths)
