@@ -127,7 +127,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             read = msgspec.json.decode(text, type=_Printed)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SpaceError(
-                f"schedule JSON: {error!s:.300}; expected the text of Schedule.to_json(), or what a command prints with --json"
+                f"schedule JSON: {error!s:.300}; expected the text of Schedule.to_json(), or what a command prints "
+                "with --json"
             ) from None
         return cls(*(getattr(read, name) for name in cls.__struct_fields__)).check()
 
