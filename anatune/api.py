@@ -398,7 +398,6 @@ def prune(
     time_limit_s = checked_seconds("prune: time_limit_s", time_limit_s)
     distinct, diverse = checked_flag("prune: distinct", distinct), checked_flag("prune: diverse", diverse)
     checked_function("prune: progress", progress)
-    checked_function("prune: progress", progress)
 
     device = model(workload, hw).hardware
     model_of = partial(_corrected_model, workload, device, correction)

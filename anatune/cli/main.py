@@ -7,6 +7,7 @@ need them.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -70,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         What follows ``anatune``; by default the process's own.
     """
     command = typer.main.get_command(app)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no text
     try:
         with (
             _notes(),
@@ -99,7 +103,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """Run the command line and exit; the ``anatune`` script calls this."""
+    if _open_closed_streams():
+        sys.exit(_fail("standard output is closed, expected a place for the answer; use >/dev/null for none", 1))
     sys.exit(main())
+
+
+def _open_closed_streams() -> bool:
+    """Open standard streams that the caller closed on the null device; return whether stdout is among them.
+
+    Else the next file that is opened (a record file) would be what is printed to.
+    """
+    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    for name in closed:  # the lowest free number is taken: that of the stream
+        setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+    return "stdout" in closed
 
 
 class _Notes(logging.Handler):
@@ -131,5 +148,5 @@ def _usage_text(error: Exception) -> str:
 
 def _fail(message: str, status: int) -> int:
     """Write one line to stderr and return the exit status."""
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    note(f"error: {' '.join(message.split())}")
     return status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -91,8 +92,9 @@ def print_lines(lines: Sequence[Line]) -> None:
 
 
 def note(text: str) -> None:
-    """Write one line to stderr: progress, or what else is worth knowing."""
-    typer.echo(text, err=True)
+    """Write one line to stderr: progress, or what else is worth knowing; a stderr that is full costs no answer."""
+    with contextlib.suppress(OSError):
+        typer.echo(text, err=True)
 
 
 def note_once() -> Callable[[str], None]:
