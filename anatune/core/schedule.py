@@ -89,7 +89,10 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return int(self.key, 16)
 
     def __repr__(self) -> str:
-        return f"Schedule({self.workload.describe()} on {self.hardware.name}, {self.template}: {self.describe()})"
+        try:
+            return f"Schedule({self.workload.describe()} on {self.hardware.name}, {self.template}: {self.describe()})"
+        except (AttributeError, TypeError):  # made by hand, of other types: the message that says so shows it
+            return super().__repr__()
 
     def _repr_html_(self) -> str:
         others = {"unroll": self.unroll, **{f"vector {name}": width for name, width in self.vector.items()}}

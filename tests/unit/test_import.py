@@ -2,6 +2,7 @@
 
 import re
 from importlib import import_module
+from inspect import isfunction, signature
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,15 @@ def test_all_modules_name_their_exports():
             continue
         module = import_module(name)
         assert all(hasattr(module, exported) for exported in module.__all__), name
+
+
+def test_hardware_and_limits_of_time_have_one_name_in_all_calls():
+    adapters = [place.stem for place in (SOURCES[0].parent / "adapters").glob("*.py") if place.stem != "__init__"]
+    modules = ["api", "tuning.session", "measure.verify", "adapters.metaschedule", *(f"adapters.{a}" for a in adapters)]
+    seen = set()
+    for module in (import_module(f"anatune.{name}") for name in modules):
+        for name in getattr(module, "__all__", ()):
+            if isfunction(function := getattr(module, name)):
+                seen |= signature(function).parameters.keys()
+    assert {"hw", "time_limit_s"} <= seen
+    assert not seen & {"hardware", "budget_s", "time_limit"}

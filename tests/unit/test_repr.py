@@ -56,6 +56,11 @@ def test_what_they_say():
     assert repr(result.trials[1].measurement) == "Measurement(build_error: LLVM said no)"
 
 
+def test_a_schedule_of_wrong_types_is_shown_all_the_same():
+    made = anatune.Schedule("matmul", "rtx3090", "cuda", {"i": 5})
+    assert "workload='matmul'" in repr(made)
+
+
 class Tables(HTMLParser):
     """Collects the rows of tables and every tag that was met."""
 
