@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,8 +25,13 @@ def import_lines(store: Path, kind: str, imported: Sequence[Imported], left_out:
     left_out : mapping of str to int
         Reason -> entries.
     """
-    total = sum(one.rows for one in imported)
-    lines = [Line(f"{store}: {total} trials of this {kind} log are new")]
+    devices: Counter[str] = Counter()
+    for one in imported:
+        devices[one.hardware.name] += one.rows
+    shares = ", ".join(f"{count} on {name}" for name, count in devices.items())
+    lines = [
+        Line(f"{store}: {sum(devices.values())} trials of this {kind} log are new{f': {shares}' * (len(devices) > 1)}")
+    ]
     rows = [["device", "trials", "failed", "known", "workload"]]
     rows += [
         [one.hardware.name, str(one.rows), str(one.failed), str(one.known), workload_text(one.workload)]

@@ -80,6 +80,7 @@ def test_a_log_says_itself_what_it_is_of(anatune, tmp_path):
     log = written(tmp_path / "tophub.log", *named)
     done = anatune("records", "import", log, "--records", records)
     assert done.returncode == 0, done.stderr
+    assert "2 trials of this autotvm log are new: 1 on gtx1080ti, 1 on tx2" in done.stdout
     assert re.search(r"gtx1080ti +1 .*\ntx2 +1 .*\nleft out: 1 entries\n1  device 'mystery' has no spec", done.stdout)
     bad(anatune("records", "import", log, "--hw", "v100_sxm2"), 1, "measured on '1080ti', not on --hw v100_sxm2")
     export = tmp_path / "export.jsonl"

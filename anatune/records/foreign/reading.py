@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from anatune.core.hardware import CpuSpec, HardwareSpec
 from anatune.core.trial import Trial
 from anatune.core.workload import Workload
-from anatune.errors import AnatuneError, RecordError
+from anatune.errors import AnatuneError, RecordError, SpecError
 from anatune.records.foreign import ansor
 from anatune.records.foreign.autotvm import AutoTvmReader
 from anatune.records.foreign.devices import Devices
@@ -63,6 +63,8 @@ def read_foreign(
     ------
     RecordError
         The file cannot be read, or is none of the known forms.
+    SpecError
+        A spec of the user's own cannot be read while a device is looked up.
     """
     text = read_log(path)
     kind = format_of(text, path)
@@ -79,6 +81,8 @@ def read_foreign(
         except UnfitError as reason:
             reasons[str(reason)] += 1
             continue
+        except SpecError:  # a file of the user's specs, which is no fault of the line
+            raise
         except AnatuneError as error:  # a workload or schedule that cannot be
             reasons[str(error)[:_LONGEST]] += 1
             continue

@@ -6,7 +6,7 @@ import pytest
 
 import anatune
 from anatune.core.trial import Outcome
-from anatune.errors import RecordError
+from anatune.errors import RecordError, SpecError
 from anatune.records.foreign import is_export, read_foreign
 from tests.unit.records.foreign.making import ansor, autotvm, metaschedule, target_of, written
 
@@ -122,3 +122,13 @@ def test_metaschedule_of_other_templates_is_left_out(tmp_path):
         "a staging pipeline of 4 buffers, the template has up to 3 here": 1,
         "tiling SSRSRS, which is for CPUs: its vectors follow the tensors' layout": 1,
     }
+
+
+def test_a_spec_that_cannot_be_read_is_no_fault_of_the_log(tmp_path, monkeypatch):
+    folder = tmp_path / "anatune" / "hwspecs"
+    folder.mkdir(parents=True)
+    (folder / "broken.toml").write_text("name = ")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(SpecError, match=r"broken\.toml"):
+        read_foreign(tophub(tmp_path / "cuda.log"))
+    assert len(read_foreign(written(tmp_path / "log.json", autotvm()), GPU).trials) == 1
