@@ -91,6 +91,7 @@ def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:
     from anatune.api import hardware, plan
     from anatune.codegen.compat import gpu_target_of
     from anatune.codegen.nvrtc import check_arch
+    from anatune.core.generation import check_generation
     from anatune.core.hardware import GpuSpec
     from anatune.errors import SpaceError
 
@@ -102,6 +103,7 @@ def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:
     if isinstance(spec, GpuSpec):
         gpu_target_of(spec)
         check_arch(spec.arch)
+    check_generation(workload, spec)
     note_first_compilation(spec, asked.template)
     schedules = plan(workload, spec, top_k=1, template=asked.template).schedules
     if not schedules:

@@ -90,6 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(_usage_text(error), 2)
     except KeyboardInterrupt as stop:
         return _fail(str(stop) or "interrupted", 130)
+    except RuntimeError as error:
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        return _fail("interrupted", 130)  # while a class was being made, in Python before 3.12
     except BrokenPipeError:
         # The reader (head, less) has what it wanted; keep the interpreter from flushing into the pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

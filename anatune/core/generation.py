@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.workload import Workload
+from anatune.errors import BuildError
 
-__all__ = ["MOST_ELEMENTS", "generation_limit", "too_large_text", "vendor_limit"]
+__all__ = ["MOST_ELEMENTS", "check_generation", "generation_limit", "too_large_text", "vendor_limit"]
 
 MOST_ELEMENTS = 2**31 - 1
 """Elements of a tensor, copies that kernels make included: addresses are computed in 32 bits."""
@@ -22,6 +23,18 @@ def generation_limit(workload: Workload, hardware: GpuSpec | CpuSpec) -> str:
         if access.num_elements > MOST_ELEMENTS:
             return too_large_text(access.tensor, access.num_elements)
     return ""
+
+
+def check_generation(workload: Workload, hardware: GpuSpec | CpuSpec) -> None:
+    """Raise an error if no kernel of `workload` can be generated for `hardware`: better before a search than after it.
+
+    Raises
+    ------
+    BuildError
+        None can; the message says why.
+    """
+    if limit := generation_limit(workload, hardware):
+        raise BuildError(f"{workload.describe()}: {limit}")
 
 
 def vendor_limit(hardware: GpuSpec | CpuSpec) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from anatune.core.generation import generation_limit
+from anatune.core.generation import check_generation
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.workload import Access, Workload
-from anatune.errors import BuildError, RunError
+from anatune.errors import RunError
 
 __all__ = ["check_memory", "check_runs_here", "free_bytes", "needed_bytes"]
 
@@ -27,8 +27,7 @@ def check_runs_here(workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
     RunError
         There is too little memory.
     """
-    if limit := generation_limit(workload, hardware):
-        raise BuildError(f"{workload.describe()}: {limit}")
+    check_generation(workload, hardware)
     check_memory(workload, checked=True)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from anatune.codegen.gpu_artifact import GpuArtifact, read_image
+from anatune.core.generation import check_generation
 from anatune.core.hardware import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.template_names import adopt_name
@@ -179,6 +180,7 @@ def build_manifest(
     if not isinstance(hardware, GpuSpec):
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
     check_arch(hardware.arch)
+    check_generation(workload, hardware)
     compiler = compiler_version()
     model = make_model(workload, hardware, template or tuning_template(workload, hardware))
     points = model.rank(trials, None, distinct=True).points

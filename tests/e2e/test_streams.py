@@ -40,9 +40,9 @@ def test_names_that_are_no_text(anatune, tmp_path):
 
 
 def test_ctrl_c_while_it_starts(environment):
-    code = "import sys, anatune.__main__ as main\nsys.modules['anatune.cli.main'] = None\n"
+    code = "import os, sys, anatune.__main__ as main\nsys.modules['anatune.cli.main'] = None\n"
     code += "import builtins\nreal = builtins.__import__\n"
-    code += "def stop(name, *given):\n    if name == 'anatune.cli.main':\n        raise KeyboardInterrupt\n"
+    code += "def stop(name, *given):\n    if name == 'anatune.cli.main':\n        os.kill(os.getpid(), 2)\n"
     code += "    return real(name, *given)\nbuiltins.__import__ = stop\nmain.run()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
