@@ -85,6 +85,8 @@ class Devices:
             return given
         if not meant:
             raise UnfitError(f"device {said.name!r} has no spec: see `anatune hw list`, or add one with that alias")
+        if len(meant) > 1:  # an architecture beside the name may settle it
+            meant = [spec for spec in meant if _fits(said, spec)] or meant
         if len(meant) > 1:
             names = " or ".join(spec.name for spec in meant)
             raise UnfitError(f"device {said.name!r} may be {names}: import again with --hw and the right one")
@@ -111,6 +113,14 @@ def _canonical(name: str) -> str:
 
 def _own_names(spec: HardwareSpec) -> set[str]:
     return {_canonical(name) for name in (spec.name, *spec.aliases, spec.model, spec.model.partition("(")[0])}
+
+
+def _fits(said: DeviceStatement, spec: HardwareSpec) -> bool:
+    try:
+        _check_kind(said, spec)
+    except UnfitError:
+        return False
+    return True
 
 
 def _check_kind(said: DeviceStatement, spec: HardwareSpec) -> None:

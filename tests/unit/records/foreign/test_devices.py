@@ -82,6 +82,12 @@ def test_a_name_of_several_narrows_what_is_given():
     assert Devices(hardware("mi50")).resolve(device_name("gfx906:sramecc+:xnack-")).name == "mi50"
 
 
+def test_an_architecture_narrows_a_name():
+    assert Devices(None).resolve(parse_target("cuda -arch=sm_61 -model=titanx")).name == "titanx_pascal"
+    with pytest.raises(UnfitError, match="v100_sxm2 or v100_pcie"):
+        Devices(None).resolve(parse_target("cuda -arch=sm_70 -model=v100"))
+
+
 def test_an_architecture_never_identifies():
     with pytest.raises(UnfitError, match="'cuda -arch=sm_89': the log does not say"):
         Devices(None).resolve(parse_target("cuda -arch=sm_89"))  # the 4090 is the only spec that has it
