@@ -26,7 +26,7 @@ from anatune.adapters.kernel_tuner_names import CLBLAST, Names, clblast_gemm
 from anatune.adapters.kernel_tuner_scores import MISFIT, Scorer
 from anatune.adapters.kernel_tuner_strategies import Ordered, Within, import_kernel_tuner
 from anatune.adapters.triton_device import AUTO, find_gpu
-from anatune.arguments import shown
+from anatune.arguments import is_iterable, shown
 from anatune.core.hardware import GpuSpec
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
@@ -130,6 +130,12 @@ def _pruned(
     correction: str | Path,
     spread: float | str,
 ) -> PrunedSpace:
+    if not isinstance(workload, Workload):
+        raise SpaceError(f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...)")
+    if not isinstance(tune_params, Mapping) or not all(map(is_iterable, tune_params.values())):
+        raise SpaceError(f"tune_params is {shown(tune_params)}, expected a mapping from parameters to their values")
+    if not isinstance(names, Mapping):
+        raise SpaceError(f"names is {shown(names)}, expected a mapping from roles to parameters")
     kept_count(keep, 1)
     checked_spread(spread)
     space = PrunedSpace(workload, find_gpu(hw), tune_params, names, keep, restrictions, correction, spread)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from anatune.adapters.packages import import_optional
+from anatune.arguments import checked_path
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RecordError
 from anatune.records.foreign import KernelTunerLog, read_kernel_tuner
@@ -41,7 +42,7 @@ def read_results(path: str | Path) -> KernelTunerLog:
     RecordError
         The file is neither, or damaged.
     """
-    return read_kernel_tuner(Path(path))
+    return read_kernel_tuner(checked_path("path", path, RecordError))
 
 
 def write_cache(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anatune.adapters.metaschedule.kernels import register_database, register_files
+from anatune.arguments import checked_path
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line, register_errors
 from anatune.codegen.tvm_records import TVM_FILES
 from anatune.errors import AnatuneError, RecordError
@@ -58,7 +59,8 @@ def database_files(folder: str | Path) -> tuple[Path, Path]:
     RecordError
         One is missing.
     """
-    paths = Path(folder) / TVM_FILES[0], Path(folder) / TVM_FILES[1]
+    place = checked_path("the database's folder", folder, RecordError)
+    paths = place / TVM_FILES[0], place / TVM_FILES[1]
     for path in paths:
         if not path.is_file():
             raise RecordError(
