@@ -172,7 +172,7 @@ def command_line(rng: random.Random) -> list[str]:
 _PROGRESS = ("note: ", "building: ", "compiling: ", "searching: ", "planning", "calibrate: ", "wrote ")
 
 
-@pytest.mark.parametrize("seed", range(RUNS or 150))
+@pytest.mark.parametrize("seed", range(RUNS or 120))
 def test_command_lines(capsys, seed):
     words = command_line(random.Random(seed))
     with alarm(words):
@@ -247,7 +247,7 @@ CALLS: list[tuple[object, dict[str, object]]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(RUNS or 400))
+@pytest.mark.parametrize("seed", range(RUNS or 300))
 def test_library_calls(seed):
     rng = random.Random(seed)
     call, valid = rng.choice(CALLS)
