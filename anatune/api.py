@@ -367,9 +367,10 @@ def prune(
         and for a space.
     diverse : bool
         Where at most 256 are kept (template "cuda", no time limit): choose them so that they do not share what the
-        model gets wrong, from the best schedules of different predicted times and the fastest of 50,000 drawn ones (of
-        candidates: from the first ones, four times as many as are kept, at least 256). They still come in predicted
-        order, the best predicted first. False: keep the first ones; schedules predicted alike then stay together.
+        model gets wrong, from the best schedules of different predicted times and the fastest of 50,000 drawn ones
+        (of candidates: from the first ones, four times as many as are kept, at least 256); the more are kept, the
+        more of them are the first of the order. They still come in predicted order, the best predicted first. False:
+        keep the first ones; schedules predicted alike then stay together.
     correction : "auto", "none", or str or Path
         As in `plan`. It chooses among the first of the analytical order, four times as many as are kept (at least 64).
         Beyond 20,000 kept schedules the analytical order says which, and the correction orders them as they are read.

@@ -16,7 +16,11 @@ from anatune.arguments import shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError, UnknownNameError
+<<<<<<< HEAD
 from anatune.model.evaluation import Progress
+=======
+from anatune.model.diversity import MOST_DIVERSE
+>>>>>>> c6e8c64 (Few that are kept hold the beginning of the order; --for kernel-tuner and metaschedule choose as json does; bench/prune_foreign.py)
 from anatune.model.pruning import SpaceSubset, Subset
 from anatune.model.templates import template_of
 
@@ -64,6 +68,10 @@ class PruneRequest:
     def may_end_early(self) -> bool:
         """Whether more may be kept than are written."""
         return not isinstance(self.keep, int) or self.keep > self.most
+
+    def may_choose(self, num_kept: int) -> bool:
+        """Whether so few are kept that `model.diversity` chooses them, as `anatune.prune` does; CUDA cores only."""
+        return self.diverse and self.time_limit_s is None and 0 < num_kept <= MOST_DIVERSE
 
     def require_cuda_cores(self, form: str) -> None:
         """Refuse other GPU templates than that of CUDA cores, for a format that knows it only.

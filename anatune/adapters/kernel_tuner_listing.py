@@ -11,6 +11,7 @@ roles of `kernel_tuner_names`: ``anatune.adapters.kernel_tuner.prune`` predicts 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 from anatune.model.corrected import CorrectedModel
 from anatune.model.corrections import NONE, named_correction
-from anatune.model.order import PlainOrder
+from anatune.model.order import ChosenOrder, PlainOrder
 from anatune.model.templates import make_model
 
 __all__ = ["kernel_tuner_lines", "membership", "parameter_names"]
@@ -151,6 +152,14 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
     model: Any = make_model(request.workload, request.hardware, "cuda")
     order = PlainOrder(model, half_s, _MOST_TIMED, progress=request.progress)
     corrected = None if request.correction == NONE else named_correction(request.correction)
+    if request.may_choose(asked.num_kept):
+        used = model if corrected is None else CorrectedModel(model, corrected.model)
+        express = functools.partial(_expressed, space=model.space)
+        distinct = PlainOrder(model, distinct=True)
+        points = ChosenOrder(used, distinct, wanted, distinct=request.distinct, express=express).first(wanted)
+        if len(points) == wanted:  # else the order has more of them
+            rows = _rows(names, points, model.space)
+            return rows, used.times(points)[0].tolist(), asked.num_legal
     pool = wanted if corrected is None else _POOL * wanted
     read = min(_LEAST_READ, most) if share else _LEAST_READ
     while True:
@@ -175,8 +184,23 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
         times = CorrectedModel(model, corrected.model).times(points)[0]
         best = np.argsort(times, kind="stable")
         points, times = points[best], times[best]
-    rows = [_values(names, dict(zip(model.space.columns, point, strict=True))) for point in points[:wanted].tolist()]
-    return rows, times[:wanted].tolist(), asked.num_legal
+    return _rows(names, points[:wanted], model.space), times[:wanted].tolist(), asked.num_legal
+
+
+def _rows(names: Names, points: NDArray[np.int64], space: GpuSpace) -> list[Row]:
+    return [_values(names, dict(zip(space.columns, point, strict=True))) for point in points.tolist()]
+
+
+def _expressed(points: NDArray[np.int64], space: GpuSpace) -> NDArray[np.int64]:
+    """Return points with one level of register tiles and of steps in the place of two; those that fit then."""
+    points = points.copy()
+    at = {name: number for number, name in enumerate(space.columns)}
+    for axis in space.axes:
+        outer, inner = (".reg_outer", ".reg_inner") if f"{axis}.reg_outer" in at else (".k2", ".k1")
+        points[:, at[axis + inner]] *= points[:, at[axis + outer]]
+        points[:, at[axis + outer]] = 1
+    points[:, at["unroll"]] = UNROLL
+    return _expressible(points, space)
 
 
 def _expressible(points: NDArray[np.int64], space: GpuSpace) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ such a beginning (`model.diversity`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -186,6 +187,16 @@ class Chosen:
         return Likeness(int(faster[at]) + 1, float(common[at]), time_s / float(self._time_s[faster[at]]))
 
 
+def _pooled(model: Any, parts: Sequence[Points], express: Callable[[Points], Points] | None) -> Points:
+    """Return all points of some lists once."""
+    points = np.concatenate(parts)
+    if express is not None and len(points):
+        points = express(points)
+        points = points[model.check(points) == 0] if len(points) else points
+    pool: Points = np.unique(points, axis=0)
+    return pool
+
+
 class ChosenOrder:
     """A few points of a space, chosen so that they do not all fail for one reason.
 
@@ -202,18 +213,29 @@ class ChosenOrder:
         How many are chosen; fewer where there are no more.
     distinct : bool
         Only points of different predicted times.
+    express : callable, optional
+        Points to those that stand for them where not every point will do: some left out, some changed. What breaks a
+        rule then is left out.
     """
 
-    def __init__(self, model: Any, plain: PlainOrder, count: int, *, distinct: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        plain: PlainOrder,
+        count: int,
+        *,
+        distinct: bool = False,
+        express: Callable[[Points], Points] | None = None,
+    ) -> None:
         self._model, self.ranking = model, plain.ranking
         analytical = model.model if isinstance(model, CorrectedModel) else model
         drawn = np.unique(model.space.sample_points(_DRAWN, 0), axis=0)
         fastest = np.argsort(analytical.times(drawn)[0], kind="stable")[: max(POOL, POOL_SHARE * count)]
         parts = [plain.first(max(SHORTLIST, count) if distinct else SHORTLIST), drawn[fastest]]
-        pool = np.unique(np.concatenate(parts), axis=0)
+        pool = _pooled(model, parts, express)
         if len(pool) < POOL_SHARE * count and not distinct:  # a small space: ties, too
             parts.append(PlainOrder(analytical).first(POOL_SHARE * count))
-            pool = np.unique(np.concatenate(parts), axis=0)
+            pool = _pooled(model, parts, express)
         time_s = model.times(pool)[0]
         ahead = np.argsort(time_s, kind="stable")
         pool, time_s = pool[ahead], time_s[ahead]

@@ -223,7 +223,7 @@ class SpaceSubset(Subset):
         self.workload, self.hardware = model.workload, model.hardware
         self.keep, self.rules = keep, model.rules
         self.space = model.space
-        self._model, self._time_limit_s, self._distinct = model, time_limit_s, distinct
+        self.model, self._time_limit_s, self._distinct = model, time_limit_s, distinct
         self._progress = progress
         self._diverse = diverse and model.space.template in DIVERSE_TEMPLATES
 
@@ -255,15 +255,15 @@ class SpaceSubset(Subset):
                 if self._plain.distinct
                 else PlainOrder(self._analytical, distinct=True, progress=self._progress)
             )
-            return ChosenOrder(self._model, plain, self.num_kept, distinct=self._distinct)
-        if not isinstance(self._model, CorrectedModel):
+            return ChosenOrder(self.model, plain, self.num_kept, distinct=self._distinct)
+        if not isinstance(self.model, CorrectedModel):
             return self._plain
         pool = _POOL * self.num_kept if self.num_kept <= MOST_EXACT else _OPEN_POOL
-        return CorrectedOrder(self._model, self._plain, max(SHORTLIST, pool))
+        return CorrectedOrder(self.model, self._plain, max(SHORTLIST, pool))
 
     @property
     def _analytical(self) -> Any:
-        return self._model.model if isinstance(self._model, CorrectedModel) else self._model
+        return self.model.model if isinstance(self.model, CorrectedModel) else self.model
 
     @property
     def guarantee(self) -> Guarantee:
@@ -277,7 +277,7 @@ class SpaceSubset(Subset):
         if counted is not None:
             return int(counted)
         drawn = self.space.sample_points(_SAMPLE, 0, legal=False)
-        return round(int(self.space.size) * float((self._model.check(drawn) == 0).mean()))
+        return round(int(self.space.size) * float((self.model.check(drawn) == 0).mean()))
 
     @cached_property
     def num_kept(self) -> int:
@@ -289,7 +289,7 @@ class SpaceSubset(Subset):
         points = self._order.first(stop)[start:]
         if not len(points):
             return [], []
-        return [self.space.schedule_of(point) for point in points], self._model.predictions(points)
+        return [self.space.schedule_of(point) for point in points], self.model.predictions(points)
 
     @cached_property
     def _places(self) -> dict[Hashable, int] | None:
@@ -314,7 +314,7 @@ class SpaceSubset(Subset):
         if self.num_kept == 0:
             return math.nan, math.nan
         if self._places is not None:
-            times = self._model.times(self._order.first(self.num_kept))[0]
+            times = self.model.times(self._order.first(self.num_kept))[0]
             return float(times.min()), float(times.max())
         best_s = float(self._analytical.times(self._plain.first(1))[0][0])
         times = self._analytical.times(self.space.sample_points(_SAMPLE, 0))[0]
@@ -325,7 +325,7 @@ class SpaceSubset(Subset):
 
     def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
         point = self.space.point_of(schedule)
-        model = self._model if self._places is not None else self._analytical
+        model = self.model if self._places is not None else self._analytical
         prediction = model.predictions(point[None, :])[0]
         if prediction.rule:
             return prediction, False, None, ""
@@ -341,7 +341,7 @@ class SpaceSubset(Subset):
             return prediction, True, None, ""
         if isinstance(self._order, ChosenOrder):
             return prediction, False, None, alike(self._order.likeness(point), self._order.considers(point))
-        if isinstance(self._model, CorrectedModel):
+        if isinstance(self.model, CorrectedModel):
             return prediction, False, None, "too far behind in the analytical order for the correction to choose it"
         if self._distinct:
             return prediction, False, None, "as fast as one that is kept"
@@ -369,7 +369,7 @@ class SpaceSubset(Subset):
             "num_kept": self.num_kept,
             "guarantee": msgspec.to_builtins(self.guarantee) | {"text": self.guarantee.describe()},
         }
-        return tree | ({"corrected": True} if isinstance(self._model, CorrectedModel) else {})
+        return tree | ({"corrected": True} if isinstance(self.model, CorrectedModel) else {})
 
 
 def _broken(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None, float | None, str]:

@@ -31,7 +31,7 @@ def searchspace(tune_params, restrictions):
 
 @pytest.fixture(scope="module")
 def listed():
-    return listing()
+    return listing(diverse=False)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,17 @@ def test_kernel_tuner_lists_what_is_kept_and_nothing_else(workload):
     assert found["predicted_s"] == sorted(found["predicted_s"])
 
 
+def test_few_are_chosen_for_what_they_differ_in(listed):
+    found = listing()
+    assert found["num_listed"] == 60
+    assert found["configurations"][0] == listed["configurations"][0]
+    tiles = [
+        {(c["block_size_x"], c["block_size_y"], c["tile_size_x"], c["tile_size_y"]) for c in one["configurations"]}
+        for one in (found, listed)
+    ]
+    assert len(tiles[0]) > len(tiles[1])
+
+
 def test_the_order_is_that_of_the_adapter(listed):
     space = prune(
         MATMUL, "rtx3090", listed["tune_params"], names=listed["names"], keep=10**9,
@@ -81,7 +92,9 @@ def test_the_order_is_that_of_the_adapter(listed):
 def test_nothing_better_is_missing(listed):
     """Of all configurations with these values, the first ones are listed."""
     sense = ["tile_inner_x <= tile_size_x", "tile_inner_y <= tile_size_y"]  # else they are others' doubles
-    space = prune(MATMUL, "rtx3090", listed["tune_params"], names=listed["names"], keep=60, restrictions=sense)
+    space = prune(
+        MATMUL, "rtx3090", listed["tune_params"], names=listed["names"], keep=60, restrictions=sense, spread=0
+    )
     assert space.predicted_s == pytest.approx(listed["predicted_s"])
     best = anatune.plan(MATMUL, anatune.hardware("rtx3090"), top_k=1).predictions[0]
     assert listed["predicted_s"][0] == pytest.approx(best.time_s, rel=0.01)

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from anatune.adapters.formats import PruneRequest
 from anatune.adapters.metaschedule.traces import recorded_trace
@@ -24,6 +26,9 @@ from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
+from anatune.model.corrected import CorrectedModel
+from anatune.model.order import ChosenOrder, PlainOrder
+from anatune.model.pruning import SpaceSubset
 
 __all__ = ["UNROLL_STEPS", "metaschedule_lines", "with_decisions"]
 
@@ -64,10 +69,15 @@ def metaschedule_lines(request: PruneRequest) -> Iterator[str]:
 def _kept(request: PruneRequest) -> Iterator[tuple[Schedule, Prediction]]:
     """Yield the kept schedules that MetaSchedule can express; of a count so many, where there are so many."""
     counted = isinstance(request.keep, int)
-    wanted = min(request.most, request.keep) if counted else request.most
+    wanted: int = min(request.most, int(request.keep)) if counted else request.most
     if isinstance(request.hardware, CpuSpec):
         asked, most = request, wanted
     else:
+        num_kept = int(request.keep) if counted else request.subset().num_kept
+        few = list(_few(request, min(wanted, num_kept))) if request.may_choose(num_kept) else []
+        if few:
+            yield from few
+            return
         most = max(_MOST_READ, wanted)
         asked = dataclasses.replace(request, keep=most) if counted else request
     found = 0
@@ -82,6 +92,28 @@ def _kept(request: PruneRequest) -> Iterator[tuple[Schedule, Prediction]]:
             f"metaschedule: none of the first {read} schedules is in its design space (a block of at least "
             f"{_warp(request.hardware)} threads); keep more, or use --for json"
         )
+
+
+def _few(request: PruneRequest, wanted: int) -> Iterator[tuple[Schedule, Prediction]]:
+    """Yield few schedules that MetaSchedule can express, chosen as `anatune.prune` chooses them."""
+    subset = request.subset()
+    assert isinstance(subset, SpaceSubset)  # of no list
+    model = subset.model
+    plain = model.model if isinstance(model, CorrectedModel) else model
+
+    def express(points: NDArray[np.int64]) -> NDArray[np.int64]:
+        predictions = plain.predictions(points)
+        fine = [
+            _is_expressible(plain.space.schedule_of(point), one) for point, one in zip(points, predictions, strict=True)
+        ]
+        found: NDArray[np.int64] = points[np.array(fine, dtype=bool)]
+        return found
+
+    order = ChosenOrder(model, PlainOrder(plain, distinct=True), wanted, distinct=request.distinct, express=express)
+    points = order.first(wanted)
+    if len(points) < wanted:  # the order has more of them
+        return
+    yield from zip([plain.space.schedule_of(point) for point in points], model.predictions(points), strict=True)
 
 
 def _warp(hardware: GpuSpec | CpuSpec) -> int:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from anatune.model.diversity import ERROR_LENGTH, choose, common_error
+from anatune.model.diversity import ERROR_LENGTH, choose, common_error, first_of
 
 
 def test_a_copy_comes_after_something_else():
@@ -26,6 +26,13 @@ def test_how_many_are_chosen():
         assert chosen.tolist() == choose(time_s, quantities, count).tolist()
         assert chosen[:1].tolist() == [0][:count]
     assert choose(time_s, quantities, 12)[:5].tolist() == choose(time_s, quantities, 5).tolist()
+
+
+def test_the_beginning_is_among_them_also_where_it_is_all_copies():
+    time_s = np.linspace(1.0, 1.001, 100)
+    quantities = np.repeat([[0.0], [50.0]], [90, 10], axis=0)
+    assert set(range(first_of(49))) <= set(choose(time_s, quantities, 49).tolist())
+    assert [first_of(count) for count in (0, 1, 9, 16, 180, 256)] == [0, 1, 1, 1, 75, 128]
 
 
 def test_the_expected_minimum_is_lower_than_that_of_the_first_ones():
