@@ -16,11 +16,8 @@ from anatune.arguments import shown
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError, UnknownNameError
-<<<<<<< HEAD
-from anatune.model.evaluation import Progress
-=======
 from anatune.model.diversity import MOST_DIVERSE
->>>>>>> c6e8c64 (Few that are kept hold the beginning of the order; --for kernel-tuner and metaschedule choose as json does; bench/prune_foreign.py)
+from anatune.model.evaluation import Progress
 from anatune.model.pruning import SpaceSubset, Subset
 from anatune.model.templates import template_of
 

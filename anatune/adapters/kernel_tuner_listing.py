@@ -150,16 +150,16 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
     wanted = min(request.most, asked.num_kept)
     most = min(asked.num_kept, _MOST_READ) if share else _MOST_READ
     model: Any = make_model(request.workload, request.hardware, "cuda")
-    order = PlainOrder(model, half_s, _MOST_TIMED, progress=request.progress)
     corrected = None if request.correction == NONE else named_correction(request.correction)
     if request.may_choose(asked.num_kept):
         used = model if corrected is None else CorrectedModel(model, corrected.model)
         express = functools.partial(_expressed, space=model.space)
-        distinct = PlainOrder(model, distinct=True)
+        distinct = PlainOrder(model, distinct=True, progress=request.progress)
         points = ChosenOrder(used, distinct, wanted, distinct=request.distinct, express=express).first(wanted)
         if len(points) == wanted:  # else the order has more of them
             rows = _rows(names, points, model.space)
             return rows, used.times(points)[0].tolist(), asked.num_legal
+    order = PlainOrder(model, half_s, _MOST_TIMED, progress=request.progress)
     pool = wanted if corrected is None else _POOL * wanted
     read = min(_LEAST_READ, most) if share else _LEAST_READ
     while True:

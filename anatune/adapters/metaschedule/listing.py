@@ -109,7 +109,8 @@ def _few(request: PruneRequest, wanted: int) -> Iterator[tuple[Schedule, Predict
         found: NDArray[np.int64] = points[np.array(fine, dtype=bool)]
         return found
 
-    order = ChosenOrder(model, PlainOrder(plain, distinct=True), wanted, distinct=request.distinct, express=express)
+    ahead = PlainOrder(plain, distinct=True, progress=request.progress)
+    order = ChosenOrder(model, ahead, wanted, distinct=request.distinct, express=express)
     points = order.first(wanted)
     if len(points) < wanted:  # the order has more of them
         return
