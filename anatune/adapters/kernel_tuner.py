@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.kernel_tuner_fit import AUTO_SPREAD, Fit, checked_spread
-from anatune.adapters.kernel_tuner_names import CLBLAST, Names, clblast_gemm
+from anatune.adapters.kernel_tuner_names import CLBLAST, Names, clblast_gemm, is_clblast
 from anatune.adapters.kernel_tuner_scores import MISFIT, Scorer
 from anatune.adapters.kernel_tuner_strategies import Ordered, Within, import_kernel_tuner
 from anatune.adapters.triton_device import AUTO, find_gpu
@@ -179,9 +179,7 @@ class PrunedSpace:
         self.tune_params = {name: list(values) for name, values in tune_params.items()}
         self._configs: list[tuple[Any, ...]] = _listed(self.tune_params, restrictions, hardware)
         saved = _correction(correction, self.hardware, names)
-        self._scorer = Scorer(
-            workload, self.hardware, names, self.parameters, saved, windows=dict(names) != dict(CLBLAST)
-        )
+        self._scorer = Scorer(workload, self.hardware, names, self.parameters, saved, windows=not is_clblast(names))
         self.num_configs = len(self._configs)
         scores = self._scorer.score(self._configs)
         self._time_s, self._points = scores.time_s, scores.points

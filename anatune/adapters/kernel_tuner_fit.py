@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anatune.adapters.kernel_tuner_names import CLBLAST, Names
+from anatune.adapters.kernel_tuner_names import Names, is_clblast
 from anatune.adapters.kernel_tuner_scores import MISFIT, Scores
 from anatune.arguments import shown
 from anatune.errors import SpaceError
@@ -65,7 +65,7 @@ class Fit:
         scores: Scores,
         spread: float | str,
     ) -> None:
-        self.trusted = dict(names) == dict(CLBLAST)
+        self.trusted = is_clblast(names)
         bits = {
             name: math.log2(len({row[at] for row in configs})) if configs else 0.0 for at, name in enumerate(parameters)
         }

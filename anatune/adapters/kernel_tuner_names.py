@@ -24,7 +24,7 @@ from anatune.core.operators.matmul import matmul
 from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 
-__all__ = ["CLBLAST", "Names", "clblast_gemm", "roles_of", "rounded_workload", "tile_points"]
+__all__ = ["CLBLAST", "Names", "clblast_gemm", "is_clblast", "roles_of", "rounded_workload", "tile_points"]
 
 Integers = NDArray[np.int64]
 Source = str | int | Callable[[Mapping[str, Any]], int]
@@ -69,6 +69,11 @@ def clblast_gemm(m: int, n: int, k: int) -> Workload:
         A size is below 1.
     """
     return matmul(n, m, k, transpose_a=True)
+
+
+def is_clblast(names: Names) -> bool:
+    """Return whether names are those of CLBlast's Xgemm."""
+    return isinstance(names, Mapping) and dict(names) == dict(CLBLAST)
 
 
 def roles_of(workload: Workload) -> tuple[str, ...]:

@@ -264,6 +264,8 @@ def test_t4_files_are_those_of_kernel_tuner(cache, tmp_path):
 def test_what_cannot_be_pruned_is_one_line(monkeypatch):
     with pytest.raises(SpaceError, match="keep is 0"):
         prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=0)
+    with pytest.raises(SpaceError, match="expected a mapping"):
+        prune(MATMUL, "rtx3090", PARAMS, names=5)
     with pytest.raises(UnknownNameError, match="rtx309"):
         prune(MATMUL, "rtx309", PARAMS, names=NAMES)
     with pytest.raises(SpaceError, match="tune_params is empty"):
