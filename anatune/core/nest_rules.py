@@ -117,9 +117,6 @@ def _check_operands(operator: str, names: Sequence[str], spatial: set[str], read
         raise WorkloadError(
             f"{operator}: body {body!r} has {len(reads)} operands {expected[is_reduction]}, expected {forms}"
         )
-    idle = [name for name in names if name not in spatial and not any(read.uses(name) for read in reads)]
-    if idle:
-        raise WorkloadError(f"{operator}: reduction axis {idle[0]!r} indexes no operand, expected one; leave it out")
 
 
 def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: str) -> None:

@@ -123,7 +123,7 @@ def lowered_key(schedule: Schedule) -> Hashable:
     The program's text would do as well, but takes 10 ms to write.
     """
     try:
-        nest = nest_of(schedule)
+        nest = nest_of(schedule.check())
     except SpaceError:
         return schedule.key
     parallel = bool(schedule.options.get("parallel", False))

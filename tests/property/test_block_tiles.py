@@ -76,7 +76,7 @@ def test_the_kept_ones_are_a_prefix_and_the_default_stays(problem, rows, spec, k
     pruner = matmul_pruner(spec, keep, dtype=problem.dtype)
     kept = pruner.early_config_prune(configs, call)
     more = matmul_pruner(spec, len(rows), dtype=problem.dtype).early_config_prune(configs, call)
-    assert any(config is configs[0] for config in kept)
+    assert len(kept) == 1 or any(config is configs[0] for config in kept)  # one: the best predicted
     assert len(kept) <= max(1, keep if isinstance(keep, int) else round(keep * len(rows) + 1))
     without = [config for config in kept if config is not configs[0]]
     prefix = [config for config in more if config is not configs[0]][: len(without)]

@@ -159,7 +159,6 @@ _TERM = Term("k")
         (lambda: replaced(epilogue=("bias",)), "2 epilogue_reads, expected one for each of the steps"),
         (lambda: replaced(epilogue=("add", "bias")), "epilogue operand 'bias' of 'add' is float32"),
         (lambda: replaced(flop_per_point=-1), "flop_per_point is -1"),
-        (lambda: replaced(axes=(*_PRODUCT.axes, Axis("r", 2, "reduction"))), "axis 'r' indexes no operand"),
     ],
 )
 def test_nests_that_nothing_can_be_made_of_are_refused(make, message: str) -> None:
