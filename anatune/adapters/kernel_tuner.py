@@ -347,6 +347,6 @@ def _listed(tune_params: Mapping[str, Sequence[Any]], restrictions: Any, hardwar
     searchspace = import_kernel_tuner(".searchspace").Searchspace
     try:
         found = searchspace(dict(tune_params), restrictions, hardware.compute.max_threads_per_block)
-    except ValueError as error:  # how its solver says that nothing is left, too
+    except (ValueError, TypeError, NameError, SyntaxError) as error:  # also how its solver says that nothing is left
         raise SpaceError(f"restrictions: Kernel Tuner lists no configuration with them ({error})") from None
     return [tuple(config) for config in (found.sorted_list() if found.size else ())]

@@ -4,10 +4,10 @@ Notation
 --------
 names : mapping from a role to where its value comes from: the name of a tunable parameter, a number, or a function of
     the configuration. Roles of an axis x of the workload: ``block_x`` results of a thread block (of a summed axis:
-    steps between two barriers), ``threads_x``, ``work_x`` results of a thread (two of the three; the third follows),
-    ``inner_x`` how many of them lie side by side (of a summed axis: innermost, unrolled steps). Of an operand T:
-    ``vector_T`` elements fetched at once, ``fetch_T`` threads side by side that fetch it, ``staged_T`` whether it goes
-    through shared memory. ``unroll``: depth.
+    steps between two barriers), ``threads_x``, ``work_x`` results of a thread (two of the three; the third follows;
+    an axis of extent 1 needs none), ``inner_x`` how many of them lie side by side (of a summed axis: innermost,
+    unrolled steps). Of an operand T: ``vector_T`` elements fetched at once, ``fetch_T`` threads side by side that
+    fetch it, ``staged_T`` whether it goes through shared memory. ``unroll``: depth.
 weight : what a predicted time is multiplied by, for what the template cannot express.
 """
 
@@ -107,13 +107,13 @@ def checked_names(names: Names, workload: Workload, parameters: Sequence[str]) -
             raise SpaceError(f"names: {role} is {shown(source)}, expected a parameter's name, a number or a function")
     for axis in workload.spatial_axes:
         known = [f"{kind}_{axis.name}" for kind in ("block", "threads", "work") if f"{kind}_{axis.name}" in names]
-        if len(known) < 2:
+        if len(known) < 2 and (known or axis.extent > 1):
             raise SpaceError(
                 f"names: of axis {axis.name} only {known or 'nothing'} is given, expected two of block_{axis.name}, "
                 f"threads_{axis.name} and work_{axis.name} (1 where it has none)"
             )
     for axis in workload.reduction_axes:
-        if f"block_{axis.name}" not in names:
+        if f"block_{axis.name}" not in names and axis.extent > 1:
             raise SpaceError(f"names: block_{axis.name} is missing, expected how many steps a stage has")
 
 
@@ -137,6 +137,10 @@ class Roles:
 
     def __init__(self, names: Names, parameters: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         self._names, self._parameters, self._rows = names, list(parameters), rows
+
+    def has(self, role: str) -> bool:
+        """Return whether the names say where a role's value comes from."""
+        return role in self._names
 
     def get(self, role: str, default: int | Integers) -> Integers:
         """Return a role's value of each configuration, (num_configs,) int64."""
@@ -162,8 +166,9 @@ class Roles:
 
 def _spatial(roles: Roles, axis: str, extents: Integers, valid: NDArray[np.bool_]) -> Integers:
     """Return block, vthread, thread, outer and inner factors, (num_configs, 5); narrows `valid`."""
-    nothing = np.full(len(valid), -1, dtype=np.int64)
-    block, threads, work = (roles.get(f"{kind}_{axis}", nothing) for kind in ("block", "threads", "work"))
+    named = [f"{kind}_{axis}" for kind in ("block", "threads", "work")]
+    least = -1 if any(map(roles.has, named)) else 1  # of one element there is nothing to say
+    block, threads, work = (roles.get(role, least) for role in named)
     block = np.where(block < 0, threads * work, block)
     threads = np.where(threads < 0, block // np.maximum(work, 1), threads)
     threads = np.maximum(threads, 0)

@@ -278,3 +278,8 @@ def test_what_cannot_be_pruned_is_one_line(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "kernel_tuner.searchspace", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'anatune\[kernel-tuner\]'"):
         prune(MATMUL, "rtx3090", PARAMS, names=NAMES)
+
+
+def test_a_restriction_of_an_unknown_parameter_is_one_line():
+    with pytest.raises(SpaceError, match="restrictions: Kernel Tuner lists no configuration"):
+        prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=5, restrictions=["unknown * 2"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.tasks import check_target, cpu_spec, target_from, task_model, task_of
+from anatune.arguments import checked_function
 from anatune.codegen.compat import import_tvm, operators_left
 from anatune.codegen.tir_kernel import kernel_names
 from anatune.errors import BuildError, RecordError, SpaceError, WorkloadError
@@ -58,7 +59,7 @@ def plan_model(
     WorkloadError
         The module has no PrimFunc: it was not legalised.
     SpaceError
-        `target` or `hw` is no CPU, or the target lacks the vectors of `hw`.
+        `target` or `hw` is no CPU, the target lacks the vectors of `hw`, or `on_skip` is no function.
     RecordError
         The folder cannot be made, or a database in it cannot be read.
     UnknownNameError, SpecError
@@ -67,6 +68,7 @@ def plan_model(
         TVM's MetaSchedule cannot be imported.
     """
     package = meta_schedule()
+    checked_function("plan_model: on_skip", on_skip)
     hardware, target = cpu_spec(hw), target_from(target)
     check_target(target, hardware)
     normalised = import_tvm().get_global_func("tvm.s_tir.meta_schedule.normalize_mod")

@@ -123,10 +123,11 @@ class KernelTunerReader:
     def _size(self) -> tuple[int, ...]:
         """Return the problem size without a depth of 1, () where the file does not say it in numbers."""
         size = self._header.get("problem_size")
-        sizes: list[Any] = size if isinstance(size, list) else [size]
-        if not all(type(one) is int for one in sizes):
+        sizes = [_whole_number(one) for one in (size if isinstance(size, list) else [size])]
+        if None in sizes:
             return ()
-        return tuple(sizes[:2] if sizes[2:] == [1] else sizes)
+        found = tuple(one for one in sizes if one is not None)
+        return found[:2] if found[2:] == (1,) else found
 
     def _known_size(self) -> str:
         size = self._size()
@@ -147,6 +148,15 @@ class KernelTunerReader:
                 raise UnfitError(
                     f"another workload: {flop / 1e9:.4g} GFLOP by its recorded rate, expected {workload.flop / 1e9:.4g}"
                 )
+
+
+def _whole_number(value: Any) -> int | None:
+    """Return a size that may be written as text or with a fraction of 0; None: it is an expression, or nothing."""
+    try:
+        number = None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return int(number) if number is not None and number.is_integer() else None
 
 
 def _header(whole: dict[str, Any]) -> dict[str, Any]:

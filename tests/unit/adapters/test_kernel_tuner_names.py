@@ -74,6 +74,15 @@ def test_a_convolution_has_roles_for_its_axes():
     assert {"block_f", "threads_x", "work_y", "block_rc", "inner_rx", "unroll"} <= set(roles)
 
 
+def test_axes_of_one_element_need_no_roles():
+    image = anatune.conv2d(1, 1, 18, 18, 1, 3, 3)
+    names = {"threads_y": 4, "work_y": 1, "threads_x": 16, "work_x": 1, "block_ry": 3, "block_rx": 3}
+    ones = {f"{kind}_{axis}": 1 for axis in "nf" for kind in ("threads", "work")} | {"block_rc": 1}
+    points, valid, _ = tile_points(names, image, ("a",), [(1,)])
+    assert valid.all()
+    assert points.tolist() == tile_points(names | ones, image, ("a",), [(1,)])[0].tolist()
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
     [

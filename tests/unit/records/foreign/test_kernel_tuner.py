@@ -66,6 +66,8 @@ def test_a_damaged_line_of_a_cache_costs_itself_only(tmp_path):
         ),
         ({"device_name": "Quadro of mine"}, "measured on 'Quadro of mine', not on --hw rtx3090"),
         ({"problem_size": [4096, 4096]}, "another workload: problem size 4096x4096 (M x N), expected 64x64"),
+        ({"problem_size": ["4096", 4096.0]}, "another workload: problem size 4096x4096 (M x N), expected 64x64"),
+        ({"problem_size": "2048"}, "another workload: problem size 2048 (M x N), expected 64x64"),
         ({"problem_size": [64, 128]}, "another workload: problem size 64x128 (M x N), expected 64x64"),
         ({"problem_size": [64, 64, 128]}, "another workload: problem size 64x64x128 (M x N), expected 64x64"),
     ],
