@@ -87,6 +87,9 @@ class Fit:
         else:
             self.spread = float(spread)
 
+    def __repr__(self) -> str:
+        return f"Fit(understood {self.understood:.2f}, spread {self.spread:.2f}: {self.describe()})"
+
     def describe(self) -> str:
         """Return what is not understood, in one sentence."""
         if self.trusted:

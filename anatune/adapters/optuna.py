@@ -95,6 +95,9 @@ class ScheduleSpace:
         self._points = [self.space.point_of(schedule) for schedule in self.schedules]
         self._model = api.model(subset.workload, subset.hardware, self.space.template)
 
+    def __repr__(self) -> str:
+        return f"ScheduleSpace({len(self.schedules)} schedules of {self.space!r})"
+
     @cached_property
     def choices(self) -> dict[str, list[str]]:
         """Parameter -> its values, those of the best schedules first."""

@@ -30,6 +30,7 @@ def space():
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     everything = prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=10**6)
+    assert repr(everything.fit).startswith("Fit(understood ")
     times = everything.predicted_s * np.random.default_rng(0).uniform(0.8, 1.2, len(everything))
     measured = [Measurement(Outcome.OK, times_s=(time_s,)) for time_s in times.tolist()]
     path = tmp_path_factory.mktemp("cache") / "cache.json"

@@ -21,6 +21,7 @@ CASES = [
 def test_a_study_begins_with_the_best_predictions(extents, dtype, device, template):
     workload, hardware = anatune.matmul(*extents, dtype=dtype), anatune.hardware(device)
     space = schedule_space(workload, device, keep=24, template=template)
+    assert repr(space).startswith("ScheduleSpace(24 schedules of ")
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     space.enqueue(study, 4)
     space.enqueue(study, 4)  # those are there already

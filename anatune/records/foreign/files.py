@@ -31,7 +31,7 @@ def read_log(path: Path) -> str:
     try:
         return read_file(path, _MOST_BYTES).decode()
     except OSError as error:
-        raise RecordError(f"{path}: {reason(error)}, expected a log to import") from None
+        raise RecordError(f"{path}: {reason(error)}; give a log to import") from None
     except UnicodeDecodeError:
         raise RecordError(f"{path}: not UTF-8 text, expected a log of JSON lines or one JSON object") from None
 
@@ -55,7 +55,7 @@ def is_export(path: Path) -> bool:
             except msgspec.DecodeError:
                 continue
     except OSError as error:
-        raise RecordError(f"{path}: {reason(error)}, expected a log to import") from None
+        raise RecordError(f"{path}: {reason(error)}; give a log to import") from None
     except UnicodeDecodeError:
         return False
     return is_empty
