@@ -1,4 +1,4 @@
-"""Reading a file that a user named: whatever the path turns out to be, there is an answer, and it is an OSError.
+"""Reading a file that a user named, and writing one as a whole: whatever goes wrong is an OSError.
 
 A pipe would be waited for, a device has no end, a folder's error says little, and a path with a NUL is a ValueError
 of Python's. What a command or a call reads by its path, it reads through here.
@@ -6,13 +6,15 @@ of Python's. What a command or a call reads by its path, it reads through here.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-__all__ = ["MOST_BYTES", "open_file", "read_file", "read_lines", "reason"]
+__all__ = ["MOST_BYTES", "open_file", "read_file", "read_lines", "reason", "replace_file"]
 
 MOST_BYTES = 64 << 20
 """Largest file that is read whole, unless a caller says otherwise."""
@@ -75,6 +77,32 @@ def read_lines(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> It
     with open_file(path, None) as stream:
         while line := stream.readline(most_bytes):
             yield line.decode()
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes | Iterable[bytes]) -> None:
+    """Write a file, given whole or in pieces, that appears as a whole or not at all; what was there is replaced.
+
+    Several processes may write the same file at once: one of them wins. Nothing else is left in the folder, whatever
+    is raised.
+
+    Raises
+    ------
+    OSError
+        The folder is missing or cannot be written to, the disk is full.
+    """
+    name = os.fspath(path)
+    scratch = os.path.join(os.path.dirname(name), f".anatune-{secrets.token_hex(8)}.part")
+    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.writelines([content] if isinstance(content, bytes) else content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(scratch, name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(scratch)
+        raise
 
 
 def reason(error: OSError) -> str:

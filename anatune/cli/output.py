@@ -6,13 +6,14 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from anatune.files import replace_file
 
 if TYPE_CHECKING:
     from anatune.core.hardware import CpuSpec, GpuSpec
@@ -115,22 +116,7 @@ def write_text(target: Path, text: str | Iterable[str]) -> None:
         with target.open("w", encoding="utf-8", newline="") as stream:
             stream.writelines([text] if isinstance(text, str) else text)
         return
-    handle, scratch = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-            stream.writelines([text] if isinstance(text, str) else text)
-        os.chmod(scratch, 0o666 & ~_umask())
-        os.replace(scratch, target)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    """Return the process's umask: mkstemp makes files that only their owner may read."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    replace_file(target, text.encode() if isinstance(text, str) else (piece.encode() for piece in text))
 
 
 def search_progress(quiet_s: float = 3.0, every_s: float = 10.0) -> Callable[[float], None]:

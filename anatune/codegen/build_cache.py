@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 
 import msgspec
 
 from anatune.codegen.cuda_kernel import CudaKernel
 from anatune.codegen.nvrtc import FLAGS, Cubin, compile_cuda, compiler_version
+from anatune.files import replace_file
 from anatune.resources import user_cache_folder
 
 __all__ = ["BuildCache", "cache_key", "compile_kernel", "default_folder"]
@@ -92,16 +92,7 @@ class BuildCache:
         path = self._path(self.folder, key)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, scratch = tempfile.mkstemp(dir=path.parent, suffix=".part")
-            try:
-                with os.fdopen(handle, "wb") as stream:
-                    stream.write(hashlib.sha256(payload).digest())
-                    stream.write(payload)
-                os.replace(scratch, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(scratch)
-                raise
+            replace_file(path, (hashlib.sha256(payload).digest(), payload))
         if self._stored % _CLEANED_EVERY == 0:
             self.clean()
         self._stored += 1

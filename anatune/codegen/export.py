@@ -31,6 +31,7 @@ from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload import DTYPE_BYTES
 from anatune.errors import BuildError
+from anatune.files import replace_file
 
 __all__ = ["CLibrary", "tvm_module_json", "write_c_library"]
 
@@ -98,8 +99,7 @@ def write_c_library(schedule: Schedule, name: str, folder: Path, *, threads: int
         _link(tools, place, name, library, openmp=parallel)
         for written in (place / library, place / f"{name}.h"):
             # Replaced, not overwritten: a program may have the old library loaded.
-            shutil.copyfile(written, folder / f".{written.name}.new")
-            os.replace(folder / f".{written.name}.new", folder / written.name)
+            replace_file(folder / written.name, written.read_bytes())
     return CLibrary(library, f"{name}.h", functions, needs, link)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from anatune.core.hardware import CpuSpec, HardwareSpec
 from anatune.core.hardware_files import spec_to_toml, user_spec_folder
 from anatune.errors import DeviceError
+from anatune.files import replace_file
 from anatune.measure.detect import detect_cpu
 
 __all__ = ["calibrated_file", "write_host_spec"]
@@ -50,21 +49,10 @@ def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None 
     """
     folder = Path(folder) if folder is not None else user_spec_folder()
     spec = spec or detect_cpu()
-    text = spec_to_toml(spec)
     path = _path(spec, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".host-", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(path, spec_to_toml(spec).encode())
     except OSError as error:
         raise DeviceError(f"cannot write {path}: {(error.strerror or 'unknown reason').lower()}") from None
     return path

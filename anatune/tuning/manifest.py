@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from anatune.core.template_names import adopt_name
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload import Workload
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
-from anatune.files import read_file, reason
+from anatune.files import read_file, reason, replace_file
 from anatune.measure.builders import Limits
 from anatune.measure.gpu_pool import Built, build_schedules
 from anatune.model.templates import make_model, tuning_template
@@ -240,11 +238,7 @@ def _write(path: Path, manifest: Manifest) -> None:
     text = msgspec.json.encode(manifest)
     whole = msgspec.json.encode(_File(hashlib.sha256(text).hexdigest(), msgspec.Raw(text)))
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".manifest-")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(whole)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        replace_file(path, whole)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}; free some space") from None
 

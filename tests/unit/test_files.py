@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from anatune.cli import main
-from anatune.files import open_file, read_file, read_lines, reason
+from anatune.files import open_file, read_file, read_lines, reason, replace_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices are POSIX's")
 
@@ -54,6 +54,29 @@ def test_files_that_are_too_large(tmp_path):
         stream.truncate(1 << 40)
     assert refused(path) == "has 1,099,511,627,776 bytes, expected at most 67,108,864"
     assert "expected at most 10" in refused("/proc/self/status", most_bytes=10)  # says that it has 0 bytes
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "file"
+    replace_file(path, b"old")
+
+    def pieces():
+        yield b"new"
+        raise RuntimeError("cut off")
+
+    with pytest.raises(RuntimeError, match="cut off"):
+        replace_file(path, pieces())
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (b"old", ["file"])
+    replace_file(path, (b"n", b"ew"))
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (b"new", ["file"])
+    with pytest.raises(FileNotFoundError):
+        replace_file(tmp_path / "none" / "file", b"")
+
+
+def test_a_written_file_has_the_rights_of_any_other(tmp_path):
+    replace_file(tmp_path / "one", b"")
+    (tmp_path / "two").write_bytes(b"")
+    assert (tmp_path / "one").stat().st_mode == (tmp_path / "two").stat().st_mode
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from anatune.adapters.metaschedule.database import database_files, meta_schedule
 from anatune.adapters.metaschedule.kernels import lines_of, register_files
 from anatune.codegen.compat import TVM_ERRORS
 from anatune.errors import RecordError
-from anatune.files import reason
+from anatune.files import reason, replace_file
 
 __all__ = ["repair_database"]
 
@@ -80,12 +79,10 @@ def _record(package: Any, line: bytes, workloads: dict[int, tuple[Any, int]]) ->
 
 
 def _write(path: Path, good: list[bytes], bad: list[bytes]) -> None:
-    scratch = path.with_name(path.name + ".part")
     try:
         if bad:
             with path.with_name(path.name + _ASIDE).open("ab") as aside:
                 aside.writelines(line + b"\n" for line in bad)
-        scratch.write_bytes(b"".join(line + b"\n" for line in good))
-        os.replace(scratch, path)
+        replace_file(path, [line + b"\n" for line in good])
     except OSError as error:
         raise RecordError(f"{path}: {reason(error)}, expected a file to write; copy the database elsewhere") from None

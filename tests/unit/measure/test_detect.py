@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from anatune.core.hardware import CpuSpec, GpuSpec
 from anatune.core.hardware_files import check_spec_file, hardware, load_spec_file
 from anatune.errors import DeviceError
-from anatune.measure import detect, gpu_backends, host_files
+from anatune.measure import detect, gpu_backends
 from anatune.measure.detect import detect_cpu
 from anatune.measure.detect_gpu import detect_gpus, gpu_detection
 from anatune.measure.gpu_backends import CudaBindings
@@ -148,7 +148,7 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(host_files.os, "replace", refuse)
+    monkeypatch.setattr("anatune.files.os.replace", refuse)
     with pytest.raises(DeviceError, match="no space left"):
         write_host_spec(tmp_path, hardware("ryzen_3700x"))
     assert load_spec_file(tmp_path / "host.toml").name == "i7_3770"
