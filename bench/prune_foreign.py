@@ -28,9 +28,9 @@ from scipy.special import gammaln
 from simulated_kernels import DEVICES, simulate_table
 
 import anatune
-from anatune.adapters.kernel_tuner_fit import AUTO_SPREAD, Fit
-from anatune.adapters.kernel_tuner_names import CLBLAST, Names
-from anatune.adapters.kernel_tuner_scores import Scorer
+from anatune.adapters.kernel_tuner.fit import AUTO_SPREAD, Fit
+from anatune.adapters.kernel_tuner.names import CLBLAST, Names
+from anatune.adapters.kernel_tuner.scores import Scorer
 from anatune.core.workload import Workload
 from anatune.model.portfolio import portfolio, value_places
 

@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from anatune import api
-from anatune.adapters.kernel_tuner_names import CLBLAST, tile_points
+from anatune.adapters.kernel_tuner.names import CLBLAST, tile_points
 from anatune.errors import AnatuneError
 from anatune.model.diversity import MOST_DIVERSE, beginning, choose, error_quantities
 

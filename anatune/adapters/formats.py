@@ -27,7 +27,7 @@ FORMATS: dict[str, str] = {
     "json": "anatune.adapters.listing:json_lines",
     "csv": "anatune.adapters.listing:csv_lines",
     "triton": "anatune.adapters.triton:config_lines",
-    "kernel-tuner": "anatune.adapters.kernel_tuner_listing:kernel_tuner_lines",
+    "kernel-tuner": "anatune.adapters.kernel_tuner.listing:kernel_tuner_lines",
     "metaschedule": "anatune.adapters.metaschedule.listing:metaschedule_lines",
 }
 """Name -> "module:function"."""

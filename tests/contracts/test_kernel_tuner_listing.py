@@ -9,8 +9,8 @@ import pytest
 import anatune
 from anatune.adapters.formats import PruneRequest, writer
 from anatune.adapters.kernel_tuner import prune
+from anatune.adapters.kernel_tuner.listing import membership
 from anatune.adapters.kernel_tuner_files import write_cache
-from anatune.adapters.kernel_tuner_listing import membership
 from anatune.core.trial import Measurement, Outcome
 
 kernel_tuner = pytest.importorskip("kernel_tuner", reason="pip install 'anatune[kernel-tuner]'")

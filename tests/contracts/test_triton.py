@@ -298,7 +298,7 @@ def test_asking_before_a_call():
 def test_auto_is_looked_up_at_the_first_call(monkeypatch):
     monkeypatch.delenv("ANATUNE_HW", raising=False)
     monkeypatch.setattr("anatune.measure.detect_gpu.gpu_detection", lambda: ([], "no driver"))
-    monkeypatch.setattr("anatune.adapters.triton_device._triton_driver", lambda: None)
+    monkeypatch.setattr("anatune.adapters.device._triton_driver", lambda: None)
     pruner = matmul_pruner()
     with pytest.warns(NotJudgedWarning, match=r"no GPU can be used here \(no driver\); name the device") as said:
         assert pruner.early_config_prune(CONFIGS, arguments()) == CONFIGS

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anatune.adapters.triton import matmul_pruner
-from anatune.adapters.triton_tiles import propose
+from anatune.adapters.triton.tiles import propose
 from anatune.core.hardware_files import hardware
 from anatune.model.block_tile_time import score_tiles, tile_order
 from anatune.model.block_tiles import DTYPES, MatmulProblem, Tiles, multiply_adds_per_cycle

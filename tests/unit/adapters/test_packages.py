@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import anatune
-from anatune.adapters import formats, triton_device
+from anatune.adapters import device, formats
 from anatune.adapters.optuna import schedule_space
 from anatune.adapters.packages import import_optional
 from anatune.adapters.triton import configs_for
@@ -81,31 +81,31 @@ class Driver:
 
 
 def test_the_present_device_without_the_cuda_packages(monkeypatch):
-    monkeypatch.delenv(triton_device.VARIABLE, raising=False)
+    monkeypatch.delenv(device.VARIABLE, raising=False)
     monkeypatch.setattr("anatune.measure.detect_gpu.gpu_detection", lambda: ([], "no package"))
-    monkeypatch.setattr(triton_device, "_triton_driver", lambda: Driver(86, 82))
-    assert triton_device.find_gpu("auto").name == "rtx3090"
-    monkeypatch.setattr(triton_device, "_triton_driver", lambda: Driver(86, 13))
+    monkeypatch.setattr(device, "_triton_driver", lambda: Driver(86, 82))
+    assert device.find_gpu("auto").name == "rtx3090"
+    monkeypatch.setattr(device, "_triton_driver", lambda: Driver(86, 13))
     with pytest.raises(DeviceError, match=r"sm_86, 13 SMs.*ANATUNE_HW"):
-        triton_device.find_gpu("auto")
+        device.find_gpu("auto")
 
 
 def test_the_present_device_is_the_one_that_triton_uses(monkeypatch):
-    monkeypatch.delenv(triton_device.VARIABLE, raising=False)
+    monkeypatch.delenv(device.VARIABLE, raising=False)
     specs = [anatune.hardware("rtx3090"), anatune.hardware("a100")]
     monkeypatch.setattr("anatune.measure.detect_gpu.gpu_detection", lambda: (specs, "found"))
     driver = Driver(80, 108)
     monkeypatch.setattr(driver, "get_current_device", lambda: 1)
-    monkeypatch.setattr(triton_device, "_triton_driver", lambda: driver)
-    assert triton_device.find_gpu("auto") is specs[1]
+    monkeypatch.setattr(device, "_triton_driver", lambda: driver)
+    assert device.find_gpu("auto") is specs[1]
 
 
 def test_the_environment_names_the_device(monkeypatch, tmp_path):
-    monkeypatch.setenv(triton_device.VARIABLE, "h100_sxm")
-    assert triton_device.find_gpu("auto").name == "h100_sxm"
-    monkeypatch.setenv(triton_device.VARIABLE, str(tmp_path / "mine.toml"))
+    monkeypatch.setenv(device.VARIABLE, "h100_sxm")
+    assert device.find_gpu("auto").name == "h100_sxm"
+    monkeypatch.setenv(device.VARIABLE, str(tmp_path / "mine.toml"))
     with pytest.raises(anatune.AnatuneError, match=r"mine\.toml"):
-        triton_device.find_gpu("auto")
+        device.find_gpu("auto")
 
 
 @pytest.mark.parametrize("package", ["psutil", "cloudpickle"])

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from anatune.adapters.triton_checks import check_operands
+from anatune.adapters.triton.checks import check_operands
 from anatune.arguments import shown
 from anatune.errors import SpaceError
 from anatune.model.block_tiles import TILE_FIELDS, MatmulProblem

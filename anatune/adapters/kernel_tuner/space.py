@@ -1,13 +1,4 @@
-"""Kernel Tuner: its strategies search only the configurations that deserve a run, and begin with the best of them.
-
-``restrictions=restrict(workload, hw, tune_params, keep=0.01)`` is all that a search needs. `prune` returns the same
-with the order behind it: a starting point (`PrunedSpace.start`), the strategies `Ordered` and `Within`, and why
-a configuration was left out. No GPU is needed before Kernel Tuner wants one.
-
-The model is one of anatune's own template. CLBlast's Xgemm is near enough to it that its order is taken as it is; of
-any other kernel a part of the list is spread over the whole space (`kernel_tuner_fit`, `model.portfolio`), and a
-warning says so.
-"""
+"""The configurations of somebody's kernel that deserve a run, in predicted order, and why the others do not."""
 
 from __future__ import annotations
 
@@ -21,11 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.kernel_tuner_fit import AUTO_SPREAD, Fit, checked_spread
-from anatune.adapters.kernel_tuner_names import CLBLAST, Names, clblast_gemm, is_clblast
-from anatune.adapters.kernel_tuner_scores import MISFIT, Scorer
-from anatune.adapters.kernel_tuner_strategies import Ordered, Within, import_kernel_tuner
-from anatune.adapters.triton_device import AUTO, find_gpu
+from anatune.adapters.device import AUTO, find_gpu
+from anatune.adapters.kernel_tuner.fit import AUTO_SPREAD, Fit, checked_spread
+from anatune.adapters.kernel_tuner.names import CLBLAST, Names, is_clblast
+from anatune.adapters.kernel_tuner.package import import_kernel_tuner
+from anatune.adapters.kernel_tuner.scores import MISFIT, Scorer
 from anatune.arguments import is_iterable, shown
 from anatune.core.hardware import GpuSpec
 from anatune.core.workload import Workload
@@ -34,7 +25,7 @@ from anatune.model.corrections import NONE, named_correction, shipped_correction
 from anatune.model.portfolio import portfolio, value_places
 from anatune.model.pruning import Verdict, kept_count
 
-__all__ = ["CLBLAST", "Ordered", "PrunedSpace", "Within", "clblast_gemm", "import_kernel_tuner", "prune", "restrict"]
+__all__ = ["PrunedSpace", "prune", "restrict"]
 
 _KERNELS = "clblast"
 """Kernels of the shipped correction for CLBlast's parameters."""
@@ -69,7 +60,7 @@ def prune(
         As for ``tune_kernel``: parameter -> its values.
     names : mapping, optional
         What the parameters mean: role -> parameter's name, number, or function of the configuration. The roles are
-        those of `kernel_tuner_names`; left out: CLBlast's Xgemm. Parameters without a role are left to the tuner:
+        those of `kernel_tuner.names`; left out: CLBlast's Xgemm. Parameters without a role are left to the tuner:
         configurations that differ only there are predicted alike, and kept in turn.
     keep : float or int
         A float: share of the configurations that the device can start, above 0 and below 1. An integer: how many.

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.kernel_tuner_names import Names, rounded_workload, tile_points
-from anatune.adapters.kernel_tuner_windows import shared_by_windows
+from anatune.adapters.kernel_tuner.names import Names, rounded_workload, tile_points
+from anatune.adapters.kernel_tuner.windows import shared_by_windows
 from anatune.core.hardware import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.workload import Workload

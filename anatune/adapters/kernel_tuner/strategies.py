@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from anatune.adapters.packages import import_optional
+from anatune.adapters.kernel_tuner.package import import_kernel_tuner
+from anatune.adapters.kernel_tuner.space import PrunedSpace
 from anatune.arguments import shown
 from anatune.errors import SpaceError
 
-if TYPE_CHECKING:
-    from anatune.adapters.kernel_tuner import PrunedSpace
-
-__all__ = ["Ordered", "Within", "import_kernel_tuner"]
+__all__ = ["Ordered", "Within"]
 
 _PATIENCE = 50
 """Requests for known configurations, over those there are, after which a search has seen what it can reach."""
-
-
-def import_kernel_tuner(module: str = "") -> Any:
-    """Return Kernel Tuner, or a module of it.
-
-    Raises
-    ------
-    MissingDependencyError
-        It is not installed; the message has the pip command.
-    """
-    return import_optional(f"kernel_tuner{module}", "kernel-tuner", "anatune.adapters.kernel_tuner")
 
 
 class Ordered:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from anatune.adapters.triton_arguments import ArgumentNames, Names
-from anatune.adapters.triton_checks import check_grid, unmodelled_option
-from anatune.adapters.triton_device import AUTO, find_gpu
-from anatune.adapters.triton_tiles import bound_by
+from anatune.adapters.device import AUTO, find_gpu
+from anatune.adapters.triton.arguments import ArgumentNames, Names
+from anatune.adapters.triton.checks import check_grid, unmodelled_option
+from anatune.adapters.triton.tiles import bound_by
 from anatune.arguments import shown
 from anatune.core.hardware import GpuSpec
 from anatune.errors import AnatuneError, NotJudgedWarning, SpaceError
@@ -23,10 +23,50 @@ from anatune.model.block_tile_time import score_tiles, tile_order
 from anatune.model.block_tiles import MatmulProblem, Tiles, rules
 from anatune.model.pruning import Verdict, kept_count
 
-__all__ = ["MatmulPruner"]
+__all__ = ["MatmulPruner", "matmul_pruner"]
 
 _USUAL = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4, 5, 6))
 """Block sizes, warps and stages that most configurations have."""
+
+
+def matmul_pruner(
+    hw: str | Path | GpuSpec = AUTO,
+    keep: float = 8,
+    names: Names | None = None,
+    dtype: str | None = None,
+) -> MatmulPruner:
+    """Return what ``triton.autotune(prune_configs_by=...)`` takes, for a kernel that multiplies matrices.
+
+    Parameters
+    ----------
+    hw
+        A device's name, a TOML file or a spec; "auto": at the first call, what the environment variable ANATUNE_HW
+        names, else the present device.
+    keep : int or float
+        Configurations to measure (a count), or a share of the legal ones. The caller's first configuration is one of
+        them whatever is predicted for it; only 1 keeps the best predicted and nothing else.
+    names : mapping, optional
+        What the kernel calls things: "block_m", "block_n", "block_k", "split_k", "group_m" (meta-parameters), "m", "n",
+        "k" (arguments, or functions of all arguments), "a", "b", "c" (the tensors). Usual spellings are recognised
+        without it (BLOCK_M, BLOCK_SIZE_M, ...; a_ptr, ...).
+    dtype : str, optional
+        Of the operands: "float16", "bfloat16", "fp8", "tf32", or "float32" where ``tl.dot`` is told to keep all bits.
+        Left out: that of the left operand, float32 as "tf32", which is what ``tl.dot`` makes of it.
+
+    Raises
+    ------
+    SpaceError
+        `keep`, `names` or `dtype` is wrong.
+    UnknownNameError, SpecError
+        The device that is named is unknown; "auto" is looked up at the first call, where nothing is raised.
+
+    Warns
+    -----
+    NotJudgedWarning
+        At a call, once for each reason: something is beyond the model (a batch, other types, more blocks than tiles, a
+        product of nothing, an unknown device); what it is about stays in the list.
+    """
+    return MatmulPruner(hw, keep, names, dtype)
 
 
 @dataclass

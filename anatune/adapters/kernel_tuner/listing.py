@@ -5,7 +5,7 @@ in the form T1 that ``tune_kernel_T1`` reads, ``configurations`` are in predicte
 
 Parameters are called as in Kernel Tuner's own examples, because it launches ``block_size_x`` by ``block_size_y`` by
 ``block_size_z`` threads: x is the contiguous dimension of the result, y the next. ``names`` says what they mean, in the
-roles of `kernel_tuner_names`: ``anatune.adapters.kernel_tuner.prune`` predicts the same of them.
+roles of `kernel_tuner.names`: ``anatune.adapters.kernel_tuner.prune`` predicts the same of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.formats import PruneRequest
-from anatune.adapters.kernel_tuner_names import Names
+from anatune.adapters.kernel_tuner.names import Names
 from anatune.core.hardware import GpuSpec
 from anatune.core.space_gpu import GpuSpace
 from anatune.core.workload import Workload
@@ -33,7 +33,7 @@ from anatune.model.templates import make_model
 __all__ = ["kernel_tuner_lines", "membership", "parameter_names"]
 
 UNROLL = 512
-"""Unroll depth of every configuration, as in `kernel_tuner_names`: loops of constant length are unrolled."""
+"""Unroll depth of every configuration, as in `kernel_tuner.names`: loops of constant length are unrolled."""
 _LEAST_READ, _MOST_READ = 1 << 12, 1 << 20
 """Schedules of anatune's template that are read: about one in 200 is a configuration here."""
 _MOST_TIMED = 10_000

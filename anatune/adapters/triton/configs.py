@@ -1,9 +1,4 @@
-"""Triton: ``@triton.autotune`` measures only the configurations that deserve it, for matmul-like kernels.
-
-``prune_configs_by=matmul_pruner(hw="auto", keep=8)`` leaves the eight of smallest predicted time, the caller's first
-configuration among them; `configs_for` proposes configurations that nobody has listed. Neither needs a GPU
-before the kernel's first call, nor imports Triton before it has to.
-"""
+"""Configurations for Triton that nobody has listed: as objects, and as the text of ``anatune prune --for triton``."""
 
 from __future__ import annotations
 
@@ -11,19 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from anatune.adapters.device import AUTO, find_gpu
 from anatune.adapters.formats import PruneRequest
 from anatune.adapters.packages import import_optional
-from anatune.adapters.triton_arguments import ArgumentNames, Names, dtype_name
-from anatune.adapters.triton_device import AUTO, find_gpu
-from anatune.adapters.triton_pruner import MatmulPruner
-from anatune.adapters.triton_tiles import propose
+from anatune.adapters.triton.arguments import ArgumentNames, dtype_name
+from anatune.adapters.triton.tiles import propose
 from anatune.core.hardware import GpuSpec
 from anatune.core.implicit_gemm import implicit_gemm
 from anatune.errors import SpaceError
 from anatune.model.block_tiles import MatmulProblem
 from anatune.model.pruning import kept_count
 
-__all__ = ["MatmulPruner", "config_lines", "configs_for", "matmul_pruner"]
+__all__ = ["config_lines", "configs_for"]
 
 _NAMES = {
     "block_m": "BLOCK_SIZE_M",
@@ -32,46 +26,6 @@ _NAMES = {
     "group_m": "GROUP_SIZE_M",
 }
 """Names of Triton's own matmul tutorial."""
-
-
-def matmul_pruner(
-    hw: str | Path | GpuSpec = AUTO,
-    keep: float = 8,
-    names: Names | None = None,
-    dtype: str | None = None,
-) -> MatmulPruner:
-    """Return what ``triton.autotune(prune_configs_by=...)`` takes, for a kernel that multiplies matrices.
-
-    Parameters
-    ----------
-    hw
-        A device's name, a TOML file or a spec; "auto": at the first call, what the environment variable ANATUNE_HW
-        names, else the present device.
-    keep : int or float
-        Configurations to measure (a count), or a share of the legal ones. The caller's first configuration is one of
-        them whatever is predicted for it; only 1 keeps the best predicted and nothing else.
-    names : mapping, optional
-        What the kernel calls things: "block_m", "block_n", "block_k", "split_k", "group_m" (meta-parameters), "m", "n",
-        "k" (arguments, or functions of all arguments), "a", "b", "c" (the tensors). Usual spellings are recognised
-        without it (BLOCK_M, BLOCK_SIZE_M, ...; a_ptr, ...).
-    dtype : str, optional
-        Of the operands: "float16", "bfloat16", "fp8", "tf32", or "float32" where ``tl.dot`` is told to keep all bits.
-        Left out: that of the left operand, float32 as "tf32", which is what ``tl.dot`` makes of it.
-
-    Raises
-    ------
-    SpaceError
-        `keep`, `names` or `dtype` is wrong.
-    UnknownNameError, SpecError
-        The device that is named is unknown; "auto" is looked up at the first call, where nothing is raised.
-
-    Warns
-    -----
-    NotJudgedWarning
-        At a call, once for each reason: something is beyond the model (a batch, other types, more blocks than tiles, a
-        product of nothing, an unknown device); what it is about stays in the list.
-    """
-    return MatmulPruner(hw, keep, names, dtype)
 
 
 def configs_for(

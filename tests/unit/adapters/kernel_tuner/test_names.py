@@ -3,7 +3,7 @@
 import pytest
 
 import anatune
-from anatune.adapters.kernel_tuner_names import CLBLAST, clblast_gemm, roles_of, rounded_workload, tile_points
+from anatune.adapters.kernel_tuner.names import CLBLAST, clblast_gemm, roles_of, rounded_workload, tile_points
 from anatune.errors import SpaceError
 
 MATMUL = anatune.matmul(64, 128, 32)

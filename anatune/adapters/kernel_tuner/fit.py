@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from anatune.adapters.kernel_tuner_names import Names, is_clblast
-from anatune.adapters.kernel_tuner_scores import MISFIT, Scores
+from anatune.adapters.kernel_tuner.names import Names, is_clblast
+from anatune.adapters.kernel_tuner.scores import MISFIT, Scores
 from anatune.arguments import shown
 from anatune.errors import SpaceError
 
