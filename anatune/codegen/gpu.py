@@ -167,9 +167,9 @@ def _with_byte_offsets(body: str) -> str:
     """Take constants out of indices of shared memory: ``smem[x + 8]`` becomes bytes behind the array's beginning.
 
     The compiler puts the constant part of an unrolled loop's index into a load's offset. With a second constant behind
-    it, it often adds them up in a register for every load (bench/sass_gpu.py counts). Offsets in bytes and of 32 bits
-    it takes apart most reliably, but then it no longer sees which loads are neighbours and may be one: vectors, and
-    indices that move by 1 along a loop and begin at aligned places, stay as they are.
+    it, it often adds them up in a register for every load (bench/gpu/machine_code.py counts). Offsets in bytes and of
+    32 bits it takes apart most reliably, but then it no longer sees which loads are neighbours and may be one: vectors,
+    and indices that move by 1 along a loop and begin at aligned places, stay as they are.
     """
     declared = re.search(r"(\w+) smem_ptr\[", body)
     if declared is None or declared[1] not in _ELEMENT_BYTES:

@@ -2,9 +2,10 @@
 
 A compiler with registers to spare moves loads ahead and unrolls as it likes: what accumulators, fragments and staged
 loads need explains half of what it uses. The rest is learned from schedules that were compiled
-(``python bench/compile_gpu.py FILE --fit``): boosted trees in ``models/gpu_registers``, with their data, versions and
-errors on operators and architectures that they were not fitted to. Only reports use the estimate; the ranking keeps the
-model's own count, which it needs in closed form for its bounds, and ``plan(compile=N)`` asks the compiler itself.
+(``python -m bench.models.gpu_compiler FILE --fit``): boosted trees in ``models/gpu_registers``, with their data,
+versions and errors on operators and architectures that they were not fitted to. Only reports use the estimate; the
+ranking keeps the model's own count, which it needs in closed form for its bounds, and ``plan(compile=N)`` asks the
+compiler itself.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def register_trees() -> RegisterTrees:
     except (OSError, msgspec.DecodeError) as error:
         raise SpecError(f"{path}: {error}; reinstall anatune") from None
     if trees.features != FEATURES:
-        raise SpecError(f"{path}: made for other features than these; run: python bench/compile_gpu.py --fit")
+        raise SpecError(f"{path}: made for other features than these; run: python -m bench.models.gpu_compiler --fit")
     return trees
 
 

@@ -28,7 +28,7 @@ Integers = NDArray[np.int64]
 
 CORRELATIONS = (0.3, 0.6, 0.9)
 """Rank correlations that an order has which is worth something, equally likely. Recorded GEMM tables: about 0.8 with
-all roles right, 0.5 with those of the wrong axes or another device's spec (bench/prune_foreign.py)."""
+all roles right, 0.5 with those of the wrong axes or another device's spec (bench/replay/foreign_kernels.py)."""
 _STEPS = 100
 
 

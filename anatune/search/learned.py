@@ -51,7 +51,7 @@ class LearnedOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     residual_std, length, noise_std, knob_weight : float
         Prior of the residuals: standard deviation; distance, as a share of the typical one of two points, that reduces
         what they have in common to exp(-1/2); noise; weight of a tuner's own parameters among the features.
-        Source: replay of the recorded CLBlast and AutoTVM tables, bench/replay_search.py.
+        Source: replay of the recorded CLBlast and AutoTVM tables, bench/replay/search.py.
     """
 
     num_ranked: int = 64

@@ -18,8 +18,8 @@ Floats = NDArray[np.float64]
 
 _STD, _NOISE_STD, _LENGTH, _CLIP = 0.5, 0.3, 0.5, 1.5
 """Prior of log(measured / predicted): standard deviation, noise, length (see `scale_of`), and how far from the median
-one counts. Source: ten tables of MetaSchedule's CPU spaces on a Zen 4 machine (bench/rank_metaschedule_cpu.py), 24 of
-60 candidates known: the best of the first four of the others goes from 1.063 to 1.047 times the best, the rank
+one counts. Source: ten tables of MetaSchedule's CPU spaces on a Zen 4 machine (bench/cpu/metaschedule_ranking.py),
+24 of 60 candidates known: the best of the first four of the others goes from 1.063 to 1.047 times the best, the rank
 correlation stays 0.78; longer lengths, less noise and ensembles of trees were worse."""
 _MOST = 512
 """Observations that count, the latest: the work for one more grows with their number."""

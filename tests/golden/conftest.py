@@ -1,9 +1,4 @@
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "bench"))  # recorded_gpu, ranking_metrics
 
 
 def pytest_addoption(parser):

@@ -9,10 +9,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-import ranking_metrics as metrics
-import recorded_gpu
 
 from anatune.api import model
+from bench.replay import metrics, recorded_gpu
 
 HERE = Path(__file__).parent
 LIMITS = HERE / "ranking_limits.json"

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import ranking_metrics
-import recorded_gpu
 
 import anatune
+from bench.replay import metrics, recorded_gpu
 
 RECORDED = Path(__file__).parent / "recorded"
 CONV = "conv_n4_c8_h14x14_k16_r3x3_s1x1_o14x14"
@@ -117,4 +116,4 @@ def test_the_model_is_not_needed_for_regret_of_a_perfect_one():
     for group in recorded_gpu.load_groups(RECORDED):
         legal = np.ones(len(group.points), dtype=bool)
         perfect = np.where(np.isfinite(group.time_s), group.time_s, math.inf)
-        assert ranking_metrics.top_k_regret(perfect, group.time_s, legal, (1,)) == {1: 1.0}
+        assert metrics.top_k_regret(perfect, group.time_s, legal, (1,)) == {1: 1.0}

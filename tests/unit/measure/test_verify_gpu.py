@@ -1,17 +1,10 @@
 """GPU schedules without a GPU: random legal points are right, and faults put into their kernels are found."""
 
-import sys
-from pathlib import Path
-
 import msgspec
 import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
-sys.path.append(str(Path(__file__).parents[3] / "bench"))
-
-from gpu_mutants import mutants
-
 import anatune
 from anatune import batch_matmul, conv2d, matmul
 from anatune.codegen.gpu import cuda_kernel
@@ -22,6 +15,7 @@ from anatune.measure.correctness import expected, random_inputs
 from anatune.measure.emulator import ALL_BLOCKS, compiler
 from anatune.measure.verify_gpu import check_kernel, spread_blocks
 from anatune.model.gpu_model import GpuModel
+from bench.gpu.mutants import mutants
 
 try:
     compiler()

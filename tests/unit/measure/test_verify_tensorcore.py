@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
-sys.path.append(str(Path(__file__).parents[3] / "bench"))
-
-from gpu_mutants import mutants
-
 import anatune
 from anatune import batch_matmul, conv2d, matmul
 from anatune.codegen.cuda_kernel import CudaKernel
@@ -25,6 +19,7 @@ from anatune.measure.emulator import compiler
 from anatune.measure.rounding import as_tf32, operands_used
 from anatune.measure.verify_gpu import check_kernel
 from anatune.model.tensorcore_model import TensorCoreModel
+from bench.gpu.mutants import mutants
 from tests.naive_gpu import gpu
 
 try:
@@ -66,7 +61,7 @@ def test_kernels_are_right(name: str) -> None:
 
 
 def own_mutants(kernel: CudaKernel) -> Iterator[tuple[str, CudaKernel]]:
-    """Faults of tensor-core kernels: what `gpu_mutants` does not know."""
+    """Faults of tensor-core kernels: what `bench.gpu.mutants` does not know."""
     faults = {
         "not transposed": (".x4.trans.shared", ".x4.shared"),
         "rows of a fragment exchanged": ('"r"(__a0), "r"(__a1)', '"r"(__a1), "r"(__a0)'),

@@ -1,0 +1,1 @@
+"""Kernels of this CPU beside oneDNN, MKL, PyTorch and MetaSchedule."""

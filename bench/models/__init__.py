@@ -1,0 +1,1 @@
+"""The models by themselves: trained, fitted, and compared with what compilers and machines say."""

@@ -1,0 +1,111 @@
+"""Which correction scores which recorded group, honestly: what `models.train_corrections` and `ranking` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune import api
+from anatune.core.hardware import GpuSpec
+from anatune.model.corrections import Card, shipped_cards, shipped_correction
+from anatune.model.cross_fit import Measured, cross_fit
+from anatune.model.features import FeatureTable, feature_table
+
+__all__ = ["KERNELS", "MODELS", "corrected_times", "features_of", "measured_of"]
+
+Floats = NDArray[np.float64]
+
+KERNELS = {
+    "ansor": "ansor", "autotvm": "autotvm", "clblast": "clblast", "tophub": "autotvm",
+    "ansor_x86": "ansor_cpu", "autotvm_nchwc": "autotvm_cpu",
+}  # fmt: skip
+"""Kind of a recorded group -> `Card.kernels` of the corrections that describe it."""
+
+MODELS = ("plain", "corrected", "lowo", "lodo")
+"""What can be scored. plain: the analytical model. corrected: what a user gets, the shipped corrections; a group that
+one was trained on is scored by a model like it that has not seen the workload (CLBlast: the device). lowo, lodo: fitted
+on the other workloads of the same kernels and device; on the other devices of the same kind of kernels."""
+
+
+def features_of(group: Any) -> FeatureTable:
+    """Return the features of a group's points."""
+    if isinstance(group.hardware, GpuSpec):
+        return feature_table(api.model(group.workload, group.hardware), group.points)
+    table: FeatureTable = group.feature_table_fn()
+    return table
+
+
+def measured_of(group: Any, table: FeatureTable | None = None) -> Measured:
+    """Return what a correction learns from a group."""
+    return Measured(group.workload_id, group.device, table or features_of(group), group.time_s)
+
+
+def corrected_times(groups: Sequence[Any], model: str, progress: Callable[[], None]) -> list[Floats | None]:
+    """Return the corrected seconds of each group's points; None where the analytical model is used as it is.
+
+    Parameters
+    ----------
+    groups
+        All recorded groups, also those that are only trained on.
+    model : {"corrected", "lowo", "lodo"}
+        See `MODELS`.
+    progress
+        Called after each family of groups.
+    """
+    found: list[Floats | None] = [None] * len(groups)
+    families: dict[tuple[str, ...], list[int]] = {}
+    for at, group in enumerate(groups):
+        kernels = KERNELS[group.kind]
+        if group.kind == "tophub" or (model == "corrected" and shipped_correction(group.hardware, kernels) is None):
+            continue
+        key = (kernels,) if model == "lodo" or (model == "corrected" and _holdout(group) == "device") else ()
+        families.setdefault(key or (kernels, group.device), []).append(at)
+    for key, members in families.items():
+        some = [measured_of(groups[at]) for at in members]
+        if model == "corrected":
+            times = _shipped_times([groups[at] for at in members], some, "device" if len(key) == 1 else "workload")
+        else:
+            times = cross_fit(some, "device" if model == "lodo" else "workload")
+        for at, one in zip(members, times, strict=True):
+            found[at] = one
+        progress()
+    return found
+
+
+def _card(group: Any) -> Card | None:
+    """Return the card of the shipped correction that is used for a group."""
+    kernels = KERNELS[group.kind]
+    cards = [card for card in shipped_cards().values() if card.applies(group.hardware, kernels)]
+    cards.sort(key=lambda card: group.hardware.name not in card.devices)
+    return cards[0] if cards else None
+
+
+def _holdout(group: Any) -> str:
+    """Return what is left out when a group was trained on."""
+    card = _card(group)
+    return "device" if card is not None and card.vendors else "workload"
+
+
+def _is_seen(group: Any, card: Card) -> bool:
+    """Return whether a correction was trained on the group's workload and device."""
+    return any(group.device in source.devices and group.workload_id in source.workloads for source in card.data)
+
+
+def _shipped_times(groups: Sequence[Any], measured: Sequence[Measured], by: str) -> list[Floats | None]:
+    """Return what the shipped correction says; of seen groups, what its like says that has not seen them."""
+    cards = [_card(group) for group in groups]
+    seen = [card is not None and _is_seen(group, card) for group, card in zip(groups, cards, strict=True)]
+    crossed = cross_fit([one for one, known in zip(measured, seen, strict=True) if known], by) if any(seen) else []
+    left = iter(crossed)
+    found: list[Floats | None] = []
+    for group, one, known in zip(groups, measured, seen, strict=True):
+        if known:
+            found.append(next(left))
+            continue
+        saved = shipped_correction(group.hardware, KERNELS[group.kind])
+        ratio = saved.model.predict(one.table.values).log_ratio if saved else 0.0
+        found.append(one.table.time_s * np.exp(ratio))
+    return found
