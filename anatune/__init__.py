@@ -15,49 +15,49 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.api import predict as predict
     from anatune.api import prune as prune
     from anatune.api import space as space
-    from anatune.core.hardware import CpuSpec as CpuSpec
-    from anatune.core.hardware import GpuSpec as GpuSpec
-    from anatune.core.layers import layer as layer
-    from anatune.core.operators import avg_pool1d as avg_pool1d
-    from anatune.core.operators import avg_pool2d as avg_pool2d
-    from anatune.core.operators import avg_pool3d as avg_pool3d
-    from anatune.core.operators import batch_matmul as batch_matmul
-    from anatune.core.operators import conv1d as conv1d
-    from anatune.core.operators import conv2d as conv2d
-    from anatune.core.operators import conv3d as conv3d
-    from anatune.core.operators import depthwise_conv2d as depthwise_conv2d
-    from anatune.core.operators import einsum as einsum
-    from anatune.core.operators import elementwise as elementwise
-    from anatune.core.operators import matmul as matmul
-    from anatune.core.operators import max_pool1d as max_pool1d
-    from anatune.core.operators import max_pool2d as max_pool2d
-    from anatune.core.operators import max_pool3d as max_pool3d
-    from anatune.core.operators import pool2d as pool2d
-    from anatune.core.operators import reduction as reduction
+    from anatune.core.hardware.spec import CpuSpec as CpuSpec
+    from anatune.core.hardware.spec import GpuSpec as GpuSpec
     from anatune.core.prediction import Prediction as Prediction
     from anatune.core.schedule import Schedule as Schedule
-    from anatune.core.space_cpu import CpuSpace as CpuSpace
-    from anatune.core.space_gpu import GpuSpace as GpuSpace
-    from anatune.core.space_pipelined import PipelinedSpace as PipelinedSpace
-    from anatune.core.space_tensorcore import TensorCoreSpace as TensorCoreSpace
+    from anatune.core.space.cpu import CpuSpace as CpuSpace
+    from anatune.core.space.cuda import GpuSpace as GpuSpace
+    from anatune.core.space.pipelined import PipelinedSpace as PipelinedSpace
+    from anatune.core.space.tensorcore import TensorCoreSpace as TensorCoreSpace
     from anatune.core.trial import Measurement as Measurement
     from anatune.core.trial import Outcome as Outcome
     from anatune.core.trial import Trial as Trial
-    from anatune.core.workload import Workload as Workload
-    from anatune.core.workload_text import parse_workload as parse_workload
+    from anatune.core.workload.layers import layer as layer
+    from anatune.core.workload.nest import Workload as Workload
+    from anatune.core.workload.operators import avg_pool1d as avg_pool1d
+    from anatune.core.workload.operators import avg_pool2d as avg_pool2d
+    from anatune.core.workload.operators import avg_pool3d as avg_pool3d
+    from anatune.core.workload.operators import batch_matmul as batch_matmul
+    from anatune.core.workload.operators import conv1d as conv1d
+    from anatune.core.workload.operators import conv2d as conv2d
+    from anatune.core.workload.operators import conv3d as conv3d
+    from anatune.core.workload.operators import depthwise_conv2d as depthwise_conv2d
+    from anatune.core.workload.operators import einsum as einsum
+    from anatune.core.workload.operators import elementwise as elementwise
+    from anatune.core.workload.operators import matmul as matmul
+    from anatune.core.workload.operators import max_pool1d as max_pool1d
+    from anatune.core.workload.operators import max_pool2d as max_pool2d
+    from anatune.core.workload.operators import max_pool3d as max_pool3d
+    from anatune.core.workload.operators import pool2d as pool2d
+    from anatune.core.workload.operators import reduction as reduction
+    from anatune.core.workload.text import parse_workload as parse_workload
     from anatune.errors import AnatuneError as AnatuneError
-    from anatune.measure.builders import Limits as Limits
-    from anatune.measure.gpu_kernel import GpuKernel as GpuKernel
-    from anatune.measure.kernel import Kernel as Kernel
+    from anatune.measure.cpu.kernel import Kernel as Kernel
+    from anatune.measure.cuda.kernel import GpuKernel as GpuKernel
     from anatune.measure.named_hardware import HardwareLike as HardwareLike
+    from anatune.measure.run.builders import Limits as Limits
     from anatune.measure.verify import Verification as Verification
     from anatune.measure.verify import build as build
     from anatune.measure.verify import inspect as inspect
     from anatune.measure.verify import verify as verify
-    from anatune.model.evaluation import Guarantee as Guarantee
+    from anatune.model.base import Guarantee as Guarantee
     from anatune.model.plan import Plan as Plan
-    from anatune.model.pruning import Subset as Subset
-    from anatune.model.pruning import Verdict as Verdict
+    from anatune.model.pruning.subset import Subset as Subset
+    from anatune.model.pruning.subset import Verdict as Verdict
     from anatune.tuning.result import TuningInterrupted as TuningInterrupted
     from anatune.tuning.result import TuningProgress as TuningProgress
     from anatune.tuning.result import TuningResult as TuningResult
@@ -67,31 +67,31 @@ else:  # hidden from type checkers, which would take every name for one that `__
 
     _PUBLIC = {
         "anatune.api": ("hardware", "plan", "predict", "prune", "space"),
-        "anatune.core.hardware": ("CpuSpec", "GpuSpec"),
-        "anatune.core.layers": ("layer",),
-        "anatune.core.operators": (
+        "anatune.core.hardware.spec": ("CpuSpec", "GpuSpec"),
+        "anatune.core.workload.layers": ("layer",),
+        "anatune.core.workload.operators": (
             *("avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_matmul", "conv1d", "conv2d", "conv3d"),
             *("depthwise_conv2d", "einsum", "elementwise", "matmul", "max_pool1d", "max_pool2d", "max_pool3d"),
             *("pool2d", "reduction"),
         ),
         "anatune.core.prediction": ("Prediction",),
         "anatune.core.schedule": ("Schedule",),
-        "anatune.core.space_cpu": ("CpuSpace",),
-        "anatune.core.space_gpu": ("GpuSpace",),
-        "anatune.core.space_pipelined": ("PipelinedSpace",),
-        "anatune.core.space_tensorcore": ("TensorCoreSpace",),
+        "anatune.core.space.cpu": ("CpuSpace",),
+        "anatune.core.space.cuda": ("GpuSpace",),
+        "anatune.core.space.pipelined": ("PipelinedSpace",),
+        "anatune.core.space.tensorcore": ("TensorCoreSpace",),
         "anatune.core.trial": ("Measurement", "Outcome", "Trial"),
-        "anatune.core.workload": ("Workload",),
-        "anatune.core.workload_text": ("parse_workload",),
+        "anatune.core.workload.nest": ("Workload",),
+        "anatune.core.workload.text": ("parse_workload",),
         "anatune.errors": ("AnatuneError",),
-        "anatune.measure.builders": ("Limits",),
-        "anatune.measure.gpu_kernel": ("GpuKernel",),
-        "anatune.measure.kernel": ("Kernel",),
+        "anatune.measure.run.builders": ("Limits",),
+        "anatune.measure.cuda.kernel": ("GpuKernel",),
+        "anatune.measure.cpu.kernel": ("Kernel",),
         "anatune.measure.named_hardware": ("HardwareLike",),
         "anatune.measure.verify": ("Verification", "build", "inspect", "verify"),
-        "anatune.model.evaluation": ("Guarantee",),
+        "anatune.model.base": ("Guarantee",),
         "anatune.model.plan": ("Plan",),
-        "anatune.model.pruning": ("Subset", "Verdict"),
+        "anatune.model.pruning.subset": ("Subset", "Verdict"),
         "anatune.tuning.result": ("TuningInterrupted", "TuningProgress", "TuningResult"),
         "anatune.tuning.session": ("tune",),
     }

@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule, checked_schedule
-from anatune.core.space_cpu import CpuSpace
-from anatune.core.space_gpu import GpuSpace
-from anatune.core.space_pipelined import PipelinedSpace
-from anatune.core.space_tensorcore import TensorCoreSpace
-from anatune.core.workload import Workload
+from anatune.core.space.cpu import CpuSpace
+from anatune.core.space.cuda import GpuSpace
+from anatune.core.space.pipelined import PipelinedSpace
+from anatune.core.space.tensorcore import TensorCoreSpace
+from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.model.corrected import SHORTLIST, CorrectedModel
-from anatune.model.corrections import AUTO, NONE, find_correction, named_correction
-from anatune.model.evaluation import Progress
+from anatune.model.base import Progress
+from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
+from anatune.model.learned.corrections import AUTO, NONE, find_correction, named_correction
 from anatune.model.plan import AppliedCorrection, Plan, prediction_row
 from anatune.model.templates import make_model
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anatune.model.cpu_model import CpuModel
-    from anatune.model.gpu_model import GpuModel
-    from anatune.model.pruning import Subset
-    from anatune.model.tensorcore_model import TensorCoreModel
+    from anatune.model.cpu.model import CpuModel
+    from anatune.model.cuda.model import GpuModel
+    from anatune.model.pruning.subset import Subset
+    from anatune.model.tensorcore.model import TensorCoreModel
     from anatune.report.alternatives import Alternative
 
 __all__ = ["Plan", "hardware", "plan", "predict", "prune", "space"]
@@ -223,7 +223,7 @@ def steps_from(answer: Plan) -> list[Alternative]:
 def _check_compiler(hardware: GpuSpec | CpuSpec) -> None:
     """Raise an error if nothing can be compiled for `hardware`: better before a search than after it."""
     from anatune.codegen.compat import import_tvm
-    from anatune.codegen.nvrtc import check_arch
+    from anatune.codegen.cuda.nvrtc import check_arch
 
     if not isinstance(hardware, GpuSpec):
         raise SpaceError(
@@ -242,7 +242,7 @@ def _compiled(
     progress: Callable[[int, int], None] | None,
 ) -> Plan:
     """Return the plan with its first programs compiled: ordered by corrected times, the others behind them."""
-    from anatune.measure.gpu_compiler import compile_ranking
+    from anatune.measure.cuda.compiler import compile_ranking
 
     result = compile_ranking(chosen, points, count, time_limit_s=time_limit_s, progress=progress)
     ranked = result.ranked
@@ -393,8 +393,8 @@ def prune(
     UnknownNameError, ModelVersionError, MissingDependencyError
         The correction that was named does not exist, does not fit, or needs a package that is not installed.
     """
-    from anatune.model.candidates import CandidateSubset
-    from anatune.model.pruning import SpaceSubset  # numba: not where kernels are only measured
+    from anatune.model.pruning.candidates import CandidateSubset
+    from anatune.model.pruning.subset import SpaceSubset  # numba: not where kernels are only measured
 
     time_limit_s = checked_seconds("prune: time_limit_s", time_limit_s)
     distinct, diverse = checked_flag("prune: distinct", distinct), checked_flag("prune: diverse", diverse)

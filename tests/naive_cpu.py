@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.space_cpu import CpuSpace
-from anatune.model.cpu_model import CpuModel
-from anatune.model.cpu_order import tie_keys
+from anatune.core.space.cpu import CpuSpace
+from anatune.model.cpu.model import CpuModel
+from anatune.model.cpu.order import tie_keys
 
 
 def loop_nest(space: CpuSpace, point: NDArray[np.int64]) -> tuple[object, ...]:

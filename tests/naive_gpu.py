@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import anatune
-from anatune.core.hardware import GpuSpec
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.workload import DTYPE_BYTES, Access, Workload
-from anatune.model.gpu_model import GpuModel
-from anatune.numerics.gpu_tile import BASE_REGISTERS, LIVE_REGISTERS, SPILL_SLOPE
+from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
+from anatune.model.cuda.model import GpuModel
+from anatune.numerics.cuda.tile import BASE_REGISTERS, LIVE_REGISTERS, SPILL_SLOPE
 
 DEVICES = ("rtx3090", "k80", "mi50", "p100", "tx2", "a100_sxm", "h100_sxm", "rtx4090")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.workload import Access, Workload
+from anatune.core.workload.nest import Access, Workload
 
 
 def position(access: Access, point: Mapping[str, int]) -> tuple[int, ...]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from anatune import api
 from anatune.arguments import shown
-from anatune.core.hardware import GpuSpec
-from anatune.core.hardware_files import list_hardware
+from anatune.core.hardware.files import list_hardware
+from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError, DeviceError, SpaceError
 
 __all__ = ["AUTO", "VARIABLE", "find_gpu"]
@@ -57,7 +57,7 @@ def _present() -> GpuSpec:
     driver = _triton_driver()
     if driver is not None:
         index = int(driver.get_current_device())
-    from anatune.measure.detect_gpu import gpu_detection
+    from anatune.measure.cuda.detect import gpu_detection
 
     try:
         specs, reason = gpu_detection()

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from anatune import api
 from anatune.arguments import shown
-from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.core.workload import Workload
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, UnknownNameError
-from anatune.model.diversity import MOST_DIVERSE
-from anatune.model.evaluation import Progress
-from anatune.model.pruning import SpaceSubset, Subset
+from anatune.model.base import Progress
+from anatune.model.pruning.diversity import MOST_DIVERSE
+from anatune.model.pruning.subset import SpaceSubset, Subset
 from anatune.model.templates import template_of
 
 __all__ = ["FORMATS", "IGNORED", "OTHER_LINES", "PruneRequest", "Writer", "writer"]
@@ -67,7 +67,7 @@ class PruneRequest:
         return not isinstance(self.keep, int) or self.keep > self.most
 
     def may_choose(self, num_kept: int) -> bool:
-        """Whether so few are kept that `model.diversity` chooses them, as `anatune.prune` does; CUDA cores only."""
+        """Whether `model.pruning.diversity` chooses so few, as `anatune.prune` does; CUDA cores only."""
         return self.diverse and self.time_limit_s is None and 0 < num_kept <= MOST_DIVERSE
 
     def require_cuda_cores(self, form: str) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from anatune.adapters.formats import PruneRequest
 from anatune.errors import SpaceError
-from anatune.model.pruning import SpaceSubset
+from anatune.model.pruning.subset import SpaceSubset
 
 __all__ = ["csv_lines", "json_lines"]
 

@@ -13,11 +13,11 @@ from anatune.adapters.packages import import_optional
 from anatune.arguments import shown
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike
-from anatune.model.evaluation import Progress
-from anatune.model.pruning import SpaceSubset
+from anatune.model.base import Progress
+from anatune.model.pruning.subset import SpaceSubset
 
 __all__ = ["ScheduleSpace", "schedule_space"]
 

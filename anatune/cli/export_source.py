@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from anatune.cli.output import UsageError, note_first_compilation, note_once
 
 if TYPE_CHECKING:
-    from anatune.core.hardware import CpuSpec, GpuSpec
+    from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.core.schedule import Schedule
-    from anatune.core.workload import Workload
+    from anatune.core.workload.nest import Workload
 
 __all__ = ["Asked", "find_schedule", "is_gpu"]
 
@@ -53,7 +53,7 @@ def find_schedule(asked: Asked) -> tuple[Schedule, int]:
 
 def is_gpu(hardware: GpuSpec | CpuSpec) -> bool:
     """Whether the hardware is a GPU."""
-    from anatune.core.hardware import GpuSpec
+    from anatune.core.hardware.spec import GpuSpec
 
     return isinstance(hardware, GpuSpec)
 
@@ -73,7 +73,7 @@ def _check(asked: Asked, hardware: GpuSpec | CpuSpec) -> None:
 
 
 def _workload(asked: Asked, example: str) -> Workload:
-    from anatune.core.workload_text import parse_workload
+    from anatune.core.workload.text import parse_workload
 
     if not asked.words:
         raise UsageError(f"the workload is missing; write for example anatune export {example}")
@@ -81,7 +81,7 @@ def _workload(asked: Asked, example: str) -> Workload:
 
 
 def _cores(schedule: Schedule) -> int:
-    from anatune.core.hardware import CpuSpec
+    from anatune.core.hardware.spec import CpuSpec
 
     return schedule.hardware.compute.num_cores if isinstance(schedule.hardware, CpuSpec) else 1
 
@@ -90,9 +90,9 @@ def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:
     """Return the plan's first choice, and the cores that it was planned for."""
     from anatune.api import hardware, plan
     from anatune.codegen.compat import gpu_target_of
-    from anatune.codegen.nvrtc import check_arch
+    from anatune.codegen.cuda.nvrtc import check_arch
     from anatune.core.generation import check_generation
-    from anatune.core.hardware import GpuSpec
+    from anatune.core.hardware.spec import GpuSpec
     from anatune.errors import SpaceError
 
     if len(asked.words) == 1 and Path(asked.words[0]).is_file():

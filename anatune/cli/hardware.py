@@ -14,8 +14,8 @@ import typer
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
 
 if TYPE_CHECKING:
-    from anatune.core.hardware import CpuSpec, GpuSpec
-    from anatune.measure.calibrate import Calibration
+    from anatune.core.hardware.spec import CpuSpec, GpuSpec
+    from anatune.measure.cpu.calibrate import Calibration
 
 __all__ = ["app"]
 
@@ -31,7 +31,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list")
 def list_devices(as_json: _Json = False) -> None:
     """List all devices that have a spec, the user's own ones included."""
-    from anatune.core.hardware_files import list_hardware
+    from anatune.core.hardware.files import list_hardware
     from anatune.report import tables
 
     specs = list_hardware()
@@ -77,7 +77,7 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A spec file (TOML).")], as_json: _Json = False
 ) -> None:
     """Check a spec file and say everything there is to say about it; exit status 1 if it cannot be used."""
-    from anatune.core.hardware_files import check_spec_file
+    from anatune.core.hardware.files import check_spec_file
     from anatune.errors import SpecError
 
     findings = check_spec_file(file)
@@ -102,10 +102,10 @@ def detect(
         raise UsageError("--print writes nothing, --force replaces what is there; leave one out")
     import msgspec
 
-    from anatune.core.hardware_files import spec_to_toml
-    from anatune.measure.detect import detect_cpu
-    from anatune.measure.detect_gpu import gpu_detection
-    from anatune.measure.host_files import calibrated_file, write_host_spec
+    from anatune.core.hardware.files import spec_to_toml
+    from anatune.measure.cpu.detect import detect_cpu
+    from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
+    from anatune.measure.cuda.detect import gpu_detection
     from anatune.report import tables, units
 
     spec = detect_cpu()
@@ -163,9 +163,9 @@ def calibrate(
     if index is not None:
         _calibrate_gpu(index, print_only=print_only, as_json=as_json, minutes=minutes)
         return
-    from anatune.core.hardware_files import spec_to_toml
-    from anatune.measure.calibrate import calibrate as measure
-    from anatune.measure.host_files import write_host_spec
+    from anatune.core.hardware.files import spec_to_toml
+    from anatune.measure.cpu.calibrate import calibrate as measure
+    from anatune.measure.cpu.host_files import write_host_spec
 
     with _stage_progress() as progress:
         result = measure(minutes=minutes, progress=progress)
@@ -217,9 +217,9 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
     """Measure a GPU and write its spec."""
     import msgspec
 
-    from anatune.core.hardware_files import spec_to_toml
-    from anatune.measure.calibrate_gpu import calibrate_gpu
-    from anatune.measure.host_files import write_host_spec
+    from anatune.core.hardware.files import spec_to_toml
+    from anatune.measure.cpu.host_files import write_host_spec
+    from anatune.measure.cuda.calibrate import calibrate_gpu
     from anatune.report.calibration import gpu_calibration_lines
 
     with _stage_progress() as progress:

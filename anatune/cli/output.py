@@ -16,7 +16,7 @@ import typer
 from anatune.files import replace_file
 
 if TYPE_CHECKING:
-    from anatune.core.hardware import CpuSpec, GpuSpec
+    from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.report.text import Line
 
 __all__ = [
@@ -175,11 +175,11 @@ def count_progress(what: str, every_s: float = 10.0) -> Callable[[int, int], Non
 
 def note_first_compilation(hardware: GpuSpec | CpuSpec, template: str | None = None) -> None:
     """Say on stderr that the model is compiled now, if no earlier run left its code."""
-    from anatune.core.hardware import GpuSpec
+    from anatune.core.hardware.spec import GpuSpec
     from anatune.numerics import _jit
 
-    of_gpu = "tensorcore" if template == "tensorcore" else "gpu_"
-    if _jit.has_cached_code(of_gpu if isinstance(hardware, GpuSpec) else "cpu_"):
+    of_gpu = "tensorcore" if template == "tensorcore" else "cuda"
+    if _jit.has_cached_code(of_gpu if isinstance(hardware, GpuSpec) else "cpu"):
         return
     folder = _jit.cache_folder()
     if folder is None:

@@ -22,7 +22,7 @@ from anatune.cli.workload import with_workload
 from anatune.errors import SpaceError
 
 if TYPE_CHECKING:
-    from anatune.core.workload import Workload
+    from anatune.core.workload.nest import Workload
 
 __all__ = ["check_template", "check_time_limit", "plan"]
 

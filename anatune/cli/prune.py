@@ -11,7 +11,7 @@ from anatune.cli.plan import check_template, check_time_limit
 from anatune.cli.workload import with_workload
 
 if TYPE_CHECKING:
-    from anatune.core.workload import Workload
+    from anatune.core.workload.nest import Workload
 
 __all__ = ["prune"]
 

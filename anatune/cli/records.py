@@ -15,7 +15,7 @@ from anatune.cli.tune import DEFAULT_RECORDS
 from anatune.errors import RecordError
 
 if TYPE_CHECKING:
-    from anatune.core.workload import Workload
+    from anatune.core.workload.nest import Workload
     from anatune.records.schema import Record, Session
     from anatune.records.store import RecordStore
 
@@ -209,7 +209,7 @@ def export(
         chosen = _session_id(store, session)
         found = store.iterate(workload, hw, chosen, threads, outcome, limit, on_damage=report)
         if form == "tvm":
-            from anatune.codegen.tvm_records import write_tvm_database
+            from anatune.codegen.tvm.records import write_tvm_database
 
             count = write_tvm_database(found, output, note)
             note(f"wrote {count} tuning record{'s' * (count != 1)} to {output}")
@@ -283,7 +283,7 @@ def train(
 
 def _place(words: list[str] | None, records: Path | None) -> tuple[Path, Workload | None]:
     """Return the record file and the workload that the words name."""
-    from anatune.core.workload_text import parse_workload
+    from anatune.core.workload.text import parse_workload
 
     rest = list(words or ())
     file = None

@@ -70,7 +70,7 @@ def import_records(
 
 def _import_foreign(file: Path, words: list[str] | None, records: Path | None, hw: str | None, as_json: bool) -> None:
     from anatune import api
-    from anatune.core.workload_text import parse_workload
+    from anatune.core.workload.text import parse_workload
     from anatune.records.export import workload_text
     from anatune.records.foreign import read_foreign
     from anatune.records.foreign.recording import record_foreign

@@ -31,8 +31,8 @@ from anatune.errors import DeviceError, RecordError
 from anatune.files import reason
 
 if TYPE_CHECKING:
-    from anatune.core.hardware import CpuSpec, GpuSpec
-    from anatune.core.workload import Workload
+    from anatune.core.hardware.spec import CpuSpec, GpuSpec
+    from anatune.core.workload.nest import Workload
     from anatune.tuning.result import TuningProgress, TuningResult
 
 __all__ = ["DEFAULT_RECORDS", "schedule_file", "tune"]
@@ -284,7 +284,7 @@ def _build(
 
 def _threads(given: int | None, hardware: CpuSpec | GpuSpec) -> int | None:
     """Return the threads to tune for: the option, else TVM_NUM_THREADS (at most the cores), else None."""
-    from anatune.core.hardware import CpuSpec
+    from anatune.core.hardware.spec import CpuSpec
     from anatune.tuning.machine import choose_threads
 
     text = os.environ.get("TVM_NUM_THREADS")

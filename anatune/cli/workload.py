@@ -91,7 +91,7 @@ def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..
         @with_workload_words()
         @functools.wraps(command)
         def run(words: list[str], chosen: dict[str, Any], **given: Any) -> None:
-            from anatune.core.workload_text import parse_workload
+            from anatune.core.workload.text import parse_workload
 
             if unless is not None and given.get(unless) is not None and not words:
                 for key, value in chosen.items():

@@ -9,7 +9,7 @@ import msgspec
 
 from anatune.core.schedule import Schedule
 from anatune.core.template_names import TENSORCORE
-from anatune.core.workload import ACCUMULATOR_DTYPE
+from anatune.core.workload.nest import ACCUMULATOR_DTYPE
 
 __all__ = ["Arithmetic", "arithmetic_of", "comment_lines"]
 
@@ -18,9 +18,9 @@ _ROUNDING = 1 / math.sqrt(28)
 """Root mean square of rounding errors over that of the values, in eps, for values that are uniform around 0: in each
 power of two errors are uniform over one spacing; summed over the powers, ``(1 / 84) / (1 / 3)``, squared."""
 _ADDITION = 0.35
-"""Error of a sum of K products over ``eps * sqrt(K)`` of its spread, see `measure.correctness.tolerance`."""
+"""Error of a sum of K products over ``eps * sqrt(K)`` of its spread, see `measure.run.correctness.tolerance`."""
 _TRUNCATION = 4.0
-"""Factor on it for tensor cores, which cut sums off. Source: [Fasi2021]; as in `measure.gpu_pool`."""
+"""Factor on it for tensor cores, which cut sums off. Source: [Fasi2021]; as in `measure.cuda.measurer`."""
 
 
 class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

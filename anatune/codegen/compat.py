@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anatune.core.generation import vendor_limit
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import BuildError, MissingDependencyError, RecordError, SpaceError, WorkloadError
 
 __all__ = [

@@ -5,8 +5,8 @@ A plan does not count them: its schedules may be for another tuner's kernels.
 
 from __future__ import annotations
 
-from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.core.workload import Workload
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError
 
 __all__ = ["MOST_ELEMENTS", "check_generation", "generation_limit", "too_large_text", "vendor_limit"]

@@ -12,11 +12,11 @@ import msgspec
 
 from anatune.arguments import shown
 from anatune.core.frozen import EMPTY, freeze
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.rules import check_schedule
 from anatune.core.show import html_table
 from anatune.core.template_names import adopt_name
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
 __all__ = ["OptionValue", "Schedule", "checked_schedule"]
@@ -153,9 +153,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         # imported from here without `anatune`'s own front door (a hook registered by the package would not).
         self.check()
         if isinstance(self.hardware, GpuSpec):
-            return import_module("anatune.codegen.gpu").lower_gpu(self).tvm_schedule()
+            return import_module("anatune.codegen.cuda.lower").lower_gpu(self).tvm_schedule()
         cores = self.hardware.compute.num_cores
-        return import_module("anatune.codegen.cpu").lower(self, threads=cores, prepacked=False).tvm_schedule()
+        return import_module("anatune.codegen.cpu.lower").lower(self, threads=cores, prepacked=False).tvm_schedule()
 
     def describe(self) -> str:
         """One line: the tiles of each axis (outer to inner), unroll, fetch widths, options."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from anatune.arguments import shown
-from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.core.hardware_files import hardware as named_spec
+from anatune.core.hardware.files import hardware as named_spec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import SpaceError, UnknownNameError
 
 __all__ = ["HardwareLike", "hardware"]
@@ -41,6 +41,6 @@ def hardware(name: HardwareLike) -> GpuSpec | CpuSpec:
     except UnknownNameError:
         if str(name).lower() != "host":
             raise
-        from anatune.measure.detect import detect_cpu
+        from anatune.measure.cpu.detect import detect_cpu
 
         return detect_cpu()

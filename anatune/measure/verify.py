@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anatune.arguments import MOST_SEED, checked_integer
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.errors import BuildError, RunError
-from anatune.measure.correctness import expected, random_inputs
-from anatune.measure.detect import detect_cpu
-from anatune.measure.kernel import Kernel
-from anatune.measure.room import check_runs_here
-from anatune.measure.rounding import operands_used
-from anatune.measure.verify_gpu import check_kernel
+from anatune.measure.cpu.detect import detect_cpu
+from anatune.measure.cpu.kernel import Kernel
+from anatune.measure.emulate.verify import check_kernel
+from anatune.measure.run.correctness import expected, random_inputs
+from anatune.measure.run.room import check_runs_here
+from anatune.measure.run.rounding import operands_used
 
 if TYPE_CHECKING:
-    from anatune.measure.gpu_kernel import GpuKernel
+    from anatune.measure.cuda.kernel import GpuKernel
 
 __all__ = ["Verification", "build", "inspect", "verify"]
 
@@ -99,13 +99,13 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel:
     threads = checked_integer("build: threads", threads, 1, MOST_THREADS)
     if not isinstance(schedule.hardware, GpuSpec):
         return _build_cpu(schedule, threads)
-    from anatune.measure.gpu_kernel import build_gpu
+    from anatune.measure.cuda.kernel import build_gpu
 
     return build_gpu(schedule)
 
 
 def _build_cpu(schedule: Schedule, threads: int) -> Kernel:
-    from anatune.codegen.cpu import compile_schedule
+    from anatune.codegen.cpu.lower import compile_schedule
 
     check_instructions(schedule)
     try:
@@ -127,7 +127,7 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
     that. The result is filled with NaN first; operands, packed constants and the memory around them must be unchanged.
 
     GPU schedules need no GPU: their CUDA C runs on the CPU, as written, in a process of its own
-    (`anatune.measure.emulator`): ascending, descending and random orders of the threads; races, accesses outside of an
+    (`measure.emulate.emulator`): ascending, descending and random orders of the threads; races, accesses outside of an
     array, reads of unwritten memory and divergent barriers are found. A C++ compiler must be there.
 
     Raises
@@ -164,7 +164,7 @@ def _check_type(schedule: Schedule) -> None:
 
 
 def _verify_gpu(schedule: Schedule, seed: int) -> Verification:
-    from anatune.codegen.gpu import cuda_kernel
+    from anatune.codegen.cuda.lower import cuda_kernel
 
     try:
         kernel = cuda_kernel(schedule)
@@ -186,15 +186,15 @@ def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
     -------
     dict
         CPU: "registers" (vector registers in use), "spill_ops" and "spill_bytes", "num_instructions", "shared_bytes"
-        (0), "flop" of a call. GPU: the fields of `anatune.codegen.gpu_facts.GpuFacts`; no GPU is needed.
+        (0), "flop" of a call. GPU: the fields of `anatune.codegen.cuda.facts.GpuFacts`; no GPU is needed.
 
     Raises
     ------
     SpaceError, BuildError, MissingDependencyError
         As `build`, also for processors other than the present one.
     """
-    from anatune.codegen.cpu import inspect_schedule
-    from anatune.codegen.gpu_facts import inspect_gpu
+    from anatune.codegen.cpu.lower import inspect_schedule
+    from anatune.codegen.cuda.facts import inspect_gpu
 
     _check_type(schedule)
     threads = checked_integer("inspect: threads", threads, 1, MOST_THREADS)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
-from anatune.model.gpu_model import REGISTER_BYTES, GpuModel
-from anatune.model.tensorcore_model import TensorCoreModel
+from anatune.model.cuda.model import REGISTER_BYTES, GpuModel
+from anatune.model.tensorcore.model import TensorCoreModel
 
 __all__ = ["Compilation", "CompiledSchedule", "corrected_predictions"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anatune.core.hardware import GpuSpec
-from anatune.core.workload import DTYPE_BYTES, Workload
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.numerics.io_bounds import contraction_traffic
 
 __all__ = ["gpu_io_bounds", "lower_bound_bytes", "window_reuse"]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration, html_table
-from anatune.core.workload import Workload
-from anatune.model.evaluation import Guarantee, Rule
+from anatune.core.workload.nest import Workload
+from anatune.model.base import Guarantee, Rule
 
 if TYPE_CHECKING:
     import pandas as pd

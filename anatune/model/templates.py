@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anatune.arguments import checked_choice
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.template_names import CPU, CUDA, GPU_TEMPLATES, PIPELINED, TENSORCORE, template_name
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 
 if TYPE_CHECKING:
-    from anatune.model.cpu_model import CpuModel
-    from anatune.model.gpu_model import GpuModel
-    from anatune.model.tensorcore_model import TensorCoreModel
+    from anatune.model.cpu.model import CpuModel
+    from anatune.model.cuda.model import GpuModel
+    from anatune.model.tensorcore.model import TensorCoreModel
 
 __all__ = ["make_model", "template_of", "tuning_template"]
 
@@ -58,17 +58,17 @@ def make_model(
     """
     template = None if template is None else template_of(template, hardware)
     if isinstance(hardware, GpuSpec) and template == TENSORCORE:
-        from anatune.model.tensorcore_model import TensorCoreModel
+        from anatune.model.tensorcore.model import TensorCoreModel
 
         return TensorCoreModel(workload, hardware)
     if isinstance(hardware, GpuSpec) and template == PIPELINED:
-        from anatune.model.pipelined_model import PipelinedModel
+        from anatune.model.cuda.pipelined import PipelinedModel
 
         return PipelinedModel(workload, hardware)
     if isinstance(hardware, GpuSpec):
-        from anatune.model.gpu_model import GpuModel
+        from anatune.model.cuda.model import GpuModel
 
         return GpuModel(workload, hardware)
-    from anatune.model.cpu_model import CpuModel
+    from anatune.model.cpu.model import CpuModel
 
     return CpuModel(workload, hardware)

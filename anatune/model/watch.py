@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from anatune.model.evaluation import Progress
+from anatune.model.base import Progress
 
 __all__ = ["Watch"]
 

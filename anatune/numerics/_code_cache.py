@@ -73,7 +73,8 @@ class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
         self._lineno = function.__code__.co_firstlineno
         self._locator = _Locator(function, folder)
-        name = f"{Path(function.__code__.co_filename).stem}.{function.__qualname__}"
+        module = function.__module__.removeprefix("anatune.numerics.")  # two rooms may have files of one name
+        name = f"{module}.{function.__qualname__}"
         self._filename_base = self.get_filename_base(name, "")
 
 

@@ -31,8 +31,9 @@ _njit: Any = functools.partial(numba.njit, error_model="numpy", nogil=True, no_c
 
 def _digest() -> str:
     digest = hashlib.sha256(f"{sys.version_info[:2]} {numba.__version__}".encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -48,9 +49,9 @@ def cache_folder() -> Path | None:
 _FOLDER = cache_folder()
 
 
-def has_cached_code(function: str) -> bool:
-    """Whether an earlier process left compiled code of the function called `function` (part of the file name)."""
-    return _FOLDER is not None and any(_FOLDER.rglob(f"*{function}*.nbi"))
+def has_cached_code(room: str) -> bool:
+    """Whether an earlier process left compiled code of a sub-package of ``anatune/numerics``, such as ``cpu``."""
+    return _FOLDER is not None and any(_FOLDER.glob(f"{room}.*.nbi"))
 
 
 def jit(function: _Function) -> _Function:

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from anatune.core.trial import Trial
-from anatune.core.workload import Workload
-from anatune.core.workload_text import workload_to_text
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.text import workload_to_text
 from anatune.errors import AnatuneError, RecordError, WorkloadError
 from anatune.files import read_lines, reason
 from anatune.records.environment import Environment

@@ -9,9 +9,9 @@ import sqlite3
 
 import msgspec
 
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Trial
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.records.environment import Environment
 from anatune.records.schema import (
     Record,

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Outcome, Trial
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError
 from anatune.records.choice import Candidate, fastest
 from anatune.records.database import Database, record_path

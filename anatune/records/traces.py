@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 
 __all__ = ["CPU_TILING", "GPU_TILING", "INLINED", "KINDS", "ROOT", "Tiling", "UnfitError", "match_axes", "read_trace"]
 

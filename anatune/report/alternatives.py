@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from anatune.core.factor import divisors
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
+from anatune.core.space.factor import divisors
 
 if TYPE_CHECKING:
-    from anatune.model.cpu_model import CpuModel
-    from anatune.model.gpu_model import GpuModel
-    from anatune.model.tensorcore_model import TensorCoreModel
+    from anatune.model.cpu.model import CpuModel
+    from anatune.model.cuda.model import GpuModel
+    from anatune.model.tensorcore.model import TensorCoreModel
 
 __all__ = ["Alternative", "alternatives"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from anatune.report import units
 
 if TYPE_CHECKING:
-    from anatune.core.hardware import GpuSpec
-    from anatune.measure.gpu_numbers import GpuNumbers, Measured
+    from anatune.core.hardware.spec import GpuSpec
+    from anatune.measure.cuda.numbers import GpuNumbers, Measured
 
 __all__ = ["gpu_calibration_lines"]
 

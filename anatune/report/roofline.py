@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.template_names import TENSORCORE
-from anatune.core.workload import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
+from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
 
 __all__ = ["Roofline", "dram_bandwidth", "peak_flop_per_s", "reachable_share", "roofline"]
 

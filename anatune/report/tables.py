@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.core.hardware_files import spec_to_toml
+from anatune.core.hardware.files import spec_to_toml
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.space_cpu import REDUCTION_LEVELS as CPU_REDUCTION
-from anatune.core.space_cpu import SPATIAL_LEVELS as CPU_SPATIAL
-from anatune.core.space_cpu import WINDOW_LEVELS as CPU_WINDOW
-from anatune.core.space_gpu import REDUCTION_LEVELS as GPU_REDUCTION
-from anatune.core.space_gpu import SPATIAL_LEVELS as GPU_SPATIAL
-from anatune.core.space_tensorcore import LEVELS as TENSOR_CORE_LEVELS
+from anatune.core.space.cpu import REDUCTION_LEVELS as CPU_REDUCTION
+from anatune.core.space.cpu import SPATIAL_LEVELS as CPU_SPATIAL
+from anatune.core.space.cpu import WINDOW_LEVELS as CPU_WINDOW
+from anatune.core.space.cuda import REDUCTION_LEVELS as GPU_REDUCTION
+from anatune.core.space.cuda import SPATIAL_LEVELS as GPU_SPATIAL
+from anatune.core.space.tensorcore import LEVELS as TENSOR_CORE_LEVELS
 from anatune.core.template_names import CUDA_CORES, TENSORCORE
 from anatune.model.plan import Plan
 from anatune.report import units

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anatune.core.hardware import CpuSpec
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.trial import Outcome, Trial
 from anatune.report import units
 from anatune.report.records import peak_of_threads

@@ -28,15 +28,15 @@ DEFAULT_STRATEGY = "model"
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
-        "model": "anatune.search.learned:model_strategy",
-        "dgd": "anatune.search.gradient:GradientStrategy",
-        "droplet": "anatune.search.droplet:DropletStrategy",
-        "nose": "anatune.search.evolution:EvolutionStrategy",
-        "bayes": "anatune.search.bayes:BayesStrategy",
-        "structured": "anatune.search.structured:StructuredStrategy",
-        "genetic": "anatune.search.genetic:GeneticStrategy",
-        "random": "anatune.search.random:RandomStrategy",
-        "grid": "anatune.search.grid:GridStrategy",
+        "model": "anatune.search.strategies.learned:model_strategy",
+        "dgd": "anatune.search.strategies.gradient:GradientStrategy",
+        "droplet": "anatune.search.strategies.droplet:DropletStrategy",
+        "nose": "anatune.search.strategies.evolution:EvolutionStrategy",
+        "bayes": "anatune.search.strategies.bayes:BayesStrategy",
+        "structured": "anatune.search.strategies.structured:StructuredStrategy",
+        "genetic": "anatune.search.strategies.genetic:GeneticStrategy",
+        "random": "anatune.search.strategies.random:RandomStrategy",
+        "grid": "anatune.search.strategies.grid:GridStrategy",
     }
 )
 """Name -> ``module:class``, imported on first use.

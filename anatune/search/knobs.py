@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from anatune.core.space_cpu import ORDER_LEVELS
+from anatune.core.space.cpu import ORDER_LEVELS
 from anatune.search.table import TableModel, TableSpace
 
 __all__ = ["Knobs", "TableKnobs", "TileKnobs", "knobs_of"]

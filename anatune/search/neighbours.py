@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.space_cpu import CpuSpace
-from anatune.model.cpu_model import CpuModel
+from anatune.core.space.cpu import CpuSpace
+from anatune.model.cpu.model import CpuModel
 
 __all__ = ["Moves", "first_pool"]
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
-from anatune.core.space_cpu import CpuSpace
+from anatune.core.space.cpu import CpuSpace
 from anatune.core.trial import Trial
 from anatune.errors import SpaceError
-from anatune.model.cpu_order import loop_nest
+from anatune.model.cpu.order import loop_nest
 
 __all__ = ["Points", "Seen", "program_key"]
 

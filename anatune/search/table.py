@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.sampling import checked_count, draw_points
 from anatune.core.schedule import Schedule
+from anatune.core.space.sampling import checked_count, draw_points
 from anatune.errors import SpaceError
-from anatune.model.evaluation import Evaluation, Guarantee, Ranking, Rule
+from anatune.model.base import Evaluation, Guarantee, Ranking, Rule
 
 __all__ = ["TableModel", "TableSpace"]
 

@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from anatune.core.hardware import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import DeviceError, SpaceError
 
 __all__ = ["check_gpu", "check_machine", "choose_threads", "usable_cores", "with_threads"]
@@ -94,7 +94,7 @@ def check_machine(hardware: CpuSpec | GpuSpec, host: HardwareSpec | None = None)
     if isinstance(hardware, GpuSpec):
         return check_gpu(hardware, host)
     if host is None:
-        from anatune.measure.detect import detect_cpu
+        from anatune.measure.cpu.detect import detect_cpu
 
         host = detect_cpu()
     assert isinstance(host, CpuSpec)
@@ -125,7 +125,7 @@ def check_gpu(
     device : int
         Number of the device, as CUDA counts.
     backend : str, optional
-        As `anatune.measure.gpu_driver.open_device` takes it.
+        As `anatune.measure.cuda.driver.open_device` takes it.
     built : bool
         Whether the kernels are built already, for the advice.
 
@@ -140,7 +140,7 @@ def check_gpu(
             "and `anatune prune` need no device"
         )
     if present is None:
-        from anatune.measure.detect_gpu import gpu_detection
+        from anatune.measure.cuda.detect import gpu_detection
 
         found, why = gpu_detection(backend)
         if device >= len(found):

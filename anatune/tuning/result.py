@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.show import html_table
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
-from anatune.measure.timing import paired_test
+from anatune.measure.run.timing import paired_test
 
 __all__ = [
     "Comparison",

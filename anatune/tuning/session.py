@@ -18,17 +18,17 @@ from anatune.arguments import (
     checked_seconds,
     shown,
 )
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
 from anatune.core.template_names import CPU
 from anatune.core.trial import Measurement, Trial
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RecordError, SpaceError
-from anatune.measure.builders import Limits
-from anatune.measure.gpu_runner import check_l2
+from anatune.measure.cuda.runner import check_l2
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.measure.room import check_runs_here
+from anatune.measure.run.builders import Limits
+from anatune.measure.run.room import check_runs_here
 from anatune.model.templates import template_of, tuning_template
 from anatune.records.database import record_path
 from anatune.records.schema import Session
@@ -64,7 +64,7 @@ Progress = Callable[[TuningProgress], None]
 
 
 class MeasurerLike(Protocol):
-    """What a session needs of `anatune.measure.pool.Measurer`."""
+    """What a session needs of `anatune.measure.run.measurer.Measurer`."""
 
     incumbent: float | None
 
@@ -231,7 +231,7 @@ class TuningSession:
         resume = checked_flag("tune: resume", resume)
         checked_function("tune: progress", progress)
         if limits is not None and not isinstance(limits, Limits):
-            raise SpaceError(f"tune: limits is {shown(limits)}, expected anatune.measure.builders.Limits(...) or None")
+            raise SpaceError(f"tune: limits is {shown(limits)}, expected anatune.Limits(...) or None")
         self._manifest: Manifest | None = None
         if manifest is not None:
             folder = checked_path("tune: manifest", manifest, RecordError)
@@ -356,8 +356,8 @@ class TuningSession:
         """Return what a GPU's records have to say beside the environment."""
         if not self._gpu:
             return {}
-        from anatune.codegen.nvrtc import FLAGS, compiler_version
-        from anatune.measure.detect_gpu import gpu_environment
+        from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
+        from anatune.measure.cuda.detect import gpu_environment
 
         built = self._manifest
         return {

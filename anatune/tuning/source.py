@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from anatune.codegen.nest import nest_of
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.codegen.cpu.nest import nest_of
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.search.base import Strategy, make_strategy
 from anatune.tuning.machine import with_threads
@@ -65,8 +65,8 @@ def source_of_model(
     SpaceError
         No schedule is legal; the template does not apply.
     """
-    from anatune.model.corrected import CorrectedModel
-    from anatune.model.corrections import find_correction
+    from anatune.model.learned.corrected import CorrectedModel
+    from anatune.model.learned.corrections import find_correction
     from anatune.model.templates import make_model
 
     here = with_threads(hardware, threads) if isinstance(hardware, CpuSpec) else hardware
@@ -89,12 +89,12 @@ def source_of_model(
     measurer: Callable[..., Any]
     key: Callable[[Schedule], Hashable]
     if isinstance(hardware, GpuSpec):
-        from anatune.codegen.gpu_facts import program_key
-        from anatune.measure.gpu_pool import GpuMeasurer
+        from anatune.codegen.cuda.facts import program_key
+        from anatune.measure.cuda.measurer import GpuMeasurer
 
         measurer, key = GpuMeasurer, program_key
     else:
-        from anatune.measure.pool import Measurer
+        from anatune.measure.run.measurer import Measurer
 
         measurer, key = Measurer, lowered_key
     made = make_strategy(strategy, model, seed=seed, start=start, ranked=ranked)
@@ -103,7 +103,7 @@ def source_of_model(
 
 def source_of_manifest(manifest: Manifest) -> Source:
     """Go through a manifest in its order; no model is needed."""
-    from anatune.measure.gpu_pool import ManifestMeasurer
+    from anatune.measure.cuda.measurer import ManifestMeasurer
 
     schedules, predictions = manifest.schedules(), manifest.predictions()
     measurer = functools.partial(ManifestMeasurer, built=manifest.built(), reference=manifest.reference)

@@ -11,15 +11,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.core.operators.naming import named_workload
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Outcome, Trial
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators.naming import named_workload
 from anatune.errors import RecordError, SpaceError
-from anatune.model.corrections import Card, DataSource, save_correction, user_correction_folder
-from anatune.model.cross_fit import Measured, cross_fit, fit_residual
-from anatune.model.features import feature_table
-from anatune.model.residual import ResidualOptions
+from anatune.model.learned.corrections import Card, DataSource, save_correction, user_correction_folder
+from anatune.model.learned.cross_fit import Measured, cross_fit, fit_residual
+from anatune.model.learned.features import feature_table
+from anatune.model.learned.residual import ResidualOptions
 from anatune.model.templates import make_model
 from anatune.records.export import workload_text
 from anatune.records.foreign.recording import LogLine, lines_of, shared_lines

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from anatune.core.workload import Workload
+    from anatune.core.workload.nest import Workload
 
 __all__ = ["LAYERS", "Convolution", "Layer", "Matmul", "choose_layers"]
 

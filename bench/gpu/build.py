@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anatune
-from anatune.codegen.gpu_artifact import GpuArtifact
-from anatune.core.hardware import GpuSpec
+from anatune.codegen.cuda.artifact import GpuArtifact
+from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError
 from anatune.tuning.manifest import build_manifest
 from bench.gpu.layers import Layer

@@ -10,8 +10,8 @@ import fnmatch
 from dataclasses import dataclass
 
 import anatune
-from anatune.core.layers import layer_names
-from anatune.core.workload import Workload
+from anatune.core.workload.layers import layer_names
+from anatune.core.workload.nest import Workload
 
 __all__ = ["GROUPS", "LAYERS", "Convolution", "Layer", "Matmul", "choose_layers"]
 

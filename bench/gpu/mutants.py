@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from anatune.codegen.cuda_kernel import CudaKernel
+from anatune.codegen.cuda.kernel import CudaKernel
 
 __all__ = ["mutants"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from anatune.core.hardware import GpuSpec
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.measure.gpu_numbers import GpuNumbers
+from anatune.measure.cuda.numbers import GpuNumbers
 
 __all__ = ["OURS", "LayerState", "State", "entry_name"]
 

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import anatune
-from anatune.codegen.gpu_artifact import GpuArtifact, build_schedule, read_image
-from anatune.core.hardware import GpuSpec
+from anatune.codegen.cuda.artifact import GpuArtifact, build_schedule, read_image
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError
-from anatune.measure.calibrate_gpu import GpuCalibration, calibrate_gpu
-from anatune.measure.correctness import array_dtype, expected, random_inputs
-from anatune.measure.gpu_driver import GpuBuffer, GpuDevice, KernelFaultError, open_device
+from anatune.measure.cuda.calibrate import GpuCalibration, calibrate_gpu
+from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, KernelFaultError, open_device
+from anatune.measure.run.correctness import array_dtype, expected, random_inputs
 from anatune.tuning.manifest import MANIFEST, Manifest, read_manifest
 from bench.cpu.tuned import best_after
 from bench.gpu.layers import Layer
@@ -195,7 +195,7 @@ class RealSystem:
     def spec(self) -> GpuSpec:  # noqa: D102
         if self._kernels is not None:  # kernels belong to the spec that they were planned with
             return self._any_manifest().hardware
-        from anatune.measure.detect_gpu import gpu_detection
+        from anatune.measure.cuda.detect import gpu_detection
 
         specs, why = gpu_detection()
         if self._index >= len(specs):

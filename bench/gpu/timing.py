@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anatune.measure.gpu_driver import GpuBuffer, GpuDevice
+from anatune.measure.cuda.driver import GpuBuffer, GpuDevice
 
 __all__ = ["MODES", "Clock", "Method", "geometric_mean", "interleave", "paired_ratio", "relative_error", "spinner"]
 
@@ -34,11 +34,11 @@ _CYCLES_PER_S = 2e9
 
 def spinner(device: GpuDevice) -> Callable[[float], Method]:
     """Return what makes a kernel that keeps the device busy for some seconds: NVRTC's, else PyTorch's own."""
-    from anatune.codegen.gpu_probes import spin
+    from anatune.codegen.cuda.probes import spin
     from anatune.errors import AnatuneError
 
     try:
-        from anatune.codegen.nvrtc import compile_cuda
+        from anatune.codegen.cuda.nvrtc import compile_cuda
 
         kernel = spin(device.arch).kernel
         function = device.load(compile_cuda(kernel.source, kernel.arch, name=kernel.name).image, kernel.name)

@@ -10,7 +10,7 @@ import json
 import time
 
 import anatune
-from anatune.model.cpu_model import CpuModel
+from anatune.model.cpu.model import CpuModel
 
 
 def main() -> None:

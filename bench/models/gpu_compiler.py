@@ -30,12 +30,12 @@ from rich.table import Table
 
 import anatune
 from anatune import api
-from anatune.codegen.nvrtc import FLAGS, compiler_version
+from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
 from anatune.core.schedule import Schedule
-from anatune.core.workload import Workload
-from anatune.measure.builders import Limits
-from anatune.measure.gpu_compiler import compile_schedules
-from anatune.model.gpu_registers import FEATURES, LEAST_REGISTERS, RegisterTrees, register_features, register_trees
+from anatune.core.workload.nest import Workload
+from anatune.measure.cuda.compiler import compile_schedules
+from anatune.measure.run.builders import Limits
+from anatune.model.cuda.registers import FEATURES, LEAST_REGISTERS, RegisterTrees, register_features, register_trees
 from anatune.resources import data_folder
 from bench.results import environment, write_json
 

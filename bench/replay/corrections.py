@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune import api
-from anatune.core.hardware import GpuSpec
-from anatune.model.corrections import Card, shipped_cards, shipped_correction
-from anatune.model.cross_fit import Measured, cross_fit
-from anatune.model.features import FeatureTable, feature_table
+from anatune.core.hardware.spec import GpuSpec
+from anatune.model.learned.corrections import Card, shipped_cards, shipped_correction
+from anatune.model.learned.cross_fit import Measured, cross_fit
+from anatune.model.learned.features import FeatureTable, feature_table
 
 __all__ = ["KERNELS", "MODELS", "corrected_times", "features_of", "measured_of"]
 

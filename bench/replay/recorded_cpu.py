@@ -35,11 +35,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import anatune
-from anatune.core.hardware import CpuSpec
-from anatune.core.workload import Access, Axis, Term, Workload
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.errors import AnatuneError
-from anatune.model.cpu_model import CpuModel
-from anatune.model.features import FeatureTable, feature_table
+from anatune.model.cpu.model import CpuModel
+from anatune.model.learned.features import FeatureTable, feature_table
 
 CONV_ID = re.compile(r"conv_n(\d+)_c(\d+)_h(\d+)x(\d+)_k(\d+)_r(\d+)x(\d+)_s(\d+)x(\d+)_o(\d+)x(\d+)")
 ANSOR_DEVICE = "ryzen3700x"

@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import anatune
-from anatune.core.hardware import GpuSpec
-from anatune.core.workload import Workload
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
 
 __all__ = [

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from anatune import api
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.measure.replay import ReplayRunner
-from anatune.model.features import FeatureTable, feature_table
+from anatune.measure.run.replay import ReplayRunner
+from anatune.model.learned.features import FeatureTable, feature_table
 from anatune.search.table import TableModel
 from bench.replay.recorded_gpu import Group, load_groups
 

@@ -23,8 +23,8 @@ from rich.table import Table
 
 from anatune.core.trial import Trial
 from anatune.errors import AnatuneError
-from anatune.model.corrected import CorrectedModel
-from anatune.model.corrections import shipped_correction
+from anatune.model.learned.corrected import CorrectedModel
+from anatune.model.learned.corrections import shipped_correction
 from anatune.search.base import STRATEGIES, make_strategy
 from bench.replay.corrections import KERNELS
 from bench.replay.metrics import quantile

@@ -10,7 +10,7 @@ import pytest
 import anatune
 from anatune.adapters import metaschedule
 from anatune.codegen.compat import target_of
-from anatune.codegen.tir_kernel import annotated_schedule
+from anatune.codegen.tvm.kernel import annotated_schedule
 from anatune.errors import MissingDependencyError, RecordError, SpaceError, UnknownNameError, WorkloadError
 
 tvm = pytest.importorskip("tvm")

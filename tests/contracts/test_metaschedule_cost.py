@@ -12,9 +12,9 @@ import pytest
 import anatune
 from anatune.adapters.metaschedule.cost import FORMAT, NEUTRAL, REGISTERS_RULE, cost_model, postproc
 from anatune.adapters.metaschedule.traces import FunctionMeaning, recorded_trace, tiling_of
-from anatune.core.hardware_files import hardware
+from anatune.core.hardware.files import hardware
 from anatune.errors import MissingDependencyError, RecordError, SpaceError
-from anatune.model.pipelined_model import PipelinedModel
+from anatune.model.cuda.pipelined import PipelinedModel
 from anatune.records.traces import read_trace
 
 tvm = pytest.importorskip("tvm", reason="contract tests of MetaSchedule need TVM")
@@ -278,8 +278,8 @@ def test_another_model_scores_functions_that_are_not_understood():
 
 
 def test_kernels_of_anatune_are_scored_by_the_cpu_model():
-    from anatune.codegen.tir_kernel import TirTask
-    from anatune.model.cpu_model import CpuModel
+    from anatune.codegen.tvm.kernel import TirTask
+    from anatune.model.cpu.model import CpuModel
     from anatune.tuning.machine import with_threads
 
     module = matmul()

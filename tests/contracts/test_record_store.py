@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from anatune.core.operators import CONSTRUCTORS
 from anatune.core.trial import Outcome
+from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import RecordError
 from anatune.records.store import RecordStore
 from tests.unit.records.making import CONV, CPU, MATMUL, failed, ok, schedule, session_of, trial

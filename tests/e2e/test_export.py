@@ -29,13 +29,13 @@ def schedule_file(folder, name):
 
 
 def expected(workload, inputs):
-    from anatune.measure.correctness import reference
+    from anatune.measure.run.correctness import reference
 
     return reference(workload, inputs)
 
 
 def inputs_of(workload):
-    from anatune.measure.correctness import random_inputs
+    from anatune.measure.run.correctness import random_inputs
 
     return random_inputs(workload, 1)
 
@@ -244,7 +244,7 @@ def test_the_tvm_module(anatune, tmp_path):
     built = tvm.compile(module, target=tvm.target.Target(manifest["target"]))
     workload = WORKLOADS["conv2d"]
     inputs = inputs_of(workload)
-    from anatune.measure.memory import Block
+    from anatune.measure.cpu.memory import Block
 
     blocks = [Block(access.dtype, access.shape) for access in (*workload.reads, workload.write)]
     for access, block in zip(workload.reads, blocks, strict=False):

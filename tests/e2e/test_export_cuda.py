@@ -33,7 +33,7 @@ DEVICES = {hw: package.hardware(hw) for hw, _, _ in EXPORTS.values()}
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
     """Return a function that writes exports, each once, and returns their folder."""
-    from anatune.codegen.export_cuda import write_cuda
+    from anatune.codegen.cuda.export import write_cuda
 
     folder = tmp_path_factory.mktemp("exports")
 
@@ -53,7 +53,7 @@ def schedule_of(name):
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_nvcc_takes_the_cuda_c_without_a_warning(exports, tmp_path, name):
-    from anatune.codegen.nvrtc import code_size
+    from anatune.codegen.cuda.nvrtc import code_size
 
     target = tmp_path / "again.cubin"
     arch = f"-arch=sm_{name.rpartition('_')[2]}"
@@ -165,7 +165,7 @@ extern "C" int other(void) { return TENSOR_TF32_80_GRID > 0 && TENSOR_TF32_80_BL
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_c_and_cpp_programs_launch_by_the_header(exports, tmp_path):
-    from anatune.codegen.gpu import cuda_kernel
+    from anatune.codegen.cuda.lower import cuda_kernel
 
     folder = exports("bfloat_90", "tensor_tf32_80")
     for name, text in {"driver.c": DRIVER, "main.c": PROGRAM, "other.cpp": OTHER}.items():
@@ -225,8 +225,8 @@ def test_tf32_is_said_with_what_the_files_need(anatune, tmp_path):
 @pytest.mark.parametrize(("dtype", "template"), [("float32", "tensorcore"), ("float16", "cuda"), ("bfloat16", "cuda")])
 def test_the_expected_error_is_what_rounding_costs(dtype, template):
     from anatune.codegen.arithmetic import arithmetic_of
-    from anatune.measure.correctness import random_inputs, reference
-    from anatune.measure.rounding import operands_used
+    from anatune.measure.run.correctness import random_inputs, reference
+    from anatune.measure.run.rounding import operands_used
 
     workload = package.matmul(256, 256, 512, dtype=dtype)
     schedule = package.Schedule(workload, DEVICES["h200"], template, {})

@@ -93,7 +93,7 @@ def test_every_operator(anatune, operator, device):
 
 
 def test_no_operator_is_missing_here():
-    from anatune.core.workload_text import operator_words
+    from anatune.core.workload.text import operator_words
 
     assert set(operator_words()) == set(OPERATORS)
 

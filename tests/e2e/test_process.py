@@ -12,7 +12,7 @@ import anatune as package
 HEAVY = ("numba", "pandas", "scipy", "tvm", "pycuda", "triton", "matplotlib", "lightgbm")
 
 
-@pytest.mark.parametrize("module", ["anatune", "anatune.cli.main", "anatune.core.workload_text", "anatune.api"])
+@pytest.mark.parametrize("module", ["anatune", "anatune.cli.main", "anatune.core.workload.text", "anatune.api"])
 def test_imports_load_nothing_heavy(module, environment):
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run(

@@ -21,7 +21,8 @@ import pytest
 import anatune
 from anatune.cli import main
 from anatune.errors import AnatuneError, RunError
-from anatune.measure import calibrate, calibrate_gpu
+from anatune.measure.cpu import calibrate
+from anatune.measure.cuda import calibrate as calibrate_gpu
 from anatune.records.store import RecordStore
 from anatune.tuning.session import TuningSession
 from tests.unit.records.making import session_of, trial
@@ -64,8 +65,8 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(calibrate, "calibrate", stopped)
     monkeypatch.setattr(calibrate_gpu, "calibrate_gpu", stopped)
     monkeypatch.setattr("anatune.tuning.manifest.build_manifest", stopped)
-    monkeypatch.setattr("anatune.codegen.nvrtc.compile_cuda", stopped)
-    monkeypatch.setattr("anatune.codegen.cpu.compile_schedule", stopped)
+    monkeypatch.setattr("anatune.codegen.cuda.nvrtc.compile_cuda", stopped)
+    monkeypatch.setattr("anatune.codegen.cpu.lower.compile_schedule", stopped)
     os.mkfifo("pipe")
     Path("folder").mkdir()
     Path("empty").touch()

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anatune.core.hardware import CacheLevel, CpuCompute, CpuDram, CpuSpec
-from anatune.core.operators import batch_matmul, conv2d, depthwise_conv2d, matmul, max_pool2d, reduction
-from anatune.core.workload import Workload
-from anatune.model import cpu_points, cpu_ranking
-from anatune.model.cpu_model import CpuModel
-from anatune.model.cpu_order import STEP
+from anatune.core.hardware.spec import CacheLevel, CpuCompute, CpuDram, CpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul, max_pool2d, reduction
+from anatune.model.cpu import points as cpu_points
+from anatune.model.cpu import ranking as cpu_ranking
+from anatune.model.cpu.model import CpuModel
+from anatune.model.cpu.order import STEP
 from anatune.model.watch import Watch
 from tests.naive_cpu import ranked
 

@@ -6,9 +6,9 @@ import json
 import random
 
 import anatune
-from anatune.codegen.cpu import lower
-from anatune.codegen.gpu import lower_gpu
-from anatune.core.hardware import GpuSpec
+from anatune.codegen.cpu.lower import lower
+from anatune.codegen.cuda.lower import lower_gpu
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import AnatuneError, SpaceError
 from tests.mutations import mutant

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import anatune
 from anatune.codegen.compat import parse_program
-from anatune.codegen.cpu import lower
-from anatune.codegen.gpu import cuda_kernel, lower_gpu
-from anatune.core.access import check_name
-from anatune.core.hardware import GpuSpec
-from anatune.core.workload import Workload
+from anatune.codegen.cpu.lower import lower
+from anatune.codegen.cuda.lower import cuda_kernel, lower_gpu
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.access import check_name
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, WorkloadError
 from anatune.model.templates import make_model
 from tests.property.test_workload_properties import workloads
@@ -60,8 +60,8 @@ def test_tensors_cannot_be_called_what_programs_call_their_own(monkeypatch: pyte
         texts.append(text)
         return parse_program(text, llvm)
 
-    monkeypatch.setattr("anatune.codegen.gpu.parse_program", heard)
-    monkeypatch.setattr("anatune.codegen.cpu.parse_program", heard)
+    monkeypatch.setattr("anatune.codegen.cuda.lower.parse_program", heard)
+    monkeypatch.setattr("anatune.codegen.cpu.lower.parse_program", heard)
     for workload in (
         anatune.matmul(30, 35, 42, epilogue=("bias", "add", "relu")),
         anatune.matmul(64, 64, 64, dtype="bfloat16"),

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import anatune
-from anatune.core.workload import Workload
-from anatune.model.gpu_model import PARTS, GpuModel
-from anatune.numerics.columns import Col
-from anatune.numerics.gpu_batch import BOUND, MACRO_BOUND, PREDICT
-from anatune.numerics.occupancy import resident_blocks_one
+from anatune.core.workload.nest import Workload
+from anatune.model.cuda.model import PARTS, GpuModel
+from anatune.numerics.cuda.batch import BOUND, MACRO_BOUND, PREDICT
+from anatune.numerics.cuda.columns import Col
+from anatune.numerics.cuda.occupancy import resident_blocks_one
 from tests.naive_gpu import DEVICES, Point, all_points, gpu, random_points, small_workloads
 
 SETTINGS = settings(

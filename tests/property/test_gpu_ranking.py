@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from anatune.core.hardware import GpuSpec
-from anatune.core.workload import Workload
-from anatune.model import gpu_ranking
-from anatune.model.gpu_model import GpuModel
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.model.cuda import ranking as gpu_ranking
+from anatune.model.cuda.model import GpuModel
 from tests.naive_gpu import DEVICES, all_points, gpu, ranking_key, small_workloads, with_limits
 
 LARGEST_SPACE = 250_000

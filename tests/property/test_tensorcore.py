@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import anatune
-from anatune.codegen.tensorcore_layout import layout_of
-from anatune.core.workload import Workload
+from anatune.codegen.tensorcore.layout import layout_of
+from anatune.core.workload.nest import Workload
 from anatune.errors import MissingDependencyError
-from anatune.model.tensorcore_model import TensorCoreModel
+from anatune.model.tensorcore.model import TensorCoreModel
 from tests.naive_gpu import gpu
 
 DTYPES = st.sampled_from(["float16", "bfloat16", "float32"])
@@ -73,7 +73,7 @@ def test_points(workload: Workload, device: str, seed: int) -> None:
 @given(workloads(), st.integers(0, 1000))
 def test_kernels_are_right(workload: Workload, seed: int) -> None:
     pytest.importorskip("tvm")
-    from anatune.measure.emulator import compiler
+    from anatune.measure.emulate.emulator import compiler
 
     try:
         compiler()

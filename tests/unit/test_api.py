@@ -10,12 +10,12 @@ import pytest
 
 import anatune
 from anatune.adapters.optuna import schedule_space
-from anatune.core.hardware_files import spec_to_toml
-from anatune.core.space_cpu import CpuSpace
-from anatune.core.space_gpu import GpuSpace
+from anatune.core.hardware.files import spec_to_toml
+from anatune.core.space.cpu import CpuSpace
+from anatune.core.space.cuda import GpuSpace
 from anatune.errors import SpaceError, UnknownNameError
-from anatune.model.gpu_model import PARTS, RESOURCES
-from anatune.model.gpu_prediction import FEATURES
+from anatune.model.cuda.model import PARTS, RESOURCES
+from anatune.model.cuda.prediction import FEATURES
 from tests.naive_gpu import gpu
 
 MATMUL = anatune.matmul(64, 48, 32)

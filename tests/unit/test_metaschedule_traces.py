@@ -5,11 +5,11 @@ import pytest
 
 import anatune
 from anatune.adapters.metaschedule.traces import nests_of, trace_times
-from anatune.core.hardware_files import hardware
+from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
-from anatune.model.compiled_nest import INLINED, NO_PRODUCER, PARTS, CompiledNestModel
+from anatune.model.foreign.tvm_nest import INLINED, NO_PRODUCER, PARTS, CompiledNestModel
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes, read_trace
-from anatune.search.residuals import Residuals
+from anatune.search.learning.residuals import Residuals
 
 CPU = hardware("intel_xeon_gold_6230r")  # AVX-512: 16 lanes, 32 registers
 MATMUL = anatune.matmul(256, 256, 256)
@@ -103,7 +103,7 @@ def test_what_is_not_understood_says_why(recorded, reason):
 
 def test_loops_of_one_iteration_may_be_left_out():
     whole = tiling([(1, 1, 1, 1), (2, 1, 4, 4), (7, 1, 1, 4), (2, 1, 1, 14), (4, 4), (1, 3), (3, 1)], write_depth=3)
-    short = anatune.core.workload.Workload.from_json(CONV.to_json())
+    short = anatune.core.workload.nest.Workload.from_json(CONV.to_json())
     assert match_axes(whole, short)["f"] == (2, 1, 4, 4)
     dropped = nests_of(_without_units(CONV), [whole]).write_depth.tolist()
     assert (nests_of(CONV, [whole]).write_depth.tolist(), dropped) == ([3], [2])

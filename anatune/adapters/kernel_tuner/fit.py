@@ -19,7 +19,7 @@ __all__ = ["AUTO_SPREAD", "Fit", "checked_spread"]
 AUTO_SPREAD = "auto"
 LEAST_SPREAD = 0.25
 """Share of a list that leaves the order alone, where a kernel's every parameter is understood: the order may be worth
-nothing or one of the three correlations of `model.portfolio`, all four equally likely."""
+nothing or one of the three correlations of `model.pruning.portfolio`, all four equally likely."""
 _UNDERSTOOD = ("block", "threads", "work", "inner", "vector", "unroll")
 """Kinds of roles that the template has; fetch and staged are guesses."""
 _FEW = 4

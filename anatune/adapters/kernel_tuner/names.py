@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import shown
-from anatune.core.operators.matmul import matmul
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators.matmul import matmul
 from anatune.errors import SpaceError
 
 __all__ = ["CLBLAST", "Names", "clblast_gemm", "is_clblast", "roles_of", "rounded_workload", "tile_points"]

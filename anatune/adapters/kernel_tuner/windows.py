@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.workload import Access, Workload
+from anatune.core.workload.nest import Access, Workload
 
 __all__ = ["shared_by_windows"]
 

@@ -8,8 +8,8 @@ from typing import Any
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.tasks import Proposals, check_cpu, check_target, task_model, task_of
 from anatune.codegen.compat import import_tvm, same_structure
-from anatune.codegen.tir_kernel import PREDICTED, THREADS, annotated_schedule, annotation
-from anatune.core.hardware import CpuSpec
+from anatune.codegen.tvm.kernel import PREDICTED, THREADS, annotated_schedule, annotation
+from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import AnatuneError, WorkloadError
 
 __all__ = ["classes"]

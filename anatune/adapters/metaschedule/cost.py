@@ -27,13 +27,13 @@ from anatune import api
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.scores import CandidateScores
 from anatune.codegen.compat import import_tvm
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import RecordError, SpaceError
 from anatune.files import read_file, reason
 from anatune.measure.named_hardware import HardwareLike
 from anatune.records.foreign import SENTINEL_S
 from anatune.records.traces import Tiling, UnfitError
-from anatune.search.residuals import Residuals
+from anatune.search.learning.residuals import Residuals
 
 __all__ = ["FORMAT", "REGISTERS_RULE", "CostModelCore", "PostprocCore", "cost_model", "postproc"]
 

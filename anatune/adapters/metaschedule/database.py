@@ -19,7 +19,7 @@ from typing import Any
 from anatune.adapters.metaschedule.kernels import register_database, register_files
 from anatune.arguments import checked_path
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line, register_errors
-from anatune.codegen.tvm_records import TVM_FILES
+from anatune.codegen.tvm.records import TVM_FILES
 from anatune.errors import AnatuneError, RecordError
 
 __all__ = ["database_files", "meta_schedule", "open_database"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line
-from anatune.codegen.tir_kernel import TirTask
-from anatune.core.operators.naming import named_workload
-from anatune.core.workload import Workload
+from anatune.codegen.tvm.kernel import TirTask
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators.naming import named_workload
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.records.foreign import FunctionReader
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from anatune.adapters.metaschedule.tasks import check_target
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, import_tvm, last_line
-from anatune.codegen.tir_kernel import (
+from anatune.codegen.tvm.kernel import (
     Names,
     TirTask,
     annotated_schedule,
@@ -23,7 +23,7 @@ from anatune.codegen.tir_kernel import (
     recorded_kernel,
     register_kernels,
 )
-from anatune.core.hardware import CpuSpec
+from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import AnatuneError, RecordError, SpaceError
 from anatune.files import open_file, reason
 

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from anatune.adapters.formats import PruneRequest
 from anatune.adapters.metaschedule.traces import recorded_trace
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.model.corrected import CorrectedModel
-from anatune.model.order import ChosenOrder, PlainOrder
-from anatune.model.pruning import SpaceSubset
+from anatune.model.learned.corrected import CorrectedModel
+from anatune.model.pruning.order import ChosenOrder, PlainOrder
+from anatune.model.pruning.subset import SpaceSubset
 
 __all__ = ["UNROLL_STEPS", "metaschedule_lines", "with_decisions"]
 

@@ -11,7 +11,7 @@ from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.tasks import check_target, cpu_spec, target_from, task_model, task_of
 from anatune.arguments import checked_function
 from anatune.codegen.compat import import_tvm, operators_left
-from anatune.codegen.tir_kernel import kernel_names
+from anatune.codegen.tvm.kernel import kernel_names
 from anatune.errors import BuildError, RecordError, SpaceError, WorkloadError
 from anatune.files import reason
 from anatune.measure.named_hardware import HardwareLike

@@ -12,7 +12,7 @@ from anatune.adapters.metaschedule.cost import cost_model
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.tasks import cpu_spec
 from anatune.arguments import shown
-from anatune.core.hardware import CpuSpec
+from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import SpaceError
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
 

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from anatune.adapters.metaschedule.tasks import check_kind
 from anatune.adapters.metaschedule.traces import FunctionMeaning, nests_of, tiling_of
-from anatune.codegen.tir_kernel import annotated_schedule
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.codegen.tvm.kernel import annotated_schedule
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import AnatuneError
-from anatune.model.compiled_nest import CompiledNestModel
-from anatune.model.cpu_model import CpuModel
-from anatune.model.features import feature_table
-from anatune.model.gpu_model import GpuModel
+from anatune.model.cpu.model import CpuModel
+from anatune.model.cuda.model import GpuModel
+from anatune.model.foreign.tvm_nest import CompiledNestModel
+from anatune.model.learned.features import feature_table
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes
 from anatune.tuning.machine import with_threads
 

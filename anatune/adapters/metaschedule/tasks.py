@@ -9,13 +9,13 @@ from typing import Any
 from anatune import api
 from anatune.arguments import shown
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, lacks_feature, last_line
-from anatune.codegen.tir_kernel import TirTask
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.codegen.tvm.kernel import TirTask
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.errors import AnatuneError, SpaceError
 from anatune.measure.named_hardware import HardwareLike
-from anatune.model.cpu_model import CpuModel
+from anatune.model.cpu.model import CpuModel
 from anatune.records.foreign import SENTINEL_S
 from anatune.search.base import Strategy, make_strategy
 from anatune.tuning.machine import choose_threads, with_threads

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from anatune.codegen.compat import import_tvm
-from anatune.codegen.tir_kernel import TirTask
-from anatune.codegen.tir_nest import read_block
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.codegen.tvm.kernel import TirTask
+from anatune.codegen.tvm.nest import read_block
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import WorkloadError
-from anatune.model.compiled_nest import NO_PRODUCER, CompiledNestModel, TiledNests
+from anatune.model.foreign.tvm_nest import NO_PRODUCER, CompiledNestModel, TiledNests
 from anatune.records.traces import CPU_TILING, GPU_TILING, KINDS, Tiling, UnfitError, match_axes, read_trace
 
 __all__ = ["FunctionMeaning", "nests_of", "recorded_trace", "tiling_of", "trace_times"]

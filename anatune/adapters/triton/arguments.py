@@ -9,7 +9,7 @@ from typing import Any
 from anatune.adapters.triton.checks import check_operands
 from anatune.arguments import shown
 from anatune.errors import SpaceError
-from anatune.model.block_tiles import TILE_FIELDS, MatmulProblem
+from anatune.model.foreign.triton_tiles import TILE_FIELDS, MatmulProblem
 
 __all__ = ["KERNEL_DTYPES", "SIZES", "ArgumentNames", "Names", "dtype_name"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anatune.errors import SpaceError
-from anatune.model.block_tiles import TILE_FIELDS, MatmulProblem
+from anatune.model.foreign.triton_tiles import TILE_FIELDS, MatmulProblem
 
 __all__ = ["check_grid", "check_operands", "unmodelled_option"]
 

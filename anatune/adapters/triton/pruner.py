@@ -17,11 +17,11 @@ from anatune.adapters.triton.arguments import ArgumentNames, Names
 from anatune.adapters.triton.checks import check_grid, unmodelled_option
 from anatune.adapters.triton.tiles import bound_by
 from anatune.arguments import shown
-from anatune.core.hardware import GpuSpec
+from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError, NotJudgedWarning, SpaceError
-from anatune.model.block_tile_time import score_tiles, tile_order
-from anatune.model.block_tiles import MatmulProblem, Tiles, rules
-from anatune.model.pruning import Verdict, kept_count
+from anatune.model.foreign.triton_tiles import MatmulProblem, Tiles, rules
+from anatune.model.foreign.triton_time import score_tiles, tile_order
+from anatune.model.pruning.subset import Verdict, kept_count
 
 __all__ = ["MatmulPruner", "matmul_pruner"]
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.hardware import GpuSpec
-from anatune.model.block_tile_time import PARTS, TileScores, score_tiles, tile_order
-from anatune.model.block_tiles import TILE_FIELDS, MatmulProblem, Tiles, least_depth
+from anatune.core.hardware.spec import GpuSpec
+from anatune.model.foreign.triton_tiles import TILE_FIELDS, MatmulProblem, Tiles, least_depth
+from anatune.model.foreign.triton_time import PARTS, TileScores, score_tiles, tile_order
 
 __all__ = ["Proposal", "bound_by", "propose"]
 

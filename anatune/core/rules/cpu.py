@@ -1,4 +1,4 @@
-"""Schedules of CPUs: the template "cpu"; `core.space_cpu` says what the options mean."""
+"""Schedules of CPUs: the template "cpu"; `core.space.cpu` says what the options mean."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from anatune.core.access import is_integer
-from anatune.core.hardware import CpuSpec
-from anatune.core.loop_tables import ORDER_LEVELS, SPATIAL_LEVELS
-from anatune.core.microkernels import packable_tensors, pair_calls, segment_shape, simd_lanes, window_axes
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.values import check_count, check_names, check_tiles
-from anatune.core.workload import Workload
+from anatune.core.space.cpu_loops import ORDER_LEVELS, SPATIAL_LEVELS
+from anatune.core.space.cpu_microkernels import packable_tensors, pair_calls, segment_shape, simd_lanes, window_axes
+from anatune.core.workload.access import is_integer
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
 __all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "check_cpu", "levels_of"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anatune.core.access import DTYPE_BYTES
-from anatune.core.hardware import GpuSpec
-from anatune.core.implicit_gemm import guarded_dimensions
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.values import check_count, check_names, check_tiles
 from anatune.core.template_names import CUDA, PIPELINED
-from anatune.core.workload import Workload
+from anatune.core.workload.access import DTYPE_BYTES
+from anatune.core.workload.implicit_gemm import guarded_dimensions
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
 __all__ = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.rules.cpu import check_cpu
 from anatune.core.rules.cuda import check_cuda
 from anatune.core.rules.tensorcore import check_tensorcore
 from anatune.core.template_names import CPU, GPU_TEMPLATES, TENSORCORE
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
 __all__ = ["check_schedule"]

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from anatune.core.access import MAX_INTEGER
-from anatune.core.hardware import GpuSpec
-from anatune.core.implicit_gemm import implicit_gemm
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.values import check_count, check_names, checked_count
-from anatune.core.workload import Workload
+from anatune.core.workload.access import MAX_INTEGER
+from anatune.core.workload.implicit_gemm import implicit_gemm
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
 __all__ = ["INSTRUCTION", "LEVELS", "STAGES", "check_supported", "check_tensorcore", "checked_width", "fetch_widths"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anatune.arguments import checked_integer, shown
-from anatune.core.access import MAX_INTEGER, is_integer
+from anatune.core.workload.access import MAX_INTEGER, is_integer
 from anatune.errors import SpaceError
 
 __all__ = ["check_count", "check_factors", "check_names", "check_tiles", "checked_count"]

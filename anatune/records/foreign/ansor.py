@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from anatune.core.hardware import HardwareSpec
-from anatune.core.workload import Workload
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.core.workload.nest import Workload
 from anatune.records.foreign.parts import Line, gpu_schedule, tvm_measured
 from anatune.records.foreign.statements import NO_WORKLOAD, Shape, check_shapes, match_loops, product_of
 from anatune.records.foreign.targets import DeviceStatement, parse_target

@@ -15,12 +15,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anatune.core.hardware import HardwareSpec
-from anatune.core.operators.convolution import conv2d, depthwise_conv2d
-from anatune.core.operators.matmul import batch_matmul, matmul
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
-from anatune.core.workload import Workload
-from anatune.core.workload_text import workload_to_text
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators.convolution import conv2d, depthwise_conv2d
+from anatune.core.workload.operators.matmul import batch_matmul, matmul
+from anatune.core.workload.text import workload_to_text
 from anatune.errors import WorkloadError
 from anatune.records.foreign import autotvm_cpu, autotvm_gpu
 from anatune.records.foreign.parts import Line, tvm_measured

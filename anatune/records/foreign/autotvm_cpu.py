@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anatune.core.hardware import CpuSpec, HardwareSpec
+from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space_cpu import CpuSpace
-from anatune.core.workload import Workload
+from anatune.core.space.cpu import CpuSpace
+from anatune.core.workload.nest import Workload
 from anatune.records.foreign.autotvm_gpu import split
 from anatune.records.traces import UnfitError
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from anatune.core.hardware import HardwareSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.records.foreign.parts import WRONG_TILES, gpu_schedule
 from anatune.records.traces import UnfitError
 

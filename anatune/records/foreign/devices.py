@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from anatune.core.hardware import CpuSpec, GpuSpec, HardwareSpec
-from anatune.core.hardware_files import list_hardware
+from anatune.core.hardware.files import list_hardware
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.records.foreign.targets import DeviceStatement
 from anatune.records.traces import UnfitError
 

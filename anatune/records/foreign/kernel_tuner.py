@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anatune.arguments import shown
-from anatune.core.hardware import HardwareSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Measurement, Outcome
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import RecordError
 from anatune.records.foreign.files import entries_of, format_of, read_log, whole_of
 from anatune.records.foreign.parts import Line, gpu_schedule, measured

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anatune.core.hardware import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space_gpu import MAX_FETCH_BYTES, GpuSpace, staged_tensors
-from anatune.core.space_pipelined import PipelinedSpace, stage_counts
+from anatune.core.space.cuda import MAX_FETCH_BYTES, GpuSpace, staged_tensors
+from anatune.core.space.pipelined import PipelinedSpace, stage_counts
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.core.workload import DTYPE_BYTES, Workload
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.records.traces import UnfitError
 
 __all__ = [

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anatune.core.hardware import CpuSpec, HardwareSpec
+from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.core.trial import Trial
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError, SpecError
 from anatune.records.foreign import ansor
 from anatune.records.foreign.autotvm import AutoTvmReader

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.core.hardware import HardwareSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Trial
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import RecordError
 from anatune.records.environment import environment
 from anatune.records.export import workload_text

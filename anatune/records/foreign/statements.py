@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from anatune.core.operators.matmul import batch_matmul, matmul
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators.matmul import batch_matmul, matmul
 from anatune.errors import WorkloadError
 from anatune.records.traces import UnfitError
 

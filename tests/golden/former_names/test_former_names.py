@@ -13,7 +13,7 @@ import pytest
 import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
-from anatune.model.corrections import find_correction, load_correction, read_card, shipped_cards
+from anatune.model.learned.corrections import find_correction, load_correction, read_card, shipped_cards
 from anatune.records.export import import_json_lines, json_lines
 from anatune.records.store import RecordStore
 from anatune.tuning.manifest import Manifest

@@ -7,13 +7,13 @@ import re
 import pytest
 
 import anatune
-from anatune.codegen.tensorcore_layout import Tile, layout_of
-from anatune.codegen.tensorcore_program import tensorcore_program
-from anatune.core.implicit_gemm import implicit_gemm
+from anatune.codegen.tensorcore.layout import Tile, layout_of
+from anatune.codegen.tensorcore.program import tensorcore_program
 from anatune.core.schedule import Schedule
-from anatune.core.workload import Workload
+from anatune.core.workload.implicit_gemm import implicit_gemm
+from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
-from anatune.model.tensorcore_model import TensorCoreModel
+from anatune.model.tensorcore.model import TensorCoreModel
 from tests.naive_gpu import gpu
 
 MATMUL = anatune.matmul(128, 64, 96, dtype="bfloat16", epilogue=("bias",))
@@ -111,8 +111,8 @@ def test_refusals() -> None:
 def test_kernel_compiles_for_every_architecture_with_tensor_cores() -> None:
     pytest.importorskip("tvm")
     pytest.importorskip("cuda.bindings")
-    from anatune.codegen.gpu import cuda_kernel
-    from anatune.codegen.nvrtc import compile_cuda
+    from anatune.codegen.cuda.lower import cuda_kernel
+    from anatune.codegen.cuda.nvrtc import compile_cuda
 
     kernel = cuda_kernel(schedule_of())
     assert not re.search(r"#\s*include", kernel.source)

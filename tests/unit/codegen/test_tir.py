@@ -5,9 +5,9 @@ import pytest
 
 import anatune
 from anatune.codegen.compat import parse_program, target_of
-from anatune.codegen.tir_kernel import TirTask, annotated_schedule, kernel_names, register_kernels
+from anatune.codegen.tvm.kernel import TirTask, annotated_schedule, kernel_names, register_kernels
 from anatune.errors import BuildError, WorkloadError
-from anatune.model.cpu_model import CpuModel
+from anatune.model.cpu.model import CpuModel
 
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402

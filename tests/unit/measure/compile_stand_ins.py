@@ -3,7 +3,7 @@
 import os
 import time
 
-from anatune.codegen.gpu_facts import GpuFacts
+from anatune.codegen.cuda.facts import GpuFacts
 from anatune.errors import BuildError, MissingDependencyError, SpaceError
 
 

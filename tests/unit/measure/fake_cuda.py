@@ -20,22 +20,22 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from anatune.codegen.cuda_kernel import CudaKernel
-from anatune.codegen.gpu import cuda_kernel
-from anatune.codegen.gpu_artifact import build_reference as real_reference
-from anatune.codegen.gpu_artifact import check_resources, write_artifact
-from anatune.codegen.nvrtc import CompilerFacts, Cubin
+from anatune.codegen.cuda.artifact import build_reference as real_reference
+from anatune.codegen.cuda.artifact import check_resources, write_artifact
+from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.codegen.cuda.lower import cuda_kernel
+from anatune.codegen.cuda.nvrtc import CompilerFacts, Cubin
 from anatune.errors import BuildError, SpaceError
-from anatune.measure.correctness import array_dtype
-from anatune.measure.emulator import Program
-from anatune.measure.gpu_backends import CudaBindings
+from anatune.measure.cuda.backends import CudaBindings
+from anatune.measure.emulate.emulator import Program
+from anatune.measure.run.correctness import array_dtype
 
 STATE = "FAKE_CUDA_STATE"
 BACKEND = "tests.unit.measure.fake_cuda:backend"
 BUILDER = "tests.unit.measure.fake_cuda:build"
 FAILING_BUILDER = "tests.unit.measure.fake_cuda:build_or_not"
 REFERENCE = "tests.unit.measure.fake_cuda:build_reference"
-SETUP = "anatune.measure.builder:set_up"
+SETUP = "anatune.measure.run.build_tasks:set_up"
 
 H200 = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
@@ -322,7 +322,7 @@ def image_of(kernel, seconds=50e-6, fault="", **more):
 
 
 def build(schedule, folder, *, threads=1, product=True):
-    """As `codegen.gpu_artifact.build_schedule`, without the compiler: the cubin holds the CUDA C."""
+    """As `codegen.cuda.artifact.build_schedule`, without the compiler: the cubin holds the CUDA C."""
     kernel = cuda_kernel(schedule)
     image = image_of(kernel, seconds_of(schedule), product=product)
     facts = CompilerFacts(32, kernel.shared_bytes - kernel.dynamic_shared_bytes)
@@ -351,12 +351,12 @@ def seconds_of(schedule):
 
 
 def build_reference(kind, hardware, folder):
-    """As `codegen.gpu_artifact.build_reference`; it computes nothing."""
+    """As `codegen.cuda.artifact.build_reference`; it computes nothing."""
     from unittest import mock
 
     def compiled(kernel):
         image = msgspec.json.encode(Image(None, len(kernel.parameters), _REFERENCE_S))
         return Cubin(kernel.name, kernel.arch, image, CompilerFacts(28))
 
-    with mock.patch("anatune.codegen.gpu_artifact.compile_kernel", compiled):
+    with mock.patch("anatune.codegen.cuda.artifact.compile_kernel", compiled):
         return real_reference(kind, hardware, folder)

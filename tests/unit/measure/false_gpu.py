@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.codegen.gpu_memory_probes import CHASE_UNROLL, LINE_BYTES
+from anatune.codegen.cuda.memory_probes import CHASE_UNROLL, LINE_BYTES
 from anatune.errors import RunError
-from anatune.measure.gpu_driver import GpuDevice
-from anatune.measure.gpu_probe_checks import _expected
+from anatune.measure.cuda.driver import GpuDevice
+from anatune.measure.cuda.probe_checks import _expected
 
 CLOCK_HZ = 1.5e9
 LATENCY_CYCLES = {"mma": 33.0, "shared": 30.0, "l1": 40.0, "l2": 250.0, "dram": 500.0}

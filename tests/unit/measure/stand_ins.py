@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import anatune
-from anatune.codegen.artifact import Artifact, Buffer, Packing
+from anatune.codegen.cpu.artifact import Artifact, Buffer, Packing
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, SpaceError
 

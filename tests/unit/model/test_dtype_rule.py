@@ -6,7 +6,7 @@ import pytest
 
 import anatune
 from anatune.core.generation import generation_limit
-from anatune.core.space_pipelined import stage_counts
+from anatune.core.space.pipelined import stage_counts
 from anatune.errors import BuildError, SpaceError
 from anatune.model.templates import make_model
 from anatune.report.explain import explanation, nothing_legal_text

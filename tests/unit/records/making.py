@@ -1,9 +1,9 @@
 """Sessions and trials made by hand: no model and no device is needed."""
 
-from anatune.core.hardware_files import hardware
-from anatune.core.operators import CONSTRUCTORS
+from anatune.core.hardware.files import hardware
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.core.workload.operators import CONSTRUCTORS
 
 MATMUL = CONSTRUCTORS["matmul"](64, 48, 32)
 CONV = CONSTRUCTORS["conv2d"](n=1, c=8, h=14, w=14, k=16, r=3, s=3, padding=1)

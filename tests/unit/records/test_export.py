@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from anatune.core.trial import Outcome
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import RecordError
 from anatune.records.export import CSV_COLUMNS, csv_lines, flat_row, import_json_lines, json_lines
 from anatune.records.store import RecordStore

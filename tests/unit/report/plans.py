@@ -3,7 +3,7 @@
 import anatune
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
-from anatune.model.evaluation import Guarantee, Rule
+from anatune.model.base import Guarantee, Rule
 from anatune.model.plan import Plan
 
 RULES = (

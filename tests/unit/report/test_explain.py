@@ -1,6 +1,6 @@
 import msgspec
 
-from anatune.model.evaluation import Guarantee
+from anatune.model.base import Guarantee
 from anatune.report import explain
 from anatune.report.alternatives import Alternative
 from anatune.report.text import plain

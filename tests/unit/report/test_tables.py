@@ -2,9 +2,9 @@ import msgspec
 import pytest
 
 import anatune
-from anatune.core.hardware_files import list_hardware, load_spec_file
+from anatune.core.hardware.files import list_hardware, load_spec_file
 from anatune.core.schedule import Schedule
-from anatune.model.evaluation import Guarantee
+from anatune.model.base import Guarantee
 from anatune.report import tables
 from anatune.report.text import plain
 from tests.unit.report.plans import empty_plan, gpu_plan, prediction

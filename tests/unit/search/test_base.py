@@ -19,7 +19,7 @@ def test_unknown_names_list_the_known_ones():
 
 
 def test_strategies_are_imported_when_they_are_made():
-    name = "anatune.search.grid"
+    name = "anatune.search.strategies.grid"
     sys.modules.pop(name, None)
     check_strategy("grid")
     assert name not in sys.modules

@@ -15,10 +15,10 @@ pytest.importorskip("tvm")
 import anatune
 from anatune.core.trial import Outcome
 from anatune.errors import DeviceError, MissingDependencyError, RecordError, SpaceError
-from anatune.measure.emulator import compiler
-from anatune.measure.gpu_pool import GpuMeasurer, build_schedules
-from anatune.measure.pool import Limits
-from anatune.measure.timing import TimingProtocol
+from anatune.measure.cuda.measurer import GpuMeasurer, build_schedules
+from anatune.measure.emulate.emulator import compiler
+from anatune.measure.run.measurer import Limits
+from anatune.measure.run.timing import TimingProtocol
 from anatune.records.store import RecordStore
 from anatune.tuning.manifest import MANIFEST, build_manifest, read_manifest
 from anatune.tuning.session import TuningSession

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 import anatune
-from anatune.core.hardware import GpuSpec
+from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError, SpaceError
 from anatune.tuning.machine import check_gpu, check_machine, choose_threads, usable_cores, with_threads
 
@@ -72,7 +72,7 @@ def test_only_nvidia_gpus_can_be_measured_on():
 
 
 def test_no_gpu(monkeypatch):
-    from anatune.measure import detect_gpu
+    from anatune.measure.cuda import detect as detect_gpu
 
     monkeypatch.setattr(detect_gpu, "gpu_detection", lambda _: ([], "no driver"))
     with pytest.raises(DeviceError, match=r"tuning for h200 needs that GPU: no driver; `anatune tune --build-only`"):

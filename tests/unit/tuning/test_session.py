@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import anatune
 from anatune.api import model
-from anatune.codegen.program import program_of
+from anatune.codegen.cpu.program import program_of
 from anatune.core.trial import Outcome
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError, UnknownNameError
 from anatune.records.store import RecordStore

@@ -10,8 +10,8 @@ import anatune
 from anatune import api
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.errors import RecordError
-from anatune.model.corrections import load_correction
-from anatune.model.residual import ResidualOptions
+from anatune.model.learned.corrections import load_correction
+from anatune.model.learned.residual import ResidualOptions
 from anatune.records.store import RecordStore
 from anatune.report.training import family_lines
 from anatune.tuning.training import families_of, judge, train

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import anatune
-from anatune.core.hardware_files import hardware
+from anatune.core.hardware.files import hardware
 from anatune.model.templates import make_model
 from anatune.records.foreign import read_foreign
 from tests.unit.records.foreign.making import autotvm, old_autotvm, task, tensor, written

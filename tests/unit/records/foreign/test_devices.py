@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from anatune.core.hardware_files import hardware
+from anatune.core.hardware.files import hardware
 from anatune.records.foreign.devices import Devices
 from anatune.records.foreign.targets import device_name, parse_target
 from anatune.records.traces import UnfitError

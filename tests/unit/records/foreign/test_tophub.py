@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from anatune.core.hardware_files import hardware
+from anatune.core.hardware.files import hardware
 from anatune.records.foreign import read_foreign
 
 FOLDER = Path(os.environ.get("ANATUNE_MEASUREMENTS", "not there"))

@@ -1,0 +1,126 @@
+"""C functions of an exported kernel: their names, declarations, and the header that says how to use them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anatune.codegen.arithmetic import Arithmetic, comment_lines
+from anatune.codegen.cpu.artifact import Buffer
+
+__all__ = ["ALIGNMENT_BYTES", "C_TYPES", "CFunction", "CNeeds", "c_header", "prototype"]
+
+ALIGNMENT_BYTES = 64
+C_TYPES = {
+    "float32": ("float", 2, 32),
+    "float16": ("uint16_t", 2, 16),
+    "bfloat16": ("uint16_t", 4, 16),
+    "int8": ("int8_t", 0, 8),
+    "int32": ("int32_t", 0, 32),
+}
+"""dtype -> C type (of narrow floating-point numbers: their bits), DLPack's code and bits."""
+
+
+class CFunction(NamedTuple):
+    """A function of the library: its name, what it does, its arguments in order (the last one is written).
+
+    `workspace_bytes` is what a call allocates and releases again.
+    """
+
+    name: str
+    purpose: str
+    arguments: tuple[Buffer, ...]
+    workspace_bytes: int = 0
+
+
+class CNeeds(NamedTuple):
+    """What a library needs of the machine, and how it behaves.
+
+    Attributes
+    ----------
+    cpu : str
+        LLVM's name of the processor it was compiled for ("-mcpu").
+    features : tuple of str
+        Those that the code may use: all are needed.
+    threads : int
+        Of its parallel loops; 1: there are none.
+    openmp : str
+        Name of the OpenMP library behind them ("gomp"); "": none.
+    """
+
+    cpu: str
+    features: tuple[str, ...]
+    threads: int
+    openmp: str
+
+
+def prototype(function: CFunction) -> str:
+    """Return the C declaration of a function, without the semicolon."""
+    words = [f"const {C_TYPES[b.dtype][0]} *{b.tensor}" for b in function.arguments[:-1]]
+    last = function.arguments[-1]
+    return f"int {function.name}({', '.join([*words, f'{C_TYPES[last.dtype][0]} *{last.tensor}'])})"
+
+
+_HEADER = """\
+/* {title}
+ * for {device}; made by anatune.
+ {arithmetic}
+ *
+ * Arrays are row-major and aligned to {alignment} bytes; the last argument is written and must not overlap any other.
+ * Functions return 0; -1: an argument is NULL or not aligned; -2: no memory; -3: the kernel failed; -4: the processor
+ * lacks an instruction. They may be called from several threads at once.
+ *
+ {needs}
+ *
+ * Link with {link}
+ */
+#ifndef {guard}_H
+#define {guard}_H
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* Whether the present processor has the instructions that the others use: 1 or 0. */
+int {name}_supported(void);
+
+{functions}
+#ifdef __cplusplus
+}}
+#endif
+#endif
+"""
+
+
+def c_header(
+    title: str,
+    device: str,
+    name: str,
+    functions: Sequence[CFunction],
+    arithmetic: Arithmetic,
+    needs: CNeeds,
+    link: Sequence[str],
+) -> str:
+    """Return the header of an exported kernel; `link`: words for the linker."""
+    said = f"Needs: {', '.join(needs.features) or 'nothing special'} (compiled for -mcpu={needs.cpu}). "
+    said += f"Loops run on {needs.threads} threads (OpenMP)." if needs.openmp else "It runs on the calling thread."
+    declared = []
+    for function in functions:
+        rows = [
+            f" *   {one.tensor}: {one.dtype}[{']['.join(map(str, one.shape)) or '1'}]" for one in function.arguments
+        ]
+        purpose = function.purpose[0].upper() + function.purpose[1:]
+        if function.workspace_bytes:
+            purpose += f"; allocates {function.workspace_bytes} bytes for its time"
+        declared.append(f"/* {purpose}:\n{chr(10).join(rows)} */\n{prototype(function)};\n")
+    return _HEADER.format(
+        title=title,
+        device=device,
+        arithmetic=comment_lines(arithmetic.sentences(), "* ", " * "),
+        alignment=ALIGNMENT_BYTES,
+        needs=comment_lines(said, "* ", " * "),
+        link=" ".join(link),
+        guard=name.upper(),
+        name=name,
+        functions="\n".join(declared),
+    )

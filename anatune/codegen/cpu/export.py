@@ -1,0 +1,214 @@
+"""A schedule for other programs: a library with a plain C interface, or a TVM module.
+
+Nothing of TVM is needed to link or run the library.
+
+TVM's object file holds the kernel behind TVM's calling convention, and asks for a few functions of TVM's runtime. A
+small C file, compiled with it, has those functions (memory, and OpenMP for parallel loops) and plain C entries. All
+other symbols stay inside, so that one program may link many such libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.compat import PARTS_OF_ISA, compile_module, features_of, import_tvm
+from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.cpu.c_entries import c_entries
+from anatune.codegen.cpu.c_header import CFunction, CNeeds, c_header
+from anatune.codegen.cpu.features import check_source, code_features
+from anatune.codegen.cpu.lower import LoweredProgram, lower
+from anatune.codegen.cuda.lower import LoweredGpu, lower_gpu
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.errors import BuildError
+from anatune.files import replace_file
+
+__all__ = ["CLibrary", "tvm_module_json", "write_c_library"]
+
+
+class CLibrary(NamedTuple):
+    """What was written: file names, the functions, what they need, words that link the library."""
+
+    library: str
+    header: str
+    functions: tuple[CFunction, ...]
+    needs: CNeeds
+    link: tuple[str, ...]
+
+
+class _Tools(NamedTuple):
+    """Programs: the C compiler, what hides symbols of an object, what makes a static library ("": not needed)."""
+
+    compiler: str
+    objcopy: str
+    ar: str
+
+
+def write_c_library(schedule: Schedule, name: str, folder: Path, *, threads: int, form: str = "so") -> CLibrary:
+    """Write a library for C programs and ``<name>.h`` into `folder`.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of the CPU template, for this machine's instruction set.
+    name : str
+        A C identifier: the function with all tensors in the workload's own layouts. Where operands are packed ahead,
+        ``<name>_pack_<tensor>`` packs one and ``<name>_packed`` takes the packed form; ``<name>_supported`` says
+        whether the present processor can run them.
+    folder : Path
+        Must exist.
+    threads : int
+        Threads of a parallel loop.
+    form : {"so", "o", "a"}
+        ``lib<name>.so``, ``<name>.o`` or ``lib<name>.a``. Only the functions are visible outside.
+
+    Raises
+    ------
+    BuildError
+        It cannot be lowered, compiled or linked.
+    """
+    family = _family(schedule)
+    tools = _tools(form)
+    lowered = lower(schedule, threads=threads)
+    parallel = threads > 1 and bool(schedule.options.get("parallel", False))
+    functions = _functions(lowered, name)
+    features = code_features(features_of(lowered.target), family)
+    openmp = _openmp_library(tools.compiler) if parallel else ""
+    needs = CNeeds(schedule.hardware.arch, features, threads if parallel else 1, openmp)
+    library = f"{name}.o" if form == "o" else f"lib{name}.{form}"
+    link = (f"-l{name}",) if form == "so" else (library, *[f"-l{openmp}", "-lpthread"] * parallel, "-lm")
+    device = f"{schedule.hardware.name} ({schedule.hardware.arch})"
+    header = c_header(schedule.workload.describe(), device, name, functions, arithmetic_of(schedule), needs, link)
+    executable = compile_module(lowered.module, lowered.target)
+    with tempfile.TemporaryDirectory(prefix="anatune-") as scratch:
+        place = Path(scratch)
+        (place / f"{name}.h").write_text(header)
+        source = c_entries(name, functions, check_source(features, family), threads, openmp=parallel)
+        (place / "c-entries.c").write_text(source)  # no C identifier, as the library's name is
+        executable.mod.write_to_file(str(place / "of-tvm.o"), "o")
+        _link(tools, place, name, library, openmp=parallel)
+        for written in (place / library, place / f"{name}.h"):
+            # Replaced, not overwritten: a program may have the old library loaded.
+            replace_file(folder / written.name, written.read_bytes())
+    return CLibrary(library, f"{name}.h", functions, needs, link)
+
+
+def _link(tools: _Tools, place: Path, name: str, library: str, *, openmp: bool) -> None:
+    """Make `library` of c-entries.c and of-tvm.o, which lie in `place`."""
+    hidden, flags = f"{name}.o", ["-fopenmp"] * openmp
+    compile_entries = [tools.compiler, "-O2", "-fPIC", *flags, "-c", "c-entries.c", "-o", "c-entries.o"]
+    on_mac = [f"-Wl,-exported_symbol,_{name}", f"-Wl,-exported_symbol,_{name}_*"] * (sys.platform == "darwin")
+    _run(compile_entries, place)
+    _run([tools.compiler, "-r", "-nostdlib", *on_mac, "c-entries.o", "of-tvm.o", "-o", hidden], place)
+    if tools.objcopy:
+        kept = [f"--keep-global-symbol={name}", f"--keep-global-symbol={name}_*"]
+        _run([tools.objcopy, "--wildcard", "--strip-debug", *kept, hidden], place)
+    if library.endswith(".so"):
+        _run([tools.compiler, "-shared", *flags, hidden, "-o", library, "-lm"], place)
+    elif library.endswith(".a"):
+        _run([tools.ar, "rcs", library, hidden], place)
+
+
+def tvm_module_json(schedule: Schedule, *, threads: int) -> tuple[str, str]:
+    """Return an IRModule as JSON (``tvm.ir.load_json`` reads it), and the target to compile it for, as JSON.
+
+    Its function ``main`` takes all tensors in the workload's own layouts.
+
+    Raises
+    ------
+    BuildError
+        The schedule cannot be lowered.
+    """
+    lowered: LoweredProgram | LoweredGpu
+    if isinstance(schedule.hardware, GpuSpec):
+        lowered = lower_gpu(schedule)
+    else:
+        lowered = lower(schedule, threads=threads, prepacked=False)
+    return str(import_tvm().ir.save_json(lowered.module)), str(lowered.target)
+
+
+def _family(schedule: Schedule) -> str:
+    """Return the family of a schedule's processor, "x86_64" or "aarch64".
+
+    Raises
+    ------
+    BuildError
+        It is not the present machine's.
+    """
+    hardware = schedule.hardware
+    if not isinstance(hardware, CpuSpec):
+        raise BuildError(f"schedule is for {hardware.name}, expected a CPU; codegen.export_cuda writes those of GPUs")
+    family = PARTS_OF_ISA[hardware.compute.isa][0].split("-")[0]
+    here = "aarch64" if platform.machine() == "arm64" else platform.machine()
+    if family != here:
+        raise BuildError(
+            f"{hardware.name} is a {family} machine, this one is {here}: a library can only be linked on a machine "
+            "of its kind; --format tvm exports what TVM can compile there"
+        )
+    return family
+
+
+def _tools(form: str) -> _Tools:
+    """Return the programs that make a library.
+
+    Raises
+    ------
+    BuildError
+        One is missing.
+    """
+    compiler = _found(
+        ("cc", "gcc", "clang"), "no C compiler was found (cc, gcc, clang), which the library's entries need"
+    )
+    on_mac = sys.platform == "darwin"  # its linker hides symbols
+    objcopy = "" if on_mac else _found(("objcopy", "llvm-objcopy"), "no objcopy was found, which hides symbols")
+    return _Tools(compiler, objcopy, _found(("ar", "llvm-ar"), "no ar was found") if form == "a" else "")
+
+
+def _found(names: Sequence[str], missing: str) -> str:
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise BuildError(f"{missing}; install one")
+
+
+def _openmp_library(compiler: str) -> str:
+    """Return the name of the OpenMP library that code of a compiler calls."""
+    macros = subprocess.run([compiler, "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True, check=False)
+    return "omp" if "__clang__" in macros.stdout else "gomp"
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line]
+        said = (lines or done.stderr.splitlines() or [f"status {done.returncode}"])[0]
+        raise BuildError(f"{Path(command[0]).name} cannot make the library: {said.strip()}")
+
+
+def _functions(lowered: LoweredProgram, name: str) -> tuple[CFunction, ...]:
+    workload, sizes = lowered.schedule.workload, lowered.program.packed_sizes
+    tensors = (*workload.reads, *workload.epilogue_reads, workload.write)
+    own = tuple(Buffer(access.tensor, access.dtype, access.shape) for access in tensors)
+    workspace = lowered.program.workspace_bytes
+    copies = sum(sizes[t.tensor] * DTYPE_BYTES[t.dtype] for t in own if t.tensor in sizes)
+    functions = [CFunction(name, "all tensors in the workload's own layouts", own, workspace + copies)]
+    if sizes:
+        packed = {t.tensor: Buffer(f"{t.tensor}_packed", t.dtype, (sizes[t.tensor],)) for t in own if t.tensor in sizes}
+        functions += [
+            CFunction(f"{name}_pack_{t.tensor}", f"packs {t.tensor}, once", (t, packed[t.tensor]))
+            for t in own
+            if t.tensor in sizes
+        ]
+        arguments = tuple(packed.get(buffer.tensor, buffer) for buffer in own)
+        functions.append(CFunction(f"{name}_packed", "the same with packed constants", arguments, workspace))
+    return tuple(functions)

@@ -1,0 +1,153 @@
+"""Schedules of the CPU template to TVM programs and shared libraries."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anatune.codegen.compat import (
+    compile_module,
+    import_tvm,
+    link_library,
+    parse_program,
+    schedule_of_module,
+    target_of,
+)
+from anatune.codegen.cpu.artifact import Artifact, Buffer, Packing
+from anatune.codegen.cpu.program import Program, program_of
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
+from anatune.errors import BuildError
+
+__all__ = ["LoweredProgram", "assembly_facts", "compile_schedule", "inspect_schedule", "lower"]
+
+_STACK = re.compile(r"-?\d*\((?:%rsp|%rbp)\)|\[(?:sp|x29)(?:, #-?\d+)?\]")
+_VECTOR = re.compile(r"%([xyz])mm(\d+)|\b([qv])(\d+)\b")
+_WIDTH = {"x": 16, "y": 32, "z": 64, "q": 16, "v": 16}
+"""Bytes of a vector register by the first letter of its name."""
+
+
+@dataclass(frozen=True)
+class LoweredProgram:
+    """A TVM module (``main`` and the packing functions), ready for ``tvm.compile``, and what it was made from."""
+
+    schedule: Schedule
+    program: Program
+    module: Any
+    target: Any
+
+    def tvm_schedule(self) -> Any:
+        """Return the module as a ``tvm.s_tir.Schedule``."""
+        return schedule_of_module(self.module)
+
+
+def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> LoweredProgram:
+    """Turn a schedule of the CPU template into a TVM module.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    threads : int
+        Threads that will run the parallel loop; 1 makes it serial.
+    prepacked : bool
+        ``main`` takes the operands of ``options["packed_ahead"]`` in packed form (``pack_<tensor>`` makes it);
+        otherwise it takes all tensors in the workload's own layouts and packs them in every run.
+
+    Raises
+    ------
+    SpaceError
+        Another template, or options that contradict the tiles.
+    BuildError
+        A tensor is too large.
+    MissingDependencyError
+        TVM is not installed.
+    """
+    schedule.check()
+    if not isinstance(schedule.hardware, CpuSpec):
+        raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; codegen.gpu has GPUs")
+    program = program_of(schedule, threads=threads, prepacked=prepacked)
+    tvm = import_tvm()
+    functions = {"main": parse_program(program.main, program.llvm)}
+    for tensor, text in program.packing.items():
+        functions[f"pack_{tensor}"] = parse_program(text, "")
+    module = tvm.IRModule(functions)
+    return LoweredProgram(schedule, program, module, target_of(schedule.hardware, threads=threads))
+
+
+def compile_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Artifact:
+    """Build a schedule into ``folder/<key>.so``.
+
+    Raises
+    ------
+    BuildError
+        The program cannot be lowered, compiled or linked.
+    """
+    lowered = lower(schedule, threads=threads)
+    compiled = compile_module(lowered.module, lowered.target)
+    path = Path(folder) / f"{schedule.key}_{threads}.so"
+    link_library(compiled, path)
+    workload = schedule.workload
+    sizes = lowered.program.packed_sizes
+    arguments = [
+        Buffer(access.tensor, access.dtype, (sizes[access.tensor],) if access.tensor in sizes else access.shape)
+        for access in (*workload.reads, *workload.epilogue_reads, workload.write)
+    ]
+    packings = tuple(
+        Packing(buffer.tensor, f"pack_{buffer.tensor}", buffer) for buffer in arguments if buffer.tensor in sizes
+    )
+    return Artifact(schedule.key, str(path), tuple(arguments), packings, threads, {"flop": workload.flop})
+
+
+def inspect_schedule(schedule: Schedule, *, threads: int = 1) -> dict[str, int]:
+    """Compile a schedule for its own processor, whatever the present one is, and read the assembly.
+
+    Returns
+    -------
+    dict
+        "flop" of a call and what `assembly_facts` finds.
+
+    Raises
+    ------
+    SpaceError, BuildError, MissingDependencyError
+        As `lower` and `compile_module`.
+    """
+    lowered = lower(schedule, threads=threads)
+    assembly = compile_module(lowered.module, lowered.target).mod.inspect_source("asm")
+    return {"flop": schedule.workload.flop, **assembly_facts(assembly)}
+
+
+def assembly_facts(assembly: str) -> dict[str, int]:
+    """Return what the assembly of the kernel says (LLVM inlines the microkernels into TVM's loops).
+
+    Returns
+    -------
+    dict
+        "num_instructions" of ``main``; "registers": vector registers it uses; "spill_ops": its vector loads from and
+        stores to the stack; "spill_bytes": the stack they use.
+    """
+    instructions = spills = 0
+    registers: set[str] = set()
+    slots: dict[str, int] = {}
+    inside = False
+    for line in assembly.splitlines():
+        if line and not line[0].isspace() and line.rstrip().endswith(":") and not line.startswith(".L"):
+            inside = "main_compute_" in line or "__tvm_parallel_lambda" in line
+            continue
+        if not inside or not line.startswith("\t") or line.lstrip().startswith("."):
+            continue
+        instructions += 1
+        vectors = _VECTOR.findall(line)
+        registers.update(x86 or arm for _, x86, _, arm in vectors)
+        slot = _STACK.search(line)
+        if slot and vectors:
+            spills += 1
+            width = max(_WIDTH[x86 or arm] for x86, _, arm, _ in vectors)
+            slots[slot.group()] = max(width, slots.get(slot.group(), 0))
+    return {
+        "num_instructions": instructions,
+        "registers": len(registers),
+        "spill_ops": spills,
+        "spill_bytes": sum(slots.values()),
+    }

@@ -1,0 +1,176 @@
+"""What a GPU build leaves behind: a cubin on the disk, how to launch it, what the compiler said."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.cuda.build_cache import compile_kernel
+from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.codegen.cuda.lower import cuda_kernel
+from anatune.codegen.cuda.nvrtc import CompilerFacts, Cubin
+from anatune.codegen.cuda.probes import multiply_add
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.errors import BuildError, RunError, SpaceError
+from anatune.files import read_file, reason
+
+__all__ = ["GpuArtifact", "build_reference", "build_schedule", "check_resources", "read_image", "write_artifact"]
+
+_REFERENCE_CHAINS, _REFERENCE_WARPS, _REFERENCE_BLOCKS_PER_SM = 8, 8, 2
+
+
+class GpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A compiled GPU kernel. Immutable; JSON both ways: also an entry of a manifest.
+
+    Attributes
+    ----------
+    schedule_key : str
+        Key of the schedule it was built from ("" for probes).
+    image : str
+        Path of the cubin; in a manifest relative to its folder.
+    image_sha256 : str
+        Hash of its bytes, hexadecimal.
+    name, arch : str
+        The function; what it was compiled for ("sm_90").
+    parameters : tuple of Buffer
+        Pointers in the order in which the function takes them.
+    result : str
+        Tensor that the kernel writes.
+    grid, block : int
+        Blocks of the grid, threads of a block; both along x.
+    shared_bytes, dynamic_shared_bytes : int
+        Shared memory of a block; the part of it that the launch asks for.
+    facts : CompilerFacts
+        What the compiler said.
+    """
+
+    schedule_key: str
+    image: str
+    image_sha256: str
+    name: str
+    arch: str
+    parameters: tuple[Buffer, ...]
+    result: str
+    grid: int
+    block: int
+    shared_bytes: int
+    dynamic_shared_bytes: int
+    facts: CompilerFacts
+
+
+def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifact:
+    """Write a cubin into `folder`, under a name that its contents give, and return its artifact.
+
+    Raises
+    ------
+    BuildError
+        It cannot be written.
+    """
+    digest = hashlib.sha256(cubin.image).hexdigest()
+    path = folder / f"{digest[:16]}.cubin"
+    try:
+        path.write_bytes(cubin.image)
+    except OSError as error:
+        raise BuildError(f"{path}: {error.strerror or error}; free some space or choose another folder") from None
+    return GpuArtifact(
+        schedule_key=kernel.schedule_key,
+        image=str(path),
+        image_sha256=digest,
+        name=kernel.name,
+        arch=cubin.arch,
+        parameters=kernel.parameters,
+        result=kernel.result,
+        grid=kernel.grid,
+        block=kernel.block,
+        shared_bytes=cubin.facts.shared_bytes + kernel.dynamic_shared_bytes,
+        dynamic_shared_bytes=kernel.dynamic_shared_bytes,
+        facts=cubin.facts,
+    )
+
+
+def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuArtifact:
+    """Generate and compile a schedule of a GPU template into `folder`.
+
+    Parameters
+    ----------
+    threads : int
+        Not used: it belongs to every builder.
+
+    Raises
+    ------
+    SpaceError
+        The schedule contradicts itself, or the compiled kernel needs more of the device than there is.
+    BuildError, MissingDependencyError
+        It cannot be generated or compiled; TVM or NVRTC is not installed.
+    """
+    kernel = cuda_kernel(schedule)
+    artifact = write_artifact(kernel, compile_kernel(kernel), folder)
+    assert isinstance(schedule.hardware, GpuSpec)
+    check_resources(artifact, schedule.hardware)
+    return artifact
+
+
+def build_reference(kind: str, hardware: GpuSpec, folder: Path) -> GpuArtifact:
+    """Build the kernel that is timed beside all candidates: multiply-adds on every multiprocessor, no memory.
+
+    Parameters
+    ----------
+    kind : str
+        Not used: CPUs have several.
+
+    Raises
+    ------
+    BuildError, MissingDependencyError
+        As `build_schedule`.
+    """
+    blocks = _REFERENCE_BLOCKS_PER_SM * hardware.compute.num_sms
+    kernel = multiply_add(hardware.arch, "float32", _REFERENCE_CHAINS, _REFERENCE_WARPS, blocks).kernel
+    return write_artifact(kernel, compile_kernel(kernel), folder)
+
+
+def check_resources(artifact: GpuArtifact, hardware: GpuSpec) -> None:
+    """Raise SpaceError for a kernel that no launch on the device would accept, by what the compiler said.
+
+    Registers are given to warps, in units of the device's own.
+    """
+    compute, registers = hardware.compute, hardware.registers
+    if artifact.block > compute.max_threads_per_block:
+        raise SpaceError(
+            f"the kernel has {artifact.block} threads a block, {hardware.name} takes at most "
+            f"{compute.max_threads_per_block}; choose smaller tiles"
+        )
+    most_bytes = hardware.shared_memory.per_block_bytes
+    if artifact.shared_bytes > most_bytes:
+        raise SpaceError(
+            f"the compiled kernel needs {artifact.shared_bytes} bytes of shared memory a block, {hardware.name} has at "
+            f"most {most_bytes} (opt-in); choose smaller tiles"
+        )
+    warps = -(-artifact.block // compute.warp_size)
+    unit = registers.allocation_unit
+    needed = warps * (-(-artifact.facts.registers * compute.warp_size // unit) * unit)
+    if needed > registers.per_block:
+        raise SpaceError(
+            f"the compiled kernel needs {needed} registers a block ({artifact.facts.registers} a thread), "
+            f"{hardware.name} has {registers.per_block}; choose smaller tiles"
+        )
+
+
+def read_image(artifact: GpuArtifact) -> bytes:
+    """Return the cubin.
+
+    Raises
+    ------
+    RunError
+        The file cannot be read, or is not what was written.
+    """
+    try:
+        image = read_file(artifact.image)
+    except OSError as error:
+        raise RunError(f"{artifact.image}: {reason(error)}") from None
+    if hashlib.sha256(image).hexdigest() != artifact.image_sha256:
+        raise RunError(f"{artifact.image} is damaged: its contents are not what was built; build it again")
+    return image

@@ -1,0 +1,1 @@
+"""Tensor-core schedules to TVMScript."""

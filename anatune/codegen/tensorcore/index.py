@@ -1,0 +1,67 @@
+"""Index arithmetic of the tensor-core template as text: fused indices to axes, axes to elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from anatune.core.workload.implicit_gemm import ImplicitGemm
+from anatune.core.workload.nest import Access, Workload
+
+__all__ = ["all_of", "axis_values", "dimension", "element", "inside_tests", "sum_of"]
+
+
+def sum_of(*terms: str) -> str:
+    """Return the sum of expressions without those that are "0"."""
+    return " + ".join(term for term in terms if term != "0") or "0"
+
+
+def all_of(conditions: Sequence[str]) -> str:
+    """Return the conjunction of conditions, "" if there are none."""
+    if len(conditions) < 2:
+        return "".join(conditions)
+    return f"T.And({conditions[0]}, {all_of(conditions[1:])})"
+
+
+def axis_values(gemm: ImplicitGemm, workload: Workload, places: Mapping[str, str]) -> dict[str, str]:
+    """Return axis -> its value, from the values of the fused indices ("batch", "m", "n", "k") that are given."""
+    values: dict[str, str] = {}
+    for index, place in places.items():
+        inner = 1
+        axes = [axis for axis in gemm.axes(index) if workload.extents[axis] > 1]
+        for axis in reversed(axes):
+            digit = f"({place}) // {inner}" if inner > 1 else f"({place})"
+            values[axis] = f"({digit} % {workload.extents[axis]})" if axis != axes[0] else f"({digit})"
+            inner *= workload.extents[axis]
+    return values
+
+
+def dimension(access: Access, d: int, values: Mapping[str, str]) -> str:
+    """Return the position along one dimension; axes without a value are 0."""
+    terms = [
+        values[term.axis] if term.coefficient == 1 else f"{values[term.axis]} * {term.coefficient}"
+        for term in access.indices[d]
+        if term.axis in values
+    ]
+    offset = access.offsets[d]
+    text = " + ".join(terms) or "0"
+    return f"{text} + {offset}" if offset > 0 else f"{text} - {-offset}" if offset < 0 else text
+
+
+def element(access: Access, values: Mapping[str, str]) -> str:
+    """Return the access as an indexed buffer."""
+    return f"{access.tensor}[{', '.join(dimension(access, d, values) for d in range(len(access.shape))) or '()'}]"
+
+
+def inside_tests(access: Access, guarded: Sequence[bool], workload: Workload, values: Mapping[str, str]) -> list[str]:
+    """Return the conditions under which an element lies inside the tensor."""
+    tests = []
+    for d, is_guarded in enumerate(guarded):
+        if not is_guarded:
+            continue
+        position = dimension(access, d, values)
+        last = sum(term.coefficient * (workload.extents[term.axis] - 1) for term in access.indices[d])
+        if access.offsets[d] < 0:
+            tests.append(f"{position} >= 0")
+        if access.offsets[d] + last >= access.shape[d]:
+            tests.append(f"{position} < {access.shape[d]}")
+    return tests

@@ -1,0 +1,1 @@
+"""TVM's own functions: read as workloads, kernels in their place, tuning records."""

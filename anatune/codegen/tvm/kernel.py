@@ -1,0 +1,313 @@
+"""CPU kernels in the place of a nest of a TVM function, as a trace that TVM replays.
+
+A schedule of anatune is no chain of TVM's schedule primitives: it is another program. TVM has one primitive that puts a
+program in the place of a block: ``tensorize``. So the trace inlines what feeds the nest (padding) and what follows
+it, turns the nest's initialisation and its sum into one block each, tensorizes the first with nothing and the second
+with the kernel, which overwrites the result, and spreads the remaining element-wise blocks over threads and vectors.
+Schedule and threads are annotations of the root block, so that the intrinsics can be made again from a tuning record
+alone, before TVM replays it: plain loops under their names for all records of a function (`TirTask.stand_in`, a
+microsecond each), the kernel itself for those that are applied (`register_kernels`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line, parse_program
+from anatune.codegen.cpu.program import program_of
+from anatune.codegen.tvm.intrinsic import plain_kernel, register_intrinsic
+from anatune.codegen.tvm.nest import Nest, check_loops, read_block
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
+from anatune.errors import AnatuneError, BuildError, WorkloadError
+
+__all__ = [
+    "ANNOTATION",
+    "PREDICTED",
+    "THREADS",
+    "Names",
+    "TirTask",
+    "annotated_schedule",
+    "annotation",
+    "kernel_names",
+    "recorded_kernel",
+    "register_kernels",
+]
+
+Names = tuple[str, str]
+"""Names of a kernel's two intrinsics: the one that takes the initialisation's place, the kernel itself."""
+
+ANNOTATION = "anatune.schedule"
+"""Annotation of the root block that holds the schedule's JSON."""
+
+THREADS = "anatune.threads"
+"""Annotation of the root block: threads of the kernel."""
+PREDICTED = "anatune.predicted"
+"""Annotation of the root block of a kernel that was not measured."""
+
+_OPENED_BY = "anatune.adapters.metaschedule.open_database"
+_REDUCTION = 2
+_VECTOR = 64
+"""Most elements of a vectorised loop of the element-wise blocks around the nest: what TVM's own rules take."""
+_PARALLEL_FROM = 1 << 14
+"""Elements from which on such a block is spread over threads: a parallel loop costs some microseconds."""
+
+
+class TirTask:
+    """One TVM function with one nest that anatune has kernels for.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        With one PrimFunc.
+    threads : int
+        That the kernels run with.
+
+    Raises
+    ------
+    WorkloadError
+        The function has no such nest, or more than one reduction; the message says why.
+    """
+
+    def __init__(self, module: Any, threads: int = 1) -> None:
+        self.module = module
+        self.threads = threads
+        names = [str(name.name_hint) for name in module.get_global_vars()]
+        if len(names) != 1:
+            raise WorkloadError(f"the module has {len(names)} functions ({', '.join(names)}), expected one")
+        self._function = names[0]
+        self._inlines = True
+        try:
+            self._nest = self._prepared()[2]
+        except WorkloadError:
+            self._inlines = False  # what feeds the nest stays a block of its own
+            self._nest = self._prepared()[2]
+        try:
+            self._placed(import_tvm(), (f"anatune.{self.digest}.begin", f"anatune.{self.digest}"), None)
+        except TVM_ERRORS as error:
+            raise WorkloadError(f"TVM cannot put a kernel into {self._function}: {last_line(error)}") from None
+
+    @property
+    def workload(self) -> Workload:
+        """What the nest computes."""
+        return self._nest.workload
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the function and the threads: the kernels' names have to differ in a library of many functions."""
+        tvm = import_tvm()
+        return hashlib.sha256(f"{tvm.ir.save_json(self.module)} {self.threads}".encode()).hexdigest()[:12]
+
+    def schedule(self, schedule: Schedule, names: Names | None = None, *, predicted: bool = False) -> Any:
+        """Return a traced ``tvm.s_tir.Schedule`` of the function with the kernel of `schedule` in it.
+
+        Parameters
+        ----------
+        schedule : Schedule
+            From the space of `workload`.
+        names : (str, str), optional
+            Of the intrinsics, where a trace has some already.
+        predicted : bool
+            Note in the trace that its time will be a prediction.
+
+        Raises
+        ------
+        BuildError
+            The kernel cannot be written, or TVM refuses to put it there.
+        SpaceError
+            Options that contradict the tiles.
+        """
+        tvm = import_tvm()
+        try:
+            kernel = self._kernel(schedule, prefix=f"anatune_{self.digest}_{schedule.key}")
+            notes = {ANNOTATION: schedule.to_json(), THREADS: self.threads}
+            # TVM's error names a missing intrinsic, and nothing else: the name says what to call
+            name = f"anatune.{self.digest}.{schedule.key} (open the database with {_OPENED_BY})"
+            return self._placed(
+                tvm, names or (f"{name}, begin", name), kernel, notes | ({PREDICTED: 1} if predicted else {})
+            )
+        except TVM_ERRORS as error:
+            if isinstance(error, AnatuneError):
+                raise
+            raise BuildError(f"TVM cannot put the kernel into {self._function}: {last_line(error)}") from None
+
+    def stand_in(self, kernels: Iterable[Names]) -> None:
+        """Let the function's own loops stand for kernels: traces with these names replay, and compute the same.
+
+        Raises
+        ------
+        BuildError
+            TVM refuses the loops.
+        """
+        tvm = import_tvm()
+        known = tvm.s_tir.TensorIntrin
+        try:
+            first, *others = kernels
+            schedule, block, nest = self._prepared()
+            loops = schedule.get_loops(schedule.get_sblock(block, self._function))
+            self._placed(tvm, first, plain_kernel(tvm, schedule.get(loops[0]), list(nest.buffers)))
+            made = [known.get(name) for name in first]
+            for names in others:
+                for name, one in zip(names, made, strict=True):
+                    known.register(name, one.desc, one.impl, override=True)
+        except TVM_ERRORS as error:
+            if isinstance(error, AnatuneError):
+                raise
+            raise BuildError(f"TVM cannot replay {self._function}: {last_line(error)}") from None
+
+    def _prepared(self) -> tuple[Any, str, Nest]:
+        """Return a new schedule with everything inlined that can be, the nest's block and what it computes."""
+        try:
+            return self._read(import_tvm())
+        except TVM_ERRORS as error:
+            if isinstance(error, AnatuneError):
+                raise
+            raise WorkloadError(f"function {self._function}: {last_line(error)}") from None
+
+    def _read(self, tvm: Any) -> tuple[Any, str, Nest]:
+        schedule = tvm.s_tir.Schedule(self.module)
+        function = self._function
+        blocks = schedule.get_child_blocks(schedule.get_sblock("root", function))
+        reductions = [block for block in blocks if _is_reduction(schedule.get(block))]
+        if len(reductions) != 1:
+            raise WorkloadError(f"function {function} has {len(reductions)} blocks with a reduction, expected one")
+        anchor = schedule.get(reductions[0])
+        name = str(anchor.name_hint)
+        fed_by = [region.source for region in anchor.reads]
+        parameters = list(self.module[function].params)
+        for block in blocks:
+            found = schedule.get(block)
+            written = [region.source for region in found.writes]
+            feeds = any(buffer.same_as(other) for buffer in written for other in fed_by)
+            is_result = any(buffer.same_as(other) for buffer in written for other in parameters)
+            if str(found.name_hint) == name or is_result or (feeds and not self._inlines):
+                continue
+            try:
+                schedule.compute_inline(schedule.get_sblock(str(found.name_hint), function))
+            except TVM_ERRORS:
+                continue  # it is read in a way that TVM cannot substitute; it stays a block
+        nest = read_block(schedule.get(schedule.get_sblock(name, function)))
+        check_loops(schedule.mod, function, name)
+        return schedule, name, nest
+
+    def _placed(self, tvm: Any, names: Names, kernel: Any, notes: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """Return the traced schedule with a program (None: an empty one) in the place of the nest."""
+        sch, name, nest = self._prepared()
+        root = sch.get_sblock("root", self._function)
+        for note, value in notes.items():
+            sch.annotate(root, note, value)
+        around = [str(sch.get(block).name_hint) for block in sch.get_child_blocks(root)]
+        block = sch.get_sblock(name, self._function)
+        start = sch.decompose_reduction(block, sch.get_loops(block)[0])
+        total = sch.blockize(sch.get_loops(block)[0], preserve_unit_iters=False)
+        begin = sch.blockize(sch.get_loops(start)[0], preserve_unit_iters=False)
+        buffers = list(nest.buffers)
+        register_intrinsic(tvm, names[0], sch.get(begin), buffers[-1:], None)
+        register_intrinsic(tvm, names[1], sch.get(total), buffers, kernel)
+        sch.tensorize(begin, names[0])
+        sch.tensorize(total, names[1])
+        for other in around:
+            if other != name:
+                self._spread(sch, sch.get_sblock(other, self._function))
+        return sch
+
+    def _kernel(self, schedule: Schedule, prefix: str) -> Any:
+        if schedule.workload != self.workload:
+            raise BuildError(
+                f"schedule is for {schedule.workload.describe()}, expected {self.workload.describe()}: make it with "
+                "the space of this function's workload"
+            )
+        program = program_of(schedule, threads=self.threads, prepacked=False, prefix=prefix)
+        return parse_program(program.main, program.llvm)
+
+    def _spread(self, sch: Any, block: Any) -> None:
+        """Vectorise an element-wise block, and distribute it over the threads."""
+        loops = sch.get_loops(block)
+        if not loops:
+            return
+        extents = [int(sch.get(loop).extent) for loop in loops]
+        width = max(size for size in range(1, min(_VECTOR, extents[-1]) + 1) if extents[-1] % size == 0)
+        outer, inner = sch.split(loops[-1], [None, width])
+        if len(loops) > 1 or extents[-1] > width:
+            chunks = sch.fuse(*loops[:-1], outer)
+            if self.threads > 1 and math.prod(extents) >= _PARALLEL_FROM:
+                sch.parallel(chunks)
+        if width > 1:
+            sch.vectorize(inner)
+
+
+def annotated_schedule(trace: Any) -> Schedule | None:
+    """Return the schedule that a trace of `TirTask.schedule` carries, None where there is none.
+
+    Raises
+    ------
+    SpaceError, WorkloadError
+        The annotation is damaged.
+    """
+    text = annotation(trace, ANNOTATION)
+    return None if text is None else Schedule.from_json(str(text))
+
+
+def register_kernels(module: Any, trace: Any) -> bool:
+    """Make the intrinsics of a trace known to TVM, so that it can be replayed on the module.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        What the trace was made for: the workload of its tuning record.
+    trace : tvm.s_tir.Trace
+
+    Returns
+    -------
+    bool
+        Whether the trace has a kernel of `TirTask`; others need nothing.
+
+    Raises
+    ------
+    BuildError, SpaceError, WorkloadError
+        The trace does not fit the module, or its schedule is damaged.
+    """
+    names = kernel_names(trace)
+    schedule = annotated_schedule(trace) if names is not None else None
+    if schedule is None:
+        return False
+    TirTask(module, int(annotation(trace, THREADS) or 1)).schedule(schedule, names)
+    return True
+
+
+def kernel_names(trace: Any) -> Names | None:
+    """Return the names of the intrinsics of a trace (a ``tvm.s_tir.schedule.Trace``), None where none is anatune's."""
+    return _own([str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"])
+
+
+def recorded_kernel(trace: Any) -> tuple[Names, int] | None:
+    """Return names and threads of the kernel in a recorded trace: ``[instructions, decisions]``, as databases hold it.
+
+    None where no kernel is anatune's.
+    """
+    names = _own([str(attrs[0]) for kind, _, attrs, _ in trace[0] if kind == "Tensorize"])
+    if names is None:
+        return None
+    threads = [inputs[1] for kind, inputs, attrs, _ in trace[0] if kind == "Annotate" and attrs == [THREADS]]
+    return names, int(threads[0]) if threads else 1
+
+
+def _own(names: list[str]) -> Names | None:
+    return (names[0], names[1]) if len(names) == 2 and all(name.startswith("anatune.") for name in names) else None
+
+
+def annotation(trace: Any, key: str) -> Any:
+    """Return the value of an annotation in a trace, None where it is not there."""
+    for instruction in trace.insts:
+        if str(instruction.kind.name) == "Annotate" and [str(attr) for attr in instruction.attrs] == [key]:
+            return instruction.inputs[1]
+    return None
+
+
+def _is_reduction(block: Any) -> bool:
+    return any(int(item.iter_type) == _REDUCTION for item in block.iter_vars)

@@ -1,0 +1,405 @@
+"""TVM's loop nests as workloads: what a block of a PrimFunc computes, read from its indices.
+
+A block is understood if it sums products of two tensors (a contraction or a convolution, in any layout, blocked ones
+included). Indices are affine; a grouped convolution may divide its channel by the channels of a group; a padded operand
+is an `if_then_else` whose condition says exactly what lies inside the tensor. Loops of one iteration are left out.
+Axes and tensors get the names that the constructors of `anatune.core.workload.operators` use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from anatune.core.workload.nest import DTYPE_BYTES, Access, Axis, Term, Workload
+from anatune.errors import WorkloadError
+
+__all__ = ["Nest", "check_loops", "read_block"]
+
+_REDUCTION = 2
+"""tirx.IterVar's type of a reduction; 0 is spatial."""
+
+_EXACT_CASTS = {("int8", "int16"), ("int8", "int32"), ("int16", "int32")}
+"""Casts of factors that keep every value; others are part of what is computed, and kernels have none."""
+
+Atom = tuple[int, str]
+"""Place of an iterator in its block, and which part of it: "" all, "div" and "mod" where its index is divided."""
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A block that was understood.
+
+    Attributes
+    ----------
+    workload : Workload
+    buffers : tuple
+        TVM's buffers of the operands and of the result, in the order of ``workload.reads`` and ``workload.write``.
+    """
+
+    workload: Workload
+    buffers: tuple[Any, ...]
+
+
+@dataclass
+class _Affine:
+    """``sum(coefficient * atom) + constant``."""
+
+    terms: dict[Atom, int] = field(default_factory=dict)
+    constant: int = 0
+
+    def plus(self, other: _Affine, factor: int = 1) -> _Affine:
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + factor * coefficient
+        return _Affine({a: c for a, c in terms.items() if c}, self.constant + factor * other.constant)
+
+
+@dataclass
+class _Operand:
+    buffer: Any
+    indices: list[_Affine]
+    conditions: list[_Affine]
+    """Each is >= 0 where the tensor is read; elsewhere the operand is 0."""
+
+
+class _Reader:
+    """Reads expressions of one block."""
+
+    def __init__(self, block: Any) -> None:
+        self.name = str(block.name_hint)
+        self.variables = [item.var for item in block.iter_vars]
+        self.extents: list[int] = []
+        for item in block.iter_vars:
+            low, extent = _integer(item.dom.min), _integer(item.dom.extent)
+            if low != 0 or extent is None:
+                raise self.error(f"iterator {item.var} runs over {item.dom}, expected a constant range from 0")
+            self.extents.append(extent)
+        self.reduces = [int(item.iter_type) == _REDUCTION for item in block.iter_vars]
+        self.divisors: dict[int, int] = {}
+
+    def error(self, what: str) -> WorkloadError:
+        return WorkloadError(f"block {self.name}: {what}")
+
+    def affine(self, expression: Any) -> _Affine:
+        """Return an index expression.
+
+        Raises
+        ------
+        WorkloadError
+            It is not affine.
+        """
+        kind = type(expression).__name__
+        if kind == "IntImm":
+            return _Affine({}, int(expression.value))
+        if kind == "Var":
+            for place, variable in enumerate(self.variables):
+                if variable.same_as(expression):
+                    return _Affine({(place, ""): 1})
+        elif kind == "Cast":
+            return self.affine(expression.value)
+        elif kind in ("Add", "Sub"):
+            return self.affine(expression.a).plus(self.affine(expression.b), 1 if kind == "Add" else -1)
+        elif kind == "Mul":
+            left, right = self.affine(expression.a), self.affine(expression.b)
+            if not left.terms:
+                left, right = right, left
+            if not right.terms:
+                return _Affine().plus(left, right.constant)
+        elif kind in ("FloorDiv", "FloorMod"):
+            return self._divided(expression, "div" if kind == "FloorDiv" else "mod")
+        raise self.error(f"index {expression} is not affine in the block's iterators")
+
+    def _divided(self, expression: Any, part: str) -> _Affine:
+        whole, divisor = self.affine(expression.a), _integer(expression.b)
+        (place, own), *more = list(whole.terms) or [(-1, "")]
+        simple = not more and not own and place >= 0 and whole.terms[place, own] == 1 and not whole.constant
+        if not simple or not divisor or self.extents[place] % divisor or self.divisors.get(place, divisor) != divisor:
+            raise self.error(f"index {expression} is not affine in the block's iterators")
+        self.divisors[place] = divisor
+        return _Affine({(place, part): 1})
+
+    def settle(self, index: _Affine) -> _Affine:
+        """Return an index with divided iterators as two atoms, without atoms of one iteration."""
+        found = _Affine({}, index.constant)
+        for (place, part), coefficient in index.terms.items():
+            divisor = self.divisors.get(place)
+            if divisor and not part:
+                found = found.plus(_Affine({(place, "div"): coefficient * divisor, (place, "mod"): coefficient}))
+            else:
+                found = found.plus(_Affine({(place, part): coefficient}))
+        found.terms = {atom: c for atom, c in found.terms.items() if self.extent(atom) > 1}
+        return found
+
+    def extent(self, atom: Atom) -> int:
+        place, part = atom
+        divisor = self.divisors.get(place, 1)
+        return {"": self.extents[place], "div": self.extents[place] // divisor, "mod": divisor}[part]
+
+    def atoms(self) -> Iterator[Atom]:
+        """Yield what has more than one iteration, in the block's order."""
+        for place in range(len(self.extents)):
+            for part in ("div", "mod") if place in self.divisors else ("",):
+                if self.extent((place, part)) > 1:
+                    yield place, part
+
+    def operand(self, expression: Any) -> _Operand:
+        """Return a factor: a load, cast or guarded by a condition."""
+        kind = type(expression).__name__
+        if kind == "Cast":
+            found = self.operand(expression.value)
+            value = expression.value
+            steps = (str(found.buffer.dtype if type(value).__name__ == "TensorLoad" else value.ty), str(expression.ty))
+            if steps not in _EXACT_CASTS:
+                raise self.error(f"a factor is cast from {steps[0]} to {steps[1]}, expected int8 to int32 or none")
+            return found
+        if kind == "TensorLoad":
+            return _Operand(expression.source, [self.affine(index) for index in expression.indices], [])
+        if kind in ("Call", "Select"):
+            condition, value, other = self._choice(expression)
+            found = self.operand(value)
+            if _is_zero(other):
+                found.conditions += self._conditions(condition)
+                return found
+        raise self.error(f"factor {expression} is no tensor, expected one, padded with zeros at most")
+
+    def _choice(self, expression: Any) -> tuple[Any, Any, Any]:
+        if type(expression).__name__ == "Select":
+            return expression.condition, expression.true_value, expression.false_value
+        if str(getattr(expression.op, "name", "")).endswith("if_then_else"):
+            return tuple(expression.args)  # type: ignore[return-value]
+        raise self.error(f"factor {expression} is no tensor, expected one, padded with zeros at most")
+
+    def _conditions(self, expression: Any) -> list[_Affine]:
+        kind = type(expression).__name__
+        if kind == "And":
+            return self._conditions(expression.a) + self._conditions(expression.b)
+        if kind in ("LE", "LT", "GE", "GT"):
+            small, large = (expression.a, expression.b) if kind[0] == "L" else (expression.b, expression.a)
+            gap = self.affine(large).plus(self.affine(small), -1)
+            return [gap.plus(_Affine({}, -1 if kind[1] == "T" else 0))]
+        raise self.error(f"condition {expression} is no bound of an index")
+
+
+def read_block(block: Any) -> Nest:
+    """Return what a block (``tvm.s_tir.SBlock``) computes.
+
+    Raises
+    ------
+    WorkloadError
+        It is no sum of products of two tensors, or an index is not affine; the message names the block and the part.
+    """
+    reader = _Reader(block)
+    store = block.body
+    if type(store).__name__ != "BufferStore" or type(store.value).__name__ != "Add":
+        raise reader.error("its statement is no sum, expected result += left * right")
+    if block.init is None or type(block.init).__name__ != "BufferStore" or not _is_zero(block.init.value):
+        raise reader.error("its sum does not start from 0")
+    if len(block.match_buffers):
+        raise reader.error("it reads parts of tensors under other names")
+    left, right = store.value.a, store.value.b
+    if not _is_load_of(left, store.buffer):
+        left, right = right, left
+    if not _is_load_of(left, store.buffer) or type(right).__name__ != "Mul":
+        raise reader.error("its statement is not result += left * right")
+    operands = [reader.operand(right.a), reader.operand(right.b)]
+    result = _Operand(store.buffer, [reader.affine(index) for index in store.indices], [])
+    own = [reader.settle(reader.affine(index)) for index in left.indices]
+    begun = [reader.settle(reader.affine(index)) for index in block.init.indices]
+    for operand in (*operands, result):
+        operand.indices = [reader.settle(index) for index in operand.indices]
+        operand.conditions = [reader.settle(index) for index in operand.conditions]
+    if own != result.indices or begun != own or not block.init.buffer.same_as(store.buffer):
+        raise reader.error("it does not add to the element that it sets to 0 and writes")
+    _check_result(reader, own)
+    buffers = [operand.buffer for operand in (*operands, result)]
+    for buffer in buffers:
+        _check_buffer(reader, buffer)
+    if any(a.same_as(b) for place, a in enumerate(buffers) for b in buffers[:place]):
+        raise reader.error("a tensor is used twice, expected two operands and a result")
+    for operand in operands:
+        _check_padding(reader, operand)
+    return _nest(reader, operands, result)
+
+
+def _nest(reader: _Reader, operands: list[_Operand], result: _Operand) -> Nest:
+    atoms = list(reader.atoms())
+    if not any(reader.reduces[place] for place, _ in atoms):
+        raise reader.error("nothing is summed over")
+    if not _slides(reader, operands[0]) and _slides(reader, operands[1]):
+        operands = operands[::-1]  # the weights come last
+    names = _axis_names(reader, operands, result, atoms)
+    axes = [
+        Axis(names[atom], reader.extent(atom), "reduction" if reader.reduces[atom[0]] else "spatial") for atom in atoms
+    ]
+    axes.sort(key=lambda axis: axis.kind, reverse=True)
+    windows = sum(name in ("z", "y", "x") for name in names.values())
+    tensors = ("data", "weight", "output") if windows else ("A", "B", "C")
+    accesses = []
+    for tensor, operand in zip(tensors, (*operands, result), strict=True):
+        shape = [_integer(extent) for extent in operand.buffer.shape]
+        dtype = str(operand.buffer.dtype)
+        if dtype not in DTYPE_BYTES:
+            raise reader.error(f"{tensor} is {dtype}, expected one of {', '.join(DTYPE_BYTES)}")
+        indices = tuple(
+            tuple(Term(names[atom], coefficient) for atom, coefficient in sorted(index.terms.items()))
+            for index in operand.indices
+        )
+        offsets = tuple(index.constant for index in operand.indices)
+        accesses.append(Access(tensor, dtype, tuple(int(e) for e in shape if e is not None), indices, offsets))
+    dtypes = [access.dtype for access in accesses]
+    result_dtype = "int32" if dtypes[0] == "int8" else dtypes[0]
+    if dtypes != [dtypes[0], dtypes[0], result_dtype]:
+        raise reader.error(f"{' times '.join(dtypes[:2])} is kept as {dtypes[2]}, expected one dtype, or int8 as int32")
+    plain = {axis.name for axis in axes} in ({"i", "j", "k"}, {"b", "i", "j", "k"})
+    operator = f"conv{windows}d" if windows else ("batch_matmul" if len(axes) == 4 else "matmul") if plain else "einsum"
+    workload = Workload(
+        operator=operator,
+        axes=tuple(axes),
+        reads=tuple(accesses[:-1]),
+        write=accesses[-1],
+        body="multiply_add",
+        flop_per_point=2,
+    )
+    return Nest(workload, tuple(operand.buffer for operand in (*operands, result)))
+
+
+def check_loops(module: Any, function: str, block: str) -> None:
+    """Raise unless a block runs once for each of its iterations: in plain loops, bound one to one, without a condition.
+
+    Raises
+    ------
+    WorkloadError
+        It lies under a condition, its loops do not cover it, or an iterator is bound to more than a loop.
+    """
+    realize, loops = _find(module[function].body.block.body, block, [])
+    if realize is None:
+        raise WorkloadError(f"block {block}: it lies under a condition or inside another block, expected plain loops")
+    if not _is_one(realize.predicate):
+        raise WorkloadError(f"block {block}: it runs where {realize.predicate} only, expected no condition")
+    free = list(loops)
+    for item, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+        extent = _integer(item.dom.extent)
+        if extent == 1 and _is_zero(value):
+            continue
+        loop = next((loop for loop in free if loop.loop_var.same_as(value)), None)
+        if loop is None or _integer(loop.min) != 0 or _integer(loop.extent) != extent:
+            raise WorkloadError(f"block {block}: iterator {item.var} is bound to {value}, expected a loop of its own")
+        free.remove(loop)
+    if any(_integer(loop.extent) != 1 for loop in free):
+        raise WorkloadError(f"block {block}: a loop around it belongs to no iterator")
+
+
+def _find(node: Any, block: str, loops: list[Any]) -> tuple[Any, list[Any]]:
+    """Return the realization of a block under plain loops and those loops; (None, ...) where there is none."""
+    kind = type(node).__name__
+    if kind == "For":
+        return _find(node.body, block, [*loops, node])
+    if kind == "SeqStmt":
+        found = (_find(part, block, loops) for part in node.seq)
+        return next((pair for pair in found if pair[0] is not None), (None, []))
+    if kind == "SBlockRealize" and str(node.block.name_hint) == block:
+        return node, loops
+    return None, []
+
+
+def _check_result(reader: _Reader, indices: Sequence[_Affine]) -> None:
+    """Raise unless every iteration of the spatial iterators writes an element of its own."""
+    seen: set[Atom] = set()
+    for index in indices:
+        terms = sorted((coefficient, reader.extent(atom)) for atom, coefficient in index.terms.items())
+        mixed = len(terms) > 2 or (len(terms) == 2 and terms[0][0] * terms[0][1] > terms[1][0])
+        if index.constant or mixed or seen & set(index.terms):
+            raise reader.error("two iterations may write the same element, or the result begins elsewhere")
+        seen |= set(index.terms)
+
+
+def _slides(reader: _Reader, operand: _Operand) -> bool:
+    return any(len({reader.reduces[place] for place, _ in index.terms}) == 2 for index in operand.indices)
+
+
+def _axis_names(
+    reader: _Reader, operands: Sequence[_Operand], result: _Operand, atoms: Sequence[Atom]
+) -> dict[Atom, str]:
+    """Return the constructors' names of the axes."""
+    used = [{atom for index in operand.indices for atom in index.terms} for operand in (*operands, result)]
+    spatial = [atom for atom in atoms if not reader.reduces[atom[0]]]
+    partner: dict[Atom, Atom] = {}
+    for index in operands[0].indices:
+        inside = [atom for atom in index.terms if reader.reduces[atom[0]]]
+        along = [atom for atom in index.terms if not reader.reduces[atom[0]] and atom not in used[1]]
+        if len(inside) == len(along) == 1:
+            partner[inside[0]] = along[0]
+    sliding = [atom for atom in spatial if atom in partner.values()]
+    if len(sliding) > 3:
+        raise reader.error(f"{len(sliding)} indices slide a window, expected at most 3")
+    positions = dict(zip(sliding, ("z", "y", "x")[3 - len(sliding) :], strict=True))
+    words = ("g", "n", "f", "rc") if sliding else ("b", "i", "j", "k")
+    kinds: dict[Atom, str] = {}
+    for atom in atoms:
+        if reader.reduces[atom[0]]:
+            kinds[atom] = f"r{positions[partner[atom]]}" if atom in partner else words[3]
+        elif atom not in used[2]:
+            raise reader.error("a spatial iterator does not index the result")
+        else:
+            kinds[atom] = positions.get(atom) or words[(0 if atom in used[0] else 2) if atom in used[1] else 1]
+        if not any(atom in tensor for tensor in used):
+            raise reader.error("an iterator indexes nothing")
+    names: dict[Atom, str] = {}
+    for atom, kind in kinds.items():
+        same = [other for other, word in kinds.items() if word == kind]
+        names[atom] = kind if len(same) == 1 else f"{kind}{same.index(atom)}"
+    return names
+
+
+def _check_padding(reader: _Reader, operand: _Operand) -> None:
+    """Raise unless the conditions say exactly where the indices lie inside the tensor."""
+    wanted = []
+    for extent, index in zip(operand.buffer.shape, operand.indices, strict=True):
+        size = _integer(extent) or 0
+        low = index.constant + sum(min(0, c * (reader.extent(a) - 1)) for a, c in index.terms.items())
+        high = index.constant + sum(max(0, c * (reader.extent(a) - 1)) for a, c in index.terms.items())
+        if any(coefficient < 1 for coefficient in index.terms.values()):
+            raise reader.error("an index runs backwards")
+        below, above = index, _Affine({}, size - 1).plus(index, -1)
+        wanted += [(below, low < 0), (above, high >= size)]
+    if any(condition not in [bound for bound, _ in wanted] and not _always(reader, condition)
+           for condition in operand.conditions):  # fmt: skip
+        raise reader.error("a condition is no bound of its tensor")
+    if any(needed and bound not in operand.conditions for bound, needed in wanted):
+        raise reader.error("an index leaves its tensor and no condition guards it")
+
+
+def _check_buffer(reader: _Reader, buffer: Any) -> None:
+    """Raise unless a tensor lies in memory as kernels expect it: whole, rows without gaps, extents known."""
+    if any(_integer(extent) is None for extent in buffer.shape):
+        raise reader.error(f"{buffer.name} is of shape {list(buffer.shape)}, expected constant extents")
+    if len(buffer.strides) or not _is_zero(buffer.elem_offset) or buffer.scope() != "global":
+        raise reader.error(f"{buffer.name} has strides, an offset or a scope of its own, expected a plain tensor")
+
+
+def _always(reader: _Reader, condition: _Affine) -> bool:
+    least = condition.constant + sum(min(0, c * (reader.extent(a) - 1)) for a, c in condition.terms.items())
+    return least >= 0
+
+
+def _integer(expression: Any) -> int | None:
+    """Return a constant, None where it is none."""
+    if isinstance(expression, int):
+        return expression
+    return int(expression.value) if type(expression).__name__ == "IntImm" else None
+
+
+def _is_zero(expression: Any) -> bool:
+    if isinstance(expression, int):
+        return expression == 0
+    return type(expression).__name__ in ("FloatImm", "IntImm") and float(expression.value) == 0.0
+
+
+def _is_one(expression: Any) -> bool:
+    return expression is True or (type(expression).__name__ == "IntImm" and int(expression.value) == 1)
+
+
+def _is_load_of(expression: Any, buffer: Any) -> bool:
+    return type(expression).__name__ == "TensorLoad" and bool(expression.source.same_as(buffer))

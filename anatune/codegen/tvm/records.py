@@ -1,0 +1,100 @@
+"""Records as TVM tuning records: the two files of a MetaSchedule ``JSONDatabase``.
+
+anatune's kernels replace the PrimFunc: TVM's schedule primitives could not make them from the plain loop nest. So the
+workload of a tuning record is the generated program itself (operands in the workload's own layouts, packing included),
+and its trace only annotates: it puts anatune's schedule, as JSON, on the root block. TVM reads, queries and replays the
+records; the program that comes out is the tuned one. The plain nest of an imported model does not match
+them: for models there is `anatune.adapters.metaschedule`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from anatune.codegen.compat import import_meta_schedule, import_tvm
+from anatune.codegen.cpu.lower import lower
+from anatune.codegen.tvm.kernel import ANNOTATION
+from anatune.core.trial import Outcome
+from anatune.errors import BuildError, RecordError, SpaceError
+from anatune.files import reason
+from anatune.records.schema import Record
+
+__all__ = ["ANNOTATION", "TVM_FILES", "write_tvm_database"]
+
+TVM_FILES: tuple[str, str] = ("database_workload.json", "database_tuning_record.json")
+"""Names that MetaSchedule itself gives the two files."""
+
+
+def write_tvm_database(
+    records: Iterable[Record], folder: str | Path, on_skip: Callable[[str], None] | None = None
+) -> int:
+    """Write records as a MetaSchedule database; files of that name in `folder` are replaced as a whole.
+
+    Parameters
+    ----------
+    records : iterable of Record
+        Those that did not run are left out: MetaSchedule would want a time for them.
+    folder : str or Path
+        Where the two files go; made if missing.
+    on_skip : callable, optional
+        Called with a line for each record that ran but cannot be lowered (any more).
+
+    Returns
+    -------
+    int
+        Tuning records written.
+
+    Raises
+    ------
+    MissingDependencyError
+        TVM is not installed.
+    RecordError
+        The folder cannot be made or written.
+    """
+    database = import_meta_schedule()
+    target = Path(folder)
+    count = 0
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".anatune-", dir=target) as scratch:
+            paths = [Path(scratch) / name for name in TVM_FILES]
+            opened = database.database.JSONDatabase(path_workload=str(paths[0]), path_tuning_record=str(paths[1]))
+            for record in records:
+                if record.trial.measurement.outcome is not Outcome.OK or not record.trial.measurement.times_s:
+                    continue
+                try:
+                    _commit(database, opened, record)
+                    count += 1
+                except (BuildError, SpaceError) as error:
+                    if on_skip is not None:
+                        on_skip(f"record {record.id} is left out: {error}")
+            for path in paths:
+                path.touch()
+                os.replace(path, target / path.name)
+    except OSError as error:
+        raise RecordError(f"{target}: {reason(error)}, expected a folder for TVM's two files; name another") from error
+    return count
+
+
+def _commit(meta_schedule: Any, opened: Any, record: Record) -> None:
+    """Add one record to an open database."""
+    tvm = import_tvm()
+    trial = record.trial
+    lowered = lower(trial.schedule, threads=trial.threads, prepacked=False)
+    module = tvm.IRModule({"main": lowered.module["main"]})
+    schedule = tvm.s_tir.Schedule(module)
+    schedule.annotate(schedule.get_sblock("root"), ANNOTATION, trial.schedule.to_json())
+    workload = opened.commit_workload(module)
+    opened.commit_tuning_record(
+        meta_schedule.database.TuningRecord(
+            schedule.trace,
+            workload,
+            list(trial.measurement.times_s),
+            lowered.target,
+            meta_schedule.arg_info.ArgInfo.from_prim_func(module["main"]),
+        )
+    )

@@ -1,0 +1,1 @@
+"""What devices are: spec files, by name or path."""

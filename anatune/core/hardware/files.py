@@ -1,0 +1,484 @@
+"""Hardware specs by name: finding, reading, checking and writing the TOML files.
+
+Specs come from two folders: the packaged ``hwspecs/`` and the user's own (`user_spec_folder`); the user's go
+first. A spec is found by the name of its file (``<vendor>_<name>.toml`` or ``<name>.toml``), then by its
+aliases; case, ``-``, ``_``, ``.`` and blanks do not matter. Files are read once, and again when they change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import itertools
+import os
+import re
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import msgspec
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec, value_problem
+from anatune.errors import SpecError, UnknownNameError
+from anatune.files import read_file, reason
+from anatune.resources import data_folder
+
+__all__ = [
+    "Finding",
+    "check_spec_file",
+    "hardware",
+    "list_hardware",
+    "load_spec_file",
+    "spec_to_toml",
+    "user_spec_folder",
+]
+
+_KINDS: dict[str, type[GpuSpec] | type[CpuSpec]] = {"gpu": GpuSpec, "cpu": CpuSpec}
+_UNIT_ENDING = re.compile(r"_(g|m|k)?(hz|bytes|b|kb|mb|gb|kib|mib|gbs|gb_per_s|tflops|gflops|flops|s|us|ns|ms)$")
+
+
+class Finding(NamedTuple):
+    """One result of `check_spec_file`; ``str()`` gives the line to print."""
+
+    level: Literal["error", "warning", "note"]
+    """An error makes the file unusable; a warning is a doubtful number; a note is for information."""
+    key: str
+    """Dotted key ("dram.bandwidth_bytes_per_s"), "" where the whole file is meant."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.key}: {self.text}" if self.key else f"{self.level}: {self.text}"
+
+
+# ---- finding a spec ----------------------------------------------------------------------------------------
+
+
+def user_spec_folder(config_home: str | Path | None = None) -> Path:
+    """Return the folder of the user's own specs; it may not exist yet.
+
+    Parameters
+    ----------
+    config_home
+        Configuration folder; by default ``$XDG_CONFIG_HOME``, or ``~/.config`` where that is not set.
+
+    Raises
+    ------
+    SpecError
+        The system knows no home folder.
+    """
+    home = config_home or os.environ.get("XDG_CONFIG_HOME")
+    if not home:
+        try:
+            home = Path.home() / ".config"
+        except RuntimeError:
+            raise SpecError("no home folder is known; set XDG_CONFIG_HOME or pass the folder") from None
+    return Path(home) / "anatune" / "hwspecs"
+
+
+def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> HardwareSpec:
+    """Return the spec of a device.
+
+    Parameters
+    ----------
+    name_or_path
+        A name or alias ("rtx3090", "GTX 1080 Ti"), "host" (the saved spec of the present machine), or the
+        path of a TOML file.
+    user_folder
+        Folder of the user's specs, `user_spec_folder()` by default.
+
+    Raises
+    ------
+    UnknownNameError
+        No spec has this name; the message lists close ones. For "host": none is saved yet.
+    SpecError
+        The file is missing, damaged, or contradicts itself.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or os.sep in text:
+        return load_spec_file(name_or_path)
+    wanted = _normal(text)
+    folders = _folders(user_folder)
+    if wanted:
+        for path in _spec_files(folders):
+            if wanted in _file_names(path):
+                return load_spec_file(path)
+    if wanted == "host":
+        raise UnknownNameError(
+            "hardware 'host': no saved spec of this machine yet; run `anatune hw detect` to write one"
+        )
+    known: list[str] = []
+    unreadable: list[str] = []
+    for path in _spec_files(folders):
+        try:
+            spec = load_spec_file(path)
+        except SpecError as error:
+            unreadable.append(str(error))
+            continue
+        names = (spec.name, *spec.aliases)
+        if wanted in map(_normal, names):
+            return spec
+        known.extend(names)
+    raise UnknownNameError(_unknown_text(text, known, unreadable))
+
+
+def list_hardware(*, user_folder: Path | None = None) -> list[HardwareSpec]:
+    """Return all specs sorted by name; a user's spec replaces the packaged one of the same name.
+
+    Parameters
+    ----------
+    user_folder
+        Folder of the user's specs, `user_spec_folder()` by default.
+
+    Raises
+    ------
+    SpecError
+        A file cannot be used; the message names it.
+    """
+    found: dict[str, HardwareSpec] = {}
+    for path in _spec_files(_folders(user_folder)):
+        spec = load_spec_file(path)
+        found.setdefault(spec.name, spec)
+    return [found[name] for name in sorted(found)]
+
+
+def load_spec_file(path: str | Path) -> HardwareSpec:
+    """Read one spec file.
+
+    Raises
+    ------
+    SpecError
+        The file is missing, no TOML, or not a valid spec. One line: the file, the key, what was got and what
+        was expected; the first problem only (`check_spec_file` gives all).
+    """
+    path = Path(path)
+    try:
+        state = path.stat()
+    except (OSError, ValueError):
+        return _load(path, 0, 0)  # which says what is wrong with it
+    return _load(path, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=512)
+def _load(path: Path, mtime_ns: int, size: int) -> HardwareSpec:
+    spec, findings = _read(path)
+    if spec is None:
+        first = next(finding for finding in findings if finding.level == "error")
+        rest = sum(finding.level == "error" for finding in findings) - 1
+        more = f" (and {rest} more: `anatune hw check {path}`)" if rest else ""
+        raise SpecError(f"{path}: {first.key + ': ' if first.key else ''}{first.text}{more}")
+    return spec
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_. ]+", "", name).lower()
+
+
+def _folders(user_folder: Path | None) -> list[Path]:
+    """Return the folders that hold specs, the user's first; unreadable ones count as empty."""
+    folders = [data_folder("hwspecs")]
+    with contextlib.suppress(SpecError):
+        folders.insert(0, user_folder or user_spec_folder())
+    return folders
+
+
+def _spec_files(folders: Sequence[Path]) -> Iterator[Path]:
+    for folder in folders:
+        with contextlib.suppress(PermissionError):
+            yield from sorted(folder.glob("*.toml"))
+
+
+def _file_names(path: Path) -> set[str]:
+    """Names a file answers to without being read: its stem, and the stem without the vendor."""
+    vendor, _, name = path.stem.partition("_")
+    return {_normal(path.stem), _normal(name)} if name and vendor else {_normal(path.stem)}
+
+
+def _how_to_add() -> str:
+    return (
+        f"for a new device copy a file of {data_folder('hwspecs')}, edit it, run `anatune hw check FILE` "
+        "and give its path instead of a name"
+    )
+
+
+def _unknown_text(name: str, known: list[str], unreadable: list[str]) -> str:
+    by_normal = {_normal(word): word for word in reversed(known)}
+    close = [by_normal[word] for word in difflib.get_close_matches(_normal(name), by_normal, n=5, cutoff=0.55)]
+    near = f"close names: {', '.join(close)}" if close else "no name is close"
+    text = f"unknown hardware {name!r}: {near}; `anatune hw list` shows all; {_how_to_add()}"
+    return f"{text}; could not be read: {'; '.join(unreadable)}" if unreadable else text
+
+
+# ---- reading and checking ----------------------------------------------------------------------------------
+
+
+def check_spec_file(path: str | Path) -> list[Finding]:
+    """Check one spec file and say everything there is to say about it; errors come first.
+
+    Returns
+    -------
+    list of Finding
+        Errors (the file cannot be used), warnings (numbers that look doubtful together) and notes (the peak,
+        the keys nobody has verified). Never raises for a bad file.
+    """
+    path = Path(path)
+    spec, findings = _read(path)
+    if spec is None:
+        return findings
+    if _normal(spec.name) not in _file_names(path):
+        findings.append(
+            Finding(
+                "warning",
+                "name",
+                f"is {spec.name!r}, but the file is {path.name}; found by the file's name first",
+            )
+        )
+    findings += _gpu_findings(spec) if isinstance(spec, GpuSpec) else _cpu_findings(spec)
+    peak = f"{spec.compute.fp32_peak_flop_per_s / 1e9:.1f} GFLOP/s in float32, agrees with its product"
+    findings.append(Finding("note", "compute.fp32_peak_flop_per_s", peak))
+    for group, value in _groups(spec):
+        if value.unverified:
+            findings.append(Finding("note", group, f"unverified: {', '.join(value.unverified)}"))
+    return findings
+
+
+def _read(path: Path) -> tuple[HardwareSpec | None, list[Finding]]:
+    try:
+        raw = read_file(path)
+    except OSError as error:
+        return None, [Finding("error", "", f"cannot read the spec file: {reason(error)}; check the path")]
+    try:
+        tree = msgspec.toml.decode(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        text = f"not UTF-8 text (byte {error.start}); expected a TOML file saved as UTF-8"
+        return None, [Finding("error", "", text)]
+    except (msgspec.DecodeError, RecursionError) as error:
+        return None, [Finding("error", "", f"not valid TOML: {error}; correct the line")]
+    tag = tree.pop("kind", "nothing")
+    kind = _KINDS.get(tag) if isinstance(tag, str) else None
+    if kind is None:
+        text = f"got {tag!r}, expected 'gpu' or 'cpu'; start from a file of hwspecs/"
+        return None, [Finding("error", "kind", text)]
+    findings = list(_walk(kind, tree, ""))
+    if findings:
+        return None, findings
+    try:
+        return msgspec.convert(tree | {"kind": tag}, kind), []
+    except msgspec.ValidationError as error:
+        return None, [Finding("error", "", f"{error}; correct the file")]
+
+
+@functools.lru_cache(maxsize=32)
+def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[Any, bool]]:
+    """Key -> (type, required) of a struct."""
+    hints = typing.get_type_hints(struct)
+    return {field.name: (hints[field.name], field.required) for field in msgspec.structs.fields(struct)}
+
+
+def _walk(struct: type[msgspec.Struct], table: dict[str, Any], prefix: str) -> Iterator[Finding]:
+    """Yield every unknown, missing, wrongly typed or implausible key, with its full name."""
+    fields = _fields(struct)
+    unknown = [key for key in table if key not in fields]
+    missing = [key for key, (_, required) in fields.items() if required and key not in table]
+    for key in unknown:
+        yield Finding("error", prefix + key, _unknown_key_text(key, list(fields)))
+    for key in missing:
+        if not any(_stem(key) == _stem(other) for other in unknown):
+            yield Finding("error", prefix + key, f"is missing; expected {_type_text(fields[key][0])}")
+    for key, value in table.items():
+        if key not in fields:
+            continue
+        kind = _table_type(fields[key][0])
+        if kind is not None and isinstance(value, dict):
+            yield from _walk(kind, value, f"{prefix}{key}.")
+            continue
+        try:
+            msgspec.convert(value, fields[key][0])
+        except msgspec.ValidationError:
+            yield Finding("error", prefix + key, f"got {value!r}, expected {_type_text(fields[key][0])}")
+            continue
+        if problem := value_problem(struct.__name__, key, value):
+            yield Finding("error", prefix + key, problem)
+
+
+def _stem(key: str) -> str:
+    return _UNIT_ENDING.sub("", key)
+
+
+def _unknown_key_text(key: str, known: list[str]) -> str:
+    same = [other for other in known if _stem(other) == _stem(key)]
+    if same:
+        return f"unknown key; write {same[0]} (numbers are in plain SI units, named at the end of the key)"
+    close = difflib.get_close_matches(key, known, n=3)
+    return f"unknown key; expected {'perhaps ' + ' or '.join(close) if close else 'one of ' + ', '.join(known)}"
+
+
+def _table_type(hint: Any) -> type[msgspec.Struct] | None:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        if isinstance(option, type) and issubclass(option, msgspec.Struct):
+            return option
+    return None
+
+
+def _type_text(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(repr(value) for value in typing.get_args(hint))
+    table = _table_type(hint)
+    if table is not None:
+        return f"a table with {', '.join(_fields(table))}"
+    if isinstance(hint, types.UnionType):
+        hint = next(option for option in typing.get_args(hint) if option is not type(None))
+    words = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
+    if typing.get_origin(hint) is tuple and typing.get_origin(typing.get_args(hint)[0]) is tuple:
+        return "a list of lists of numbers"
+    return words.get(hint, "a list of texts")
+
+
+def _groups(spec: HardwareSpec) -> Iterator[tuple[str, Any]]:
+    for key in spec.__struct_fields__:
+        value = getattr(spec, key)
+        if isinstance(value, msgspec.Struct):
+            yield key, value
+
+
+def _gpu_findings(spec: GpuSpec) -> list[Finding]:
+    """Doubtful relations between a GPU's numbers."""
+    compute, shared, registers, dram = spec.compute, spec.shared_memory, spec.registers, spec.dram
+    smem_bandwidth = compute.num_sms * shared.bytes_per_cycle_per_sm * compute.clock_hz
+    max_threads = compute.max_warps_per_sm * compute.warp_size
+    doubts = [
+        (
+            spec.l2.bandwidth_bytes_per_s < dram.bandwidth_bytes_per_s,
+            "l2.bandwidth_bytes_per_s",
+            f"is {spec.l2.bandwidth_bytes_per_s:.4g}, below the DRAM's {dram.bandwidth_bytes_per_s:.4g}",
+        ),
+        (
+            smem_bandwidth < spec.l2.bandwidth_bytes_per_s,
+            "shared_memory.bytes_per_cycle_per_sm",
+            f"gives {smem_bandwidth:.4g} bytes/s in all, below the L2's {spec.l2.bandwidth_bytes_per_s:.4g}",
+        ),
+        (
+            shared.per_block_bytes + shared.reserved_per_block_bytes > shared.per_sm_bytes,
+            "shared_memory.per_block_bytes",
+            f"{shared.per_block_bytes} and {shared.reserved_per_block_bytes} reserved exceed per_sm_bytes "
+            f"({shared.per_sm_bytes}): such a block never starts",
+        ),
+        (
+            shared.per_sm_bytes % shared.granularity_bytes != 0,
+            "shared_memory.per_sm_bytes",
+            f"{shared.per_sm_bytes} is no multiple of granularity_bytes ({shared.granularity_bytes})",
+        ),
+        (
+            max_threads < compute.max_threads_per_block,
+            "compute.max_warps_per_sm",
+            f"{max_threads} threads an SM, below max_threads_per_block ({compute.max_threads_per_block})",
+        ),
+        (
+            registers.per_sm % (registers.num_sub_partitions * registers.allocation_unit) != 0,
+            "registers.per_sm",
+            f"{registers.per_sm} does not divide into sub-partitions of whole allocation units",
+        ),
+        (
+            not shared.latency_cycles < spec.l2.latency_cycles < dram.latency_cycles
+            or spec.l1.latency_cycles >= spec.l2.latency_cycles,
+            "dram.latency_cycles",
+            "latencies do not rise from shared memory and L1 over L2 to DRAM (load-to-use is meant for each)",
+        ),
+    ]
+    return [Finding("warning", key, text) for wrong, key, text in doubts if wrong]
+
+
+def _cpu_findings(spec: CpuSpec) -> list[Finding]:
+    """Doubtful relations between a CPU's numbers."""
+    compute = spec.compute
+    widths = {"avx512": (256, 512), "avx2": (256,), "avx": (256,), "sse": (128,), "neon": (128,)}
+    ports = compute.loads_per_cycle * compute.simd_bits / 8
+    levels = [("l1", spec.l1), ("l2", spec.l2)] + ([("l3", spec.l3)] if spec.l3 else [])
+    doubts = [
+        (
+            compute.simd_bits not in widths.get(compute.isa, (compute.simd_bits,)),
+            "compute.simd_bits",
+            f"is {compute.simd_bits}, unusual for isa {compute.isa!r}",
+        ),
+        (
+            spec.l1.bandwidth_bytes_per_cycle > ports * 1.02,
+            "l1.bandwidth_bytes_per_cycle",
+            f"is {spec.l1.bandwidth_bytes_per_cycle:g}, more than the load ports take ({ports:g})",
+        ),
+        (spec.l1.shared_by_cores != 1, "l1.shared_by_cores", f"is {spec.l1.shared_by_cores}, expected 1"),
+        (
+            spec.dram.bandwidth_bytes_per_s > 1.2e12,
+            "dram.bandwidth_bytes_per_s",
+            f"is {spec.dram.bandwidth_bytes_per_s:.4g}, more than any socket's memory delivers",
+        ),
+    ]
+    for key, level in levels:
+        sets = level.size_bytes / (level.ways * level.line_bytes)
+        doubts.append(
+            (
+                sets != int(sets),
+                f"{key}.size_bytes",
+                f"{level.size_bytes} is no multiple of ways x line_bytes",
+            )
+        )
+    for (inner_key, inner), (key, outer) in itertools.pairwise(levels):
+        total = inner.size_bytes / inner.shared_by_cores
+        doubts += [
+            (outer.size_bytes <= total, f"{key}.size_bytes", f"is not larger than {inner_key}"),
+            (
+                outer.latency_cycles <= inner.latency_cycles,
+                f"{key}.latency_cycles",
+                f"is not above {inner_key}'s",
+            ),
+            (
+                outer.bandwidth_bytes_per_cycle > inner.bandwidth_bytes_per_cycle,
+                f"{key}.bandwidth_bytes_per_cycle",
+                f"is above {inner_key}'s",
+            ),
+        ]
+    return [Finding("warning", key, text) for wrong, key, text in doubts if wrong]
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def spec_to_toml(spec: HardwareSpec) -> str:
+    """Return a spec as the text of a TOML file; reading it back gives an equal spec.
+
+    Large numbers are written with an exponent ("1.695e9") wherever that is exact.
+    """
+    tree = cast("dict[str, Any]", msgspec.to_builtins(spec))
+    head = {key: value for key, value in tree.items() if not isinstance(value, dict) and value is not None}
+    blocks = ["\n".join(f"{key} = {_toml_value(value)}" for key, value in head.items())]
+    for key, table in tree.items():
+        if isinstance(table, dict):
+            last = ("source", "unverified")
+            items = [(name, table[name]) for name in table if name not in last and table[name] is not None]
+            items += [(name, table[name]) for name in last if name != "unverified" or table[name]]
+            blocks.append("\n".join([f"[{key}]", *(f"{name} = {_toml_value(value)}" for name, value in items)]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _table_lines(rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    """Yield the rows of a table, those with the same first two entries on one line."""
+    for _, group in itertools.groupby(rows, key=lambda row: row[:2]):
+        yield ", ".join(map(_toml_value, group))
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, str):
+        # A JSON string is a TOML basic string, save that TOML also wants DEL escaped.
+        return msgspec.json.encode(value).decode("utf-8").replace("\x7f", "\\u007f")
+    if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], (list, tuple)):
+            return f"[\n{''.join(f'  {line},{chr(10)}' for line in _table_lines(value))}]"
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, float):
+        short = f"{value / 1e9:.12g}e9"
+        if abs(value) >= 1e7 and "e" not in short[:-2] and float(short) == value:
+            return short
+        return repr(value)
+    return repr(value)

@@ -1,0 +1,1 @@
+"""Tile spaces: which schedules a template has, one module a template."""

@@ -1,0 +1,202 @@
+"""The GPU tile space, SSSRRSRS: every perfect tiling of every loop, times unroll depth and fetch widths.
+
+Loop order of the template (outer to inner), as in TVM's multi-level tiling: block, vthread, thread | k0 (stage both
+operands in shared memory) | k1 | reg_outer | k2 | reg_inner. A spatial axis has five factors (block, vthread, thread,
+reg_outer, reg_inner), a reduction axis three (k0, k1, k2).
+
+A point is an integer vector: the factors axis by axis, then the unroll depth, then one fetch width a staged tensor.
+Nothing is materialised beyond the factorisation tables of single axes; the size is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.rules.cuda import MAX_FETCH_BYTES, REDUCTION_LEVELS, SPATIAL_LEVELS, levels_of, staged_tensors
+from anatune.core.rules.values import check_factors, check_names, checked_count
+from anatune.core.schedule import Schedule
+from anatune.core.space.factor import count_factorisations, factorisations
+from anatune.core.space.sampling import SampledSpace
+from anatune.core.template_names import CUDA
+from anatune.core.workload.access import MAX_INTEGER
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.errors import SpaceError
+
+__all__ = ["MAX_FETCH_BYTES", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "UNROLL_DEPTHS", "GpuSpace", "staged_tensors"]
+
+UNROLL_DEPTHS = (0, 16, 64, 512, 1024)
+"""TVM's auto_unroll_max_step values on GPUs. Source: [Ansor] auto_scheduler sketch rules; MetaSchedule's defaults."""
+LegalityCheck = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+
+
+class GpuSpace(SampledSpace):
+    """All schedules of one workload on one GPU.
+
+    Guarantees: deterministic; safe to share between threads (immutable).
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    is_legal : callable
+        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+    """
+
+    template: str = CUDA
+
+    def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
+        self.workload = workload
+        self.hardware = hardware
+        self._is_legal = is_legal
+        self.extents: dict[str, int] = dict(workload.extents)
+        self.axes: tuple[str, ...] = tuple(self.extents)
+        self.levels: dict[str, tuple[str, ...]] = levels_of(workload)
+        self.staged: tuple[str, ...] = staged_tensors(workload)
+        widest = MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype]
+        self.fetch_widths: tuple[int, ...] = tuple(2**e for e in range(widest.bit_length()) if 2**e <= widest)
+        self.unroll_depths: tuple[int, ...] = UNROLL_DEPTHS
+        self.choices: dict[str, tuple[int, ...]] = {
+            "unroll": self.unroll_depths,
+            **{f"vector.{tensor}": self.fetch_widths for tensor in self.staged},
+        }
+        """Column behind the tilings -> its values, ascending."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
+
+    @cached_property
+    def size(self) -> int:
+        """Exact number of points, legal or not."""
+        return math.prod(self.radices)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the entries of a point: "i.block", ..., "unroll", "vector.A"."""
+        names = [f"{axis}.{level}" for axis in self.axes for level in self.levels[axis]]
+        return (*names, *self.choices)
+
+    @cached_property
+    def radices(self) -> tuple[int, ...]:
+        """Number of choices of each coordinate: one factorisation index an axis, then those of `choices`."""
+        tables = [count_factorisations(self.extents[a], len(self.levels[a])) for a in self.axes]
+        return (*tables, *(len(values) for values in self.choices.values()))
+
+    def table(self, axis: str) -> NDArray[np.int64]:
+        """Return all factorisations of `axis`, (count, levels) int64, lexicographic."""
+        return factorisations(self.extents[axis], len(self.levels[axis]))
+
+    def decode(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Turn coordinates (num_points, len(radices)) into points (num_points, len(columns)), both int64."""
+        coordinates = np.atleast_2d(coordinates)
+        parts = [self.table(axis)[coordinates[:, index]] for index, axis in enumerate(self.axes)]
+        for number, values in enumerate(self.choices.values(), len(self.axes)):
+            parts.append(np.asarray(values)[coordinates[:, number]][:, None])
+        return np.concatenate(parts, axis=1).astype(np.int64)
+
+    def encode(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Turn points into coordinates: the inverse of `decode`.
+
+        Raises
+        ------
+        SpaceError
+            A point's unroll depth or fetch width is none of the space's choices, or a product is wrong.
+        """
+        points = np.atleast_2d(points)
+        out = np.empty((len(points), len(self.radices)), dtype=np.int64)
+        column = 0
+        for index, axis in enumerate(self.axes):
+            width = len(self.levels[axis])
+            lookup = {tuple(row): at for at, row in enumerate(self.table(axis).tolist())}
+            for row, factors in enumerate(points[:, column : column + width].tolist()):
+                if tuple(factors) not in lookup:
+                    raise SpaceError(f"{axis}: {factors} does not factor {self.extents[axis]}; use perfect divisors")
+                out[row, index] = lookup[tuple(factors)]
+            column += width
+        for offset, (name, choices) in enumerate(self.choices.items()):
+            values = points[:, column + offset]
+            if not np.isin(values, choices).all():
+                raise SpaceError(f"{name}: expected one of {choices} in every point")
+            out[:, len(self.axes) + offset] = np.searchsorted(choices, values)
+        return out
+
+    def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
+        """Decode one point (a vector in the order of `columns`) into a Schedule."""
+        return self._plain_schedule(self._values(point))
+
+    def _plain_schedule(self, values: Sequence[int]) -> Schedule:
+        """Return the schedule of a point's tiles, unroll depth and fetch widths."""
+        tiles: dict[str, tuple[int, ...]] = {}
+        at = 0
+        for axis in self.axes:
+            width = len(self.levels[axis])
+            tiles[axis] = tuple(values[at : at + width])
+            at += width
+        vector = dict(zip(self.staged, values[at + 1 :], strict=True))
+        return Schedule(self.workload, self.hardware, self.template, tiles, values[at], vector)
+
+    def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
+        """Return the integer vector of `schedule`, (len(columns),) int64.
+
+        Raises
+        ------
+        SpaceError
+            The schedule belongs to another workload or template, or its factors do not fit the space.
+        """
+        self._check_own(schedule)
+        return np.array(
+            [
+                *(factor for axis in self.axes for factor in schedule.tiles[axis]),
+                schedule.unroll,
+                *(schedule.vector.get(tensor, 1) for tensor in self.staged),
+            ]
+        )
+
+    def schedule(
+        self,
+        tiles: Mapping[str, Sequence[int]],
+        unroll: int = 0,
+        vector: Mapping[str, int] | None = None,
+    ) -> Schedule:
+        """Build the schedule with these factors; any perfect divisors are accepted, legal on the device or not.
+
+        Parameters
+        ----------
+        tiles : mapping of str to sequence of int
+            Axis -> (block, vthread, thread, reg_outer, reg_inner) or (k0, k1, k2). An axis that is left out keeps
+            its whole extent in the outermost loop.
+        unroll : int
+            Largest unrolled body in statements, >= 0; any value (other tuners use other lists).
+        vector : mapping of str to int, optional
+            Staged tensor -> fetch width in elements, 1 where it is left out.
+
+        Raises
+        ------
+        SpaceError
+            Unknown axis or tensor, wrong number of factors, a product that is not the extent.
+        """
+        if not isinstance(tiles, Mapping) or not (vector is None or isinstance(vector, Mapping)):
+            raise SpaceError(
+                "schedule: tiles and vector are mappings, such as tiles={'i': (8, 2, 16, 2, 1)}, vector={'A': 4}"
+            )
+        check_names("tiles", tiles, self.axes, "axis")
+        complete: dict[str, tuple[int, ...]] = {}
+        for axis in self.axes:
+            levels = self.levels[axis]
+            given = tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1))
+            if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
+                raise SpaceError(f"tiles[{axis!r}] is {given!r}, expected {len(levels)} factors: {', '.join(levels)}")
+            factors = tuple(given)
+            check_factors(axis, factors, levels, self.extents[axis])
+            complete[axis] = tuple(int(f) for f in factors)
+        checked_count("unroll", unroll, 0, MAX_INTEGER)
+        check_names("vector", vector or {}, self.staged, "tensor")
+        widths = dict.fromkeys(self.staged, 1)
+        for tensor, width in (vector or {}).items():
+            widths[tensor] = checked_count(f"vector[{tensor!r}]", width, 1, MAX_INTEGER)
+        return Schedule(self.workload, self.hardware, self.template, complete, int(unroll), widths)

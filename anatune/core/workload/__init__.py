@@ -1,0 +1,1 @@
+"""What is computed: loop nests, how they are built, read and checked."""

@@ -1,0 +1,274 @@
+"""A workload seen as one matrix product per batch entry, from its access maps alone (implicit GEMM).
+
+Notation
+--------
+m, n, k : the fused axes that only the left operand and the result use, only the right operand and the result, both
+    operands but not the result. Axes of all three are the batch.
+run : consecutive values of a fused index that are consecutive elements of a tensor.
+left, right : the right operand is the one that moves along the innermost dimension of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
+from anatune.errors import SpaceError
+
+__all__ = [
+    "VECTOR_BYTES",
+    "FetchPattern",
+    "ImplicitGemm",
+    "Operand",
+    "fetch_pattern",
+    "guarded_dimensions",
+    "implicit_gemm",
+    "strides_of",
+    "vector_width",
+]
+
+VECTOR_BYTES = 16
+"""Widest load, store or asynchronous copy of a thread."""
+_WARP = 32
+_SECTOR_BYTES = 32
+
+
+class Operand(NamedTuple):
+    """One factor of the product, as the kernel fetches it.
+
+    Attributes
+    ----------
+    access : Access
+    rows : str
+        "m" (left) or "n" (right): its fused index beside k.
+    along_k : bool
+        Consecutive elements of a fetched vector, and of a row of the staged tile, follow k; else they follow `rows`.
+    width : int
+        Most elements that can be fetched at once, a power of two: aligned, and inside the tensor or outside as a whole.
+    guarded : tuple of bool
+        Whether positions of a dimension may lie outside the tensor (padding).
+    """
+
+    access: Access
+    rows: str
+    along_k: bool
+    width: int
+    guarded: tuple[bool, ...]
+
+
+class ImplicitGemm(NamedTuple):
+    """The matrix product behind a workload; axis names outer to inner.
+
+    Attributes
+    ----------
+    batch, m, n, k : tuple of str
+        Axes of each fused index.
+    left, right : Operand
+    store_width : int
+        Results along n that can be stored at once, a power of two.
+    extents : dict of str to int
+        Fused index ("batch", "m", "n", "k") -> iterations.
+    """
+
+    batch: tuple[str, ...]
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+    left: Operand
+    right: Operand
+    store_width: int
+    extents: dict[str, int]
+
+    @property
+    def operands(self) -> tuple[Operand, Operand]:
+        """Left and right."""
+        return self.left, self.right
+
+    def axes(self, index: str) -> tuple[str, ...]:
+        """Return the axes of a fused index, outer to inner."""
+        return {"batch": self.batch, "m": self.m, "n": self.n, "k": self.k}[index]
+
+
+def strides_of(access: Access) -> dict[str, int]:
+    """Return axis -> elements of the tensor that one iteration moves."""
+    strides: dict[str, int] = {}
+    size = 1
+    for terms, extent in zip(reversed(access.indices), reversed(access.shape), strict=True):
+        for term in terms:
+            strides[term.axis] = strides.get(term.axis, 0) + term.coefficient * size
+        size *= extent
+    return strides
+
+
+def vector_width(access: Access, fused: tuple[str, ...], workload: Workload, most: int) -> int:
+    """Return how many consecutive values of a fused index are one aligned vector of the tensor.
+
+    Parameters
+    ----------
+    fused : tuple of str
+        Axes of the index, outer to inner.
+    most : int
+        Largest answer, a power of two.
+    """
+    extents, strides = workload.extents, strides_of(access)
+    outside = {
+        term.axis  # a vector along such an axis could lie inside the tensor in part
+        for terms, guarded in zip(access.indices, guarded_dimensions(access, workload), strict=True)
+        for term in terms
+        if guarded
+    }
+    run, inside = 1, set()
+    for axis in reversed(fused):
+        if extents[axis] == 1:
+            continue
+        if strides.get(axis, 0) != run or axis in outside:
+            break
+        run *= extents[axis]
+        inside.add(axis)
+    origin = _origin(access)
+    width = most
+    while width > 1:
+        others = (stride for axis, stride in strides.items() if axis not in inside and extents[axis] > 1)
+        if run % width == 0 and origin % width == 0 and all(stride % width == 0 for stride in others):
+            break
+        width //= 2
+    return width
+
+
+@lru_cache(maxsize=64)  # a list of schedules is checked one by one
+def implicit_gemm(workload: Workload) -> ImplicitGemm:
+    """Return the matrix product behind `workload`.
+
+    Raises
+    ------
+    SpaceError
+        It is none: another body, another number of operands, or no index of its own for each of them.
+    """
+    if workload.body != "multiply_add" or len(workload.reads) != 2 or not workload.reduction_axes:
+        raise SpaceError(
+            f"{workload.operator} is no product of two tensors that is summed, which is what tensor cores compute; "
+            "leave out the template"
+        )
+    first, second = workload.reads
+    shared = [axis.name for axis in workload.reduction_axes]
+    if not all(first.uses(axis) and second.uses(axis) for axis in shared):
+        raise SpaceError(
+            f"{workload.operator}: a reduction axis indexes one operand only, expected both; leave out the template"
+        )
+    order = workload.output_axes
+    own = {read.tensor: tuple(a for a in order if read.uses(a)) for read in workload.reads}
+    batch = tuple(axis for axis in order if axis in own[first.tensor] and axis in own[second.tensor])
+    alone = [tuple(axis for axis in own[read.tensor] if axis not in batch) for read in workload.reads]
+    extents = workload.extents
+    sizes = [math.prod(extents[axis] for axis in axes) for axes in alone]
+    if max(sizes) == 1 or not all(alone):
+        raise SpaceError(
+            f"{workload.operator}: its operands have no index of their own beside {', '.join(batch) or 'none'}, "
+            "so it is no matrix product; tensor cores do not apply, leave out the template"
+        )
+    moving = [axis for axis in order if axis not in batch and extents[axis] > 1]
+    is_first = moving[-1] in own[first.tensor]
+    left, right = (second, first) if is_first else (first, second)
+    m, n = (alone[1], alone[0]) if is_first else (alone[0], alone[1])
+    widest = VECTOR_BYTES // DTYPE_BYTES[workload.dtype]
+    k = min(_orders(shared, extents), key=lambda k: _fetch_order(workload, (left, m), (right, n), k, widest))
+    store = vector_width(workload.write, n, workload, 4)
+    fused = {
+        name: math.prod(extents[axis] for axis in axes)
+        for name, axes in (("batch", batch), ("m", m), ("n", n), ("k", k))
+    }
+    return ImplicitGemm(
+        batch,
+        m,
+        n,
+        k,
+        _operand(workload, left, "m", m, k, widest),
+        _operand(workload, right, "n", n, k, widest),
+        store,
+        fused,
+    )
+
+
+def _orders(axes: list[str], extents: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """Return the orders of the reduction axes to choose from: as given, or with one of them moved inside."""
+    moved = [(*(a for a in axes if a != axis), axis) for axis in reversed(axes) if extents[axis] > 1]
+    return [tuple(axes), *moved]
+
+
+def _fetch_order(
+    workload: Workload,
+    left: tuple[Access, tuple[str, ...]],
+    right: tuple[Access, tuple[str, ...]],
+    k: tuple[str, ...],
+    widest: int,
+) -> tuple[int, float]:
+    """Return what to minimise: first the widest vectors, then the fewest bytes that a warp's elements lie in."""
+    width, touched = 0, 0.0
+    for access, rows in (left, right):
+        width += max(vector_width(access, axes, workload, widest) for axes in (rows, k))
+        touched += min(_touched_bytes(access, axes, workload) for axes in (rows, k))
+    return -width, touched
+
+
+def _operand(
+    workload: Workload, access: Access, name: str, rows: tuple[str, ...], k: tuple[str, ...], widest: int
+) -> Operand:
+    by_rows, by_k = vector_width(access, rows, workload, widest), vector_width(access, k, workload, widest)
+    along_k = by_k > by_rows
+    if by_k == by_rows:
+        along_k = _touched_bytes(access, k, workload) < _touched_bytes(access, rows, workload)
+    return Operand(access, name, along_k, max(by_rows, by_k), guarded_dimensions(access, workload))
+
+
+class FetchPattern(NamedTuple):
+    """Consecutive elements of a row of the staged tile: `run` of them lie `step` elements apart."""
+
+    run: int
+    step: int
+
+
+def fetch_pattern(operand: Operand, gemm: ImplicitGemm, workload: Workload) -> FetchPattern:
+    """Return where the elements of a row lie in global memory."""
+    return _pattern(operand.access, gemm.k if operand.along_k else gemm.axes(operand.rows), workload)
+
+
+def _pattern(access: Access, fused: tuple[str, ...], workload: Workload) -> FetchPattern:
+    strides = strides_of(access)
+    run, step = 1, 0
+    for axis in reversed(fused):
+        extent, stride = workload.extents[axis], strides.get(axis, 0)
+        if extent == 1:
+            continue
+        if step and stride != run * step:
+            break
+        step = step or stride
+        run *= extent
+    return FetchPattern(run, step)
+
+
+def _touched_bytes(access: Access, fused: tuple[str, ...], workload: Workload) -> float:
+    """Return the bytes of the sectors that 32 neighbouring elements along a fused index lie in, on average."""
+    run, step = _pattern(access, fused, workload)
+    run = min(run, _WARP)
+    return _WARP / run * max(float(_SECTOR_BYTES), run * step * DTYPE_BYTES[access.dtype])
+
+
+def guarded_dimensions(access: Access, workload: Workload) -> tuple[bool, ...]:
+    """Return for each dimension whether the nest reads positions outside the tensor (padding)."""
+    found = []
+    for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True):
+        last = offset + sum(term.coefficient * (workload.extents[term.axis] - 1) for term in terms)
+        found.append(offset < 0 or last >= size)
+    return tuple(found)
+
+
+def _origin(access: Access) -> int:
+    """Return the element that the first iteration reads (padding may put it before the tensor)."""
+    element, size = 0, 1
+    for offset, extent in zip(reversed(access.offsets), reversed(access.shape), strict=True):
+        element += offset * size
+        size *= extent
+    return element

@@ -1,0 +1,185 @@
+"""What is computed: a perfectly nested affine loop nest with its tensor accesses.
+
+Footprints, traffic and bounds follow from the access maps, never from the operator's name.
+
+Notation
+--------
+axis : a loop, spatial (it indexes the output) or reduction (it is summed over).
+access : one tensor and, for each of its dimensions, an affine index ``sum(coefficient * axis) + offset``.
+tile : axis name -> number of consecutive iterations; a missing axis counts as 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from functools import cached_property
+
+import msgspec
+
+from anatune.core.frozen import FrozenDict
+from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Axis, Term
+from anatune.core.workload.nest_rules import BODIES, check_nest
+from anatune.errors import UnknownNameError, WorkloadError
+
+__all__ = ["ACCUMULATOR_DTYPE", "BODIES", "DTYPE_BYTES", "Access", "Attribute", "Axis", "Term", "Workload"]
+
+Attribute = int | str | bool | tuple[int | str | tuple[int, ...], ...]
+
+
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """A perfectly nested affine loop nest: one statement ``write <- combine(write, f(reads))``, an epilogue.
+
+    Guarantees: every axis of an access exists, every access has one index per dimension, the spatial axes are
+    those of `write` and come before the reduction axes. Immutable, hashable; JSON both ways.
+
+    Attributes
+    ----------
+    operator : str
+        Name of the constructor ("matmul", "conv2d", ...): for people and code generators, not for models.
+    axes : tuple of Axis
+        Loop order of the reference program.
+    reads, write : Access
+        Operands and result of the reduction. Epilogue operands are in `epilogue_reads`.
+    body : str
+        Statement inside the nest: "multiply_add" (product of all reads, summed), "add" (one read: summed;
+        two: their sum), "max" (largest, likewise), "average" (sum over the reduction axes, divided by their
+        iterations; padding counts as zeros), "multiply", "copy", "relu".
+    flop_per_point : int
+        Floating-point (or integer) operations of one iteration: 2 for the multiply-add of two reads (n for
+        n), 1 for the others, 0 for a copy.
+    epilogue : tuple of str
+        Fused element-wise steps on the result, in order: "bias", "add", "relu".
+    epilogue_reads : tuple of Access
+        Operands of the epilogue's steps that need one, in order: "bias" along the channels or columns,
+        "residual" of the result's shape for "add".
+    attributes : tuple of (str, value)
+        The constructor's own arguments, in order (stride, padding, layout, ...), all in one normal form:
+        ``CONSTRUCTORS[operator](**dict(attributes))`` of `anatune.core.workload.operators` builds an equal workload.
+    """
+
+    operator: str
+    axes: tuple[Axis, ...]
+    reads: tuple[Access, ...]
+    write: Access
+    body: str
+    flop_per_point: int
+    epilogue: tuple[str, ...] = ()
+    epilogue_reads: tuple[Access, ...] = ()
+    attributes: tuple[tuple[str, Attribute], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_nest(
+            self.operator,
+            self.axes,
+            self.reads,
+            self.write,
+            self.body,
+            self.flop_per_point,
+            self.epilogue,
+            self.epilogue_reads,
+        )
+
+    def __repr__(self) -> str:
+        return f"Workload({self.describe()})"
+
+    @cached_property
+    def extents(self) -> Mapping[str, int]:
+        """Axis name -> extent, in loop order."""
+        return FrozenDict({axis.name: axis.extent for axis in self.axes})
+
+    @property
+    def spatial_axes(self) -> tuple[Axis, ...]:
+        """The loops that index the output."""
+        return tuple(axis for axis in self.axes if axis.kind == "spatial")
+
+    @property
+    def reduction_axes(self) -> tuple[Axis, ...]:
+        """The loops that are summed (or maximised) over."""
+        return tuple(axis for axis in self.axes if axis.kind == "reduction")
+
+    @property
+    def output_axes(self) -> tuple[str, ...]:
+        """Spatial axis names in the order of the result's memory: the last one is contiguous."""
+        return tuple(term.axis for terms in self.write.indices for term in terms)
+
+    @property
+    def dtype(self) -> str:
+        """Element dtype of the operands."""
+        return self.reads[0].dtype
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """Element dtypes of all tensors, the epilogue's included."""
+        return frozenset(access.dtype for access in (*self.reads, *self.epilogue_reads, self.write))
+
+    @property
+    def num_points(self) -> int:
+        """Iterations of the whole nest."""
+        return math.prod(axis.extent for axis in self.axes)
+
+    @property
+    def flop(self) -> int:
+        """Operations of the whole nest (a multiply-add is two), epilogue left out."""
+        return self.num_points * self.flop_per_point
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """Bytes that must cross the DRAM boundary once: every touched element read, the result written."""
+        reads = {
+            access.tensor: access.touched_elements(self.extents) * DTYPE_BYTES[access.dtype]
+            for access in (*self.reads, *self.epilogue_reads)
+        }
+        return sum(reads.values()) + self.write.num_bytes
+
+    @property
+    def attribute(self) -> dict[str, Attribute]:
+        """The constructor's arguments by name."""
+        return dict(self.attributes)
+
+    def tensor(self, name: str) -> Access:
+        """Return the access of an operand, an epilogue's operand or the result by its tensor's name.
+
+        Raises
+        ------
+        UnknownNameError
+            If no tensor of the workload has that name.
+        """
+        accesses = {access.tensor: access for access in (*self.reads, self.write, *self.epilogue_reads)}
+        if name not in accesses:
+            raise UnknownNameError(f"{self.operator} has no tensor {name!r}, expected one of {', '.join(accesses)}")
+        return accesses[name]
+
+    def to_json(self) -> str:
+        """Return the workload as one line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Workload:
+        """Return the workload that `to_json` wrote.
+
+        Raises
+        ------
+        WorkloadError
+            If `text` is not JSON, or not that of a workload.
+        """
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except WorkloadError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise WorkloadError(
+                f"workload JSON: {error!s:.300}; expected the text that Workload.to_json writes"
+            ) from error
+
+    @cached_property
+    def key(self) -> str:
+        """Stable content hash (16 hexadecimal digits) of everything that defines the computation."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+    def describe(self) -> str:
+        """One line: operator, axes with extents, dtype, GFLOP."""
+        loops = " ".join(f"{axis.name}={axis.extent}" for axis in self.axes)
+        tail = "".join(f"+{step}" for step in self.epilogue)
+        return f"{self.operator}{tail} {loops} {self.dtype} ({self.flop / 1e9:.4g} GFLOP)"

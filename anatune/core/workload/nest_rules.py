@@ -1,0 +1,190 @@
+"""What a loop nest has to keep to so that models can count it and code generators write it.
+
+These rules hold for every workload, wherever it comes from: `Workload` applies them when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anatune.arguments import shown
+from anatune.core.workload.access import ACCUMULATOR_DTYPE, Access, Axis, is_integer
+from anatune.errors import WorkloadError
+
+__all__ = ["BODIES", "EPILOGUE_STEPS", "accumulated_dtype", "check_nest"]
+
+BODIES: tuple[str, ...] = ("multiply_add", "add", "max", "average", "multiply", "copy", "relu")
+"""Statements that a nest may hold, see `Workload.body`."""
+
+EPILOGUE_STEPS: tuple[str, ...] = ("bias", "add", "relu")
+"""Element-wise steps that can be fused behind a reduction."""
+
+_MOST = 64
+"""Axes, operands and dimensions: more are a mistake, and what is looked for among them grows fast."""
+
+_OPERANDS = {  # body: (operands under a reduction, operands without one); None: the body has no such form
+    "multiply_add": ((2, _MOST), None),
+    "add": ((1, 1), (2, 2)),
+    "max": ((1, 1), (2, 2)),
+    "average": ((1, 1), None),
+    "multiply": (None, (2, _MOST)),
+    "copy": (None, (1, 1)),
+    "relu": (None, (1, 1)),
+}
+_SUMS = ("multiply_add", "average")
+
+
+def accumulated_dtype(dtype: str) -> str:
+    """Return the dtype of a result that is a sum: int32 for int8, otherwise the operands' own."""
+    return "int32" if dtype == "int8" else dtype
+
+
+def check_nest(
+    operator: str,
+    axes: Sequence[Axis],
+    reads: Sequence[Access],
+    write: Access,
+    body: str,
+    flop_per_point: int,
+    epilogue: Sequence[str],
+    epilogue_reads: Sequence[Access],
+) -> None:
+    """Raise unless the parts of a workload (see there) make one nest.
+
+    Raises
+    ------
+    WorkloadError
+        The message names the part, what was got and what was expected.
+    """
+    if not isinstance(operator, str):
+        raise WorkloadError(f"operator is {shown(operator)}, expected its name")
+    _check_kinds(operator, axes, reads, write, epilogue, epilogue_reads)
+    names = [axis.name for axis in axes]
+    if len(set(names)) != len(names):
+        raise WorkloadError(f"{operator}: axis names {names} repeat; give every loop its own name")
+    if not isinstance(body, str) or body not in BODIES:
+        raise WorkloadError(f"{operator}: body is {shown(body)}, expected one of {', '.join(BODIES)}")
+    if not is_integer(flop_per_point, 0):
+        raise WorkloadError(f"{operator}: flop_per_point is {shown(flop_per_point)}, expected an integer >= 0")
+    if not reads:
+        raise WorkloadError(f"{operator}: reads is empty, expected at least one operand")
+    kinds = [axis.kind for axis in axes]
+    if kinds != sorted(kinds, reverse=True):
+        raise WorkloadError(f"{operator}: axes {names} mix kinds, expected spatial before reduction axes")
+    accesses = (*reads, write, *epilogue_reads)
+    tensors = [access.tensor for access in accesses]
+    if len(set(tensors)) != len(tensors):
+        raise WorkloadError(f"{operator}: tensors {tensors} repeat; give every operand and the result its own name")
+    for access in accesses:
+        unknown = {term.axis for terms in access.indices for term in terms} - set(names)
+        if unknown:
+            raise WorkloadError(
+                f"{operator}: tensor {access.tensor!r} uses unknown axes {sorted(map(str, unknown))}, "
+                f"expected some of {sorted(names)}"
+            )
+    spatial = {axis.name for axis in axes if axis.kind == "spatial"}
+    _check_result(operator, {axis.name: axis.extent for axis in axes}, spatial, write)
+    _check_operands(operator, names, spatial, reads, body)
+    _check_dtypes(operator, reads, write, body)
+    _check_epilogue(operator, body, write, epilogue, epilogue_reads)
+
+
+def _check_kinds(operator: str, axes: object, reads: object, write: object, *more: object) -> None:
+    steps, epilogue_reads = more
+    for what, items, kind in (
+        ("axes", axes, Axis),
+        ("reads", reads, Access),
+        ("write", (write,), Access),
+        ("epilogue", steps, str),
+        ("epilogue_reads", epilogue_reads, Access),
+    ):
+        if not isinstance(items, tuple) or not all(isinstance(item, kind) for item in items):
+            raise WorkloadError(f"{operator}: {what} is {shown(items)}, expected {kind.__name__} objects in a tuple")
+        if len(items) > _MOST:
+            raise WorkloadError(f"{operator}: {len(items)} {what}, expected at most {_MOST}")
+
+
+def _check_operands(operator: str, names: Sequence[str], spatial: set[str], reads: Sequence[Access], body: str) -> None:
+    is_reduction = len(spatial) < len(names)
+    limits = _OPERANDS[body][0 if is_reduction else 1]
+    if limits is None or not limits[0] <= len(reads) <= limits[1]:
+        expected = {True: "with reduction axes", False: "without reduction axes"}
+        forms = " or ".join(
+            f"{form[0]}{' or more' if form[1] > form[0] else ''} {expected[where == 0]}"
+            for where, form in enumerate(_OPERANDS[body])
+            if form
+        )
+        raise WorkloadError(
+            f"{operator}: body {body!r} has {len(reads)} operands {expected[is_reduction]}, expected {forms}"
+        )
+
+
+def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: str) -> None:
+    dtype = reads[0].dtype
+    for read in reads:
+        if read.dtype != dtype or dtype not in ACCUMULATOR_DTYPE:
+            raise WorkloadError(
+                f"{operator}: operand {read.tensor!r} is {read.dtype}, expected one dtype of all operands, "
+                f"one of {', '.join(ACCUMULATOR_DTYPE)}"
+            )
+    sums = body in _SUMS or (body == "add" and len(reads) == 1)
+    allowed = {accumulated_dtype(dtype)} if sums else {dtype}
+    if body == "multiply":  # of an element-wise operator, or an outer product of einsum
+        allowed = {dtype, accumulated_dtype(dtype)}
+    if write.dtype not in allowed:
+        raise WorkloadError(
+            f"{operator}: result {write.tensor!r} is {write.dtype}, expected {' or '.join(sorted(allowed))} "
+            f"for {body} of {dtype}"
+        )
+
+
+def _check_result(operator: str, extents: dict[str, int], spatial: set[str], write: Access) -> None:
+    """Raise unless every iteration of the spatial axes writes an element of its own, inside the tensor."""
+    written = [term.axis for terms in write.indices for term in terms]
+    if set(written) != spatial:
+        raise WorkloadError(
+            f"{operator}: spatial axes are {sorted(spatial)}, expected those that index "
+            f"{write.tensor}: {sorted(set(written))}"
+        )
+    reach = []
+    is_mixed = len(set(written)) < len(written)
+    for terms in write.indices:
+        covered = 1  # neighbouring elements that the terms so far reach
+        for coefficient, extent in sorted((term.coefficient, extents[term.axis]) for term in terms):
+            is_mixed |= extent > 1 and coefficient < covered
+            covered += coefficient * (extent - 1)
+        reach.append(covered)
+    is_outside = any(covered > extent for covered, extent in zip(reach, write.shape, strict=True))
+    if is_mixed or is_outside or any(write.offsets):
+        raise WorkloadError(
+            f"{operator}: result {write.tensor!r} of shape {write.shape} is reached at {tuple(reach)} places, offsets "
+            f"{write.offsets}; expected every iteration of the spatial axes to write one element of its own, from the "
+            "first on"
+        )
+
+
+def _check_epilogue(
+    operator: str, body: str, write: Access, epilogue: Sequence[str], epilogue_reads: Sequence[Access]
+) -> None:
+    if any(step not in EPILOGUE_STEPS for step in epilogue) or len(set(epilogue)) < len(epilogue):
+        raise WorkloadError(
+            f"{operator}: epilogue is {shown(list(epilogue))}, expected each of {', '.join(EPILOGUE_STEPS)} at most "
+            "once"
+        )
+    if epilogue and body != "multiply_add":
+        raise WorkloadError(f"{operator}: epilogue of {body!r}, expected one behind multiply_add only; leave it out")
+    needed = [step for step in epilogue if step != "relu"]
+    if len(needed) != len(epilogue_reads):
+        raise WorkloadError(
+            f"{operator}: {len(epilogue_reads)} epilogue_reads, expected one for each of the steps {needed}"
+        )
+    for step, read in zip(needed, epilogue_reads, strict=True):
+        whole = (write.shape, write.indices, write.offsets)
+        rows = [((extent,), (terms,), (0,)) for extent, terms in zip(write.shape, write.indices, strict=True)]
+        fits = (read.shape, read.indices, read.offsets) in (rows if step == "bias" else [whole])
+        if read.dtype != write.dtype or not fits:
+            expected = "along one dimension of the result" if step == "bias" else "as the result"
+            raise WorkloadError(
+                f"{operator}: epilogue operand {read.tensor!r} of {step!r} is {read.dtype} {read.shape}, expected "
+                f"{write.dtype} and indices {expected}"
+            )

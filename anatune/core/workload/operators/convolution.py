@@ -1,0 +1,237 @@
+"""Convolutions of one to three dimensions, grouped and depthwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators._arguments import checked_extent
+from anatune.core.workload.operators._convolution_nest import convolution
+
+__all__ = ["conv1d", "conv2d", "conv3d", "depthwise_conv2d"]
+
+Padding = int | Sequence[int] | str
+
+
+def conv2d(
+    n: int,
+    c: int,
+    h: int,
+    w: int,
+    k: int,
+    r: int,
+    s: int,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    dtype: str = "float32",
+    epilogue: Sequence[str] = (),
+) -> Workload:
+    """Return a two-dimensional convolution with the axes n, f, y, x, rc, ry, rx.
+
+    With more than one group a spatial axis g follows n; f and rc then count channels of one group.
+
+    Parameters
+    ----------
+    n, c, h, w : int, >= 1
+        Images, input channels, input height and width, elements.
+    k, r, s : int, >= 1
+        Output channels, kernel height and width, elements.
+    stride, dilation : int or (y, x), >= 1
+        Steps between windows, and between the elements of one window.
+    padding : int, (y, x), (top, left, bottom, right), "SAME" or "VALID"
+        Zeros around the input. "SAME": ``ceil(size / stride)`` outputs, the odd zero at the bottom and right.
+    groups : int, >= 1
+        Independent groups of channels; divides `c` and `k`.
+    layout : {"NCHW", "NHWC"}
+        NCHW: data [n, c, h, w], weight [k, c/groups, r, s], output [n, k, y, x].
+        NHWC: data [n, h, w, c], weight [r, s, c/groups, k], output [n, y, x, k].
+    dtype : {"float32", "float16", "bfloat16", "int8"}
+        Dtype of data and weight; the output has the same, int32 for int8.
+    epilogue : sequence of {"bias", "relu", "add"}
+        Steps fused behind the sum, in order, each at most once. The bias runs along the output channels.
+
+    Raises
+    ------
+    WorkloadError
+        If an argument is outside its range, or the output would be empty.
+
+    Examples
+    --------
+    >>> conv2d(n=1, c=64, h=56, w=56, k=64, r=3, s=3, stride=1, padding=1).extents
+    {'n': 1, 'f': 64, 'y': 56, 'x': 56, 'rc': 64, 'ry': 3, 'rx': 3}
+    """
+    return convolution(
+        "conv2d",
+        n=n,
+        c=c,
+        k=k,
+        sizes={"h": h, "w": w},
+        kernel={"r": r, "s": s},
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        layout=layout,
+        dtype=dtype,
+        epilogue=epilogue,
+    )
+
+
+def conv1d(
+    n: int,
+    c: int,
+    w: int,
+    k: int,
+    s: int,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str = "NCW",
+    dtype: str = "float32",
+    epilogue: Sequence[str] = (),
+) -> Workload:
+    """Return a one-dimensional convolution with the axes n, f, x, rc, rx.
+
+    Parameters are those of `conv2d` without the height; `layout` is NCW (data [n, c, w], weight
+    [k, c/groups, s]) or NWC (data [n, w, c], weight [s, c/groups, k]); NCHW and NHWC mean the same two.
+
+    Raises
+    ------
+    WorkloadError
+        If an argument is outside its range, or the output would be empty.
+    """
+    return convolution(
+        "conv1d",
+        n=n,
+        c=c,
+        k=k,
+        sizes={"w": w},
+        kernel={"s": s},
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        layout=layout,
+        dtype=dtype,
+        epilogue=epilogue,
+    )
+
+
+def conv3d(
+    n: int,
+    c: int,
+    d: int,
+    h: int,
+    w: int,
+    k: int,
+    t: int,
+    r: int,
+    s: int,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str = "NCDHW",
+    dtype: str = "float32",
+    epilogue: Sequence[str] = (),
+) -> Workload:
+    """Return a three-dimensional convolution with the axes n, f, z, y, x, rc, rz, ry, rx.
+
+    Parameters are those of `conv2d` with the input depth `d` and the kernel depth `t` in front; `layout` is
+    NCDHW (data [n, c, d, h, w], weight [k, c/groups, t, r, s]) or NDHWC (data [n, d, h, w, c], weight
+    [t, r, s, c/groups, k]); NCHW and NHWC mean the same two.
+
+    Raises
+    ------
+    WorkloadError
+        If an argument is outside its range, or the output would be empty.
+    """
+    return convolution(
+        "conv3d",
+        n=n,
+        c=c,
+        k=k,
+        sizes={"d": d, "h": h, "w": w},
+        kernel={"t": t, "r": r, "s": s},
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        layout=layout,
+        dtype=dtype,
+        epilogue=epilogue,
+    )
+
+
+def depthwise_conv2d(
+    n: int,
+    c: int,
+    h: int,
+    w: int,
+    r: int,
+    s: int,
+    multiplier: int = 1,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    layout: str = "NCHW",
+    dtype: str = "float32",
+    epilogue: Sequence[str] = (),
+) -> Workload:
+    """Return a convolution of every channel with its own kernels: `conv2d` with ``groups = c``.
+
+    The axes are n, g (channels), f (`multiplier`), y, x, rc (1), ry, rx; without g when `c` is 1.
+
+    Parameters
+    ----------
+    n, c, h, w, r, s, stride, padding, dilation, layout, dtype, epilogue
+        As in `conv2d`; the weight is [c * multiplier, 1, r, s] (NCHW) or [r, s, 1, c * multiplier] (NHWC).
+    multiplier : int, >= 1
+        Output channels for each input channel.
+
+    Raises
+    ------
+    WorkloadError
+        If an argument is outside its range, or the output would be empty.
+    """
+    operator = "depthwise_conv2d"
+    channels, factor = checked_extent(operator, "c", c), checked_extent(operator, "multiplier", multiplier)
+    built = convolution(
+        operator,
+        n=n,
+        c=channels,
+        k=channels * factor,
+        sizes={"h": h, "w": w},
+        kernel={"r": r, "s": s},
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=channels,
+        layout=layout,
+        dtype=dtype,
+        epilogue=epilogue,
+    )
+    own = built.attribute
+    names = (
+        "n",
+        "c",
+        "h",
+        "w",
+        "r",
+        "s",
+        "multiplier",
+        "stride",
+        "padding",
+        "dilation",
+        "layout",
+        "dtype",
+        "epilogue",
+    )
+    attributes = tuple((name, factor if name == "multiplier" else own[name]) for name in names)
+    return msgspec.structs.replace(built, attributes=attributes)

@@ -1,0 +1,105 @@
+"""A loop nest that somebody else wrote, under the name people have for it: the constructor of the same workload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from anatune.core.workload.nest import Access, Workload
+from anatune.core.workload.operators.convolution import conv2d, depthwise_conv2d
+from anatune.core.workload.operators.matmul import batch_matmul, matmul
+from anatune.errors import WorkloadError
+
+__all__ = ["named_workload"]
+
+
+def named_workload(nest: Workload) -> Workload:
+    """Return the matrix product or two-dimensional convolution that a nest is; the nest itself where it is neither.
+
+    Loops of one iteration may be missing from the nest, and its loops may be in another order; its axes have the names
+    that the constructors give them. Padding that no window reaches is not seen: the symmetric one is taken if it fits.
+
+    Examples
+    --------
+    >>> import msgspec
+    >>> from anatune.core.workload.operators import matmul
+    >>> bare = msgspec.structs.replace(matmul(8, 4, 2, transpose_b=True), operator="einsum", attributes=())
+    >>> named_workload(bare) == matmul(8, 4, 2, transpose_b=True)
+    True
+    """
+    wanted = _content(nest)
+    return next((one for one in _candidates(nest) if _content(one) == wanted), nest)
+
+
+def _content(workload: Workload) -> tuple[Any, ...]:
+    """Return what is computed: without loops of one iteration, the order of loops, and names other than the axes'."""
+    loops = {(axis.name, axis.extent, axis.kind) for axis in workload.axes if axis.extent > 1}
+    many = {name for name, _, _ in loops}
+
+    def content(access: Access) -> tuple[Any, ...]:
+        terms = tuple(frozenset((t.axis, t.coefficient) for t in index if t.axis in many) for index in access.indices)
+        return access.dtype, access.shape, terms, access.offsets
+
+    accesses = tuple(content(access) for access in (*workload.reads, workload.write))
+    return frozenset(loops), accesses, workload.body, workload.epilogue
+
+
+def _candidates(nest: Workload) -> Iterator[Workload]:
+    if len(nest.reads) != 2 or nest.body != "multiply_add":
+        return
+    shapes = [access.shape for access in (*nest.reads, nest.write)]
+    try:
+        if all(len(shape) == 4 for shape in shapes):
+            yield from _convolutions(nest)
+        elif len(shapes[0]) in (2, 3) and all(len(shape) == len(shapes[0]) for shape in shapes):
+            yield from _products(nest)
+    except WorkloadError:
+        return
+
+
+def _products(nest: Workload) -> Iterator[Workload]:
+    a, c = nest.reads[0].shape, nest.write.shape
+    for flip_a in (False, True):
+        for flip_b in (False, True):
+            options: dict[str, Any] = {"dtype": nest.dtype, "transpose_a": flip_a, "transpose_b": flip_b}
+            m, n, k = c[-2], c[-1], a[-2 if flip_a else -1]
+            yield batch_matmul(c[0], m, n, k, **options) if len(c) == 3 else matmul(m, n, k, **options)
+
+
+def _convolutions(nest: Workload) -> Iterator[Workload]:
+    data, weight = nest.reads
+    outputs = nest.write.shape
+    for layout in ("NCHW", "NHWC"):
+        first = 2 if layout == "NCHW" else 1  # the height's place
+        n, c, (h, w) = data.shape[0], data.shape[1 if first == 2 else 3], data.shape[first : first + 2]
+        if first == 2:
+            k, inner, r, s = weight.shape
+        else:
+            r, s, inner, k = weight.shape
+        windows = [
+            _window(data, first + place, axis, size, kernel, output)
+            for place, (axis, size, kernel, output) in enumerate(
+                zip("yx", (h, w), (r, s), outputs[first : first + 2], strict=True)
+            )
+        ]
+        stride, dilation = tuple(one[0] for one in windows), tuple(one[1] for one in windows)
+        before, after = tuple(one[2] for one in windows), tuple(one[3] for one in windows)
+        options: dict[str, Any] = {
+            "stride": stride, "padding": before if before == after else (*before, *after), "dilation": dilation,
+            "layout": layout, "dtype": nest.dtype,
+        }  # fmt: skip
+        if inner == 1 < c and k % c == 0:
+            yield depthwise_conv2d(n, c, h, w, r, s, k // c, **options)
+        elif inner and c % inner == 0 and k % (c // inner) == 0:
+            yield conv2d(n, c, h, w, k, r, s, groups=c // inner, **options)
+
+
+def _window(data: Access, place: int, axis: str, size: int, kernel: int, output: int) -> tuple[int, int, int, int]:
+    """Return stride, dilation, zeros before and after one dimension of the data."""
+    steps = {term.axis: term.coefficient for term in data.indices[place]}
+    stride, dilation = steps.get(axis, 1), steps.get(f"r{axis}", 1)
+    before = -data.offsets[place]
+    reach = (kernel - 1) * dilation + 1
+    if (size + 2 * before - reach) // stride + 1 == output:
+        return stride, dilation, before, before
+    return stride, dilation, before, max(0, (output - 1) * stride + reach - size - before)

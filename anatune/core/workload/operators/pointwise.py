@@ -1,0 +1,122 @@
+"""Reductions over some dimensions of one tensor, and element-wise operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anatune.arguments import shown
+from anatune.core.workload.nest import Access, Axis, Term, Workload
+from anatune.core.workload.operators._arguments import accumulated_dtype, checked_choice, checked_dtype, checked_shape
+from anatune.core.workload.operators._arguments import checked_integer as _integer
+from anatune.errors import WorkloadError
+
+__all__ = ["ELEMENTWISE_OPERATORS", "REDUCTION_KINDS", "elementwise", "reduction"]
+
+REDUCTION_KINDS: dict[str, str] = {"sum": "add", "max": "max", "mean": "average"}
+"""Kind of reduction -> body of the nest."""
+
+ELEMENTWISE_OPERATORS: dict[str, tuple[str, int, int]] = {
+    "relu": ("relu", 1, 1),
+    "copy": ("copy", 1, 0),
+    "add": ("add", 2, 1),
+    "multiply": ("multiply", 2, 1),
+    "maximum": ("max", 2, 1),
+}
+"""Element-wise operator -> body of the nest, operands, operations per element."""
+
+
+def _access(tensor: str, dtype: str, shape: tuple[int, ...], dimensions: Sequence[int]) -> Access:
+    """Return the access to the given dimensions of `shape`, with one axis each."""
+    return Access(
+        tensor,
+        dtype,
+        tuple(shape[place] for place in dimensions),
+        tuple((Term(f"d{place}"),) for place in dimensions),
+        (0,) * len(dimensions),
+    )
+
+
+def reduction(
+    shape: Sequence[int],
+    axes: int | Sequence[int] | None = None,
+    kind: str = "sum",
+    dtype: str = "float32",
+) -> Workload:
+    """Return the reduction of one tensor over some of its dimensions (dropped from the result).
+
+    The loops are called d0, d1, ... after the dimensions of the input; the reduced ones come last.
+
+    Parameters
+    ----------
+    shape : sequence of int, >= 1
+        Shape of the input, elements.
+    axes : int, sequence of int or None
+        Dimensions to reduce, negative ones count from the end; all of them (a scalar result) by default.
+    kind : {"sum", "max", "mean"}
+        What is kept of the reduced elements.
+    dtype : {"float32", "float16", "bfloat16", "int8"}
+        Dtype of the input; the result has the same, int32 for a sum or mean of int8.
+
+    Raises
+    ------
+    WorkloadError
+        If an argument is outside its range, or a dimension is named twice or does not exist.
+    """
+    extents = checked_shape("reduction", "shape", shape)
+    rank = len(extents)
+    asked: tuple[object, ...] = tuple(range(rank)) if axes is None else (axes,)
+    if isinstance(axes, (tuple, list)):
+        asked = tuple(axes)
+    step = f"give some of 0..{rank - 1}, each once"
+    places = [_integer("reduction", "axes", place, -rank, step) for place in asked]
+    reduced = sorted(place % rank for place in places)
+    if not reduced or max(places) >= rank or len(set(reduced)) != len(reduced):
+        raise WorkloadError(f"reduction: axes is {shown(axes)}, expected dimensions of a shape of rank {rank}; {step}")
+    body = REDUCTION_KINDS[checked_choice("reduction", "kind", kind, tuple(REDUCTION_KINDS))]
+    element = checked_dtype("reduction", dtype)
+    kept = [place for place in range(rank) if place not in reduced]
+    return Workload(
+        operator="reduction",
+        axes=(
+            *(Axis(f"d{place}", extents[place], "spatial") for place in kept),
+            *(Axis(f"d{place}", extents[place], "reduction") for place in reduced),
+        ),
+        reads=(_access("data", element, extents, range(rank)),),
+        write=_access("output", element if body == "max" else accumulated_dtype(element), extents, kept),
+        body=body,
+        flop_per_point=1,
+        attributes=(("shape", extents), ("axes", tuple(reduced)), ("kind", kind), ("dtype", element)),
+    )
+
+
+def elementwise(shape: Sequence[int], op: str = "relu", dtype: str = "float32") -> Workload:
+    """Return an operator that computes every element from the elements at the same place.
+
+    Parameters
+    ----------
+    shape : sequence of int, >= 1
+        Shape of every operand and of the result, elements; the loops are d0, d1, ...
+    op : {"relu", "copy", "add", "multiply", "maximum"}
+        relu and copy read ``data`` and write ``output``; the others read ``A`` and ``B`` and write ``C``.
+    dtype : {"float32", "float16", "bfloat16", "int8"}
+        Dtype of operands and result.
+
+    Raises
+    ------
+    WorkloadError
+        If an argument is outside its range.
+    """
+    extents = checked_shape("elementwise", "shape", shape)
+    body, operands, flop = ELEMENTWISE_OPERATORS[checked_choice("elementwise", "op", op, tuple(ELEMENTWISE_OPERATORS))]
+    element = checked_dtype("elementwise", dtype)
+    names = ("data", "output") if operands == 1 else ("A", "B", "C")
+    accesses = [_access(name, element, extents, range(len(extents))) for name in names]
+    return Workload(
+        operator="elementwise",
+        axes=tuple(Axis(f"d{place}", extent, "spatial") for place, extent in enumerate(extents)),
+        reads=tuple(accesses[:-1]),
+        write=accesses[-1],
+        body=body,
+        flop_per_point=flop,
+        attributes=(("shape", extents), ("op", op), ("dtype", element)),
+    )

@@ -1,0 +1,287 @@
+"""Workloads as people type them: ``conv2d 1x64x56x56 64x64x3x3 --stride 1 --padding 1``, both ways.
+
+Notation
+--------
+words : the operator and its extents, or the name of a layer ("resnet18:C2").
+options : what follows as ``--name value``; the same names are keywords of `parse_workload`.
+Convolution data is always written N x C x H x W and the weight K x C/groups x R x S, whatever the layout.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from anatune.arguments import shown
+from anatune.core.workload._grammar import GRAMMARS, INPUT_NAMES, KERNEL_NAMES, Extents
+from anatune.core.workload.layers import layer
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators import CONSTRUCTORS
+from anatune.errors import UnknownNameError, WorkloadError
+
+__all__ = ["operator_words", "parse_workload", "workload_to_text"]
+
+OptionValue = int | str | Sequence[int] | Sequence[str] | None
+_MAX_DIGITS = 18
+_FLAGS = ("transpose_a", "transpose_b")
+_LAYER = ("layout", "dtype", "epilogue")
+_OPTIONS = ("stride", "padding", "dilation", "groups", "layout", "dtype", *_FLAGS, "epilogue", "axes")
+_EINSUM_EXAMPLE = "einsum 'bij,bjk->bik' 16x32x64 16x64x128"
+
+
+def operator_words() -> list[str]:
+    """Return the operators that a workload's text may start with."""
+    return [*GRAMMARS, "einsum"]
+
+
+def _extents(operator: str, word: str, meaning: str, example: str) -> Extents:
+    """Return the extents of one word such as 512x4096x1024."""
+    wanted = f"expected {meaning or 'extents joined by x'}"
+    for part in word.split("x"):
+        if not re.fullmatch(f"[0-9]{{1,{_MAX_DIGITS}}}", part):
+            raise WorkloadError(
+                f"{operator} {word}: {part!r} is no extent, {wanted} in decimal digits; write for example {example}"
+            )
+    extents = tuple(int(part) for part in word.split("x"))
+    if meaning and len(extents) != meaning.count("x") + 1:
+        raise WorkloadError(
+            f"{operator} {word}: got {len(extents)} extents, {wanted} ({meaning.count('x') + 1}); "
+            f"write for example {example}"
+        )
+    return extents
+
+
+def _option(name: str, value: OptionValue) -> object:
+    """Return an option's value with numbers in text made integers: 2, (2, 1), "SAME", ("bias", "relu")."""
+    parts: list[object] = []
+    for item in [value] if isinstance(value, (int, str)) or not isinstance(value, Sequence) else value:
+        if not isinstance(item, str):
+            parts.append(item)
+            continue
+        text = item.strip()
+        numeric = re.fullmatch(f"-?[0-9]{{1,{_MAX_DIGITS}}}([,x]-?[0-9]{{1,{_MAX_DIGITS}}})*", text)
+        pieces = re.split("[,x]", text) if numeric else text.split(",")
+        parts.extend(int(piece) if numeric else piece.strip() for piece in pieces)
+    if name in ("epilogue", "axes"):
+        return tuple(part for part in parts if part != "")
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _split(words: Sequence[str] | str) -> tuple[list[str], dict[str, OptionValue]]:
+    """Return the leading words and the ``--name value`` options behind them."""
+    if isinstance(words, str):
+        try:
+            words = shlex.split(words)
+        except ValueError as error:
+            raise WorkloadError(
+                f"workload {shown(words)}: {error}, expected words; close the quotation marks"
+            ) from error
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+        raise WorkloadError(f"workload is {shown(words)}, expected words, as 'matmul 512x4096x1024' or a list of them")
+    heads: list[str] = []
+    options: dict[str, OptionValue] = {}
+    tokens = iter(words)
+    for token in tokens:
+        if not token.startswith("--"):
+            heads.append(token)
+            continue
+        spelled, equals, value = token[2:].partition("=")
+        name = spelled.replace("-", "_")
+        if name not in _OPTIONS or name in options:
+            known = ", ".join(_dashed(option) for option in _OPTIONS)
+            problem = "is given twice" if name in options else "is unknown"
+            raise WorkloadError(f"workload option {token} {problem}, expected each of {known} at most once; correct it")
+        if name in _FLAGS and not equals:
+            options[name] = True
+            continue
+        given = value if equals else next(tokens, None)
+        if given is None or name in _FLAGS:
+            raise WorkloadError(
+                f"workload option {token} has the wrong number of values, expected "
+                f"{'none' if name in _FLAGS else 'one'}; write for example --stride 2 or --transpose-a"
+            )
+        options[name] = given
+    return heads, options
+
+
+def _dashed(name: str) -> str:
+    """Return an option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _is_absent(value: OptionValue) -> bool:
+    """Return whether an option was not given: None or an empty sequence."""
+    return value is None or (isinstance(value, (tuple, list)) and not value)
+
+
+def _check_options(operator: str, options: Mapping[str, object], allowed: Sequence[str]) -> None:
+    """Raise WorkloadError if an option does not apply."""
+    for name in options:
+        if name not in allowed:
+            known = ", ".join(_dashed(option) for option in _OPTIONS if option in allowed)
+            raise WorkloadError(
+                f"{operator}: option {_dashed(name)} does not apply, expected some of {known}; leave it out"
+            )
+
+
+def _parse_layer(name: str, options: Mapping[str, object]) -> Workload:
+    """Return a named layer; dtype, layout and epilogue may differ from the paper's."""
+    found = layer(name)
+    _check_options(name, options, [option for option in _LAYER if option in found.attribute])
+    return CONSTRUCTORS[found.operator](**{**found.attribute, **options}) if options else found
+
+
+def _parse_einsum(words: Sequence[str], options: Mapping[str, object]) -> Workload:
+    """Return an einsum from its subscripts and operand shapes."""
+    _check_options("einsum", options, ("dtype",))
+    if len(words) < 2:
+        raise WorkloadError(
+            f"einsum: got {len(words)} words, expected subscripts and a shape for each operand; "
+            f"write for example {_EINSUM_EXAMPLE}"
+        )
+    shapes = tuple(_extents("einsum", word, "", _EINSUM_EXAMPLE) for word in words[1:])
+    return CONSTRUCTORS["einsum"](words[0], shapes, **options)
+
+
+def parse_workload(
+    words: Sequence[str] | str,
+    *,
+    stride: OptionValue = None,
+    padding: OptionValue = None,
+    dilation: OptionValue = None,
+    groups: OptionValue = None,
+    layout: str | None = None,
+    dtype: str | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    epilogue: OptionValue = None,
+    axes: OptionValue = None,
+) -> Workload:
+    """Return the workload that the words and options describe.
+
+    Parameters
+    ----------
+    words : sequence of str or str
+        ``["matmul", "512x4096x1024"]``, ``["conv2d", "1x64x56x56", "64x64x3x3"]``, ``["resnet18:C2"]``,
+        ``["einsum", "bij,bjk->bik", "16x32x64", "16x64x128"]``; options may follow as further words
+        (``"--stride", "2"``). One string is split as a shell would.
+    stride, padding, dilation, groups, layout, dtype, transpose_a, transpose_b, epilogue, axes
+        As in the constructors (`anatune.core.workload.operators`); None or False: not given. Text is understood too:
+        "2", "2,1", "SAME", "bias,relu". A named layer takes dtype, layout and epilogue.
+
+    Raises
+    ------
+    UnknownNameError
+        If the operator or layer is unknown.
+    WorkloadError
+        If the words do not parse, an option does not apply, or the workload cannot exist.
+
+    Examples
+    --------
+    >>> parse_workload(["matmul", "512x4096x1024"]).extents
+    {'i': 512, 'j': 4096, 'k': 1024}
+    """
+    heads, typed = _split(words)
+    if not heads:
+        raise WorkloadError("workload is empty, expected an operator and extents; write for example matmul 512x512x512")
+    keywords: dict[str, OptionValue] = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "layout": layout,
+        "dtype": dtype,
+        "transpose_a": transpose_a or None,
+        "transpose_b": transpose_b or None,
+        "epilogue": epilogue,
+        "axes": axes,
+    }
+    given = {**typed, **{name: value for name, value in keywords.items() if not _is_absent(value)}}
+    options = {name: _option(name, value) for name, value in given.items()}
+    operator, extents = heads[0], heads[1:]
+    if ":" in operator:
+        if extents:
+            raise WorkloadError(
+                f"layer {operator}: got more words ({' '.join(extents)}), expected the layer's name alone; "
+                "write for example resnet18:C2"
+            )
+        return _parse_layer(operator, options)
+    if operator == "einsum":
+        return _parse_einsum(extents, options)
+    grammar = GRAMMARS.get(operator)
+    if grammar is None:
+        close = difflib.get_close_matches(operator, operator_words(), n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]}?" if close else "write for example matmul 512x4096x1024"
+        raise UnknownNameError(
+            f"operator {operator!r} is unknown, expected one of {', '.join(operator_words())} or a layer "
+            f"such as resnet18:C2; {hint}"
+        )
+    example = f"{operator} {grammar.example}"
+    _check_options(operator, options, grammar.options)
+    if len(extents) != len(grammar.words):
+        raise WorkloadError(
+            f"{operator}: got {len(extents)} words of extents ({' '.join(extents) or 'none'}), expected "
+            f"{' '.join(word or 'a shape' for word in grammar.words)}; write for example {example}"
+        )
+    parsed = [_extents(operator, *pair, example) for pair in zip(extents, grammar.words, strict=True)]
+    return grammar.build(parsed, options)
+
+
+def _joined(extents: Sequence[object]) -> str:
+    """Return extents as one word."""
+    return "x".join(str(extent) for extent in extents)
+
+
+def _words(workload: Workload) -> list[str]:
+    """Return the canonical words without options."""
+    operator, own = workload.operator, workload.attribute
+    if operator == "reduction":
+        return [str(own["kind"]), _joined(workload.reads[0].shape)]
+    if operator == "elementwise":
+        return [str(own["op"]), _joined(workload.reads[0].shape)]
+    if operator == "einsum":
+        return [operator, str(own["subscripts"]), *(_joined(access.shape) for access in workload.reads)]
+    if operator in ("matmul", "batch_matmul"):
+        return [operator, _joined([own[name] for name in "bmnk" if name in own])]
+    rank = int(operator[-2])
+    kernel = [own[name] for name in KERNEL_NAMES[rank]]
+    data = [own["n"], own["c"], *(own[name] for name in INPUT_NAMES[rank])]
+    if "pool" not in operator:
+        extents = workload.extents
+        filters = extents.get("g", 1) * extents["f"]
+        kernel = [filters, extents["rc"], *kernel]
+    return [operator, _joined(data), _joined(kernel)]
+
+
+def workload_to_text(workload: Workload) -> str:
+    """Return the canonical words and options; `parse_workload` turns them back into an equal workload.
+
+    Options that have their default are left out.
+
+    Raises
+    ------
+    WorkloadError
+        If the workload was not made by one of the constructors.
+    """
+    if workload.operator not in CONSTRUCTORS or not workload.attributes:
+        raise WorkloadError(
+            f"workload {workload.operator!r} has no text, expected one of the constructors' "
+            f"({', '.join(CONSTRUCTORS)}); use to_json instead"
+        )
+    words = _words(workload)
+    parameters = inspect.signature(CONSTRUCTORS[workload.operator]).parameters
+    for name, value in workload.attributes:
+        if name not in _OPTIONS:
+            continue
+        default = parameters[name].default
+        if value == default or (isinstance(value, tuple) and value == (default,) * len(value)):
+            continue
+        words.append(_dashed(name))
+        if name not in _FLAGS:
+            parts = [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
+            repeated = name in ("stride", "padding", "dilation") and len(set(parts)) == 1
+            words.append(parts[0] if repeated else ",".join(parts))
+    return shlex.join(words)

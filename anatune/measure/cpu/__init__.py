@@ -1,0 +1,1 @@
+"""The present CPU: detection, calibration, kernels."""

@@ -1,0 +1,386 @@
+"""Measures the present CPU and puts the numbers into its spec (``anatune hw calibrate``).
+
+What each number feeds in the model (`model.cpu.model`):
+
+=============================== ================================================================================
+clock_hz, fma_per_cycle, peak    all cycles to seconds; the multiply-add term
+reachable_fraction               the multiply-add term: the share of the peak that the best register tiles reach
+fma_latency_cycles               the latency term of a step, the drain of a call
+loads_per_cycle                  the load term of a step, reloads of partial sums
+broadcasts_per_cycle             nothing yet: the load term of a step (see `calibrate_tiles.predicted_share`)
+stores_per_cycle                 stores of a call, spills
+l2, l3 bandwidth_bytes_per_cycle l2_s and l3_s: fills into L1 and into L2; that of l1 follows from the load ports
+dram bandwidths                  dram_s, of one core and shared by all
+launch                           start of a parallel loop, entry of a microkernel call
+latency_cycles, latency_s        nothing yet: explanations
+microkernels                     nothing yet: which tiles are near the peak
+=============================== ================================================================================
+
+The clock is measured with dependent integer instructions, which need no knowledge of the vector units. The
+multiply-adds a cycle are the measured rate over that clock: the detected value stays if it agrees within a tenth;
+otherwise a usual number (a quarter to four) that agrees replaces it; if none does, the detected one stays, unverified.
+The stored clock is what makes 2 x lanes x multiply-adds x clock the measured peak of one core, so that the clock of
+vector code counts where it is lower (AVX-512). All per-cycle numbers are relative to multiply-adds timed just before
+and after.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from anatune.core.hardware.spec import CacheLevel, CpuLaunch, CpuSpec, MicrokernelTable
+from anatune.measure.cpu.calibrate_machine import CALL_DEPTHS, CALL_TILE, Machine, one_core
+from anatune.measure.cpu.calibrate_samples import Samples, sample_quantities, snapped
+from anatune.measure.cpu.calibrate_tiles import (
+    LEAST_SHARE,
+    MOST_STEPS,
+    Agreement,
+    MeasuredTile,
+    Tile,
+    agreement,
+    candidate_tiles,
+    fits_registers,
+    predicted_share,
+)
+from anatune.measure.cpu.detect import detect_cpu
+
+__all__ = ["Calibration", "Numbers", "calibrate", "calibrated_spec", "finished"]
+
+Progress = Callable[[str, float], None]
+
+_ENOUGH = 25
+"""Quiet samples that are wanted of each quantity."""
+_FMA_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
+_BEST_TILES = 5
+"""The mean of as many best tiles is what code can reach."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What was measured, in seconds at the sustained clock (see `calibrate_samples`).
+
+    Attributes
+    ----------
+    integer_clock_hz : float
+        From dependent integer instructions.
+    fma_flop_per_s : float
+        Multiply-adds between registers, one core.
+    all_fma_flop_per_s : float
+        The same on all cores; reported, not stored: other work on the machine lowers it.
+    half_share : float
+        FLOP/s with vectors of half the width over those with whole ones; reported. 0: not measured.
+    fma_latency_s : float
+    store_bytes_s : float
+        Stores to the L1 cache.
+    broadcasts_s : float
+        Elements loaded into all lanes in a second.
+    fill_bytes_s, latency_s : dict of str to float
+        By level, l1 to dram: loads of one core; dependent loads.
+    all_dram_bytes_s : float
+    call_s : float
+        A microkernel call without its steps (a tile of `CALL_TILE`).
+    parallel_start_s, function_call_s : float
+    doubtful : frozenset of str
+        Names of these attributes, or levels as "l3_load" and "l3_chase", that had too few quiet samples.
+    """
+
+    integer_clock_hz: float
+    fma_flop_per_s: float
+    all_fma_flop_per_s: float
+    half_share: float
+    fma_latency_s: float
+    store_bytes_s: float
+    broadcasts_s: float
+    fill_bytes_s: Mapping[str, float]
+    latency_s: Mapping[str, float]
+    all_dram_bytes_s: float
+    call_s: float
+    parallel_start_s: float
+    function_call_s: float
+    doubtful: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The result: the new spec, what was measured, all tiles, and how well the model predicts the good ones.
+
+    Attributes
+    ----------
+    tiles : tuple of MeasuredTile
+        All that were tried; the spec keeps those above `least_share` that fit the registers.
+    agreement, fitting : Agreement
+        Of the predictions for all tiles, and for those that need no more registers than there are.
+    quiet_share : float
+        Share of the samples that were quiet.
+    notes : tuple of str
+        What was decided, a line each.
+    """
+
+    spec: CpuSpec
+    numbers: Numbers
+    tiles: tuple[MeasuredTile, ...]
+    agreement: Agreement
+    fitting: Agreement
+    quiet_share: float
+    notes: tuple[str, ...]
+
+
+def calibrate(
+    hardware: CpuSpec | None = None, *, minutes: float = 1.0, progress: Progress | None = None
+) -> Calibration:
+    """Measure the present machine.
+
+    Parameters
+    ----------
+    hardware : CpuSpec, optional
+        What is known about it; `detect_cpu()` by default.
+    minutes : float
+        Most time spent on sampling; it ends earlier once there are enough quiet samples. Building the probes comes
+        on top: a quarter of a minute.
+    progress
+        Called with what is going on and the share of it that is done.
+
+    Returns
+    -------
+    Calibration
+        Nothing is written.
+
+    Raises
+    ------
+    DeviceError
+        The CPU is not detected.
+    MissingDependencyError
+        TVM is not installed.
+    """
+    report = progress or (lambda _stage, _share: None)
+    hardware = hardware or detect_cpu()
+    samples, together = Samples(), Samples()
+    tiles = candidate_tiles(hardware)
+    with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
+        with one_core():
+            report("building probes", 0.0)
+            machine = Machine(hardware, Path(folder))
+            quantities = machine.core_quantities()
+            tile_quantities = machine.tile_quantities(tiles, lambda share: report("building probes", share))
+            for stage, chosen, share in (("one core", quantities, 0.3), ("register tiles", tile_quantities, 0.5)):
+                sample_quantities(
+                    chosen,
+                    machine.probes,
+                    samples,
+                    budget_s=60 * minutes * share,
+                    enough=_ENOUGH,
+                    progress=lambda done, stage=stage: report(stage, done),  # type: ignore[misc]
+                )
+        sample_quantities(
+            machine.all_core_quantities(),
+            machine.probes,
+            together,
+            budget_s=60 * minutes * 0.2,
+            enough=_ENOUGH,
+            progress=lambda done: report("all cores", done),
+        )
+    numbers = _numbers(hardware, samples, together, machine.work)
+    fma_s, work = samples.fma_s, machine.work
+    names = dict(zip(tiles, (quantity.name for quantity in tile_quantities), strict=True))
+    shares = {tile: work[name] / samples.steady_seconds(name) / (work["fma"] / fma_s) for tile, name in names.items()}
+    return finished(hardware, numbers, shares, machine.spill_ops, samples.quiet_share)
+
+
+def finished(
+    hardware: CpuSpec,
+    numbers: Numbers,
+    shares: Mapping[Tile, float],
+    spill_ops: Mapping[Tile, int],
+    quiet_share: float,
+    today: str | None = None,
+) -> Calibration:
+    """Put the numbers together: the spec, then the prediction of every tile by a model of that spec."""
+    spec, notes = calibrated_spec(hardware, numbers, shares, today or datetime.date.today().isoformat())
+    measured = tuple(
+        MeasuredTile(tile, share, predicted_share(tile, spec), spill_ops.get(tile, 0)) for tile, share in shares.items()
+    )
+    fitting = [tile for tile in measured if fits_registers(tile.tile, spec)]
+    return Calibration(spec, numbers, measured, agreement(measured), agreement(fitting), quiet_share, notes)
+
+
+def _numbers(hardware: CpuSpec, samples: Samples, together: Samples, work: Mapping[str, int]) -> Numbers:
+    levels = ["l1", "l2", *(["l3"] if hardware.l3 else [])]
+    doubtful = {name for name in samples.names if samples.is_doubtful(name)}
+    short, long = (samples.steady_seconds(f"call_{depth}") / _calls(work, depth, hardware) for depth in CALL_DEPTHS)
+    step_s = (long - short) / (CALL_DEPTHS[1] - CALL_DEPTHS[0])
+    fill = {level: work[f"{level}_load"] / samples.steady_seconds(f"{level}_load") for level in levels}
+    latency = {level: samples.steady_seconds(f"{level}_chase") / work[f"{level}_chase"] for level in levels}
+    # memory has a clock of its own
+    fill["dram"] = work["dram_load"] / samples.seconds("dram_load")
+    latency["dram"] = samples.seconds("dram_chase") / work["dram_chase"]
+    fma_rate = work["fma"] / samples.fma_s
+    one_fma_s = 2.0 * hardware.fp32_lanes / work["fma_latency"]
+    half = work["fma_half"] / samples.steady_seconds("fma_half") / fma_rate if "fma_half" in work else 0.0
+    several = bool(together.names)
+    return Numbers(
+        integer_clock_hz=work["clock"] / samples.steady_seconds("clock"),
+        fma_flop_per_s=fma_rate,
+        all_fma_flop_per_s=work["all_fma"] / together.best_seconds("all_fma") if several else fma_rate,
+        half_share=half,
+        fma_latency_s=samples.steady_seconds("fma_latency") * one_fma_s,
+        store_bytes_s=work["l1_store"] / samples.steady_seconds("l1_store"),
+        broadcasts_s=work["broadcast"] / samples.steady_seconds("broadcast"),
+        fill_bytes_s=fill,
+        latency_s=latency,
+        all_dram_bytes_s=work["all_load"] / together.best_seconds("all_load") if several else fill["dram"],
+        call_s=short - CALL_DEPTHS[0] * step_s,
+        parallel_start_s=together.best_seconds("start") / work["start"] if several else 0.0,
+        function_call_s=samples.best_seconds("nothing") / work["nothing"],
+        doubtful=frozenset(doubtful),
+    )
+
+
+def _calls(work: Mapping[str, int], depth: int, hardware: CpuSpec) -> float:
+    rows, vectors = CALL_TILE
+    return work[f"call_{depth}"] / (2 * rows * vectors * hardware.fp32_lanes * depth)
+
+
+# ---- the spec --------------------------------------------------------------------------------------------------
+
+
+def calibrated_spec(
+    hardware: CpuSpec, numbers: Numbers, shares: Mapping[Tile, float], today: str
+) -> tuple[CpuSpec, tuple[str, ...]]:
+    """Return `hardware` with the measured numbers in place of the detected ones, and what was decided.
+
+    Keys that were measured leave `unverified`; those with too few quiet samples stay there.
+    """
+    compute, lanes = hardware.compute, hardware.fp32_lanes
+    source = f"anatune hw calibrate, {today}"
+    per_cycle = numbers.fma_flop_per_s / (2 * lanes * numbers.integer_clock_hz)
+    if abs(per_cycle / compute.fma_per_cycle - 1.0) <= 0.1:
+        fma, decided = compute.fma_per_cycle, "the detected value agrees"
+    else:
+        found = snapped(per_cycle, _FMA_RATES)
+        fma = found or compute.fma_per_cycle
+        decided = f"instead of {compute.fma_per_cycle:g}" if found else "agrees with no usual number; unverified"
+    clock = numbers.fma_flop_per_s / (2 * lanes * fma)
+    vector_bytes = 4 * lanes
+    latency = numbers.fma_latency_s * clock
+    loads = round(numbers.fill_bytes_s["l1"] / clock / vector_bytes, 2)
+    stores = round(numbers.store_bytes_s / clock / vector_bytes, 2)
+    broadcasts = max(loads, round(numbers.broadcasts_s / clock, 2))
+    best = sorted(shares.values())[-_BEST_TILES:]
+    reachable = round(min(1.0, sum(best) / len(best)), 3) if best else compute.reachable_fraction
+    doubts = set(numbers.doubtful)
+    unsure = {
+        "clock_hz": "clock" in doubts,
+        "fma_per_cycle": "unverified" in decided,
+        "fma_latency_cycles": "fma_latency" in doubts,
+        "loads_per_cycle": "l1_load" in doubts,
+        "stores_per_cycle": "l1_store" in doubts,
+        "broadcasts_per_cycle": "broadcast" in doubts,
+        "fp32_peak_flop_per_s": "clock" in doubts,
+        "reachable_fraction": not best,
+    }
+    measured = msgspec.structs.replace(
+        compute,
+        clock_hz=_round(clock),
+        fma_per_cycle=fma,
+        fma_latency_cycles=snapped(latency, [*range(1, 20)]) or round(latency, 1),
+        loads_per_cycle=loads,
+        stores_per_cycle=stores,
+        broadcasts_per_cycle=broadcasts,
+        fp32_peak_flop_per_s=2.0 * compute.num_cores * _round(clock) * fma * lanes,
+        reachable_fraction=reachable,
+        source=f"{source}; the rest {compute.source}",
+        unverified=_unverified(compute.unverified, unsure),
+    )
+    caches = {
+        level: _level(getattr(hardware, level), level, numbers, clock, source)
+        for level in ("l1", "l2", "l3")
+        if getattr(hardware, level) is not None
+    }
+    spec = msgspec.structs.replace(
+        hardware,
+        compute=measured,
+        **caches,
+        dram=msgspec.structs.replace(
+            hardware.dram,
+            bandwidth_bytes_per_s=_round(max(numbers.all_dram_bytes_s, numbers.fill_bytes_s["dram"])),
+            core_bandwidth_bytes_per_s=_round(numbers.fill_bytes_s["dram"]),
+            latency_s=_round(numbers.latency_s["dram"]),
+            source=source,
+            unverified=_unverified(
+                hardware.dram.unverified,
+                {
+                    "bandwidth_bytes_per_s": False,
+                    "core_bandwidth_bytes_per_s": "dram_load" in doubts,
+                    "latency_s": "dram_chase" in doubts,
+                },
+            ),
+        ),
+        launch=CpuLaunch(
+            parallel_start_s=_round(numbers.parallel_start_s or 1e-6),
+            function_call_s=_round(numbers.function_call_s),
+            microkernel_call_cycles=round(max(0.0, numbers.call_s * clock), 1),
+            source=source,
+            unverified=() if numbers.parallel_start_s else ("parallel_start_s",),
+        ),
+        microkernels=MicrokernelTable(
+            depth=MOST_STEPS,
+            least_share=LEAST_SHARE,
+            tiles=_table(shares, hardware),
+            source=source,
+        ),
+    )
+    notes = (
+        f"clock {clock / 1e9:.3f} GHz in vector code, {numbers.integer_clock_hz / 1e9:.3f} GHz in integer code",
+        f"fma_per_cycle {fma:g}: measured {per_cycle:.3f}, {decided}",
+        *([f"vectors of half the width reach {100 * numbers.half_share:.0f} %"] if numbers.half_share else []),
+        f"all cores together reach {numbers.all_fma_flop_per_s / numbers.fma_flop_per_s:.2f} times one core's peak",
+    )
+    return spec, notes
+
+
+def _level(cache: CacheLevel, level: str, numbers: Numbers, clock: float, source: str) -> CacheLevel:
+    return msgspec.structs.replace(
+        cache,
+        bandwidth_bytes_per_cycle=round(numbers.fill_bytes_s[level] / clock, 1),
+        latency_cycles=round(numbers.latency_s[level] * clock, 1),
+        source=f"sizes as detected; {source}",
+        unverified=_unverified(
+            cache.unverified,
+            {
+                "bandwidth_bytes_per_cycle": f"{level}_load" in numbers.doubtful,
+                "latency_cycles": f"{level}_chase" in numbers.doubtful,
+            },
+        ),
+    )
+
+
+def _unverified(before: Sequence[str], unsure: Mapping[str, bool]) -> tuple[str, ...]:
+    """Return the doubtful keys: those that were not measured, and measured ones that are unsure."""
+    kept = [key for key in before if not unsure.get(key) and key not in unsure]
+    return (*kept, *(key for key, is_unsure in unsure.items() if is_unsure))
+
+
+def _table(shares: Mapping[Tile, float], hardware: CpuSpec) -> tuple[tuple[int, int, int, float], ...]:
+    """Return the tiles above the least share that fit the registers, class by class.
+
+    Others were lucky: their accumulators on the stack lie on whole cache lines in some processes and across two in
+    others (LLVM does not align the stack of TVM's functions), where they run at half the speed.
+    """
+    kept = [
+        (tile, round(min(share, 1.1), 3))
+        for tile, share in shares.items()
+        if share >= LEAST_SHARE and fits_registers(tile, hardware)
+    ]
+    kept.sort(key=lambda entry: (entry[0].vectors, entry[0].rows, entry[0].unroll))
+    return tuple((*tile, share) for tile, share in kept)
+
+
+def _round(value: float) -> float:
+    """Return four significant digits."""
+    return float(f"{value:.4g}")

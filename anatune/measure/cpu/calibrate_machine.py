@@ -1,0 +1,265 @@
+"""The probes of a calibration in memory: what is run to sample each quantity of the present machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from anatune.codegen.compat import import_tvm
+from anatune.codegen.cpu.probes import (
+    Probe,
+    broadcast_probe,
+    build_probes,
+    chase_probe,
+    clock_probe,
+    compile_probe,
+    fma_probe,
+    start_probe,
+    tile_probe,
+    walk_probe,
+)
+from anatune.core.hardware.spec import CacheLevel, CpuSpec
+from anatune.measure.cpu.calibrate_samples import Quantity, Reading
+from anatune.measure.cpu.calibrate_tiles import Tile, tile_depth
+from anatune.measure.cpu.kernel import Library
+from anatune.measure.cpu.memory import Block, tensor_of
+from anatune.measure.run.cores import physical_cores, plan_cores
+
+__all__ = ["CALL_DEPTHS", "CALL_TILE", "Machine", "one_core"]
+
+_SAMPLE_S = 0.1e-3
+"""Length of most samples."""
+_MOST_ARENA_BYTES = 1 << 30
+CALL_TILE = (6, 2)
+CALL_DEPTHS = (16, 112)
+"""Steps of two tiles whose difference tells what a call costs."""
+_STARTS, _CALLS = 50, 200
+"""Parallel starts, and calls, of one sample."""
+_BATCH = 40
+"""Probes that are compiled together."""
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep this thread on the core that kernels are timed on; afterwards it may run where it could before."""
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    runner = plan_cores(1, physical_cores()).runner
+    if before is None or not runner:
+        yield
+        return
+    os.sched_setaffinity(0, set(runner[:1]))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+class Machine:
+    """Builds the probes and says how each quantity is run.
+
+    Attributes
+    ----------
+    work : dict of str to int
+        Work of one sample, by quantity: FLOP, bytes, steps.
+    spill_ops : dict of Tile to int
+    """
+
+    def __init__(self, hardware: CpuSpec, folder: Any) -> None:
+        self.hardware = hardware
+        self.work: dict[str, int] = {}
+        self.spill_ops: dict[Tile, int] = {}
+        self._modules: list[Any] = []
+        self._arena, self._places = _arena(hardware)
+        standard = []
+        for kind in ("fma", "gemm"):
+            artifact = compile_probe(kind, hardware, folder)
+            blocks = [Block(buffer.dtype, buffer.shape) for buffer in artifact.arguments]
+            _randomise(blocks)
+            standard.append(_bound(Library(artifact).main, [block.tensor for block in blocks]))
+            self.work[kind] = artifact.facts["flop"]
+        self._fma, self._gemm = standard
+
+    def probes(self) -> Reading:
+        """Run the two standard probes, the tile with its operands in the L2 cache whatever ran before."""
+        self._gemm()
+        return Reading(_timed(self._fma), _timed(self._gemm))
+
+    # -- one core ------------------------------------------------------------------------------------------------
+
+    def core_quantities(self) -> list[Quantity]:
+        """Return the clock, arithmetic, ports, caches, memory and calls of one core."""
+        spec = self.hardware
+        lanes = spec.fp32_lanes
+        probes = [clock_probe(spec, "clock", seconds=_SAMPLE_S), fma_probe(spec, "fma_latency", chains=1)]
+        if lanes >= 16:
+            probes.append(fma_probe(spec, "fma_half", lanes=lanes // 2))
+        rows, vectors = CALL_TILE
+        probes += [
+            tile_probe(spec, f"call_{depth}", rows, vectors, depth=depth, panels=1, seconds=_SAMPLE_S)
+            for depth in CALL_DEPTHS
+        ]
+        for level, (_, size, cache) in self._places.items():
+            rate = spec.dram.core_bandwidth_bytes_per_s
+            latency_s = spec.dram.latency_s
+            if cache is not None:
+                rate = cache.bandwidth_bytes_per_cycle * spec.compute.clock_hz
+                latency_s = cache.latency_cycles / spec.compute.clock_hz
+            passes = max(1, round(_SAMPLE_S * rate / size)) if cache is not None else 1
+            probes.append(walk_probe(spec, f"{level}_load", "load", size, passes=passes))
+            probes.append(chase_probe(f"{level}_chase", size, max(64, round(4 * _SAMPLE_S / latency_s))))
+        size = self._places["l1"][1]
+        passes = max(1, round(_SAMPLE_S * spec.compute.clock_hz * 32 / size))
+        probes.append(walk_probe(spec, "l1_store", "store", size, passes=passes))
+        probes.append(broadcast_probe(spec, "broadcast", seconds=_SAMPLE_S))
+        probes.append(start_probe("nothing", 1))
+        calls = self._build(probes)
+        self.work["nothing"] = _CALLS
+        calls["nothing"] = _repeat(calls["nothing"], _CALLS)
+        walks = {name: call for name, call in calls.items() if name.endswith("_load")}
+        quantities = []
+        for probe in probes:
+            call = calls[probe.name]
+            level = probe.name.partition("_")[0]
+            chases = probe.name.endswith("_chase")
+            warm = None if level == "dram" else walks[f"{level}_load"] if chases else call  # no cache holds DRAM's part
+            quantities.append(Quantity(probe.name, _sample(call, warm)))
+        return quantities
+
+    def tile_quantities(self, tiles: Sequence[Tile], progress: Callable[[float], None]) -> list[Quantity]:
+        """Return one quantity for each register tile, called `repr` of it; tells the share that is built."""
+        quantities = []
+        for start in range(0, len(tiles), _BATCH):
+            batch = tiles[start : start + _BATCH]
+            probes = {
+                tile: tile_probe(
+                    self.hardware,
+                    f"tile_{tile.rows}_{tile.vectors}_{tile.unroll}",
+                    tile.rows,
+                    tile.vectors,
+                    unroll=tile.unroll,
+                    depth=tile_depth(tile, self.hardware),
+                    seconds=0.5 * _SAMPLE_S,
+                )
+                for tile in batch
+            }
+            calls = self._build(list(probes.values()))
+            for tile, probe in probes.items():
+                quantities.append(Quantity(probe.name, _sample(calls[probe.name], calls[probe.name])))
+                self.spill_ops[tile] = self._modules[-1].spill_ops(probe.name)
+            progress((start + len(batch)) / len(tiles))
+        return quantities
+
+    # -- all cores -----------------------------------------------------------------------------------------------
+
+    def all_core_quantities(self) -> list[Quantity]:
+        """Return memory bandwidth, peak and the start of a parallel loop with all cores; empty with one core."""
+        threads = self.hardware.compute.num_cores
+        if threads < 2:
+            return []
+        import_tvm().get_global_func("runtime.config_threadpool")(1, threads)
+        _, size, _ = self._places["dram"]
+        probes = [
+            walk_probe(self.hardware, "all_load", "load", size // threads, threads=threads),
+            fma_probe(self.hardware, "all_fma", seconds=5 * _SAMPLE_S, threads=threads),
+            start_probe("start", threads),
+        ]
+        calls = self._build(probes, threads=threads)
+        self.work["start"] = _STARTS
+        calls["start"] = _repeat(calls["start"], _STARTS)
+        return [Quantity(name, _sample(call, None if name == "all_load" else call)) for name, call in calls.items()]
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def _build(self, probes: Sequence[Probe], threads: int = 1) -> dict[str, Callable[[], Any]]:
+        """Compile probes and bind them to memory: parts of the arena, or blocks of their own."""
+        module = build_probes(probes, self.hardware, threads=threads)
+        self._modules.append(module)
+        calls = {}
+        for probe in probes:
+            self.work[probe.name] = probe.work
+            blocks = [Block("float32", (size,)) for size in probe.sizes[1:]]
+            _randomise(blocks)
+            level, _, what = probe.name.partition("_")
+            if what in ("load", "chase"):
+                start = self._places["dram" if level == "all" else level][0]
+                first = tensor_of(self._arena[start : start + 4 * probe.sizes[0]].view(np.float32))
+                blocks[-1].array[...] = 0.0  # pointers start at the first line
+            else:
+                operand = Block("float32", probe.sizes[:1])
+                _randomise([operand])
+                first = operand.tensor
+            calls[probe.name] = _bound(module.functions[probe.name], [first, *(block.tensor for block in blocks)])
+        return calls
+
+
+def _arena(hardware: CpuSpec) -> tuple[Any, dict[str, tuple[int, int, CacheLevel | None]]]:
+    """Return memory and its parts by level: (start, bytes, cache), each a chain of pointers through all its lines.
+
+    A part is a half of its cache; for L3, up to four times L2. DRAM's is four times L3. The memory is one piece, so
+    that the system gives it large pages and address translation counts little.
+    """
+    last = hardware.l3 or hardware.l2
+    free = _MOST_ARENA_BYTES
+    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        free = min(free, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+    sizes: dict[str, tuple[int, CacheLevel | None]] = {
+        "dram": (max(1 << 22, min(free, max(1 << 26, 4 * last.size_bytes))), None)
+    }
+    if hardware.l3 is not None:
+        sizes["l3"] = (min(4 * hardware.l2.size_bytes, hardware.l3.size_bytes // 2), hardware.l3)
+    sizes["l2"] = (hardware.l2.size_bytes // max(1, hardware.l2.shared_by_cores) // 2, hardware.l2)
+    sizes["l1"] = (hardware.l1.size_bytes // 2, hardware.l1)
+    places: dict[str, tuple[int, int, CacheLevel | None]] = {}
+    start = 0
+    for level, (size, cache) in sizes.items():
+        size = size // 65536 * 65536 or size // 4096 * 4096
+        places[level] = (start, size, cache)
+        start += size
+    block = Block("int8", (start,))
+    arena = block.array.view(np.uint8)
+    rng = np.random.default_rng(0)
+    line = hardware.l1.line_bytes
+    for first, size, _ in places.values():
+        part = arena[first : first + size].view(np.int64)
+        part[...] = 0
+        order = rng.permutation(size // line)
+        part[order * (line // 8)] = np.roll(order, -1) * line
+    return arena, places
+
+
+def _randomise(blocks: Sequence[Block]) -> None:
+    rng = np.random.default_rng(0)
+    for block in blocks:
+        block.array[...] = rng.random(block.shape) - 0.5
+
+
+def _bound(function: Callable[..., Any], tensors: Sequence[Any]) -> Callable[[], Any]:
+    return lambda: function(*tensors)
+
+
+def _repeat(call: Callable[[], Any], count: int) -> Callable[[], Any]:
+    def run() -> None:
+        for _ in range(count):
+            call()
+
+    return run
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _sample(call: Callable[[], Any], warm: Callable[[], Any] | None) -> Callable[[], float]:
+    def run() -> float:
+        if warm is not None:
+            warm()
+        return _timed(call)
+
+    return run

@@ -1,0 +1,147 @@
+"""The microkernel table: which register tiles are tried, what the model says of them, how often it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anatune.core.hardware.spec import CpuSpec
+from anatune.model.cpu.model import pack_machine
+from anatune.numerics.cpu.microkernel import call_one, step_one
+
+__all__ = [
+    "LEAST_SHARE",
+    "MOST_STEPS",
+    "UNROLLS",
+    "Agreement",
+    "MeasuredTile",
+    "Tile",
+    "agreement",
+    "candidate_tiles",
+    "classes",
+    "fits_registers",
+    "predicted_share",
+    "tile_depth",
+]
+
+LEAST_SHARE = 0.8
+"""Tiles above this share of the peak are kept. Source: [TACO22] Sec. 4.1."""
+UNROLLS = (1, 2, 4)
+"""Steps of the straight-line body."""
+MOST_STEPS = 256
+"""Steps of a tile's reduction."""
+MOST_VECTORS = 6
+REGISTERS_TRIED = 1.3
+"""Tiles that need up to this many times the registers are tried, to see the cliff behind the last that fits."""
+
+
+class Tile(NamedTuple):
+    """A register tile."""
+
+    rows: int
+    vectors: int
+    unroll: int
+
+
+class MeasuredTile(NamedTuple):
+    """A tile, its measured and its predicted share of the peak, and vector operations on the stack in its code."""
+
+    tile: Tile
+    share: float
+    predicted: float
+    spill_ops: int
+
+
+class Agreement(NamedTuple):
+    """How well the prediction tells the tiles above `least_share` from the others.
+
+    Attributes
+    ----------
+    precision : float
+        Share of the tiles predicted to be good that are; 1 if none is predicted.
+    recall : float
+        Share of the good tiles that are predicted; 1 if there are none.
+    num_good, num_predicted : int
+    missed, promised : tuple of MeasuredTile
+        Good tiles that are not predicted; tiles that are predicted and not good.
+    """
+
+    precision: float
+    recall: float
+    num_good: int
+    num_predicted: int
+    missed: tuple[MeasuredTile, ...]
+    promised: tuple[MeasuredTile, ...]
+
+
+def candidate_tiles(hardware: CpuSpec) -> list[Tile]:
+    """Return all tiles of up to `MOST_VECTORS` vectors that need up to `REGISTERS_TRIED` times the registers.
+
+    rows x vectors accumulators, the vectors of the SIMD operand, and one broadcast. About 240 with 32 registers, 100
+    with 16.
+    """
+    limit = REGISTERS_TRIED * hardware.compute.num_vector_registers
+    return [
+        Tile(rows, vectors, unroll)
+        for vectors in range(1, MOST_VECTORS + 1)
+        for rows in range(1, int(limit))
+        for unroll in UNROLLS
+        if _registers(rows, vectors) <= limit
+    ]
+
+
+def fits_registers(tile: Tile, hardware: CpuSpec) -> bool:
+    """Whether a tile needs no more registers than there are."""
+    return _registers(tile.rows, tile.vectors) <= hardware.compute.num_vector_registers
+
+
+def _registers(rows: int, vectors: int) -> int:
+    return rows * vectors + vectors + 1
+
+
+def tile_depth(tile: Tile, hardware: CpuSpec) -> int:
+    """Return the steps of a tile's reduction: at most `MOST_STEPS`, operands in three quarters of the L1 cache.
+
+    The table says what registers, ports and latencies allow; fills from L2 are the model's own term.
+    """
+    step_bytes = 4 * (tile.rows + tile.vectors * hardware.fp32_lanes)
+    fitting = int(0.75 * hardware.l1.size_bytes / step_bytes)
+    longest = max(UNROLLS)
+    return max(longest, min(MOST_STEPS, fitting) // longest * longest)
+
+
+def predicted_share(tile: Tile, hardware: CpuSpec) -> float:
+    """Return the share of the peak that the analytical model gives a tile (`numerics.cpu.microkernel`)."""
+    core = pack_machine(hardware).core
+    accumulators = float(tile.rows * tile.vectors)
+    held = float(tile.vectors) if tile.rows > 1 else 1.0
+    step = step_one(
+        core, accumulators, float(tile.rows + tile.vectors), held, float(tile.rows), float(tile.unroll), 1.0
+    )[0]
+    depth = tile_depth(tile, hardware)
+    cycles = depth * step + call_one(core, accumulators, accumulators, 1.0, 0.0)
+    return float(depth * accumulators / core.fma_per_cycle / cycles)
+
+
+def agreement(measured: Sequence[MeasuredTile], least_share: float = LEAST_SHARE) -> Agreement:
+    """Compare predictions with what was measured."""
+    good = [tile for tile in measured if tile.share >= least_share]
+    predicted = [tile for tile in measured if tile.predicted >= least_share]
+    both = sum(tile.share >= least_share for tile in predicted)
+    return Agreement(
+        precision=both / len(predicted) if predicted else 1.0,
+        recall=both / len(good) if good else 1.0,
+        num_good=len(good),
+        num_predicted=len(predicted),
+        missed=tuple(tile for tile in good if tile.predicted < least_share),
+        promised=tuple(tile for tile in predicted if tile.share < least_share),
+    )
+
+
+def classes(measured: Sequence[MeasuredTile], least_share: float = LEAST_SHARE) -> dict[tuple[int, int], list[int]]:
+    """Return the classes of good tiles: (vectors, unrolled steps) -> rows, ascending. Source: [TACO22] Sec. 4.1."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for tile, share, _, _ in sorted(measured, key=lambda entry: entry.tile):
+        if share >= least_share:
+            found.setdefault((tile.vectors, tile.unroll), []).append(tile.rows)
+    return dict(sorted(found.items()))

@@ -1,0 +1,232 @@
+"""A built kernel in this process: called on NumPy arrays in the workload's own layouts."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.codegen.compat import import_tvm
+from anatune.codegen.cpu.artifact import Artifact, Buffer
+from anatune.core.workload.nest import Workload
+from anatune.errors import RunError
+from anatune.measure.cpu.memory import Block, same_bytes, tensor_of
+from anatune.measure.run.correctness import Comparison, Expected, array_dtype, compare, fill_patterns, random_inputs
+
+__all__ = ["Kernel", "Library", "Prepared", "checked_operands"]
+
+Array = NDArray[Any]
+
+
+class Library:
+    """The functions of a built library: `main` and, by tensor, the packing functions.
+
+    A file of the same path that is loaded already is not read again, as with any shared library: give every build
+    its own path.
+
+    Raises
+    ------
+    RunError
+        The file cannot be loaded or lacks a function.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        tvm = import_tvm()
+        names = ("main", *(packing.function for packing in artifact.packings))
+        try:
+            self._module = tvm.runtime.load_module(artifact.library)
+            functions = [self._module[name] for name in names]
+        except (RuntimeError, AttributeError, ValueError, OSError) as error:
+            raise RunError(f"{artifact.library} cannot be loaded: {_one_line(error)}") from None
+        self.main: Callable[..., Any] = functions[0]
+        self.packers: dict[str, Callable[..., Any]] = {
+            packing.tensor: function for packing, function in zip(artifact.packings, functions[1:], strict=True)
+        }
+
+
+class Prepared:
+    """A kernel with its arguments in place: `call()` runs it once.
+
+    Parameters
+    ----------
+    artifact, library
+        The built kernel.
+    inputs : mapping of str to ndarray
+        Operands by tensor, in the workload's layouts. Constants are packed here, once.
+    guarded : bool
+        Guard zones around every argument, for `check`.
+    """
+
+    def __init__(
+        self, artifact: Artifact, library: Library, inputs: Mapping[str, Array], *, guarded: bool = False
+    ) -> None:
+        self._inputs = inputs
+        self._packed = {packing.tensor for packing in artifact.packings}
+        self._blocks: dict[str, Block] = {}
+        for buffer in artifact.arguments:
+            block = Block(buffer.dtype, buffer.shape, guarded=guarded)
+            self._blocks[buffer.tensor] = block
+            if buffer.tensor in library.packers:
+                block.bytes[:] = 0
+                library.packers[buffer.tensor](tensor_of(inputs[buffer.tensor]), block.tensor)
+            elif buffer is not artifact.arguments[-1]:
+                _fill(block, inputs[buffer.tensor], buffer.tensor)
+        self.result = self._blocks[artifact.arguments[-1].tensor]
+        tensors = [self._blocks[buffer.tensor].tensor for buffer in artifact.arguments]
+        self.call: Callable[[], None] = functools.partial(library.main, *tensors)
+
+    def check(self, workload: Workload, want: Expected) -> Comparison:
+        """Run on a result filled with NaN and compare; operands, packed constants and guard zones must be unchanged.
+
+        Integer results run twice with different fills.
+        """
+        kept = {name: self._blocks[name].bytes.copy() for name in self._packed}
+        answer = Comparison(True, 0.0, "")
+        for fill in fill_patterns(self.result.dtype):
+            self.result.array[...] = fill
+            self.call()
+            here = compare(workload, self.result.array, want)
+            answer = here if not here.ok or here.max_rel_error > answer.max_rel_error else answer
+            if not here.ok:
+                break
+        complaint = self._changed(kept)
+        return Comparison(False, answer.max_rel_error, complaint) if complaint else answer
+
+    def _changed(self, kept: Mapping[str, NDArray[np.uint8]]) -> str:
+        """Say which memory the kernel changed that it must not; "" if none."""
+        for name, block in self._blocks.items():
+            if not block.intact:
+                return f"the kernel wrote outside of {name}"
+            if name in kept:
+                changed = not same_bytes(block.bytes, kept[name])
+            else:
+                changed = block is not self.result and not same_bytes(block.array, np.asarray(self._inputs[name]))
+            if changed:
+                return f"the kernel changed its operand {name}{' (packed)' if name in kept else ''}"
+        return ""
+
+
+class Kernel:
+    """A built schedule: ``kernel(*arrays)`` computes on NumPy arrays in the workload's own layouts.
+
+    Constant operands that the schedule packs ahead of the run are packed at the first call and again only when their
+    contents change. Read-only arrays (``flags.writeable`` False) are recognised by identity, others are compared with
+    what was packed, which costs a pass over them: make constants read-only.
+
+    Not safe to call from several threads at once. A kernel with threads > 1 sets the size of TVM's thread pool, which
+    all kernels of the process share.
+
+    Parameters
+    ----------
+    workload, artifact
+        What it computes; what was built.
+    folder : Path, optional
+        Folder of the library, removed with the kernel.
+
+    Raises
+    ------
+    MissingDependencyError
+        TVM is not installed.
+    RunError
+        The library cannot be loaded.
+    """
+
+    def __init__(self, workload: Workload, artifact: Artifact, folder: Path | None = None) -> None:
+        self.workload = workload
+        self.artifact = artifact
+        self._library = Library(artifact)
+        if folder is not None:  # the loaded library keeps its pages; only the name goes
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        if artifact.threads > 1:
+            import_tvm().get_global_func("runtime.config_threadpool")(1, artifact.threads)
+        self._constants: dict[str, tuple[Array, Array, Block]] = {}
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the arrays that a call takes, in order."""
+        return tuple(buffer.tensor for buffer in self.artifact.arguments[:-1])
+
+    def __call__(self, *arrays: Array) -> Array:
+        """Return the result for `arrays`: the workload's reads, then its epilogue's.
+
+        Raises
+        ------
+        RunError
+            Another number of arrays, or one of another shape or dtype.
+        """
+        checked = checked_operands(self.workload, self.operands, arrays)
+        tensors = []
+        for buffer, array in zip(self.artifact.arguments, arrays, strict=False):
+            if buffer.tensor in self._library.packers:
+                tensors.append(self._pack(buffer, array, checked[buffer.tensor]).tensor)
+            else:
+                tensors.append(tensor_of(checked[buffer.tensor]))
+        last = self.artifact.arguments[-1]
+        result = Block(last.dtype, last.shape)
+        self._library.main(*tensors, result.tensor)
+        return result.array
+
+    def random_call(self, seed: int = 0) -> Callable[[], None]:
+        """Return a call without arguments on prepared random operands (constants packed), for timing from outside.
+
+        The same operands and result are used by every call: caches are warm.
+        """
+        return self.prepare(random_inputs(self.workload, seed)).call
+
+    def prepare(self, inputs: Mapping[str, Array], *, guarded: bool = False) -> Prepared:
+        """Return the kernel with `inputs` (by tensor) in place."""
+        return Prepared(self.artifact, self._library, inputs, guarded=guarded)
+
+    def _pack(self, buffer: Buffer, given: Array, checked: Array) -> Block:
+        """Return the packed constant, anew only if its contents changed."""
+        name = buffer.tensor
+        if name in self._constants:
+            known, contents, block = self._constants[name]
+            frozen = known is given and not checked.flags.writeable and checked.base is None
+            if frozen or same_bytes(contents, checked):
+                return block
+        block = Block(buffer.dtype, buffer.shape)
+        block.bytes[:] = 0
+        contents = checked.copy()
+        self._library.packers[name](tensor_of(contents), block.tensor)
+        self._constants[name] = (given, contents, block)
+        return block
+
+
+def checked_operands(workload: Workload, names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Array]:
+    """Return the operands of a call by tensor.
+
+    Raises
+    ------
+    RunError
+        Another number of arrays, or one of another shape or dtype.
+    """
+    if len(arrays) != len(names):
+        raise RunError(f"{workload.operator}: got {len(arrays)} arrays, expected {len(names)}: {', '.join(names)}")
+    checked = {}
+    for name, array in zip(names, arrays, strict=True):
+        access, given = workload.tensor(name), np.asarray(array)
+        if given.shape != access.shape or given.dtype != array_dtype(access.dtype):
+            raise RunError(
+                f"{workload.operator}: {name} is {given.dtype} of shape {given.shape}, "
+                f"expected {access.dtype} of shape {access.shape}"
+            )
+        checked[name] = given
+    return checked
+
+
+def _fill(block: Block, array: Array, name: str) -> None:
+    if block.array.shape != array.shape:
+        raise RunError(f"operand {name} has shape {array.shape}, but the built kernel takes {block.array.shape}")
+    block.array[...] = array
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,296 @@
+"""Measures a GPU of the present machine and puts the numbers into its spec (``anatune hw calibrate host_gpu``).
+
+What each number feeds in the model (`model.cuda.pack`):
+
+==================================== ===========================================================================
+compute.clock_hz, peak               all cycles to seconds: the clock under multiply-adds, not the boost clock
+compute.reachable_fraction           the multiply-add term: what the best of the chains reaches
+compute.fma_latency_cycles           the latency term
+compute.int8_rate                    int8 workloads
+compute.fp16_rate                    nothing yet
+shared_memory.bytes_per_cycle_per_sm the shared-memory term
+l2.bandwidth_bytes_per_s             the L2 term
+dram.reachable_fraction              the DRAM term: what reading reaches of the paper bandwidth
+latencies in cycles                  the first load of a step; those of L2 and DRAM are seconds times the clock
+launch.overhead_s                    added to every kernel
+tensor_cores.mma_sync_fraction       the tensor-core template's arithmetic: the best ``mma.sync`` over the paper's rate
+tensor_cores.latency_cycles          its latency term
+==================================== ===========================================================================
+
+Reported beside them: the sweep of multiply-add chains over warps, narrower shared loads, copies, matrix units
+(``mma.sync``), and the clock during each.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from anatune.core.hardware.spec import GpuSpec, TensorCores, value_problem
+from anatune.errors import DeviceError
+from anatune.measure.cuda.calibrate_machine import Compile, GpuMachine
+from anatune.measure.cuda.detect import gpu_detection
+from anatune.measure.cuda.driver import GpuDevice, open_device
+from anatune.measure.cuda.numbers import SUSTAINED, GpuNumbers, Measured, numbers_of
+from anatune.measure.cuda.probe_set import CHAINS, WARPS, sweep_name
+
+__all__ = ["GpuCalibration", "calibrate_gpu", "calibrated_gpu_spec"]
+
+Progress = Callable[[str, float], None]
+
+LARGE_SPREAD = 0.05
+"""Numbers that spread more stay unverified."""
+_LANES = (64, 128, 192, 256)
+_USUAL = {
+    "compute.clock_hz": (0.5, 1.25),
+    "compute.reachable_fraction": (0.6, 1.5),
+    "compute.fma_latency_cycles": (0.5, 2.0),
+    "compute.fp16_rate": (0.4, 2.5),
+    "compute.int8_rate": (0.4, 2.5),
+    "shared_memory.bytes_per_cycle_per_sm": (0.6, 1.1),
+    "shared_memory.latency_cycles": (0.5, 2.0),
+    "l1.latency_cycles": (0.4, 2.5),
+    "l2.bandwidth_bytes_per_s": (0.3, 3.0),
+    "l2.latency_cycles": (0.5, 2.5),
+    "dram.reachable_fraction": (0.7, 1.25),
+    "dram.latency_cycles": (0.5, 2.5),
+    "launch.overhead_s": (0.2, 5.0),
+    "tensor_cores.mma_sync_fraction": (0.6, 1.6),
+    "tensor_cores.latency_cycles": (0.4, 2.5),
+}
+"""Measured over what the spec said: outside of these both are doubtful, and the number stays unverified."""
+
+
+class GpuCalibration(msgspec.Struct, frozen=True):
+    """The new spec, what was measured, and what was decided, a line each."""
+
+    spec: GpuSpec
+    numbers: GpuNumbers
+    notes: tuple[str, ...]
+
+
+def calibrate_gpu(
+    index: int = 0,
+    *,
+    minutes: float = 0.5,
+    hardware: GpuSpec | None = None,
+    device: GpuDevice | None = None,
+    compiler: Compile | None = None,
+    progress: Progress | None = None,
+) -> GpuCalibration:
+    """Measure a GPU of the present machine. Nothing is written.
+
+    Parameters
+    ----------
+    index : int
+        Which GPU, as CUDA counts.
+    minutes : float
+        Most time spent on sampling; it ends earlier once there are enough samples. Compiling and checking the probes
+        comes on top.
+    hardware : GpuSpec, optional
+        What is known about it; detected by default.
+    device : GpuDevice, optional
+        An open device; `open_device(index)` by default, closed at the end.
+    compiler : callable, optional
+        Returns a probe's cubin; NVRTC by default.
+    progress
+        Called with what is going on and the share of it that is done.
+
+    Raises
+    ------
+    DeviceError
+        There is no GPU, or it failed.
+    MissingDependencyError
+        NVRTC is not installed.
+    RunError
+        The device's driver refused what every device must do.
+    """
+    report = progress or (lambda _stage, _share: None)
+    own = device is None
+    device = device or open_device(index)
+    try:
+        if hardware is None:
+            specs, why = gpu_detection()
+            if index >= len(specs):
+                raise DeviceError(f"GPU {index} cannot be described: {why}")
+            hardware = specs[index]
+        machine = GpuMachine(device, compiler or _nvrtc, lambda share: report("building probes", share))
+        try:
+            numbers = _measured(machine, minutes, report)
+        finally:
+            machine.close()
+    finally:
+        if own:
+            device.close()
+    spec, notes = calibrated_gpu_spec(hardware, numbers, datetime.date.today().isoformat())
+    return GpuCalibration(spec, numbers, notes)
+
+
+def _measured(machine: GpuMachine, minutes: float, report: Progress) -> GpuNumbers:
+    """Warm the device up and sample all probes."""
+    widest, sustained = sweep_name(CHAINS[-1], WARPS[-1]), 0.0
+    if widest in machine.names:
+        report("warming up", 0.0)
+        sustained = machine.warm_up(widest)
+    samples = machine.sample_all(budget_s=60 * minutes, progress=lambda share: report("sampling", share))
+    numbers = numbers_of(samples, machine.refused)
+    clocks = {**numbers.clocks_hz, SUSTAINED: sustained} if sustained else numbers.clocks_hz
+    return msgspec.structs.replace(numbers, clocks_hz=clocks)
+
+
+def _nvrtc(probe: Any) -> Any:
+    from anatune.codegen.cuda.nvrtc import compile_cuda
+
+    return compile_cuda(probe.kernel.source, probe.kernel.arch, name=probe.kernel.name)
+
+
+# ---- numbers -> spec ---------------------------------------------------------------------------------------------
+
+
+def calibrated_gpu_spec(hardware: GpuSpec, numbers: GpuNumbers, today: str) -> tuple[GpuSpec, tuple[str, ...]]:
+    """Return `hardware` with the measured numbers in place of what it said, and what was decided.
+
+    What was measured leaves `unverified`. What is implausible by itself (`spec.value_problem`) is not taken over;
+    what is far from what the spec said (`_USUAL`), or spreads by more than `LARGE_SPREAD`, is, unverified.
+    """
+    values, notes = _values(hardware, numbers)
+    source = f"anatune hw calibrate, {today}"
+    groups: dict[str, Any] = {}
+    hardware = _with_tensor_cores(hardware, numbers)
+    for name in ("compute", "shared_memory", "l1", "l2", "dram", "launch", "tensor_cores"):
+        group = getattr(hardware, name)
+        taken: dict[str, float] = {}
+        unsure: set[str] = set()
+        for key, measured in values.get(name, {}).items():
+            before = getattr(group, key)
+            value = type(before)(_round(measured.value))
+            problem = value_problem(type(group).__name__, key, value)
+            low, high = _USUAL.get(f"{name}.{key}", (0.0, float("inf")))
+            if problem:
+                notes.append(f"{name}.{key} stays {before:g}: {problem}")
+                unsure.add(key)
+                continue
+            if not low <= value / before <= high:
+                notes.append(f"{name}.{key} is {value:g}, far from the {before:g} that was expected; unverified")
+                unsure.add(key)
+            elif measured.spread > LARGE_SPREAD:
+                notes.append(f"{name}.{key} spreads by {100 * measured.spread:.0f} %; unverified")
+                unsure.add(key)
+            taken[key] = value
+        if not taken and not unsure:
+            continue
+        known = set(taken) - unsure
+        kept = tuple(key for key in group.unverified if key not in known)
+        said = f"{', '.join(taken)}: {source}; the rest: {group.source}" if taken else group.source
+        groups[name] = msgspec.structs.replace(
+            group,
+            **taken,
+            source=said,
+            unverified=(*kept, *sorted(unsure - set(kept))),
+        )
+    compute = groups.get("compute", hardware.compute)
+    peak = 2.0 * compute.num_sms * compute.fp32_lanes_per_sm * compute.clock_hz
+    groups["compute"] = msgspec.structs.replace(compute, fp32_peak_flop_per_s=peak)
+    notes += [f"{name} was left out: {why}" for name, why in numbers.refused.items()]
+    return msgspec.structs.replace(hardware, **groups), tuple(notes)
+
+
+def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str, Measured]], list[str]]:
+    """Return the measured values by group and key, and what there is to say about them."""
+    compute, notes = hardware.compute, []
+    clock = numbers.clock_hz or compute.clock_hz
+    best = numbers.best_fma
+    found: dict[str, dict[str, Measured]] = {name: {} for name in ("compute", "shared_memory", "l1", "l2", "dram")}
+    if numbers.clock_hz:
+        share = numbers.clock_hz / compute.clock_hz
+        notes.append(
+            f"clock {numbers.clock_hz / 1e9:.3f} GHz while multiplying and adding, {100 * share:.0f} % of the spec's "
+            f"{compute.clock_hz / 1e9:.3f} GHz"
+        )
+        if SUSTAINED in numbers.clocks_hz:
+            notes[-1] += f"; {numbers.clocks_hz[SUSTAINED] / 1e9:.3f} GHz when it does nothing else for long"
+        found["compute"]["clock_hz"] = Measured(numbers.clock_hz, 0.0, best[1].samples if best else 0)
+    if best is not None:
+        per_cycle = best[1].value / (2 * compute.num_sms * clock)
+        lanes = compute.fp32_lanes_per_sm
+        if per_cycle > 1.03 * lanes:
+            lanes = next((each for each in _LANES if each >= per_cycle / 1.03), lanes)
+            notes.append(f"{per_cycle:.1f} multiply-adds a cycle: {lanes} lanes instead of {compute.fp32_lanes_per_sm}")
+            found["compute"]["fp32_lanes_per_sm"] = Measured(lanes, 0.0, best[1].samples)
+        reached = best[1].value / (2 * compute.num_sms * lanes * clock)
+        found["compute"]["reachable_fraction"] = Measured(min(1.0, reached), best[1].spread, best[1].samples)
+        for key, dtype in (("fp16_rate", "float16"), ("int8_rate", "int8")):
+            rate = numbers.rates.get(f"fma_{dtype}")
+            if rate is not None:
+                found["compute"][key] = Measured(rate.value / best[1].value, rate.spread, rate.samples)
+    latency = numbers.latency_cycles
+    if "fma" in latency:
+        found["compute"]["fma_latency_cycles"] = latency["fma"]
+    if numbers.shared_bytes_cycle:
+        width, bandwidth = max(numbers.shared_bytes_cycle.items(), key=lambda item: item[1].value)
+        found["shared_memory"]["bytes_per_cycle_per_sm"] = bandwidth
+        shares = [f"{w} bytes {m.value:.1f}" for w, m in numbers.shared_bytes_cycle.items()]
+        notes.append(f"shared memory, bytes a cycle by width of a load: {', '.join(shares)}; taken: {width}")
+    for group, level in (("shared_memory", "shared"), ("l1", "l1")):
+        if level in latency:
+            found[group]["latency_cycles"] = latency[level]
+    for level in ("l2", "dram"):
+        seconds = numbers.latency_s.get(level)
+        if seconds is not None and seconds.value > 0:  # their clock is another one
+            found[level]["latency_cycles"] = Measured(seconds.value * clock, seconds.spread, seconds.samples)
+        elif level in latency:
+            found[level]["latency_cycles"] = latency[level]
+    if "l2_read" in numbers.rates:
+        found["l2"]["bandwidth_bytes_per_s"] = numbers.rates["l2_read"]
+    reading = numbers.rates.get("dram_read")
+    if reading is not None:
+        paper = hardware.dram.bandwidth_bytes_per_s
+        if reading.value > paper:
+            notes.append(f"DRAM is faster than the {paper / 1e9:.0f} GB/s of the spec")
+            found["dram"]["bandwidth_bytes_per_s"] = reading
+            paper = reading.value
+        found["dram"]["reachable_fraction"] = Measured(reading.value / paper, reading.spread, reading.samples)
+    if hardware.tensor_cores is not None:
+        found["tensor_cores"] = _tensor_core_values(hardware.tensor_cores, numbers)
+    if numbers.launch_s is not None:
+        found["launch"] = {"overhead_s": numbers.launch_s}
+    return found, notes
+
+
+def _with_tensor_cores(hardware: GpuSpec, numbers: GpuNumbers) -> GpuSpec:
+    """Return the spec with what was measured as the rates of its tensor cores where it says nothing about them."""
+    rates = {dtype: numbers.best_matrix(dtype) for dtype in ("float16", "bfloat16", "tfloat32")}
+    found = {dtype: rate[1].value for dtype, rate in rates.items() if rate is not None}
+    if hardware.tensor_cores is not None or len(found) < len(rates) or "mma" not in numbers.latency_cycles:
+        return hardware
+    cores = TensorCores(
+        float16_flop_per_s=_round(found["float16"]),
+        bfloat16_flop_per_s=_round(found["bfloat16"]),
+        tf32_flop_per_s=_round(found["tfloat32"]),
+        latency_cycles=_round(numbers.latency_cycles["mma"].value),
+        source="rates: what mma.sync reaches, measured",
+    )
+    return msgspec.structs.replace(hardware, tensor_cores=cores)
+
+
+def _tensor_core_values(cores: TensorCores, numbers: GpuNumbers) -> dict[str, Measured]:
+    """Return the measured share of the paper's rates, the best of the 16-bit types, and the latency."""
+    found = {}
+    shares = [
+        Measured(min(1.0, rate[1].value / paper), rate[1].spread, rate[1].samples)
+        for dtype, paper in (("float16", cores.float16_flop_per_s), ("bfloat16", cores.bfloat16_flop_per_s))
+        if (rate := numbers.best_matrix(dtype)) is not None
+    ]
+    if shares:
+        found["mma_sync_fraction"] = max(shares, key=lambda share: share.value)
+    if "mma" in numbers.latency_cycles:
+        found["latency_cycles"] = numbers.latency_cycles["mma"]
+    return found
+
+
+def _round(value: float) -> float:
+    """Return four significant digits."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,200 @@
+"""Many GPU schedules through the compiler at once, in processes of their own: outcomes instead of exceptions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.codegen.cuda.facts import GpuFacts, program_key
+from anatune.codegen.cuda.nvrtc import check_arch, compiler_version
+from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.trial import Outcome
+from anatune.errors import RunError
+from anatune.measure.run.builders import Builders, Job, Limits
+from anatune.measure.run.cores import physical_cores
+from anatune.measure.run.process import wait_for
+from anatune.model.compilation import Compilation, CompiledSchedule, corrected_predictions
+from anatune.model.cuda.model import GpuModel
+from anatune.model.tensorcore.model import TensorCoreModel
+
+__all__ = ["COMPILE_LIMITS", "Compiled", "compile_ranking", "compile_schedules"]
+
+COMPILE_LIMITS = Limits(build_s=10.0)
+"""What generating and compiling one schedule may use. Bodies of many thousand statements, which take longer, do not
+make fast kernels."""
+_MOST_PROCESSES = 8
+_ENTRY = "anatune.codegen.cuda.facts:compile_entry"
+
+
+class Compiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What came back for one schedule. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        OK, INVALID, BUILD_ERROR or BUILD_TIMEOUT.
+    facts : GpuFacts or None
+        What the compiler says, if it is OK.
+    message : str
+        Why it failed, in one line.
+    seconds : float
+        Wall time.
+    """
+
+    outcome: Outcome
+    facts: GpuFacts | None = None
+    message: str = ""
+    seconds: float = 0.0
+
+
+def compile_schedules(
+    schedules: Sequence[Schedule],
+    *,
+    limits: Limits = COMPILE_LIMITS,
+    time_limit_s: float | None = None,
+    num_processes: int | None = None,
+    entry: str = _ENTRY,
+) -> Iterator[tuple[int, Compiled]]:
+    """Generate and compile schedules; each result comes as soon as it is there. No GPU is needed.
+
+    The processes end with the iterator, also after an error or Ctrl-C.
+
+    Parameters
+    ----------
+    schedules
+        For NVIDIA GPUs.
+    limits
+        Time and memory of one schedule.
+    time_limit_s : float, optional
+        Stop then; what is not compiled yet is left out.
+    num_processes : int, optional
+        By default one a core.
+    entry : str
+        ``module:function`` that compiles one schedule, (schedule, folder, threads=) -> GpuFacts.
+
+    Yields
+    ------
+    (int, Compiled)
+        Position in `schedules`, and what came back.
+
+    Raises
+    ------
+    BuildError
+        The compiler does not know a schedule's architecture.
+    MissingDependencyError
+        A package is missing.
+    RunError
+        The processes cannot be started.
+    SpaceError
+        Something else than a schedule.
+    """
+    for schedule in schedules:
+        checked_schedule("compile", schedule)
+    for arch in dict.fromkeys(schedule.hardware.arch for schedule in schedules):
+        check_arch(arch)
+    if not schedules:
+        return
+    count = num_processes or min(_MOST_PROCESSES, len(physical_cores()) or os.cpu_count() or 1)
+    deadline = float("inf") if time_limit_s is None else time.monotonic() + time_limit_s
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="anatune-"))
+    except OSError as error:
+        raise RunError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
+    environment = {"TMPDIR": str(folder), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    builders = Builders(entry, min(count, len(schedules)), limits, environment=environment)
+    waiting = {at: Job(schedule, folder) for at, schedule in enumerate(schedules)}
+    try:
+        while waiting and time.monotonic() < deadline:
+            builders.begin(waiting.values())
+            wait_for(builders.workers, min(1.0, max(0.0, deadline - time.monotonic())))
+            builders.collect(waiting.values())
+            for at in [at for at, job in waiting.items() if job.settled]:
+                yield at, _compiled(waiting.pop(at))
+    finally:
+        builders.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _compiled(job: Job) -> Compiled:
+    """Return how a job ended."""
+    if job.measurement is None:
+        return Compiled(Outcome.OK, job.artifact, seconds=job.build_s)
+    return Compiled(job.measurement.outcome, message=job.measurement.message, seconds=job.build_s)
+
+
+def compile_ranking(
+    model: GpuModel | TensorCoreModel,
+    points: NDArray[np.int64],
+    count: int,
+    *,
+    time_limit_s: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    limits: Limits = COMPILE_LIMITS,
+    entry: str = _ENTRY,
+) -> Compilation:
+    """Compile the first `count` different programs of a ranking and correct their predictions.
+
+    Parameters
+    ----------
+    model : GpuModel or TensorCoreModel
+    points : (num_points, len(model.space.columns)) int64
+        Best first.
+    count : int
+        Programs; fewer if the points are fewer different ones.
+    time_limit_s : float, optional
+        Stop compiling then.
+    progress : callable, optional
+        Called with how many are done, of how many.
+    limits, entry
+        As `compile_schedules`.
+
+    Raises
+    ------
+    BuildError, MissingDependencyError, RunError
+        As `compile_schedules`.
+    """
+    version = compiler_version()
+    began = time.monotonic()
+    chosen: dict[str, int] = {}
+    considered = 0
+    for considered, point in enumerate(points, start=1):
+        chosen.setdefault(program_key(model.space.schedule_of(point)), considered - 1)
+        if len(chosen) == count:
+            break
+    places = list(chosen.values())
+    schedules = [model.space.schedule_of(points[at]) for at in places]
+    before = model.predictions(points[places]) if places else []
+    results: dict[int, Compiled] = {}
+    for at, compiled in compile_schedules(schedules, time_limit_s=time_limit_s, limits=limits, entry=entry):
+        results[at] = compiled
+        if progress is not None:
+            progress(len(results), len(schedules))
+    facts = {at: msgspec.structs.asdict(result.facts) for at, result in results.items() if result.facts is not None}
+    good = sorted(facts)
+    after = corrected_predictions(
+        model, points[[places[at] for at in good]], [facts[at] for at in good], [before[at] for at in good]
+    )
+    predicted = dict(zip(good, after, strict=True))
+    entries = tuple(
+        CompiledSchedule(
+            schedules[at],
+            places[at] + 1,
+            before[at],
+            results[at].outcome,
+            results[at].message,
+            results[at].seconds,
+            facts.get(at, {}),
+            predicted.get(at),
+        )
+        for at in sorted(results)
+    )
+    left = tuple(place + 1 for at, place in enumerate(places) if at not in results)
+    return Compilation(version, entries, considered, left, time.monotonic() - began)

@@ -1,0 +1,147 @@
+"""The present machine's NVIDIA GPUs, read through cuda-bindings or pycuda, whichever is installed and works."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from anatune.core.hardware.files import load_spec_file
+from anatune.core.hardware.spec import GpuSpec
+from anatune.errors import DeviceError, RunError, SpecError
+from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, Backend, LostDeviceError, make_backend
+from anatune.resources import data_folder
+
+__all__ = ["detect_gpus", "gpu_detection", "gpu_environment"]
+
+
+def detect_gpus() -> list[GpuSpec]:
+    """Return the specs of this machine's NVIDIA GPUs; empty where none can be asked (`gpu_detection`)."""
+    return gpu_detection()[0]
+
+
+def gpu_detection(driver: Backend | str | None = None) -> tuple[list[GpuSpec], str]:
+    """Return the specs of the NVIDIA GPUs of this machine and how they were found, or why there are none.
+
+    Parameters
+    ----------
+    driver : Backend or str, optional
+        Driver calls, or the name of a backend; by default the backend that works.
+    """
+    try:
+        backend = make_backend(driver) if driver is None or isinstance(driver, str) else driver
+        count = backend.count()
+        specs = [_gpu_spec(backend, index) for index in range(count)]
+    except (DeviceError, RunError, SpecError) as error:
+        return [], str(error).removeprefix(NO_GPU).removesuffix(f"; {WITHOUT_GPU}")
+    return specs, f"{count} found through {backend.name}" if count else "the NVIDIA driver reports no device"
+
+
+def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
+    """Return the packaged spec nearest to a device, with the device's own attributes in it."""
+
+    def ask(name: str) -> int:
+        return backend.attribute(index, name)
+
+    product = backend.device_name(index)
+    major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
+    num_sms = ask("MULTIPROCESSOR_COUNT")
+    near = _nearest_gpu(product, 10 * major + minor, num_sms)
+    clock_hz = _ask_if_known(backend, index, "CLOCK_RATE") * 1e3 or near.compute.clock_hz
+    same_arch = near.arch == f"sm_{major}{minor}"
+    same = same_arch and near.compute.num_sms == num_sms
+    warp_size = ask("WARP_SIZE")
+    said = f"read from the device; the rest as {near.model}"
+    compute = msgspec.structs.replace(
+        near.compute,
+        num_sms=num_sms,
+        clock_hz=clock_hz,
+        fp32_peak_flop_per_s=2.0 * num_sms * near.compute.fp32_lanes_per_sm * clock_hz,
+        warp_size=warp_size,
+        max_threads_per_block=ask("MAX_THREADS_PER_BLOCK"),
+        max_warps_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR") // warp_size,
+        max_blocks_per_sm=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+        source=f"counts, clock and limits {said}",
+        unverified=tuple(key for key in near.compute.unverified if key != "clock_hz")
+        if same_arch
+        else ("fp32_lanes_per_sm", "fma_latency_cycles", "fp16_rate", "int8_rate", "reachable_fraction"),
+    )
+    registers = msgspec.structs.replace(
+        near.registers,
+        per_sm=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        per_block=ask("MAX_REGISTERS_PER_BLOCK"),
+        source=f"sizes {said}",
+    )
+    shared_memory = msgspec.structs.replace(
+        near.shared_memory,
+        per_sm_bytes=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        per_block_bytes=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        reserved_per_block_bytes=ask("RESERVED_SHARED_MEMORY_PER_BLOCK"),
+        source=f"sizes {said}",
+    )
+    scale = num_sms * clock_hz / (near.compute.num_sms * near.compute.clock_hz)
+    l2 = msgspec.structs.replace(
+        near.l2,
+        size_bytes=ask("L2_CACHE_SIZE") or near.l2.size_bytes,
+        bandwidth_bytes_per_s=near.l2.bandwidth_bytes_per_s * (1.0 if same else scale),
+        source=f"size {said}" + ("" if same else ", bandwidth scaled by SMs x clock"),
+        unverified=near.l2.unverified if same else ("bandwidth_bytes_per_s", "latency_cycles"),
+    )
+    # Double data rate: two transfers a memory clock.
+    memory_hz = _ask_if_known(backend, index, "MEMORY_CLOCK_RATE") * 1e3
+    bandwidth = 2.0 * memory_hz * _ask_if_known(backend, index, "GLOBAL_MEMORY_BUS_WIDTH") / 8
+    dram = near.dram
+    if bandwidth >= 1e9:
+        dram = msgspec.structs.replace(
+            dram,
+            bandwidth_bytes_per_s=bandwidth,
+            source=f"bandwidth = 2 x memory clock x bus width, {said}",
+            unverified=tuple(key for key in dram.unverified if key != "bandwidth_bytes_per_s"),
+        )
+    return msgspec.structs.replace(
+        near,
+        name=near.name if same else re.sub(r"[^a-z0-9]+", "_", product.lower()).strip("_"),
+        model=product,
+        arch=f"sm_{major}{minor}",
+        aliases=near.aliases if same else (),
+        compute=compute,
+        registers=registers,
+        shared_memory=shared_memory,
+        l2=l2,
+        dram=dram,
+    )
+
+
+def _ask_if_known(backend: Backend, index: int, name: str) -> int:
+    """Return an attribute; 0 where the package or the driver does not know it: newer ones drop clocks."""
+    try:
+        return backend.attribute(index, name)
+    except LostDeviceError:
+        raise
+    except (DeviceError, RunError):
+        return 0
+
+
+def gpu_environment(device: int = 0, backend: str | None = None) -> dict[str, str | int]:
+    """Return what records say about a GPU beside its spec: product, CUDA version of the driver, package."""
+    chosen = make_backend(backend)
+    return {"gpu": chosen.device_name(device), "cuda_driver": chosen.version(), "backend": chosen.name}
+
+
+def _nearest_gpu(product: str, capability: int, num_sms: int) -> GpuSpec:
+    """Return the packaged NVIDIA spec of the nearest compute capability, then of the most alike device."""
+
+    def distance(spec: GpuSpec) -> tuple[int, bool, float]:
+        words = difflib.SequenceMatcher(None, product.lower(), spec.model.lower()).ratio()
+        return abs(int(spec.arch[3:]) - capability), spec.compute.num_sms != num_sms, -words
+
+    return min(_packaged_gpus(), key=distance)
+
+
+def _packaged_gpus() -> Iterator[GpuSpec]:
+    for path in sorted(data_folder("hwspecs").glob("nvidia_*.toml")):
+        spec = load_spec_file(path)
+        if isinstance(spec, GpuSpec):
+            yield spec

@@ -1,0 +1,138 @@
+"""A built GPU kernel in this process: called on NumPy arrays in the workload's own layouts."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.codegen.cuda.artifact import GpuArtifact, build_schedule, read_image
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
+from anatune.errors import AnatuneError, BuildError, DeviceError
+from anatune.measure.cpu.kernel import checked_operands
+from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, open_device
+from anatune.measure.run.correctness import array_dtype, random_inputs
+
+__all__ = ["GpuKernel", "build_gpu"]
+
+Array = NDArray[Any]
+
+
+class GpuKernel:
+    """A built GPU schedule: ``kernel(*arrays)`` copies NumPy arrays to the device, runs, and copies the result back.
+
+    Operands and result keep their memory on the device for as long as the kernel lives. Not safe to call from several
+    threads at once. A kernel that faults leaves the device unusable for this process (`KernelFaultError`).
+
+    Parameters
+    ----------
+    workload, artifact
+        What it computes; what was built.
+    device
+        An open device of the artifact's architecture.
+
+    Raises
+    ------
+    RunError
+        The device refuses the kernel.
+    """
+
+    def __init__(self, workload: Workload, artifact: GpuArtifact, device: GpuDevice) -> None:
+        self.workload, self.artifact = workload, artifact
+        self._device = device
+        function = device.load(read_image(artifact), artifact.name, artifact.dynamic_shared_bytes)
+        self.operands: tuple[str, ...] = tuple(
+            dict.fromkeys(access.tensor for access in (*workload.reads, *workload.epilogue_reads))
+        )
+        accesses = {name: workload.tensor(name) for name in self.operands} | {workload.write.tensor: workload.write}
+        sizes = {n: a.num_elements * array_dtype(a.dtype).itemsize for n, a in accesses.items()}
+        self._buffers = {name: device.allocate(size) for name, size in sizes.items()}
+        weakref.finalize(self, _free, list(self._buffers.values()))
+        arguments = [self._buffers[buffer.tensor] for buffer in artifact.parameters]
+        self._launch = device.prepare(function, artifact.grid, artifact.block, arguments)
+
+    def __call__(self, *arrays: Array) -> Array:
+        """Return the result for `arrays`: the workload's reads, then its epilogue's.
+
+        Raises
+        ------
+        RunError
+            Another number of arrays, or one of another shape or dtype; the kernel failed.
+        """
+        self._device.activate()
+        for name, array in checked_operands(self.workload, self.operands, arrays).items():
+            self._device.upload(self._buffers[name], array)
+        self._launch()
+        write = self.workload.write
+        result = np.empty(write.shape, array_dtype(write.dtype))
+        self._device.download(self._buffers[write.tensor], result)
+        return result
+
+    def random_call(self, seed: int = 0) -> Callable[[], None]:
+        """Return a call without arguments on random operands that are on the device already; it waits for the end."""
+        self._device.activate()
+        for name, array in random_inputs(self.workload, seed).items():
+            self._device.upload(self._buffers[name], array)
+
+        def call() -> None:
+            self._launch()
+            self._device.synchronize()
+
+        return call
+
+
+def build_gpu(schedule: Schedule, device: GpuDevice | None = None) -> GpuKernel:
+    """Compile a GPU schedule and load it onto this machine's GPU.
+
+    Parameters
+    ----------
+    device : GpuDevice, optional
+        The first one by default.
+
+    Raises
+    ------
+    DeviceError
+        There is no GPU, or it is of another architecture.
+    SpaceError, BuildError, MissingDependencyError
+        It cannot be built.
+    """
+    try:
+        device = device or _first_device()
+    except DeviceError as error:
+        raise DeviceError(
+            f"schedule is for {schedule.hardware.name}, but {error}; anatune export --target cuda writes its CUDA C"
+        ) from None
+    if device.arch != schedule.hardware.arch:
+        raise DeviceError(
+            f"schedule is for {schedule.hardware.name} ({schedule.hardware.arch}), this machine's GPU ({device.name}) "
+            f"is {device.arch}; plan for --hw host_gpu after `anatune hw detect`"
+        )
+    try:
+        with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
+            return GpuKernel(schedule.workload, build_schedule(schedule, Path(folder)), device)
+    except OSError as error:
+        raise BuildError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
+
+
+@functools.lru_cache(maxsize=1)
+def _first_device() -> GpuDevice:
+    """Return the first device, opened once for all kernels of the process."""
+    device = open_device()
+    atexit.register(device.close)
+    return device
+
+
+def _free(buffers: Iterable[GpuBuffer]) -> None:
+    for buffer in buffers:
+        try:
+            buffer.free()
+        except AnatuneError:  # the context is dead, its memory with it
+            return

@@ -1,0 +1,120 @@
+"""What the GPU probes measured: medians of their samples, as rates, bytes a cycle, latencies and clocks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from anatune.measure.cuda.calibrate_machine import LAUNCH, Sample
+
+__all__ = ["SUSTAINED", "GpuNumbers", "Measured", "numbers_of"]
+
+SUSTAINED = "sustained"
+"""Name of the clock after some tenths of a second of nothing but multiply-adds."""
+_LATENCY_WORK = {"fma": 32.0, "mma": 16.0 * 8 * 16}
+"""Multiply-adds of one instruction of a warp; a load counts as one."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """The median of some samples, in SI units; half the distance of their quartiles over it; how many there are."""
+
+    value: float
+    spread: float
+    samples: int
+
+
+class GpuNumbers(msgspec.Struct, frozen=True):
+    """What was measured.
+
+    Attributes
+    ----------
+    clock_hz : float
+        While all multiprocessors multiply and add; 0 if the device's timer stands still.
+    fma_per_cycle : dict of str to Measured
+        float32 multiply-adds a cycle and multiprocessor, by "chains x warps".
+    rates : dict of str to Measured
+        By probe: FLOP/s ("fma_2_32", "fma_float16", "matrix_bfloat16_4_8"), bytes/s ("l2_read", "dram_copy", which
+        counts both directions, "shared_16").
+    shared_bytes_cycle : dict of str to Measured
+        A cycle and multiprocessor, by bytes of a load.
+    latency_cycles, latency_s : dict of str to Measured
+        Dependent loads by level, "shared" to "dram"; dependent multiply-adds, "fma", and those of the matrix
+        units, "mma".
+    launch_s : Measured or None
+        An empty kernel in a row of them.
+    clocks_hz : dict of str to float
+        By probe, and `SUSTAINED`.
+    refused : dict of str to str
+        Probes that could not be used, and why.
+    """
+
+    clock_hz: float
+    fma_per_cycle: dict[str, Measured]
+    rates: dict[str, Measured]
+    shared_bytes_cycle: dict[str, Measured]
+    latency_cycles: dict[str, Measured]
+    latency_s: dict[str, Measured]
+    launch_s: Measured | None
+    clocks_hz: dict[str, float]
+    refused: dict[str, str] = {}
+
+    @property
+    def best_fma(self) -> tuple[str, Measured] | None:
+        """Name and FLOP/s of the fastest float32 multiply-adds."""
+        return _best(self.rates, "fma_", without=("fma_float16", "fma_int8"))
+
+    def best_matrix(self, dtype: str) -> tuple[str, Measured] | None:
+        """Name and FLOP/s of the fastest matrix probe of a dtype."""
+        return _best(self.rates, f"matrix_{dtype}_")
+
+
+def numbers_of(samples: Mapping[str, Sequence[Sample]], refused: Mapping[str, str]) -> GpuNumbers:
+    """Return the medians; `samples` by the names of `gpu_probe_set.probe_set`, and `LAUNCH`."""
+    rates: dict[str, Measured] = {}
+    fma_cycle: dict[str, Measured] = {}
+    shared: dict[str, Measured] = {}
+    cycles: dict[str, Measured] = {}
+    seconds: dict[str, Measured] = {}
+    clocks: dict[str, float] = {}
+    for name, taken in samples.items():
+        clocks[name] = statistics.median(sample.clock_hz for sample in taken)
+        kind, _, rest = name.partition("_")
+        level = name.removesuffix("_latency")
+        if level != name:
+            steps = _LATENCY_WORK.get(level, 1.0)
+            cycles[level] = _median([steps / sample.cycle_rate for sample in taken])
+            seconds[level] = _median([steps * sample.block_s / sample.block_work for sample in taken])
+        elif kind in ("fma", "matrix"):
+            rates[name] = _median([2.0 * sample.rate for sample in taken])
+            if rest[0].isdigit() and kind == "fma":
+                fma_cycle[rest.replace("_", "x")] = _median([sample.cycle_rate for sample in taken])
+        elif name != LAUNCH:
+            rates[name] = _median([sample.rate for sample in taken])
+            if kind == "shared":
+                shared[rest] = _median([sample.cycle_rate for sample in taken])
+    found = GpuNumbers(
+        clock_hz=0.0,
+        fma_per_cycle=fma_cycle,
+        rates=rates,
+        shared_bytes_cycle=shared,
+        latency_cycles=cycles,
+        latency_s=seconds,
+        launch_s=_median([sample.seconds for sample in samples[LAUNCH]]) if samples.get(LAUNCH) else None,
+        clocks_hz={name: clock for name, clock in clocks.items() if clock > 0},
+        refused=dict(refused),
+    )
+    best = found.best_fma
+    return msgspec.structs.replace(found, clock_hz=clocks[best[0]] if best is not None else 0.0)
+
+
+def _median(values: Sequence[float]) -> Measured:
+    middle = statistics.median(values)
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (middle, middle, middle)
+    return Measured(middle, (high - low) / 2 / middle if middle else 0.0, len(values))
+
+
+def _best(rates: Mapping[str, Measured], prefix: str, *, without: Sequence[str] = ()) -> tuple[str, Measured] | None:
+    known = [item for item in rates.items() if item[0].startswith(prefix) and item[0] not in without]
+    return max(known, key=lambda item: item[1].value, default=None)

@@ -1,0 +1,300 @@
+"""What the runner process does on a GPU: operands in device memory, checking, timing by CUDA events.
+
+A sample is as many launches as fill `TimingProtocol.sample_s`. "flush": before each launch twice the L2 cache's size is
+overwritten, and each launch has a pair of events of its own. "warm": launches follow each other in short batches, so
+that operands are where the launch before left them. Either way something else occupies the device (the overwriting,
+the reference kernel) while the host queues what is timed: the events see the device's time, not the host's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.arguments import checked_choice
+from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.cuda.artifact import GpuArtifact, read_image
+from anatune.core.workload.nest import Workload
+from anatune.errors import AnatuneError, RunError
+from anatune.measure.cpu.memory import GUARD_BYTES, same_bytes
+from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction, open_device
+from anatune.measure.run.correctness import (
+    Comparison,
+    Expected,
+    array_dtype,
+    compare,
+    fill_patterns,
+    random_inputs,
+)
+from anatune.measure.run.runner import RunReport
+from anatune.measure.run.timing import Clock, Timed, TimingProtocol, beside
+
+__all__ = ["GPU_PROTOCOL", "L2_MODES", "GpuSession", "GpuSetting", "Operands", "check_l2", "timed_launches"]
+
+Array = NDArray[Any]
+
+L2_MODES = ("flush", "warm")
+
+GPU_PROTOCOL = TimingProtocol(sample_s=0.003, reference_s=0.0006, budget_s=0.15)
+"""A sample of a kernel of 10 us is 300 launches; with flushing it takes 15 to 20 ms on the wall."""
+
+_GUARD = 0xFF
+_BATCH = 16
+"""Launches of a warm batch: the host queues them in less time than the reference kernel takes."""
+_MOST_PAIRS = 64
+"""Pairs of events that are queued before they are waited for."""
+_FLUSHED_CACHES = 2
+_REFERENCE_ROUNDS = 256
+"""About 65 us on an H200 (128 multiply-adds of 512 threads a multiprocessor and round)."""
+_FIRST_WARM_UP_S, _WARM_UP_S = 0.3, 0.02
+"""The reference kernel runs so long before the first and before every later candidate: clocks rise and settle."""
+
+
+def check_l2(mode: str) -> str:
+    """Return `mode` if it is a way of timing.
+
+    Raises
+    ------
+    SpaceError
+        It is none.
+    """
+    return checked_choice("l2", mode, L2_MODES)
+
+
+class GpuSetting(NamedTuple):
+    """What all kernels of a session share.
+
+    Attributes
+    ----------
+    workload, seed
+        What they compute, on which random operands.
+    expected : str
+        A .npy file with the float64 result; all runners map the same memory.
+    scale, tolerance : float
+        As in `Expected`.
+    reference : GpuArtifact
+        The kernel that is timed beside every candidate.
+    protocol
+        How candidates are timed.
+    l2 : str
+        "flush" or "warm".
+    device : int
+        Number of the device.
+    backend : str or None
+        As `open_device` takes it.
+    """
+
+    workload: Workload
+    seed: int
+    expected: str
+    scale: float
+    tolerance: float
+    reference: GpuArtifact
+    protocol: TimingProtocol
+    l2: str
+    device: int = 0
+    backend: str | None = None
+
+    def open(self) -> GpuSession:
+        """Return the session that `anatune.measure.run.runner` runs."""
+        return GpuSession(self)
+
+
+class Operands:
+    """A workload's tensors in device memory, each between guard zones.
+
+    Parameters
+    ----------
+    device
+        Where.
+    workload
+        Which tensors.
+    inputs : mapping of str to ndarray
+        Operands by tensor, C-contiguous.
+    """
+
+    def __init__(self, device: GpuDevice, workload: Workload, inputs: Mapping[str, Array]) -> None:
+        self._device, self._inputs = device, inputs
+        self.result_name = workload.write.tensor
+        write = workload.write
+        self.result = np.empty(write.shape, array_dtype(write.dtype))
+        sizes = {name: array.nbytes for name, array in inputs.items()} | {write.tensor: self.result.nbytes}
+        self._sizes = sizes
+        self._blocks = {name: device.allocate(size + 2 * GUARD_BYTES) for name, size in sizes.items()}
+        self.buffers = {name: _Inside(block, sizes[name]) for name, block in self._blocks.items()}
+        for name in sizes:
+            self._restore(name)
+
+    def _restore(self, name: str) -> None:
+        self._device.fill(self._blocks[name], _GUARD)
+        if name in self._inputs:
+            self._device.upload(self._blocks[name], self._inputs[name], GUARD_BYTES)
+
+    def run(self, call: Callable[[], None], byte: int) -> Array:
+        """Fill the result with a byte, run a kernel and return the result; the array is used again by the next run."""
+        self._device.fill(self._blocks[self.result_name], byte, GUARD_BYTES, self._sizes[self.result_name])
+        call()
+        self._device.download(self._blocks[self.result_name], self.result, GUARD_BYTES)
+        return self.result
+
+    def changed(self) -> str:
+        """Say what a kernel changed that it must not, and put it right; "" if nothing."""
+        complaint = ""
+        for name, size in self._sizes.items():
+            guards = np.empty((2, GUARD_BYTES), np.uint8)
+            self._device.download(self._blocks[name], guards[0])
+            self._device.download(self._blocks[name], guards[1], GUARD_BYTES + size)
+            wrong = "" if (guards == _GUARD).all() else f"the kernel wrote outside of {name}"
+            if name in self._inputs and not wrong:
+                now = np.empty_like(self._inputs[name])
+                self._device.download(self._blocks[name], now, GUARD_BYTES)
+                wrong = "" if same_bytes(now, self._inputs[name]) else f"the kernel changed its operand {name}"
+            if wrong:
+                self._restore(name)
+                complaint = complaint or wrong
+        return complaint
+
+    def free(self) -> None:
+        """Give the memory back."""
+        for block in self._blocks.values():
+            block.free()
+
+
+class _Inside(GpuBuffer):
+    """The part of a guarded buffer that a kernel is given."""
+
+    def __init__(self, block: GpuBuffer, num_bytes: int) -> None:
+        self._handle = None  # the block owns the memory
+        self.address, self.num_bytes = block.address + GUARD_BYTES, num_bytes
+
+
+class GpuSession:
+    """A setting with its device, operands, expected result and reference kernel."""
+
+    def __init__(self, setting: GpuSetting) -> None:
+        self.setting = setting
+        self.clock: Clock = time.perf_counter
+        self.device = device = open_device(setting.device, setting.backend)
+        self.want = Expected(np.load(setting.expected, mmap_mode="r"), setting.scale, setting.tolerance)
+        inputs = {n: np.ascontiguousarray(a) for n, a in random_inputs(setting.workload, setting.seed).items()}
+        self._operands = Operands(device, setting.workload, inputs)
+        self._reference_call = _reference_call(device, setting.reference)
+        self._flush: GpuBuffer | None = None
+        if setting.l2 == "flush":
+            self._flush = device.allocate(_FLUSHED_CACHES * max(1 << 20, device.attributes.get("L2_CACHE_SIZE", 0)))
+        self._loaded: list[GpuFunction] = []
+        self._warm_up(_FIRST_WARM_UP_S)
+        self.reference = beside(self._timed(self._reference_call, None), setting.protocol.reference_s)
+
+    def begin(self) -> None:
+        """Let go what earlier candidates loaded; the clock rises."""
+        while self._loaded:
+            self.device.unload(self._loaded.pop())
+        self._warm_up(_WARM_UP_S)
+
+    def prepare(self, artifact: GpuArtifact) -> tuple[Timed, RunReport]:
+        """Load a kernel and check its result."""
+        function = self.device.load(read_image(artifact), artifact.name, artifact.dynamic_shared_bytes)
+        self._loaded.append(function)
+        call = self.device.prepare(function, artifact.grid, artifact.block, self._arguments(artifact))
+        answer = self._check(call)
+        return self._timed(call, self._flush), RunReport(answer.ok, answer.max_rel_error, answer.message)
+
+    def _arguments(self, artifact: GpuArtifact) -> list[GpuBuffer]:
+        for buffer in artifact.parameters:
+            known = self._operands.buffers.get(buffer.tensor)
+            if known is None or known.num_bytes != _size(buffer):
+                raise RunError(f"the kernel takes {buffer.tensor} of {_size(buffer)} bytes, which the workload lacks")
+        return [self._operands.buffers[buffer.tensor] for buffer in artifact.parameters]
+
+    def _check(self, call: Callable[[], None]) -> Comparison:
+        """Run on a result filled with NaN and compare; operands and guard zones must be unchanged."""
+        answer = Comparison(True, 0.0, "")
+        workload = self.setting.workload
+        for byte in fill_bytes(workload.write.dtype):
+            here = compare(workload, self._operands.run(call, byte), self.want)
+            answer = here if not here.ok or here.max_rel_error > answer.max_rel_error else answer
+            if not here.ok:
+                break
+        complaint = self._operands.changed()
+        return Comparison(False, answer.max_rel_error, complaint) if complaint else answer
+
+    def _timed(self, call: Callable[[], None], flush: GpuBuffer | None) -> Timed:
+        return timed_launches(self.device, call, flush=flush, busy=self._reference_call)
+
+    def _warm_up(self, seconds: float) -> None:
+        until = self.clock() + seconds
+        while self.clock() < until:
+            for _ in range(_BATCH):
+                self._reference_call()
+            self.device.synchronize()
+
+
+def timed_launches(
+    device: GpuDevice, call: Callable[[], None], *, flush: GpuBuffer | None, busy: Callable[[], None]
+) -> Timed:
+    """Return a kernel as something that can be sampled: launches -> seconds of all of them on the device.
+
+    Parameters
+    ----------
+    device, call
+        The device; one launch.
+    flush : GpuBuffer, optional
+        Overwritten before each launch; without it launches follow each other.
+    busy : callable
+        Launches a kernel that occupies the device while the host queues a batch.
+    """
+
+    def cold(count: int) -> float:
+        assert flush is not None
+        total = 0.0
+        for first in range(0, count, _MOST_PAIRS):
+            samples = min(_MOST_PAIRS, count - first)
+            total += sum(device.time_calls(call, samples=samples, before=lambda: device.fill(flush)))
+        return total
+
+    def warm(count: int) -> float:
+        batches, rest = divmod(count, _BATCH)
+        total = 0.0
+        for first in range(0, batches, _MOST_PAIRS):
+            samples = min(_MOST_PAIRS, batches - first)
+            total += _BATCH * sum(device.time_calls(call, samples=samples, launches=_BATCH, before=busy))
+        return total + (rest * device.time_calls(call, launches=rest, before=busy)[0] if rest else 0.0)
+
+    return warm if flush is None else cold
+
+
+def fill_bytes(dtype: str) -> tuple[int, ...]:
+    """Return the bytes that a result is filled with before a check, one run each: those of `fill_patterns`."""
+    patterns = [np.array([fill]).astype(array_dtype(dtype)) for fill in fill_patterns(dtype)]
+    return (_GUARD,) if dtype not in ("int8", "int32") else tuple(int(one.view(np.uint8)[0]) for one in patterns)
+
+
+def _size(buffer: Buffer) -> int:
+    return int(np.prod(buffer.shape, dtype=np.int64)) * array_dtype(buffer.dtype).itemsize
+
+
+def _reference_call(device: GpuDevice, artifact: GpuArtifact) -> Callable[[], None]:
+    """Return a launch of the reference kernel on operands of its own."""
+    function = device.load(read_image(artifact), artifact.name, artifact.dynamic_shared_bytes)
+    rng = np.random.default_rng(0)
+    arguments = []
+    for buffer in artifact.parameters:
+        array = np.zeros(buffer.shape, buffer.dtype)
+        if buffer.tensor == "rounds":
+            array[...] = _REFERENCE_ROUNDS
+        elif buffer.tensor == "input":
+            array[...] = rng.random(buffer.shape) - 0.5
+        arguments.append(device.allocate(array.nbytes))
+        device.upload(arguments[-1], array)
+    try:
+        call = device.prepare(function, artifact.grid, artifact.block, arguments)
+        call()
+        device.synchronize()
+    except AnatuneError as error:
+        raise type(error)(f"the reference kernel does not run: {error}") from None
+    return call

@@ -1,0 +1,181 @@
+"""CUDA C as text for a C++ compiler: what no macro of cuda_shim.h can turn into C++ is rewritten, line for line.
+
+- ``__shared__ float x[8];`` becomes a pointer to memory that the shim gives out, alone between guard pages.
+- ``float x[8];`` in the kernel is filled with what should not be there: registers that are used before they are set.
+- Inline PTX becomes calls: ``asm("op.a %0, [%1], 4;" : "=r"(x) : "r"(y));`` becomes ``ptx_op_a((x), (y), 4);``.
+- ``#include`` lines go; the shim is told which of NVIDIA's headers were asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.errors import RunError
+
+__all__ = ["cpp_source"]
+
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([\w/.]+)>.*$", re.MULTILINE)
+_HEADERS = {
+    "cstdint": "SHIM_CSTDINT",
+    "stdint.h": "SHIM_CSTDINT",
+    "cuda_fp16.h": "SHIM_CUDA_FP16",
+    "cuda_bf16.h": "SHIM_CUDA_BF16",
+    "mma.h": "SHIM_MMA",
+}
+_ALIGNED = r"(?:(?:alignas|__align__)\s*\(\s*\w+\s*\)\s*)?"
+_SHARED = re.compile(
+    rf"(extern\s+)?(?:static\s+)?__shared__\s+{_ALIGNED}((?:(?:un)?signed\s+)?[\w:]+)\s+{_ALIGNED}(\w+)\s*((?:\[[^\]]*\])+)\s*;"
+)
+_LOCAL = re.compile(
+    rf"^[ \t]*{_ALIGNED}(?!return\b|extern\b)(?:(?:un)?signed\s+)?\w+\s+(\w+)\[[^\]]*\]\s*;", re.MULTILINE
+)
+_ASM = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile|__volatile__)?\s*\(")
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_OPERAND = re.compile(r'\s*(?:\[\w+\]\s*)?"([^"]*)"\s*\(')
+_PTX_REGISTERS = {"pred": "bool", "b32": "unsigned", "u32": "unsigned", "s32": "int", "f32": "float"}
+
+
+def cpp_source(kernel: CudaKernel, shim: str, *, traced: bool) -> str:
+    """Return the C++ source of a kernel: the shim's headers, the CUDA C, and the function that the shim calls.
+
+    Parameters
+    ----------
+    kernel
+        What to run.
+    shim : str
+        Lines that include the shim.
+    traced : bool
+        Whether it will be compiled so that it reports its accesses.
+
+    Raises
+    ------
+    RunError
+        The source has no such kernel, or holds inline assembly that is not understood.
+    """
+    text = kernel.source
+    if not re.search(rf"\b{re.escape(kernel.name)}\s*\(", text):
+        raise RunError(f"the CUDA source has no function {kernel.name}")
+    wanted = {_HEADERS[name] for name in _INCLUDE.findall(text) if name in _HEADERS}
+    text = _INCLUDE.sub("", text)
+    text = _local_arrays(_shared_arrays(_assembly(text)), kernel.name)
+    pointers = ", ".join(f"shim_any{{arguments[{place}]}}" for place in range(len(kernel.parameters)))
+    architecture = int(re.sub(r"\D", "", kernel.arch) or 0) * 10
+    return "\n".join(
+        [
+            f"#define __CUDA_ARCH__ {architecture}",
+            *(f"#define {word}" for word in sorted(wanted)),
+            shim,
+            '#line 1 "kernel.cu"',
+            text,
+            "struct shim_any { void* p; template <class T> operator T*() const { return (T*)p; } };",
+            f'extern "C" const int shim_traced; extern "C" const int shim_traced = {int(traced)};',
+            f'extern "C" void shim_kernel(void** arguments) {{ {kernel.name}({pointers}); }}',
+            "",
+        ]
+    )
+
+
+def _shared_arrays(text: str) -> str:
+    slot = 0
+
+    def declare(match: re.Match[str]) -> str:
+        nonlocal slot
+        dynamic, kind, name, extents = match.groups()
+        sizes = re.findall(r"\[([^\]]*)\]", extents)
+        inner = "".join(f"[{size}]" for size in sizes[1:])
+        pointer = f"{kind} (*{name}){inner}" if inner else f"{kind}* {name}"
+        cast = f"{kind} (*){inner}" if inner else f"{kind}*"
+        if dynamic:
+            return f'{pointer} = ({cast})shim_dynamic_shared("{name}");'
+        slot += 1
+        count = " * ".join(f"({size})" for size in sizes)
+        return f'{pointer} = ({cast})shim_shared({slot}, "{name}", sizeof({kind}) * {count});'
+
+    text = _SHARED.sub(declare, text)
+    if "__shared__" in text:
+        line = next(line for line in text.splitlines() if "__shared__" in line)
+        raise RunError(f"this declaration of shared memory is not understood by the emulator: {line.strip():.80}")
+    return text
+
+
+def _local_arrays(text: str, name: str) -> str:
+    body = [match.end() for match in re.finditer(rf"\b{re.escape(name)}\s*\(", text)][-1]
+    filled = _LOCAL.sub(r"\g<0> SHIM_FILL(\g<1>)", text[body:])
+    return text[:body] + filled
+
+
+def _assembly(text: str) -> str:
+    pieces, at = [], 0
+    for match in _ASM.finditer(text):
+        if match.start() < at:
+            continue
+        stop = _closing(text, match.end())
+        statement = text[match.end() : stop]
+        pieces += [text[at : match.start()], "{ ", _calls(statement), " }", "\n" * statement.count("\n")]
+        at = stop + 1
+    return "".join([*pieces, text[at:]])
+
+
+def _closing(text: str, start: int) -> int:
+    """Return where the parenthesis ends that was opened before `start`."""
+    depth, place = 1, start
+    while depth:
+        string = _STRING.match(text, place)
+        if string:
+            place = string.end()
+            continue
+        if place >= len(text):
+            raise RunError("the CUDA source ends inside an asm statement")
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        place += 1
+    return place - 1
+
+
+def _calls(statement: str) -> str:
+    """Turn the inside of asm(...) into C++ calls."""
+    template, place = "", 0
+    while string := re.compile(r"\s*" + _STRING.pattern).match(statement, place):
+        template += string.group(1)
+        place = string.end()
+    operands: list[str] = []
+    while operand := _next_operand(statement, place):
+        stop = _closing(statement, operand.end())
+        operands.append(statement[operand.end() : stop])
+        place = stop + 1
+    code = re.sub(r"//[^\n]*", "", template.replace(r"\n", "\n").replace(r"\t", " "))
+    return " ".join(_call(line, operands) for line in _instructions(code))
+
+
+def _next_operand(statement: str, place: int) -> re.Match[str] | None:
+    separators = re.compile(r"[\s:,]*").match(statement, place)
+    return _OPERAND.match(statement, separators.end() if separators else place)
+
+
+def _instructions(code: str) -> Iterator[str]:
+    """Split PTX at semicolons; braces of a scope are statements, those of operand lists are not."""
+    for part in code.split(";"):
+        part = part.strip()
+        while part[:1] in ("{", "}") and part:
+            yield part[0]
+            part = part[1:].strip()
+        if part:
+            yield part
+
+
+def _call(instruction: str, operands: list[str]) -> str:
+    if instruction in ("{", "}"):
+        return instruction
+    condition = ""
+    if guard := re.match(r"@(!?)(\w+)\s+", instruction):
+        condition = f"if ({guard.group(1)}{guard.group(2)}) "
+        instruction = instruction[guard.end() :]
+    if register := re.match(r"\.reg\s+\.(\w+)\s+", instruction):
+        if register.group(1) not in _PTX_REGISTERS:
+            raise RunError(f"PTX is not understood by the emulator: {instruction:.80}")
+        return f"{_PTX_REGISTERS[register.group(1)]} {instruction[register.end() :]};"
+    name, _, rest = re.sub(r"\s+", " ", instruction).partition(" ")
+    words = [re.sub(r"[\[\]{}]", "", word).strip() for word in rest.split(",")]
+    arguments = ", ".join(re.sub(r"%(\d+)", lambda m: f"({operands[int(m.group(1))]})", word) for word in words)
+    return f"{condition}ptx_{re.sub('[.:]', '_', name)}({arguments});"

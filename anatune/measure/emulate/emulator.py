@@ -1,0 +1,280 @@
+"""Runs the CUDA C of a kernel on the CPU, exactly as written: whether it is right can be known without a GPU.
+
+The kernel is compiled by the system's C++ compiler with cuda_shim.h, and becomes a program of its own: a crash or a
+hang is an answer. cuda_shim_run.cpp says how threads are scheduled and what is noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import shutil
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.errors import MissingDependencyError, RunError
+from anatune.measure.emulate.cuda_text import cpp_source
+from anatune.measure.run.correctness import array_dtype
+
+__all__ = ["ALL_BLOCKS", "Blocks", "Program", "compiler", "emulate"]
+
+Array = NDArray[Any]
+
+_COMPILE_LIMIT_S = 120.0
+_FLAGS = ("-std=c++17", "-w", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
+_KERNEL_HEADERS = ("cuda_shim.h", "cuda_shim_mma.h")
+
+
+class Blocks(NamedTuple):
+    """Which blocks of a grid run: `first`, ``first + stride`` and so on."""
+
+    first: int = 0
+    stride: int = 1
+
+
+ALL_BLOCKS = Blocks()
+
+
+def compiler() -> str:
+    """Return the C++ compiler: that of the environment variable CXX, else g++, clang++ or c++.
+
+    Raises
+    ------
+    MissingDependencyError
+        There is none.
+    """
+    for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
+        if name and shutil.which(name):
+            return name
+    raise MissingDependencyError(
+        "checking GPU schedules without a GPU needs a C++ compiler, but neither CXX, g++, clang++ nor c++ is one; "
+        "install g++ (Debian, Ubuntu: apt install g++)"
+    )
+
+
+class _Shim(NamedTuple):
+    """The shim in a folder of its own: headers for kernels, and the compiled scheduler."""
+
+    folder: Path
+    program: Path
+    flags: tuple[str, ...]
+    includes: str
+
+
+@functools.lru_cache(maxsize=4)
+def _shim(command: str) -> _Shim:
+    """Compile the part that is the same for all kernels, once a process."""
+    folder = _new_folder()
+    weakref.finalize(_shim, shutil.rmtree, folder, ignore_errors=True)
+    for source in resources.files("anatune.measure").iterdir():
+        if source.name.startswith("cuda_shim"):
+            (folder / source.name).write_bytes(source.read_bytes())
+    program = folder / "run.o"
+    flags = [*_FLAGS, "-march=native"]
+    command_line = ["-O2", "-c", str(folder / "cuda_shim_run.cpp"), "-o", str(program)]
+    log = _compile(command, [*flags, *command_line])
+    if log is not None and "-march" in log:  # not every processor's compiler knows it
+        flags.pop()
+        log = _compile(command, [*flags, *command_line])
+    if log is not None:
+        raise RunError(f"{command} cannot compile anatune's CUDA shim: {log}; set CXX to a recent g++ or clang++")
+    return _Shim(folder, program, tuple(flags), "\n".join(f'#include "{name}"' for name in _KERNEL_HEADERS))
+
+
+def _new_folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="anatune-"))
+    except OSError as error:
+        raise RunError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
+
+
+def _compile(command: str, arguments: list[str]) -> str | None:
+    """Run the compiler; return None, or its first complaint."""
+    try:
+        done = subprocess.run(
+            [command, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_COMPILE_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"not finished after {_COMPILE_LIMIT_S:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    errors = [line for line in lines if "error" in line]
+    return (errors or lines or [f"exit status {done.returncode}"])[0].strip()[:300]
+
+
+class Program:
+    """A kernel as a program for the CPU, compiled once, run as often as wanted.
+
+    Not tied to a thread; the files go with the object.
+
+    Parameters
+    ----------
+    kernel : CudaKernel
+        What to run.
+    traced : bool
+        Look at every access to shared and global memory: races between threads (a missing barrier), reads of what
+        nothing has written, misaligned vectors and accesses outside of an array are then found exactly, whatever
+        the order of the threads. Takes about seven times longer.
+
+    Raises
+    ------
+    MissingDependencyError
+        There is no C++ compiler.
+    RunError
+        The source does not compile.
+    """
+
+    def __init__(self, kernel: CudaKernel, *, traced: bool = False) -> None:
+        command = compiler()
+        shim = _shim(command)
+        self.kernel = kernel
+        folder = _new_folder()
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        source, self._program = folder / "kernel.cpp", folder / "kernel"
+        source.write_text(cpp_source(kernel, shim.includes, traced=traced))
+        objects = folder / "kernel.o"
+        trace = ["-fsanitize=thread"] if traced else []
+        log = _compile(command, [*shim.flags, *trace, "-O1", f"-I{shim.folder}", "-c", str(source), "-o", str(objects)])
+        if log is None:  # linked without -fsanitize: the shim is what the kernel reports to
+            log = _compile(command, [str(objects), str(shim.program), "-lm", "-o", str(self._program)])
+        if log is not None:
+            raise RunError(f"the CUDA C of {kernel.name} does not compile for the CPU: {log}")
+
+    def run(
+        self,
+        arrays: Mapping[str, Array],
+        *,
+        order: int = 0,
+        blocks: Blocks = ALL_BLOCKS,
+        limit_s: float = 60.0,
+    ) -> None:
+        """Run it once; the result's array is changed in place.
+
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+            By tensor: all operands and the result, in the dtypes and shapes of the kernel's parameters.
+        order : int
+            Threads and warps ascending (0), descending (1), or at random with this seed (2 and more). Asynchronous
+            copies arrive when they are waited for (0), at once (1), or either (2 and more).
+        blocks : Blocks
+            Part of the grid.
+        limit_s : float
+            Longest time, seconds.
+
+        Raises
+        ------
+        RunError
+            An array is missing or of another kind; or what the kernel did wrong, in one line.
+        """
+        places, size = [], 0
+        for buffer in self.kernel.parameters:
+            array = self._checked(buffer.tensor, arrays)
+            places.append(size)
+            size += -(-max(array.nbytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        with _file_of(size) as file, mmap.mmap(file.fileno(), size) as memory:
+            words = []
+            whole = np.frombuffer(memory, np.uint8)
+            whole[:] = 0xFF
+            views = {}
+            for buffer, place in zip(self.kernel.parameters, places, strict=True):
+                array = arrays[buffer.tensor]
+                start = place + _start(array.nbytes, order)
+                view = whole[start : start + array.nbytes]
+                view[:] = array.reshape(-1).view(np.uint8)
+                views[buffer.tensor] = view
+                writable = buffer.tensor == self.kernel.result
+                words += [buffer.tensor, str(array.nbytes), str(place), str(int(writable))]
+            try:
+                self._run(file.fileno(), words, order, blocks, limit_s)
+                result = arrays[self.kernel.result]
+                result.reshape(-1).view(np.uint8)[:] = views[self.kernel.result]
+            finally:
+                del whole, view, views
+
+    def _checked(self, name: str, arrays: Mapping[str, Array]) -> Array:
+        buffer = next(buffer for buffer in self.kernel.parameters if buffer.tensor == name)
+        if name not in arrays:
+            raise RunError(f"{self.kernel.name}: the array for {name} is missing")
+        array = arrays[name]
+        if array.shape != buffer.shape or array.dtype != array_dtype(buffer.dtype) or not array.flags.c_contiguous:
+            raise RunError(
+                f"{self.kernel.name}: {name} is {array.dtype} of shape {array.shape}, "
+                f"expected contiguous {buffer.dtype} of shape {buffer.shape}"
+            )
+        return array
+
+    def _run(self, file: int, words: list[str], order: int, blocks: Blocks, limit_s: float) -> None:
+        kernel = self.kernel
+        granule = min(array_dtype(buffer.dtype).itemsize for buffer in kernel.parameters)
+        numbers = [order, order, kernel.grid, kernel.block, blocks.first, blocks.stride]
+        numbers += [kernel.dynamic_shared_bytes, min(granule, 4)]
+        try:
+            done = subprocess.run(
+                [str(self._program), str(file), *map(str, numbers), *words],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                pass_fds=[file],
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise RunError(f"{kernel.name} did not finish within {limit_s:g} s on the CPU") from None
+        except OSError as error:
+            raise RunError(f"{self._program} cannot be started: {error.strerror or error}; set TMPDIR") from None
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+            raise RunError(f"{kernel.name}: {lines[-1].strip()}")
+
+
+def _file_of(size: int) -> IO[bytes]:
+    """Return a nameless file of `size` bytes that are there: writing into a hole of a full disk ends the process."""
+    try:
+        file = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
+    except OSError as error:
+        raise RunError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+    except OSError as error:
+        file.close()
+        raise RunError(
+            f"{tempfile.gettempdir()}: no room for {size} bytes of arguments ({error.strerror or error}); "
+            "free some space or set TMPDIR"
+        ) from None
+    return file
+
+
+def _start(num_bytes: int, order: int) -> int:
+    """Return where an array lies in its pages: at their end in even orders, at their beginning in odd ones."""
+    pages = -(-max(num_bytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+    return 0 if order & 1 else (pages - num_bytes) // 16 * 16
+
+
+def emulate(kernel: CudaKernel, arrays: Mapping[str, Array], *, order: int = 0, traced: bool = False) -> None:
+    """Compile a kernel for the CPU and run it once; the result's array is changed in place.
+
+    See `Program` and `Program.run` for the parameters and the errors.
+    """
+    Program(kernel, traced=traced).run(arrays, order=order)

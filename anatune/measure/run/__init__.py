@@ -1,0 +1,1 @@
+"""Building and running in processes: workers, timing, correctness, replay."""

@@ -1,0 +1,177 @@
+"""Builder processes: schedules on their way to a built kernel, what one may use, what goes wrong on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Measurement, Outcome
+from anatune.errors import MissingDependencyError
+from anatune.measure.run.process import Worker
+
+__all__ = ["INVALID_ERRORS", "Builders", "Job", "Limits"]
+
+_GIB = 1 << 30
+
+INVALID_ERRORS = ("SpaceError", "WorkloadError", "SpecError", "UnknownNameError")
+"""Errors of a build that say that the schedule itself is no good."""
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one candidate may use.
+
+    Attributes
+    ----------
+    build_s : float
+        Wall time of building.
+    run_s : float
+        Wall time of loading, checking and timing.
+    memory_bytes : int
+        Data of a builder; of the runner beside the workload's own tensors.
+    start_s : float
+        Wall time of starting a process and preparing it (importing TVM takes a second, on a cold disk several).
+    """
+
+    build_s: float = 20.0
+    run_s: float = 10.0
+    memory_bytes: int = 4 * _GIB
+    start_s: float = 60.0
+
+
+class Job:
+    """One schedule on its way: its build's artifact, or the measurement that says why there is none."""
+
+    def __init__(self, schedule: Schedule, folder: Path) -> None:
+        self.schedule = schedule
+        self.folder = folder
+        self.worker: Worker | None = None
+        self.artifact: Any = None
+        self.measurement: Measurement | None = None
+        self.build_s = 0.0
+        self.repeated = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether its build ended, well or not."""
+        return self.artifact is not None or self.measurement is not None
+
+    @property
+    def rank(self) -> float:
+        """Time over the reference kernel's; infinite if there is none."""
+        relative = self.measurement.relative if self.measurement is not None else None
+        return float("inf") if relative is None else relative
+
+    def fail(self, outcome: Outcome, message: str, **numbers: Any) -> None:
+        """End with an outcome other than OK."""
+        self.measurement = Measurement(outcome, message, build_s=self.build_s, **numbers)
+
+
+class Builders:
+    """A few processes that build schedules; each lives until the end and is replaced when it dies.
+
+    Parameters
+    ----------
+    entry : str
+        ``module:function`` that builds a schedule, (schedule, folder, threads=) -> artifact.
+    count : int
+        Processes.
+    limits
+        Of one build.
+    threads : int
+        Threads that the built kernels run with.
+    cores : sequence of int
+        Where they run; anywhere if empty.
+    environment : mapping
+        Added to this process's.
+    setup : str
+        ``module:function`` that they begin with.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        count: int,
+        limits: Limits,
+        *,
+        threads: int = 1,
+        cores: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+        setup: str = "anatune.measure.run.build_tasks:set_up",
+    ) -> None:
+        self._entry, self._limits, self._threads = entry, limits, threads
+        self.workers = [
+            Worker(
+                "builder",
+                memory_bytes=limits.memory_bytes,
+                cores=cores,
+                environment={**(environment or {}), "TVM_NUM_THREADS": "1"},
+                setup=(setup, {}),
+                setup_s=limits.start_s,
+            )
+            for _ in range(count)
+        ]
+
+    def start(self) -> None:
+        """Start all processes; returns at once."""
+        for worker in self.workers:
+            worker.start()
+
+    def begin_reference(self, entry: str, hardware: Any, folder: Path) -> Worker:
+        """Have the first process build the reference kernel and return that process: its reply holds the artifact."""
+        arguments = {"entry": entry, "hardware": hardware, "folder": str(folder)}
+        self.workers[0].submit("anatune.measure.run.build_tasks:build_reference", arguments, self._limits.build_s)
+        return self.workers[0]
+
+    def begin(self, jobs: Iterable[Job]) -> None:
+        """Give the idle processes something to do, first come, first served."""
+        idle = [worker for worker in self.workers if not worker.busy]
+        for job in jobs:
+            if not idle:
+                return
+            if job.worker is None and not job.settled:
+                job.worker = idle.pop()
+                arguments = {
+                    "entry": self._entry,
+                    "schedule": job.schedule,
+                    "folder": str(job.folder),
+                    "threads": self._threads,
+                }
+                job.worker.submit("anatune.measure.run.build_tasks:build", arguments, self._limits.build_s)
+
+    def collect(self, jobs: Iterable[Job]) -> None:
+        """Take what is built, or why not.
+
+        Raises
+        ------
+        MissingDependencyError
+            A package is missing: no schedule could be built.
+        RunError
+            A process cannot be started.
+        """
+        for job in jobs:
+            reply = job.worker.poll() if job.worker is not None else None
+            if reply is None:
+                continue
+            job.worker = None
+            job.build_s += reply.seconds
+            if reply.kind == "value":
+                job.artifact = reply.value
+            elif reply.kind in ("died", "memory") and not reply.fresh and not job.repeated:
+                job.repeated = True  # perhaps an earlier build's fault
+            elif reply.kind == "timeout":
+                job.fail(Outcome.BUILD_TIMEOUT, f"build: {reply.message}")
+            elif reply.error == "MissingDependencyError":
+                raise MissingDependencyError(reply.message)
+            elif reply.error in INVALID_ERRORS:
+                job.fail(Outcome.INVALID, reply.message)
+            else:
+                job.fail(Outcome.BUILD_ERROR, reply.message)
+
+    def kill(self) -> None:
+        """End all processes."""
+        for worker in self.workers:
+            worker.kill()

@@ -1,0 +1,289 @@
+"""A worker process that runs functions under a time and a memory limit and survives whatever they do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from multiprocessing import connection
+from typing import Any, Literal, NamedTuple
+
+from anatune.errors import DeviceError, MissingDependencyError, RunError
+
+__all__ = ["Reply", "Worker", "refusal", "wait_for"]
+
+
+_BURIAL_S = 20.0
+"""Most seconds to wait for a killed process."""
+
+
+class Reply(NamedTuple):
+    """What came back from a worker.
+
+    Attributes
+    ----------
+    kind : str
+        "value": the function returned `value`. "error": it raised, `error` is the exception's class name. "timeout":
+        its limit passed and it was killed. "memory": it ran out of memory. "died": the process ended by itself.
+    message : str
+        Why there is no value, in one line.
+    seconds : float
+        From handing the function over to the reply.
+    fresh : bool
+        The process had run nothing but its set-up before.
+    """
+
+    kind: Literal["value", "error", "timeout", "memory", "died"]
+    value: Any = None
+    message: str = ""
+    error: str = ""
+    seconds: float = 0.0
+    fresh: bool = False
+
+
+class _Call(NamedTuple):
+    limit_s: float
+    is_setup: bool
+    name: str
+
+
+class Worker:
+    """One long-lived process; started when first needed, started anew after it died or was killed.
+
+    Not safe to share between threads. The process dies with the thread that started it (Linux), ignores Ctrl-C (it is
+    in a session of its own) and takes its own children, a linker for example, with it.
+
+    Parameters
+    ----------
+    name : str
+        For messages: "builder", "runner".
+    memory_bytes : int or None
+        Limit on its data.
+    cores : sequence of int
+        Cores it may run on; all if empty.
+    environment : mapping
+        Added to this process's environment.
+    setup : (function, arguments), optional
+        Runs in every new process before anything else, within `setup_s`.
+    setup_s : float
+        Limit for starting and the set-up.
+
+    Attributes
+    ----------
+    setup : (function, arguments) or None
+        May be changed; new processes then begin with the new one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        memory_bytes: int | None = None,
+        cores: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+        setup: tuple[str, dict[str, Any]] | None = None,
+        setup_s: float = 60.0,
+    ) -> None:
+        self.name = name
+        self.setup = setup
+        self._settings = {"memory_bytes": memory_bytes, "cores": list(cores), "parent": os.getpid()}
+        self._environment = dict(environment or {})
+        self._setup_s = setup_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Any = None
+        self._errors: Any = None
+        self._calls: deque[_Call] = deque()
+        self._began = 0.0
+        self._served = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a function was submitted whose reply was not taken yet."""
+        return any(not call.is_setup for call in self._calls)
+
+    @property
+    def process_id(self) -> int | None:
+        """Id of the process, None if none runs."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def _channel(self) -> Any:
+        return self._connection
+
+    def start(self) -> None:
+        """Start the process and its set-up if none runs; returns at once."""
+        if self._process is not None and self._process.poll() is not None:
+            self.kill()
+        if self._process is not None:
+            return
+        ours, theirs = socket.socketpair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
+        environment = {**os.environ, **self._environment}
+        environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        environment["PYTHONSAFEPATH"] = "1"  # and nothing from the present folder that is not in there
+        command = [sys.executable, "-m", "anatune.measure.run.worker", str(theirs.fileno()), json.dumps(self._settings)]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise RunError(f"the {self.name} process cannot be started: {error.strerror or error}") from None
+        finally:
+            theirs.close()
+        self._connection = connection.Connection(ours.detach())
+        self._served = 0
+        if self.setup is not None:
+            self._send(*self.setup, limit_s=self._setup_s, is_setup=True)
+
+    def submit(self, function: str, arguments: dict[str, Any], limit_s: float) -> None:
+        """Hand over ``module:function`` with keyword arguments; the limit begins when the process can begin.
+
+        Raises
+        ------
+        RunError
+            The process cannot be started.
+        """
+        if self.busy:
+            raise AssertionError(f"the {self.name} process is busy")
+        self.start()
+        self._send(function, arguments, limit_s=limit_s, is_setup=False)
+
+    def _send(self, function: str, arguments: dict[str, Any], *, limit_s: float, is_setup: bool) -> None:
+        if not self._calls:
+            self._began = time.monotonic()
+        self._calls.append(_Call(limit_s, is_setup, function))
+        with contextlib.suppress(BrokenPipeError, ConnectionError):  # it died: `poll` finds out
+            self._connection.send((function, arguments))
+
+    def remaining_s(self) -> float:
+        """Seconds until the present call's limit."""
+        return self._began + self._calls[0].limit_s - time.monotonic() if self._calls else float("inf")
+
+    def poll(self, timeout_s: float = 0.0) -> Reply | None:
+        """Return the reply to what was submitted, or None if there is none within `timeout_s`.
+
+        Raises
+        ------
+        RunError, DeviceError, MissingDependencyError
+            The set-up of a new process failed.
+        """
+        until = time.monotonic() + timeout_s
+        while self.busy:
+            pause = max(0.0, min(until - time.monotonic(), self.remaining_s()))
+            reply = self._receive(pause)
+            if reply is None:
+                if time.monotonic() >= until:
+                    return None
+                continue
+            if not self._finish(reply):
+                return reply
+        return None
+
+    def _finish(self, reply: Reply) -> bool:
+        """Note that the present call ended; return whether it was the set-up and went well.
+
+        Raises
+        ------
+        RunError, DeviceError, MissingDependencyError
+            The set-up failed.
+        """
+        call = self._calls.popleft() if self._calls else None
+        self._began = time.monotonic()
+        if reply.kind in ("timeout", "died", "memory"):
+            self.kill()
+        if call is None or not call.is_setup:
+            self._served += 1
+            return False
+        if reply.kind != "value":
+            self.kill()
+            raise refusal(reply, f"the {self.name} process cannot be set up ({call.name})")
+        return True
+
+    def _receive(self, pause_s: float) -> Reply | None:
+        """Wait for a message, the process's end or the limit."""
+        fresh = self._served == 0
+
+        def seconds() -> float:
+            return time.monotonic() - self._began
+
+        try:
+            if self._connection.poll(pause_s):
+                kind, value = self._connection.recv()
+                if kind == "value":
+                    return Reply("value", value, seconds=seconds(), fresh=fresh)
+                if kind == "memory":
+                    return Reply("memory", message=value, seconds=seconds(), fresh=fresh)
+                return Reply("error", message=value[1], error=value[0], seconds=seconds(), fresh=fresh)
+        except (EOFError, ConnectionError):
+            return Reply("died", message=self._obituary(), seconds=seconds(), fresh=fresh)
+        if self.remaining_s() <= 0:
+            limit = self._calls[0].limit_s
+            return Reply("timeout", message=f"not finished after {limit:g} s", seconds=seconds(), fresh=fresh)
+        return None
+
+    def _obituary(self) -> str:
+        """Say how the process ended; after an abort or an exit, with the last line it wrote."""
+        assert self._process is not None
+        try:
+            status = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            return f"the {self.name} process closed its connection"
+        if status < 0:
+            name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+            how = f"the {self.name} process was killed by {name}"
+        else:
+            how = f"the {self.name} process ended with status {status}"
+        if -status in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
+            return how  # handlers of libraries only write addresses
+        self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - 4000))
+        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+        return f"{how}: {lines[-1][:200]}" if lines else how
+
+    def kill(self) -> None:
+        """End the process and its children at once; what was submitted is forgotten."""
+        self._calls.clear()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # inside a driver that hangs it may never end
+                self._process.wait(_BURIAL_S)
+            self._process = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+
+def refusal(reply: Reply, what: str) -> RunError | DeviceError | MissingDependencyError:
+    """Return the error for a reply without a value to something that has to work; `what` says to what."""
+    if reply.error == "MissingDependencyError":
+        return MissingDependencyError(reply.message)
+    if reply.error in ("DeviceError", "LostDeviceError"):
+        return DeviceError(reply.message)
+    return RunError(f"{what}: {reply.message}")
+
+
+def wait_for(workers: Sequence[Worker], timeout_s: float) -> None:
+    """Return when one of the busy workers has something to say or reached its limit, or after `timeout_s`."""
+    busy = [worker for worker in workers if worker.busy and worker._channel is not None]
+    if busy:
+        pause = min(timeout_s, *(worker.remaining_s() for worker in busy))
+        connection.wait([worker._channel for worker in busy], max(0.0, pause))

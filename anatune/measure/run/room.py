@@ -1,0 +1,87 @@
+"""Whether a workload's tensors fit the present machine's memory: told before a search, not after it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from anatune.core.generation import check_generation
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.workload.nest import Access, Workload
+from anatune.errors import RunError
+
+__all__ = ["check_memory", "check_runs_here", "free_bytes", "needed_bytes"]
+
+_GIB = 1 << 30
+_MEMORY = Path("/proc/meminfo")
+_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def check_runs_here(workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
+    """Raise an error if no kernel of the workload can be generated, or checking one does not fit the free memory.
+
+    Raises
+    ------
+    BuildError
+        Generated kernels cannot address a tensor, or are not for that device.
+    RunError
+        There is too little memory.
+    """
+    check_generation(workload, hardware)
+    check_memory(workload, checked=True)
+
+
+def check_memory(workload: Workload, *, checked: bool) -> None:
+    """Raise an error if a workload's tensors do not fit the free memory.
+
+    Parameters
+    ----------
+    checked : bool
+        Whether the result is compared with a float64 reference, which takes memory, too.
+
+    Raises
+    ------
+    RunError
+        They do not.
+    """
+    needed, free = needed_bytes(workload, checked=checked), free_bytes()
+    if free is not None and needed > free:
+        tensors = sum(access.num_bytes for access in _tensors(workload))
+        more = f", {_gib(needed)} with the float64 reference" if checked else ""
+        raise RunError(
+            f"{workload.describe()}: its operands and result take {_gib(tensors)}{more}, but {_gib(free)} of memory "
+            "are free; choose a smaller workload or a machine with more (planning needs none of it)"
+        )
+
+
+def needed_bytes(workload: Workload, *, checked: bool) -> int:
+    """Return the memory, bytes, that running a kernel takes at least: operands, result, and float64 values of them."""
+    return sum(access.num_bytes + 8 * checked * access.num_elements for access in _tensors(workload))
+
+
+def free_bytes() -> int | None:
+    """Return the memory that this process may still use, bytes; None where the system does not tell."""
+    found = [limit for path in _GROUPS if (limit := _number(path)) is not None]
+    try:
+        lines = _MEMORY.read_text().splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError, IndexError):
+        if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(found, default=None)
+
+
+def _number(path: Path) -> int | None:
+    """Return a limit of a control group; None where there is none ("max")."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _tensors(workload: Workload) -> tuple[Access, ...]:
+    return (*workload.reads, *workload.epilogue_reads, workload.write)
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / _GIB:,.1f} GiB"

@@ -1,0 +1,100 @@
+"""The process at the other end of `anatune.measure.run.process.Worker`: runs functions by name, one at a time.
+
+Started as ``python -m anatune.measure.run.worker FD SETTINGS``. FD is one end of a socket on which pickled
+(function, arguments) arrive and replies go back; SETTINGS is JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from anatune.errors import AnatuneError
+
+__all__ = ["main", "resolve"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def resolve(name: str) -> Callable[..., Any]:
+    """Return the function called ``module:function``.
+
+    Raises
+    ------
+    AnatuneError
+        There is none.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        if isinstance(error, AnatuneError):
+            raise
+        raise AnatuneError(f"{name!r} cannot be imported: {error}") from None
+    if not callable(function):
+        raise AnatuneError(f"{name!r} is not a function")
+    result: Callable[..., Any] = function
+    return result
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have the system kill this process when the one that started it dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _limit_memory(num_bytes: int | None) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if num_bytes is not None:
+        # data, not address space: what LLVM and BLAS reserve but never touch is no use of memory
+        resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, num_bytes))
+
+
+def _answer(name: str, arguments: dict[str, Any]) -> tuple[str, Any]:
+    """Run one function: ("value", result), ("error", (class, message)) or ("memory", message)."""
+    try:
+        return "value", resolve(name)(**arguments)
+    except MemoryError:
+        return "memory", "out of memory"
+    except Exception as error:  # noqa: BLE001  whatever a candidate raises is its outcome
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        message = lines[-1] if lines else "no message"
+        if not isinstance(error, AnatuneError):
+            message = f"{type(error).__name__}: {message}"
+        return "error", (type(error).__name__, message)
+
+
+def main() -> None:
+    """Serve until the other end closes."""
+    settings = json.loads(sys.argv[2])
+    _end_with_parent(settings["parent"])
+    connection = Connection(int(sys.argv[1]))
+    _limit_memory(settings["memory_bytes"])
+    if settings["cores"] and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, settings["cores"])
+    while True:
+        try:
+            name, arguments = connection.recv()
+        except (EOFError, ConnectionError):
+            break
+        reply = _answer(name, arguments)
+        try:
+            connection.send(reply)
+        except (BrokenPipeError, ConnectionError):
+            break
+    os._exit(0)  # nothing to save; a library that a candidate damaged may not survive being torn down
+
+
+if __name__ == "__main__":
+    main()

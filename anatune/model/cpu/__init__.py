@@ -1,0 +1,1 @@
+"""The analytical model of CPU schedules and its exact ranking."""

@@ -1,0 +1,100 @@
+"""Exact number of legal points of a CPU space, and of those that each rule rejects."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from anatune.model.cpu.model import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, CpuModel
+
+__all__ = ["count_rules"]
+
+
+class _Kernel(NamedTuple):
+    """What the rules need to know of a partial point."""
+
+    rows: int
+    own_rows: tuple[int, ...]
+    """Of each operand."""
+    vectors: int
+    unroll: int
+    pairs: int
+    chunks: int
+
+
+def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
+    """Return the exact number of legal points and of those that each rule is the first to reject.
+
+    The rules depend on few numbers of each axis (register factor, pair, unroll, whether it has chunks), whose
+    histograms are multiplied axis by axis.
+    """
+    space, nest, machine = model.space, model.nest, model.machine
+    registers, code_limit = REGISTER_LIMIT * machine.core.registers, int(MULTIPLY_ADD_LIMIT)
+    num_reads = len(model.workload.reads)
+    simd = int(nest.simd[0])
+    states: dict[_Kernel, int] = {_Kernel(1, (1,) * num_reads, 1, 1, 0, 0): 1}
+    too_large = [0, 0, 0]  # by number of pairs so far, 2 for more
+    for a, axis in enumerate(space.axes):
+        table = space.table(axis)
+        kernel = table[:, len(space.levels[axis]) - 1].copy()
+        pair = table[:, -1] if axis in space.pairable else np.zeros(len(table), dtype=np.int64)
+        if a == simd:
+            kernel = -(-kernel // space.lanes)
+        kernel = np.where(pair > 0, -(-kernel // np.maximum(pair, 1)), kernel)
+        chunked = table[:, 0] > 1 if nest.columns[a, 0] >= 0 else np.zeros(len(table), dtype=bool)
+        rows, numbers = np.unique(
+            np.column_stack([kernel, (pair > 0) & (a != simd), chunked]), axis=0, return_counts=True
+        )
+        following: dict[_Kernel, int] = {}
+        lost = [0, 0, 0]
+        for (_, is_pair, _), number in zip(rows.tolist(), numbers.tolist(), strict=True):
+            for pairs, count in enumerate(too_large):
+                lost[min(pairs + is_pair, 2)] += count * number
+        for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():
+            for (factor, is_pair, is_chunked), number in zip(rows.tolist(), numbers.tolist(), strict=True):
+                if a == simd:
+                    state = _Kernel(all_rows, own, factor, unroll, pairs, chunks | is_chunked)
+                elif nest.is_reduction[a]:
+                    product = min(unroll * factor, code_limit + 1)
+                    state = _Kernel(all_rows, own, vectors, product, pairs, chunks)
+                else:
+                    grown = tuple(o * factor if nest.uses[x, a] else o for x, o in enumerate(own))
+                    paired = min(pairs + is_pair, 2)
+                    state = _Kernel(all_rows * factor, grown, vectors, unroll, paired, chunks | is_chunked)
+                if state.rows * state.vectors > registers:
+                    lost[state.pairs] += count * number
+                else:
+                    following[state] = following.get(state, 0) + count * number
+        too_large = lost
+        states = following
+    rest = math.prod(space.radices[len(space.axes) :])
+    counts = dict.fromkeys((rule.id for rule in model.rules), 0)
+    counts["microkernel_pairs"] = too_large[2] * rest
+    counts["microkernel_registers"] = (too_large[0] + too_large[1]) * rest
+    legal = 0
+    cores = machine.core.num_cores
+    for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():
+        held = 0
+        broadcast = 0
+        for x, o in enumerate(own):
+            if nest.uses[x, simd]:
+                held += o * vectors if o < all_rows else 1
+            else:
+                broadcast += o
+        needed = all_rows * vectors + held + min(broadcast, 1)
+        if machine.core.pick_lanes > 0 and broadcast:
+            needed = min(needed, all_rows * vectors + 1 + math.ceil(broadcast / machine.core.pick_lanes))
+        if pairs > 1:
+            counts["microkernel_pairs"] += count * rest
+        elif needed > registers:
+            counts["microkernel_registers"] += count * rest
+        elif all_rows * vectors * unroll > code_limit:
+            counts["microkernel_code"] += count * rest
+        elif not chunks or cores < 2:
+            counts["parallel_cores"] += count * rest // 2
+            legal += count * rest // 2
+        else:
+            legal += count * rest
+    return legal, counts

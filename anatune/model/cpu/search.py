@@ -1,0 +1,295 @@
+"""Search of a CPU space: best microkernels on L1 tiles for each choice of packing and cores (`numerics.cpu.search`)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.space.cpu_microkernels import pair_calls
+from anatune.core.space.factor import divisors
+from anatune.model.cpu.model import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, CpuModel
+from anatune.model.cpu.order import STEP
+from anatune.model.watch import Watch
+from anatune.numerics.cpu.lattice import capacities, cover
+from anatune.numerics.cpu.search import best_kernels
+
+__all__ = ["Lattice", "Search", "SearchClass"]
+
+_PART = 1024
+"""Tiles between two looks at the clock."""
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SearchClass:
+    """One choice of packing and of the distribution over the cores, with what is known about its tiles."""
+
+    packed: NDArray[np.bool_]
+    parallel: int
+    chunks: Integers
+    """Rows of the lattice that may be chunks."""
+    scalars: Floats
+    size: Floats
+    fill_s: Floats
+    capacity: Floats
+    middle: Integers
+    middle_worth: Floats
+    chunk_worth: Floats
+
+
+class Lattice:
+    """All tiles whose extents divide the nest's, and those that may be L2 tiles or chunks."""
+
+    def __init__(self, model: CpuModel) -> None:
+        space, nest = model.space, model.nest
+        lists = [divisors(space.extents[axis]) for axis in space.axes]
+        grid = np.meshgrid(*[np.arange(len(choices)) for choices in lists], indexing="ij")
+        self.divisor_of: Integers = np.column_stack([index.ravel() for index in grid]).astype(np.int64)
+        self.tiles: Integers = np.column_stack(
+            [np.asarray(choices)[self.divisor_of[:, a]] for a, choices in enumerate(lists)]
+        ).astype(np.int64)
+        full = self.tiles == nest.extents
+        window = np.array([axis in space.windows for axis in space.axes])
+        reduction = nest.is_reduction.astype(bool)
+        volume = self.tiles.astype(float).prod(axis=1)
+        self.whole: Integers = np.flatnonzero(full.all(axis=1))
+        by_size = np.lexsort([*self.tiles.T[::-1], -volume])
+        self.middle: Integers = by_size[full[by_size][:, window].all(axis=1)]
+        self.chunks: Integers = by_size[full[by_size][:, reduction].all(axis=1)]
+        spatial = ~reduction
+        self.num_chunks: Floats = (nest.extents[spatial] / self.tiles[self.chunks][:, spatial]).prod(axis=1)
+        simd = int(nest.simd[0])
+        unrolled = [a for a in range(len(lists)) if nest.is_reduction[a] and a != simd]
+        blocked = [a for a in range(len(lists)) if a not in unrolled]
+        self.sequence: Integers = np.array([*blocked, *unrolled], dtype=np.int64)
+        self.option_start, self.option_values = _kernel_options(model, lists)
+
+
+def _kernel_options(model: CpuModel, lists: list[tuple[int, ...]]) -> tuple[Integers, Integers]:
+    """Return calls, kernel (0: pair) and larger kernel of each divisor of each axis, see `best_kernels`."""
+    space = model.space
+    registers = int(REGISTER_LIMIT * model.hardware.compute.num_vector_registers)
+    reductions = {axis.name for axis in model.workload.reduction_axes}
+    starts = np.zeros((len(space.axes), max(map(len, lists)) + 1), dtype=np.int64)
+    values: list[tuple[int, int, int]] = []
+    for a, axis in enumerate(space.axes):
+        unit = space.lanes if axis == space.simd_axis else 1
+        is_unrolled = axis in reductions and axis != space.simd_axis
+        most = int(MULTIPLY_ADD_LIMIT) if is_unrolled else registers
+        for index, segment in enumerate(lists[a]):
+            starts[a, index] = len(values)
+            rows = [(segment // kernel, kernel, -(-kernel // unit)) for kernel in divisors(segment)]
+            if axis in space.pairable:
+                units = -(-segment // unit)
+                rows += [(n, 0, -(-units // n)) for n in pair_calls(segment, unit, space.max_kernel)]
+            values += sorted((row for row in rows if row[2] <= most), key=lambda row: row[2])
+        starts[a, len(lists[a]) :] = len(values)
+    return starts, np.array(values, dtype=np.int64).reshape(-1, 3)
+
+
+def _floor_cycles(model: CpuModel, tiles: Integers) -> Floats:
+    """Return core cycles that no microkernel on these L1 tiles undercuts: multiply-adds, calls and stores."""
+    nest, cpu = model.nest, model.machine.core
+    simd, lanes, _, has_reduction = nest.simd.tolist()
+    sizes = tiles.astype(float)
+    steps = sizes[:, nest.is_reduction == 1].prod(axis=1)
+    number = (nest.extents / sizes).prod(axis=1)
+    sizes[:, simd] = np.ceil(sizes[:, simd] / lanes)
+    call = (cpu.call_cycles + cpu.fma_latency) / (cpu.register_limit * cpu.registers) if has_reduction else 0.0
+    inside = float(nest.inside_share.prod())
+    each = inside / (cpu.fma_per_cycle * cpu.reachable) + call / steps
+    return np.asarray(number * sizes.prod(axis=1) * each)
+
+
+class Search:
+    """Finds the best `kept` nodes (L1 tile, microkernel, l1 order, packing, distribution) of the space."""
+
+    def __init__(self, model: CpuModel, kept: int, watch: Watch) -> None:
+        self.model, self._watch = model, watch
+        self.lattice = Lattice(model)
+        self.floor: Floats = _floor_cycles(model, self.lattice.tiles)
+        self._floors: dict[bytes, Floats] = {}
+        self.heap: Floats = np.full((kept, 8 + 3 * len(model.space.axes)), np.inf)
+        self.count = 0
+        self.classes: list[SearchClass] = []
+        self.num_evaluated = self.num_bounded = 0
+        self.gap: float | None = None
+        lowest_open = math.inf
+        groups = sorted(self._groups(), key=lambda group: group[0])
+        for number, (bound, packed, parallel, threads) in enumerate(groups):
+            if bound > self._limit():
+                break
+            if watch.is_over:
+                lowest_open = min(lowest_open, bound)
+                continue
+            try:
+                lowest_open = min(lowest_open, self._run_group(packed, parallel, threads))
+            except TimeoutError:
+                lowest_open = min(lowest_open, bound)
+            watch.report((number + 1) / len(groups))
+        self.lowest_open_s = lowest_open
+        if lowest_open < self._limit():
+            best = math.exp(float(self.heap[: self.count, 0].min()) * STEP) if self.count else math.inf
+            self.gap = max(0.0, best / lowest_open - 1.0)
+
+    def _limit(self) -> float:
+        """Return a time above which nothing can be among the best nodes."""
+        if self.count < len(self.heap):
+            return math.inf
+        return math.exp((float(self.heap[0, 0]) + 1.0) * STEP) * (1.0 + 1e-9)
+
+    def _time(self, core_s: Floats | float, memory_s: Floats | float, fixed_s: float) -> Floats:
+        exposed = self.model.machine.core.exposed_share
+        return np.asarray(np.maximum(core_s, memory_s) + exposed * np.minimum(core_s, memory_s) + fixed_s)
+
+    def _conditions(self, packed: NDArray[np.bool_], parallel: int, threads: float) -> tuple[Floats, Floats, float]:
+        """Return cache sizes, seconds per byte and constant seconds: the same formulas as in `numerics.cpu.point`."""
+        nest, machine = self.model.nest, self.model.machine
+        size = machine.size_bytes / np.minimum(threads, machine.shared_by)
+        fill_s = 1.0 / (machine.fill_bytes_per_cycle * machine.core.clock_hz)
+        fill_s[-1] = 1.0 / min(machine.core.dram_core_bytes_s, machine.core.dram_socket_bytes_s / threads)
+        copies = 0.0
+        for x, is_packed in enumerate(packed.tolist()):
+            moved = nest.copy_bytes[x, int(is_packed)]
+            level = 0
+            while level < len(size) - 1 and moved > size[level + 1] * threads:
+                level += 1
+            copies += moved * max(fill_s[level], 1.0 / (nest.copy_rate[x] * machine.core.clock_hz))
+        return size, fill_s, copies / threads + (machine.core.start_s if parallel else 0.0)
+
+    def _whole_bytes(self, packed: NDArray[np.bool_]) -> tuple[float, Floats]:
+        """Return the transferred bytes and capacity bytes of the whole nest."""
+        nest, machine = self.model.nest, self.model.machine
+        capacity, moved = capacities(nest, machine, nest.extents[None, :], packed)
+        return float(moved[0]), capacity[0]
+
+    def _groups(self) -> Iterator[tuple[float, NDArray[np.bool_], int, float]]:
+        """Yield (lower bound, packed tensors, parallel, threads)."""
+        nest, machine = self.model.nest, self.model.machine
+        free = np.flatnonzero(nest.pack_columns >= 0)
+        cores = machine.core.num_cores
+        options = [(0, 1.0)]
+        if cores > 1:
+            counts = np.unique(np.minimum(self.lattice.num_chunks, cores))
+            options += [(1, float(n)) for n in counts if n > 1]
+        floor = float(self.floor.min()) / machine.core.clock_hz
+        for flags in itertools.product((False, True), repeat=len(free)):
+            packed = np.zeros(len(nest.pack_columns), dtype=bool)
+            packed[free] = flags
+            moved, _ = self._whole_bytes(packed)
+            for parallel, threads in options:
+                _, fill_s, fixed = self._conditions(packed, parallel, threads)
+                core = floor / threads
+                yield float(self._time(core, moved * fill_s.sum() / threads, fixed)), packed, parallel, threads
+
+    def _run_group(self, packed: NDArray[np.bool_], parallel: int, threads: float) -> float:
+        """Search all classes of a group; return the lowest bound of what the time limit left out."""
+        model, lattice = self.model, self.lattice
+        nest, machine = model.nest, model.machine
+        size, fill_s, fixed = self._conditions(packed, parallel, threads)
+        whole_moved, whole = self._whole_bytes(packed)
+        base = float(sum(whole_moved * fill_s[c] for c in range(len(size)) if whole[c] <= size[c]))
+        capacity, moved = capacities(nest, machine, lattice.tiles, packed)
+        inside = ((capacity > size) * moved[:, None]) @ fill_s  # decided by the loops inside an L1 tile
+        around = ((capacity <= size) & (whole > size)) @ fill_s * whole_moved * (1.0 - 1e-12)
+        floor = self._floors.setdefault(packed.tobytes(), self.floor.copy())
+        chunk_worth = self._cover(0, capacity, lattice.chunks, lattice.whole, np.zeros(1), moved, packed, size, fill_s)
+        shares = np.ones(len(lattice.chunks))
+        possible = np.ones(len(lattice.chunks), dtype=bool)
+        if parallel:
+            possible = np.minimum(lattice.num_chunks, machine.core.num_cores) == threads
+            shares = np.ceil(lattice.num_chunks / threads) / lattice.num_chunks
+        distinct = np.unique(shares[possible])
+        lowest_open = math.inf
+        worth = around
+        for share in distinct.tolist():
+
+            def bounds(worth: Floats, share: float = share) -> Floats:
+                core_s = share * floor / machine.core.clock_hz
+                return self._time(core_s, share * (worth + base + inside), fixed) * (1.0 - 1e-12)
+
+            lowest = float(bounds(worth).min())
+            if lowest > self._limit():
+                break  # shares ascend
+            if self._watch.is_over:
+                lowest_open = min(lowest_open, lowest)
+                break
+            chosen = possible & (shares == share)
+            small = np.flatnonzero(bounds(around) <= self._limit())
+            middle_worth, found = self._worths(
+                lattice.chunks[chosen], chunk_worth[chosen], small, capacity, moved, packed, size, fill_s
+            )
+            worth_of_class = np.full(len(around), np.inf)
+            worth_of_class[small] = found
+            scalars = np.array([share, base, fixed, packed.sum(), parallel, len(self.classes), STEP], dtype=np.float64)
+            self.classes.append(
+                SearchClass(
+                    packed, parallel, lattice.chunks[chosen], scalars, size, fill_s, capacity, lattice.middle,
+                    middle_worth, chunk_worth[chosen],
+                )
+            )  # fmt: skip
+            bound = bounds(worth_of_class)
+            order = np.argsort(bound, kind="stable")
+            order = order[np.isfinite(bound[order])]
+            for start in range(0, len(order), _PART):
+                part = slice(start, start + _PART)
+                if bound[order[start]] > self._limit():
+                    break
+                if self._watch.is_over:
+                    lowest_open = min(lowest_open, float(bound[order[start]]))
+                    break
+                self.count, evaluated = best_kernels(
+                    nest, machine, lattice.tiles, order[part], bound[order[part]], worth_of_class[order[part]], floor,
+                    lattice.sequence, packed, size, fill_s, scalars, lattice.option_start, lattice.option_values,
+                    lattice.divisor_of, self.heap, self.count,
+                )  # fmt: skip
+                self.num_evaluated += evaluated
+            self.num_bounded += len(order)
+        return lowest_open
+
+    def _worths(
+        self,
+        chunks: Integers,
+        chunk_worth: Floats,
+        small: Integers,
+        capacity: Floats,
+        moved: Floats,
+        packed: NDArray[np.bool_],
+        size: Floats,
+        fill_s: Floats,
+    ) -> tuple[Floats, Floats]:
+        """Return the worth of the L2 tiles and of the L1 tiles `small` when chunks are from `chunks`."""
+        lattice = self.lattice
+        by_worth = np.argsort(chunk_worth, kind="stable")
+        middle_worth = self._cover(
+            1, capacity, lattice.middle, chunks[by_worth], chunk_worth[by_worth], moved, packed, size, fill_s
+        )
+        by_worth = np.argsort(middle_worth, kind="stable")
+        worth = self._cover(
+            2, capacity, small, lattice.middle[by_worth], middle_worth[by_worth], moved, packed, size, fill_s
+        )
+        return middle_worth, worth
+
+    def _cover(self, level: int, capacity: Floats, small: Integers, *others: Any) -> Floats:
+        """Return what `cover` says of the tiles `small`, part by part.
+
+        Raises
+        ------
+        TimeoutError
+            The time is up.
+        """
+        model, worth = self.model, np.empty(len(small))
+        for start in range(0, len(small), _PART):
+            if self._watch.is_over:
+                raise TimeoutError
+            part = slice(start, start + _PART)
+            worth[part] = cover(model.nest, model.machine, level, self.lattice.tiles, capacity, small[part], *others)
+        return worth

@@ -1,0 +1,1 @@
+"""The analytical models of CUDA-core schedules and their exact ranking."""

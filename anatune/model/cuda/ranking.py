@@ -1,0 +1,309 @@
+"""Exact ranking of the GPU space.
+
+Small spaces are evaluated whole. In larger ones every macro choice (block, thread and stage sizes; the other levels
+and choices left open) gets an admissible bound: the model's own time with the best values any completion can have.
+Choices are then refined in the order of their bounds, first to classes (how many consecutive results a thread has
+along each axis, fetch widths), then to points, until the next bound is slower than the k-th best point found.
+
+Ties: points of equal predicted time are ordered by unroll depth (512, 1024, 64, 16, 0), then by the fewest loop
+levels (reg_outer and k2 small), then lexicographically.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.space.cuda import GpuSpace
+from anatune.core.space.factor import count_factorisations, divisors, factorisations
+from anatune.model.base import Guarantee, Progress, Ranking
+from anatune.numerics.cuda.search import Options, list_macros
+from anatune.numerics.cuda.tile import RULE_THREADS
+
+if TYPE_CHECKING:
+    from anatune.model.cuda.model import GpuModel
+
+__all__ = ["rank_gpu"]
+
+EXHAUSTIVE_POINTS = 1_000_000
+SLAB_POINTS = 100_000
+SLAB_MACROS = 50_000
+SEED_POINTS = 2_000
+EQUAL_SHARE = 1e-12
+"""Times closer than this share are one time to a distinct ranking."""
+UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
+
+Points = NDArray[np.int64]
+
+
+class _Best:
+    """The `top_k` best points seen so far, in ranking order; with `distinct`, one of each predicted time."""
+
+    def __init__(self, space: GpuSpace, top_k: int, distinct: bool) -> None:
+        self._space = space
+        self._top_k = top_k
+        self._distinct = distinct
+        self.points: Points = np.empty((0, len(space.columns)), dtype=np.int64)
+        self.times = np.empty(0)
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that a point must not exceed to enter."""
+        return float(self.times[-1]) if len(self.times) == self._top_k else math.inf
+
+    @property
+    def fastest_s(self) -> float:
+        """Seconds of the best point, inf while there is none."""
+        return float(self.times[0]) if len(self.times) else math.inf
+
+    def add(self, points: Points, times: NDArray[np.float64]) -> None:
+        inside = times <= self.limit_s
+        if not inside.any():
+            return
+        points = np.concatenate([self.points, points[inside]])
+        times = np.concatenate([self.times, times[inside]])
+        if len(times) > 50 * self._top_k and not self._distinct:  # sort few: slower than the k-th time is out
+            near = times <= np.partition(times, self._top_k - 1)[self._top_k - 1]
+            points, times = points[near], times[near]
+        points, first = np.unique(points, axis=0, return_index=True)  # also lexicographic order
+        times = times[first]
+        order = np.lexsort((*_tie_keys(points, self._space), times))
+        if self._distinct:
+            apart = np.diff(times[order]) > EQUAL_SHARE * times[order][1:]
+            order = order[np.concatenate([[True], apart])]
+        self.points, self.times = points[order[: self._top_k]], times[order[: self._top_k]]
+
+
+def _tie_keys(points: Points, space: GpuSpace) -> tuple[NDArray[np.int64], ...]:
+    """Return the tie-break keys, least important first (the order np.lexsort wants)."""
+    column = {name: index for index, name in enumerate(space.columns)}
+    unroll = points[:, column["unroll"]]
+    preference = np.full(len(points), len(UNROLL_PREFERENCE), dtype=np.int64)
+    for depth, rank in UNROLL_PREFERENCE.items():
+        preference[unroll == depth] = rank
+    outer = np.ones(len(points), dtype=np.int64)
+    k2 = np.ones(len(points), dtype=np.int64)
+    for name, index in column.items():
+        if name.endswith(".reg_outer"):
+            outer *= points[:, index]
+        elif name.endswith(".k2"):
+            k2 *= points[:, index]
+    return k2, outer, preference
+
+
+def rank_gpu(
+    model: GpuModel, top_k: int, time_limit_s: float | None, *, distinct: bool, progress: Progress | None
+) -> Ranking:
+    """Return the `top_k` legal points of smallest predicted time, with the guarantee and exact counts.
+
+    Parameters
+    ----------
+    time_limit_s : float or None
+        Stop after this many seconds of search; the guarantee is then "best_found" with its proven gap.
+    distinct : bool
+        Return one point (the first of the tie order) of each predicted time.
+    progress : callable, optional
+        Called with the share of the search that is done, in [0, 1].
+    """
+    best = _Best(model.space, top_k, distinct)
+    deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
+    report = progress or (lambda share: None)
+    if model.space.size <= EXHAUSTIVE_POINTS:
+        return _rank_all(model, best, deadline, report)
+    return _BranchAndBound(model, best, deadline, report).run()
+
+
+def _rank_all(model: GpuModel, best: _Best, deadline: float, progress: Progress) -> Ranking:
+    space = model.space
+    counts = np.zeros(len(model.rules) + 1)
+    done = 0
+    for start in range(0, space.size, SLAB_POINTS):
+        numbers = np.arange(start, min(start + SLAB_POINTS, space.size))
+        points = space.decode(np.column_stack(np.unravel_index(numbers, space.radices)).astype(np.int64))
+        times, rules = model.times(points)
+        counts += np.bincount(rules, minlength=len(counts))
+        best.add(points[rules == 0], times[rules == 0])
+        done = int(numbers[-1]) + 1
+        progress(done / space.size)
+        if time.monotonic() > deadline:
+            break
+    if done == space.size:
+        guarantee = Guarantee("exhaustive", 0.0, done, 0)
+        return Ranking(best.points, guarantee, int(counts[0]), _rejected(model, counts))
+    gap = _gap(best.fastest_s, model.floor_s)
+    return Ranking(best.points, Guarantee("best_found", gap, done, 0), None, None)
+
+
+def _rejected(model: GpuModel, counts: NDArray[np.float64]) -> dict[str, int]:
+    return {rule.id: round(count) for rule, count in zip(model.rules, counts[1:], strict=True)}
+
+
+def _gap(time_s: float, bound_s: float) -> float:
+    return max(0.0, time_s / bound_s - 1.0) if math.isfinite(time_s) else math.inf
+
+
+class _BranchAndBound:
+    """One exact ranking of a large space."""
+
+    def __init__(self, model: GpuModel, best: _Best, deadline: float, progress: Progress) -> None:
+        self._model = model
+        self._progress = progress
+        self._space = model.space
+        self._best = best
+        self._deadline = deadline
+        self._spatial = [axis.name for axis in model.workload.spatial_axes]
+        self._reduction = [axis.name for axis in model.workload.reduction_axes]
+        self._options = _options(model)
+        self._evaluated = 0
+        self._bounded = 0
+
+    def run(self) -> Ranking:
+        seeds = self._space.sample_points(SEED_POINTS, 0)
+        self._evaluate(seeds)
+        counts = np.zeros(len(self._model.rules) + 1)
+        bounds, numbers, complete = self._bound_all(counts)
+        open_bound = math.inf if complete else self._model.floor_s
+        order = np.argsort(bounds, kind="stable")
+        for position in order:
+            if bounds[position] > self._best.limit_s:
+                break
+            if time.monotonic() > self._deadline:
+                open_bound = min(open_bound, float(bounds[position]))
+                break
+            self._refine(int(numbers[position]))
+        known = (int(counts[0]), _rejected(self._model, counts)) if complete else (None, None)
+        if open_bound <= self._best.limit_s and not (complete and math.isinf(open_bound)):
+            gap = _gap(self._best.fastest_s, open_bound)
+            guarantee = Guarantee("best_found", gap, self._evaluated, self._bounded)
+        else:
+            guarantee = Guarantee("certified", 0.0, self._evaluated, self._bounded)
+        return Ranking(self._best.points, guarantee, *known)
+
+    def _evaluate(self, points: Points) -> None:
+        times, rules = self._model.times(points)
+        self._evaluated += len(points)
+        self._best.add(points[rules == 0], times[rules == 0])
+
+    def _bound_all(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], Points, bool]:
+        """Bound every macro choice; return the bounds and numbers of those that may beat the incumbents."""
+        total = int(self._options.below[0] * self._options.num_options[0])
+        max_threads = self._model.hardware.compute.max_threads_per_block
+        points = np.ones((SLAB_MACROS, len(self._space.columns)), dtype=np.int64)
+        slab_numbers, weights = np.empty(SLAB_MACROS, dtype=np.int64), np.empty(SLAB_MACROS)
+        bounds, numbers = np.empty(0), np.empty(0, dtype=np.int64)
+        at = 0
+        while at < total:
+            if time.monotonic() > self._deadline:
+                return bounds, numbers, False
+            at, listed, skipped = list_macros(
+                at, total, len(self._spatial), self._options, max_threads, points, slab_numbers, weights
+            )
+            slab_bounds, rules = self._model.macro_bounds(points[:listed])
+            counts += np.bincount(rules, weights=weights[:listed], minlength=len(counts))
+            counts[RULE_THREADS] += skipped
+            self._bounded += listed
+            inside = (rules == 0) & (slab_bounds <= self._best.limit_s)
+            if inside.any():
+                self._refine(int(slab_numbers[:listed][inside][np.argmin(slab_bounds[inside])]))
+            bounds = np.concatenate([bounds, slab_bounds[inside]])
+            numbers = np.concatenate([numbers, slab_numbers[:listed][inside]])
+            near = bounds <= self._best.limit_s
+            bounds, numbers = bounds[near], numbers[near]
+            self._progress(at / total)
+        return bounds, numbers, True
+
+    def _refine(self, number: int) -> None:
+        """Evaluate every class of a macro choice, and every point of the classes that may enter."""
+        model, space = self._model, self._space
+        choice = {}
+        for index, axis in enumerate((*self._spatial, *self._reduction)):
+            option, number = divmod(number, int(self._options.below[index]))
+            choice[axis] = option
+        at = {axis: index for index, axis in enumerate((*self._spatial, *self._reduction))}
+        spatial = {a: tuple(int(t[at[a], choice[a]]) for t in self._options[1:4]) for a in self._spatial}
+        reduction = {
+            a: tuple(int(t[at[a], choice[a]]) for t in (self._options[1], self._options[3])) for a in self._reduction
+        }
+        inner = list(itertools.product(*(divisors(spatial[a][2]) for a in self._spatial)))
+        widths = list(itertools.product(*(space.fetch_widths for _ in space.staged)))
+        classes = np.empty((len(inner) * len(widths), len(space.columns)), dtype=np.int64)
+        column = {name: index for index, name in enumerate(space.columns)}
+        chunks = np.repeat(np.array(inner, dtype=np.int64).reshape(len(inner), -1), len(widths), axis=0)
+        for position, axis in enumerate(self._spatial):
+            grid, thread, reg = spatial[axis]
+            first = column[f"{axis}.block"]
+            classes[:, first] = grid
+            classes[:, first + 1] = reg // chunks[:, position]
+            classes[:, first + 2] = thread
+            classes[:, first + 3] = 1
+            classes[:, first + 4] = chunks[:, position]
+        for axis in self._reduction:
+            first = column[f"{axis}.k0"]
+            classes[:, first : first + 3] = (reduction[axis][0], 1, reduction[axis][1])
+        classes[:, column["unroll"]] = space.unroll_depths[-1]
+        if widths:
+            classes[:, column["unroll"] + 1 :] = np.tile(
+                np.array(widths, dtype=np.int64).reshape(len(widths), -1), (len(inner), 1)
+            )
+        bounds = model.class_bounds(classes)
+        self._bounded += len(classes)
+        for row in np.argsort(bounds, kind="stable"):
+            if bounds[row] > self._best.limit_s:
+                break
+            self._evaluate(self._expand(classes[row]))
+
+    def _expand(self, representative: Points) -> Points:
+        """Return every point of a class: the splits of reg_outer/reg_inner and k1/k2, and the unroll depths."""
+        space = self._space
+        tables: list[Points] = []
+        at = 0
+        for axis in space.axes:
+            if len(space.levels[axis]) == 5:
+                pairs = factorisations(int(representative[at + 4]), 2)
+                head = np.tile(representative[at : at + 3], (len(pairs), 1))
+                tables.append(np.column_stack([head, pairs]))
+                at += 5
+            else:
+                pairs = factorisations(int(representative[at + 2]), 2)
+                tables.append(np.column_stack([np.full(len(pairs), representative[at]), pairs]))
+                at += 3
+        tables.append(np.array(space.unroll_depths, dtype=np.int64)[:, None])
+        counts = [len(table) for table in tables]
+        index = np.unravel_index(np.arange(math.prod(counts)), counts)
+        parts = [table[i] for table, i in zip(tables, index, strict=True)]
+        tail = representative[at + 1 :]
+        return np.column_stack([*parts, np.tile(tail, (math.prod(counts), 1))]).astype(np.int64)
+
+
+def _options(model: GpuModel) -> Options:
+    """Return the macro options of every axis, spatial axes first."""
+    axes = [*model.workload.spatial_axes, *model.workload.reduction_axes]
+    rows = []
+    for axis in axes:
+        if axis.kind == "spatial":
+            table = factorisations(axis.extent, 3)
+            weight = [count_factorisations(int(reg), 3) for reg in table[:, 2]]
+        else:
+            pairs = factorisations(axis.extent, 2)
+            table = np.column_stack([pairs[:, 0], np.ones(len(pairs), dtype=np.int64), pairs[:, 1]])
+            weight = [len(divisors(int(tile))) for tile in table[:, 2]]
+        rows.append((table, weight))
+    longest = max(len(weight) for _, weight in rows)
+    tables = np.ones((3, len(axes), longest), dtype=np.int64)
+    multiplicity = np.zeros((len(axes), longest))
+    for index, (table, weight) in enumerate(rows):
+        tables[:, index, : len(weight)] = table.T
+        multiplicity[index, : len(weight)] = weight
+    count = np.array([len(weight) for _, weight in rows], dtype=np.int64)
+    below = np.array([math.prod(count[index + 1 :].tolist()) for index in range(len(axes))], dtype=np.int64)
+    space = model.space
+    shared = float(len(space.unroll_depths) * len(space.fetch_widths) ** len(space.staged))
+    multiplicity[0] *= shared  # every point's unroll depth and fetch widths, counted once
+    sums = multiplicity.sum(axis=1)
+    points_below = np.array([math.prod(sums[index + 1 :].tolist()) for index in range(len(axes))])
+    return Options(count, tables[0], tables[1], tables[2], multiplicity, below, points_below)

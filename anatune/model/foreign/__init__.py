@@ -1,0 +1,1 @@
+"""Kernels that others generate: Triton's tiles, TVM's CPU nests."""

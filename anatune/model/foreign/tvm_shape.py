@@ -1,0 +1,156 @@
+"""The shape of a nest that MetaSchedule tiles on CPUs: its loops, and operands as the compiled code reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.space.cpu_microkernels import vector_stride
+from anatune.core.workload.nest import Access, Workload
+
+__all__ = ["INLINED", "NO_PRODUCER", "NestShape", "TiledNests", "distinct_vectors"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+NO_PRODUCER = -3
+"""`TiledNests.producer_depth` where operands are read as given; -1: padded before the nest."""
+INLINED = -2
+"""Padded in the statement itself."""
+
+
+class TiledNests(NamedTuple):
+    """A batch of nests.
+
+    Attributes
+    ----------
+    factors : (num_nests, 4 * spatial + 2 * reduction axes) int64
+        Factors axis by axis, in the workload's order: S0 S1 S2 S3, or R0 R1.
+    unroll, vectorize, parallel : (num_nests,) int64
+        Most statements that are unrolled; most iterations of a vector, and of the parallel loop before one more loop
+        is fused into it.
+    write_depth : (num_nests,) int64
+        Loop in which results are copied out of a buffer of their own, -1: none.
+    producer_depth : (num_nests,) int64
+        Loop in which padded operands are made; `NO_PRODUCER`, `INLINED`, -1.
+    """
+
+    factors: Integers
+    unroll: Integers
+    vectorize: Integers
+    parallel: Integers
+    write_depth: Integers
+    producer_depth: Integers
+
+
+@dataclass(frozen=True)
+class NestShape:
+    """Loops ``S0 S1 R0 S2 R1 S3`` (S: all spatial axes, R: all reductions) around one statement.
+
+    Parameters
+    ----------
+    workload : Workload
+        A sum of products.
+    lanes : int
+        Elements of a vector register.
+    """
+
+    workload: Workload
+    lanes: int
+
+    @cached_property
+    def padded(self) -> tuple[bool, ...]:
+        """Whether an operand is read from a padded copy."""
+        return tuple(_overhangs(access, self.workload) for access in self.workload.reads)
+
+    @cached_property
+    def plain(self) -> Workload:
+        """The workload on padded copies: everything that is read lies inside its tensor."""
+        reads = tuple(_whole(access, self.workload) for access in self.workload.reads)
+        return msgspec.structs.replace(self.workload, reads=reads, epilogue=(), epilogue_reads=())
+
+    @cached_property
+    def spatial(self) -> list[str]:
+        """Names of the spatial axes; vectors run along the last one."""
+        return [axis.name for axis in self.workload.spatial_axes]
+
+    @cached_property
+    def reduction(self) -> list[str]:
+        """Names of the reduction axes."""
+        return [axis.name for axis in self.workload.reduction_axes]
+
+    @property
+    def simd(self) -> str:
+        """The axis of vectors."""
+        return self.spatial[-1]
+
+    @cached_property
+    def loops(self) -> list[tuple[str, str]]:
+        """(axis, level) from the outermost to the innermost loop."""
+        levels = ("S0", "S1", "R0", "S2", "R1", "S3")
+        return [(axis, level) for level in levels for axis in (self.spatial if level[0] == "S" else self.reduction)]
+
+    @cached_property
+    def columns(self) -> dict[tuple[str, str], int]:
+        """(axis, level) -> column of `TiledNests.factors`."""
+        names = [
+            (axis.name, level)
+            for axis in self.workload.axes
+            for level in (("S0", "S1", "S2", "S3") if axis.kind == "spatial" else ("R0", "R1"))
+        ]
+        return {name: at for at, name in enumerate(names)}
+
+    @cached_property
+    def reduces(self) -> NDArray[np.bool_]:
+        """Which loops run over a reduction, (loops,)."""
+        return np.array([axis in self.reduction for axis, _ in self.loops])
+
+    @cached_property
+    def has_windows(self) -> bool:
+        """Whether vectors of an operand overlap: what LLVM then makes of short loops is no vector."""
+        return any(len(access.indices[-1]) > 1 for access in self.plain.reads if access.uses(self.simd))
+
+    @cached_property
+    def is_contiguous(self) -> bool:
+        """Whether neighbours along the axis of vectors are neighbours in memory, or the same, in every tensor."""
+        return all(vector_stride(a, self.simd) in (0, 1) for a in (*self.plain.reads, self.plain.write))
+
+    def trips(self, nests: TiledNests) -> Floats:
+        """Return the iterations of each loop, (num_nests, loops)."""
+        return np.stack([nests.factors[:, self.columns[loop]] for loop in self.loops], axis=1).astype(np.float64)
+
+
+def distinct_vectors(access: Access, counts: dict[str, Floats], simd: str) -> Floats:
+    """Return the different vectors (or elements) of a tensor that tiles of `counts` touch."""
+    result: Floats = np.ones(len(next(iter(counts.values()))))
+    for terms in access.indices:
+        many = np.ones_like(result)
+        for term in terms:
+            many = many * counts[term.axis]
+        if all(term.axis != simd for term in terms):
+            span = 1.0 + sum(term.coefficient * (counts[term.axis] - 1.0) for term in terms)
+            many = np.minimum(many, span)
+        result = result * many
+    return result
+
+
+def _overhangs(access: Access, workload: Workload) -> bool:
+    return any(
+        offset < 0 or offset + sum(term.coefficient * (workload.extents[term.axis] - 1) for term in terms) >= size
+        for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True)
+    )
+
+
+def _whole(access: Access, workload: Workload) -> Access:
+    """Return an access to a padded copy: everything that is read lies inside it."""
+    shape = []
+    for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True):
+        last = offset + sum(term.coefficient * (workload.extents[term.axis] - 1) for term in terms)
+        shape.append(size + max(0, -offset) + max(0, last + 1 - size))
+    offsets = tuple(max(0, offset) for offset in access.offsets)
+    return msgspec.structs.replace(access, shape=tuple(shape), offsets=offsets)

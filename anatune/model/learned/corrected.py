@@ -1,0 +1,105 @@
+"""The analytical model with a learned correction: the same points, other times, another order."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.prediction import Prediction
+from anatune.errors import ModelVersionError
+from anatune.model.base import Evaluation, Progress, Ranking
+from anatune.model.learned.features import FeatureTable, feature_table
+from anatune.model.learned.residual import Correction, ResidualModel
+
+__all__ = ["SHORTLIST", "CorrectedModel"]
+
+SHORTLIST = 64
+"""Schedules of the analytical ranking, of different predicted times, among which a correction chooses."""
+
+
+class CorrectedModel:
+    """What a model says, times exp(correction). Points that break a rule keep breaking it.
+
+    Parameters
+    ----------
+    model
+        The analytical model (its attribute ``model`` here).
+    residual
+        A fitted `ResidualModel`.
+
+    Raises
+    ------
+    ModelVersionError
+        The correction was trained on other features than this model's points have.
+    """
+
+    def __init__(self, model: Any, residual: ResidualModel) -> None:
+        self.model, self.residual = model, residual
+        self.workload, self.hardware = model.workload, model.hardware
+        self.space, self.rules = model.space, model.rules
+        if len(self._names) != len(residual.names_) or self._names != tuple(residual.names_):
+            raise ModelVersionError(
+                f"correction of {len(residual.names_)} features used with {type(model).__name__} of "
+                f"{model.hardware.name}, which has {len(self._names)}; use one that was trained for this template"
+            )
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        point = self.space.point_of(self.space.schedule({}))
+        return feature_table(self.model, point[None, :]).names
+
+    def feature_table(self, points: NDArray[np.int64]) -> FeatureTable:
+        """Return the features of the analytical model."""
+        return feature_table(self.model, points)
+
+    def correction(self, points: NDArray[np.int64]) -> Correction:
+        """Return what is added to the logarithm of the analytical times, and how sure that is."""
+        return self.residual.predict(feature_table(self.model, points).values)
+
+    def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rule codes of points."""
+        codes: NDArray[np.int64] = self.model.check(points)
+        return codes
+
+    def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return (corrected seconds, rule codes) of points."""
+        table = feature_table(self.model, points)
+        return table.time_s * np.exp(self.residual.predict(table.values).log_ratio), table.rule
+
+    def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
+        """Score points; the columns are the analytical ones, with "plain_s" and "support" beside them."""
+        plain: Evaluation = self.model.evaluate(points)
+        found = self.correction(points)
+        columns = plain.columns | {"plain_s": plain.time_s, "support": found.support}
+        return Evaluation(plain.time_s * np.exp(found.log_ratio), plain.rule, columns)
+
+    def predictions(self, points: NDArray[np.int64]) -> list[Prediction]:
+        """Score points; times and speeds are corrected, everything else is the analytical explanation."""
+        ratios = np.exp(self.correction(points).log_ratio).tolist()
+        return [
+            msgspec.structs.replace(p, time_s=p.time_s * ratio, gflop_per_s=p.gflop_per_s / ratio)
+            for p, ratio in zip(self.model.predictions(points), ratios, strict=True)
+        ]
+
+    def rank(
+        self,
+        top_k: int,
+        time_limit_s: float | None = None,
+        *,
+        distinct: bool = False,
+        progress: Progress | None = None,
+    ) -> Ranking:
+        """Return the `top_k` points of smallest corrected time among the first of the analytical ranking.
+
+        The guarantee is that of the analytical ranking: what is exact is the shortlist, not its new order.
+        """
+        del distinct  # the shortlist is
+        found: Ranking = self.model.rank(max(top_k, SHORTLIST), time_limit_s, distinct=True, progress=progress)
+        if not len(found.points):
+            return found
+        order = np.argsort(self.times(found.points)[0], kind="stable")[:top_k]
+        return dataclasses.replace(found, points=found.points[order])

@@ -1,0 +1,337 @@
+"""Saved corrections: LightGBM text files beside a card that says what they are and where they are used.
+
+A correction is a folder: ``card.json``, ``member0.txt`` .. (the ensemble), ``failures.txt`` (where failed trials were
+seen). Files are read as data only, and checked against the digests of the card; what does not fit is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import platform
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from anatune.arguments import checked_path
+from anatune.core.hardware.files import user_spec_folder
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.template_names import adopt_name, former_names
+from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
+from anatune.files import read_file, reason
+from anatune.model.learned.features import FEATURE_VERSION
+from anatune.model.learned.residual import ResidualModel, ResidualOptions, import_lightgbm
+from anatune.resources import data_folder
+
+__all__ = [
+    "AUTO",
+    "NONE",
+    "Card",
+    "DataSource",
+    "SavedCorrection",
+    "find_correction",
+    "load_correction",
+    "named_correction",
+    "save_correction",
+    "shipped_cards",
+    "shipped_correction",
+    "user_correction_folder",
+]
+
+AUTO, NONE = "auto", "none"
+"""What to use: a correction that was made for the device, if there is one; the analytical model as it is."""
+_LIKE = {"cuda": "ansor"}
+"""Template -> kernels of the shipped corrections that also describe what anatune generates from it."""
+
+FORMAT = 1
+CARD = "card.json"
+_MOST_BYTES = 64 * 2**20
+"""Largest file that is read."""
+
+
+class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table or record file that a correction was trained on.
+
+    Attributes
+    ----------
+    name, licence, source : str
+        What it is called, how it may be used, where it comes from.
+    devices, workloads : tuple of str
+    num_rows, num_failed : int
+    sha256 : str
+        Of the file; empty where it was none.
+    """
+
+    name: str
+    licence: str
+    source: str
+    devices: tuple[str, ...]
+    workloads: tuple[str, ...]
+    num_rows: int
+    num_failed: int
+    sha256: str = ""
+
+
+class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a correction is.
+
+    Attributes
+    ----------
+    name : str
+    kernels : str
+        Whose kernels it describes: "ansor" (anatune generates kernels of the same template), "autotvm", "clblast",
+        "ansor_cpu", "autotvm_cpu", or "anatune" (a user's own records).
+    template : str
+        What its schedules look like: "cuda", "cpu", ...
+    devices : tuple of str
+        Hardware specs it is used for; elsewhere the analytical model is used as it is.
+    vendors : tuple of str
+        Vendors all of whose devices it is used for: it was better on every device of theirs that it had not seen.
+    data : tuple of DataSource
+    metrics : dict
+        Measure -> value; "plain" and "corrected", leave-one-workload-out and leave-one-device-out.
+    """
+
+    name: str
+    kernels: str
+    template: str
+    devices: tuple[str, ...]
+    vendors: tuple[str, ...]
+    data: tuple[DataSource, ...]
+    metrics: dict[str, Any]
+    feature_names: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    offset: float
+    noise: float
+    files: dict[str, str]
+    """File name -> SHA-256 of its bytes."""
+    versions: dict[str, str]
+    options: ResidualOptions
+    feature_version: int = FEATURE_VERSION
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        adopt_name(self)
+
+    def applies(self, hardware: GpuSpec | CpuSpec, kernels: str) -> bool:
+        """Return whether the correction is used for kernels of that kind on that device."""
+        return self.kernels == kernels and (hardware.name in self.devices or hardware.vendor in self.vendors)
+
+
+class SavedCorrection(msgspec.Struct, frozen=True):
+    """A card and its fitted model."""
+
+    card: Card
+    model: ResidualModel
+    folder: Path
+
+
+class _Versions(msgspec.Struct, frozen=True):
+    """What every card begins with."""
+
+    format: int
+    feature_version: int
+
+
+def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
+    """Write a fitted model and its card; return the card with the files' digests.
+
+    Raises
+    ------
+    ModelVersionError
+        The folder cannot be written.
+    """
+    texts = {f"member{at}.txt": member.model_to_string() for at, member in enumerate(model.members_)}
+    if model.failures_ is not None:
+        texts["failures.txt"] = model.failures_.model_to_string()
+    files = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    card = msgspec.structs.replace(
+        card, files=files, feature_names=model.names_, low=tuple(model.low_.tolist()), high=tuple(model.high_.tolist()),
+        offset=model.offset_, noise=model.noise_, options=model.options,
+        versions={"lightgbm": str(import_lightgbm().__version__), "python": platform.python_version()},
+    )  # fmt: skip
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_bytes(text.encode())
+        (folder / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
+    except OSError as error:
+        raise ModelVersionError(
+            f"{folder}: {reason(error)}, the correction was not saved; name another folder"
+        ) from None
+    return card
+
+
+def read_card(folder: Path) -> Card:
+    """Return the card of a saved correction.
+
+    Raises
+    ------
+    ModelVersionError
+        There is none, it is damaged, or it was made by another version of anatune's features.
+    """
+    path = folder / CARD
+    try:
+        text = read_file(path)
+    except OSError as error:
+        raise ModelVersionError(
+            f"{path}: {reason(error)}, expected the card of a correction; `anatune records train` makes one"
+        ) from None
+    try:
+        found = msgspec.json.decode(text, type=_Versions)
+    except msgspec.DecodeError as error:
+        raise ModelVersionError(f"{path}: {error}, expected the card of a correction; train it again") from None
+    if (found.format, found.feature_version) != (FORMAT, FEATURE_VERSION):
+        raise ModelVersionError(
+            f"{path}: format {found.format}, features {found.feature_version}, expected format {FORMAT}, features "
+            f"{FEATURE_VERSION}; train it again with this version of anatune"
+        )
+    try:
+        card = msgspec.json.decode(text, type=Card)
+    except msgspec.DecodeError as error:
+        raise ModelVersionError(f"{path}: {error}; train it again") from None
+    if not len(card.low) == len(card.high) == len(card.feature_names):
+        raise ModelVersionError(
+            f"{path}: {len(card.low)} and {len(card.high)} limits for {len(card.feature_names)} features; "
+            "train it again"
+        )
+    return card
+
+
+def load_correction(folder: str | Path) -> SavedCorrection:
+    """Read a saved correction.
+
+    Raises
+    ------
+    ModelVersionError
+        A file is missing or differs from what its card says, or the features are of another version.
+    MissingDependencyError
+        LightGBM is not installed.
+    """
+    folder = Path(folder)
+    card = read_card(folder)
+    lgb = import_lightgbm()
+    boosters = {}
+    for name, digest in card.files.items():
+        path = folder / name
+        try:
+            data = read_file(path, _MOST_BYTES) if path.parent == folder else b""
+        except OSError as error:
+            raise ModelVersionError(f"{path}: {reason(error)}, named in {CARD}; train the correction again") from None
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise ModelVersionError(f"{path}: is not the file that {CARD} names (SHA-256); train the correction again")
+        try:
+            boosters[name] = lgb.Booster(model_str=data.decode())
+        except (lgb.basic.LightGBMError, UnicodeDecodeError):
+            raise ModelVersionError(f"{path}: LightGBM cannot read it; train the correction again") from None
+        if boosters[name].num_feature() != len(card.feature_names):
+            raise ModelVersionError(
+                f"{path}: {boosters[name].num_feature()} features, expected the {len(card.feature_names)} of {CARD}; "
+                "train the correction again"
+            )
+    model = ResidualModel(card.options)
+    model.names_ = card.feature_names
+    model.low_, model.high_ = np.array(card.low), np.array(card.high)
+    model.offset_, model.noise_ = card.offset, card.noise
+    model.members_ = [boosters[name] for name in sorted(boosters) if name.startswith("member")]
+    model.failures_, model.delta_ = boosters.get("failures.txt"), None
+    if not model.members_:
+        raise ModelVersionError(f"{folder / CARD}: names no member file; train the correction again")
+    return SavedCorrection(card, model, folder)
+
+
+@lru_cache(maxsize=8)
+def _loaded(folder: Path) -> SavedCorrection:
+    return load_correction(folder)
+
+
+def shipped_cards() -> dict[Path, Card]:
+    """Return the folder and card of every correction that travels with the package."""
+    try:
+        root = data_folder("models")
+    except FileNotFoundError:
+        return {}
+    return {path.parent: read_card(path.parent) for path in sorted(root.glob(f"*/{CARD}")) if _is_correction(path)}
+
+
+def _is_correction(path: Path) -> bool:
+    return b'"kernels"' in path.read_bytes()
+
+
+def shipped_correction(hardware: GpuSpec | CpuSpec, kernels: str) -> SavedCorrection | None:
+    """Return the shipped correction that is used for kernels of that kind on that device; None if there is none.
+
+    A correction made for this very device is preferred to one for its vendor. Without LightGBM there is none.
+    """
+    fitting = [(folder, card) for folder, card in shipped_cards().items() if card.applies(hardware, kernels)]
+    fitting.sort(key=lambda found: hardware.name not in found[1].devices)
+    try:
+        return _loaded(fitting[0][0]) if fitting else None
+    except MissingDependencyError:
+        return None
+
+
+def named_correction(name: str | Path) -> SavedCorrection:
+    """Return the correction in the folder `name`, or the shipped one of that name.
+
+    Raises
+    ------
+    UnknownNameError
+        There is neither; the message lists the shipped ones.
+    ModelVersionError, MissingDependencyError
+        As `load_correction`.
+    """
+    folder = checked_path("correction", name, UnknownNameError)
+    if (folder / CARD).is_file():
+        return load_correction(folder)
+    cards = shipped_cards()
+    for folder, card in cards.items():
+        if card.name == str(name):
+            return _loaded(folder)
+    known = ", ".join(card.name for card in cards.values()) or "none are shipped"
+    raise UnknownNameError(f"correction {str(name)!r}: no folder with a {CARD}, expected one, or one of: {known}")
+
+
+def user_correction_folder() -> Path:
+    """Return the folder of the corrections that `anatune records train` makes; it may not exist yet."""
+    return user_spec_folder().parent / "models"
+
+
+def find_correction(
+    hardware: GpuSpec | CpuSpec, template: str, correction: str | Path = AUTO, *, user_folder: Path | None = None
+) -> SavedCorrection | None:
+    """Return the correction to use for anatune's own kernels.
+
+    Parameters
+    ----------
+    hardware, template
+        What the schedules are for.
+    correction : "auto", "none", or str or Path
+        "auto": the user's own for this device, else the shipped one for it, else none. Otherwise a folder or the name
+        of a shipped correction, whatever device it was made for.
+
+    Raises
+    ------
+    ModelVersionError, UnknownNameError, MissingDependencyError
+        As `named_correction`; without LightGBM "auto" is none.
+    """
+    name = str(checked_path("correction", correction, UnknownNameError))
+    if name == NONE:
+        return None
+    if name != AUTO:
+        return named_correction(correction)
+    own_folders: list[Path] = []
+    with contextlib.suppress(SpecError):  # no home: no corrections of one's own
+        folder = user_folder or user_correction_folder()
+        own_folders = [folder / f"{hardware.name}_{called}" for called in (template, *former_names(template))]
+    for own in own_folders:
+        if (own / CARD).is_file():
+            try:
+                return _loaded(own)
+            except MissingDependencyError:
+                return None
+    return shipped_correction(hardware, _LIKE[template]) if template in _LIKE else None

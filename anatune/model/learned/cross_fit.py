@@ -1,0 +1,110 @@
+"""Leave-one-out estimates of a correction: no row is scored by a model that has seen its workload, or its device."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.errors import MissingDependencyError
+from anatune.model.learned.features import FeatureTable
+from anatune.model.learned.residual import ResidualModel, ResidualOptions
+
+__all__ = ["Measured", "cross_fit", "fit_residual"]
+
+Floats = NDArray[np.float64]
+
+
+class Measured(NamedTuple):
+    """What was measured of one workload on one device.
+
+    Attributes
+    ----------
+    workload, device : hashable
+        Which; equal ones are left out together.
+    table : FeatureTable
+        Features and predictions of the points.
+    time_s : (num_points,) float64
+        Measured seconds, NaN where the trial failed.
+    """
+
+    workload: Hashable
+    device: Hashable
+    table: FeatureTable
+    time_s: Floats
+
+    @property
+    def log_ratio(self) -> Floats:
+        """log(measured / predicted), (num_points,)."""
+        return np.log(self.time_s / self.table.time_s)
+
+
+def fit_residual(measured: Sequence[Measured], options: ResidualOptions | None = None) -> ResidualModel:
+    """Return a model trained on all of `measured`.
+
+    Raises
+    ------
+    ValueError
+        Too little was measured, or the features differ.
+    MissingDependencyError
+        LightGBM is not installed.
+    """
+    if not measured or any(one.table.names != measured[0].table.names for one in measured):
+        raise ValueError("nothing was measured, or points of different templates, expected points of one template")
+    numbers = np.repeat(np.arange(len(measured)), [len(one.time_s) for one in measured])
+    return ResidualModel(options).fit(
+        np.concatenate([one.table.values for one in measured]),
+        measured[0].table.names,
+        np.concatenate([one.log_ratio for one in measured]),
+        numbers,
+    )
+
+
+def cross_fit(
+    measured: Sequence[Measured], by: str, options: ResidualOptions | None = None, num_folds: int = 10
+) -> list[Floats | None]:
+    """Return the corrected seconds of every point, from models that have not seen its workload (its device).
+
+    Parameters
+    ----------
+    measured
+        What was measured.
+    by : {"workload", "device"}
+        What is left out.
+    num_folds : int
+        At most so many models: where there are more workloads, several are left out together.
+
+    Returns
+    -------
+    list
+        One array for each of `measured`, (num_points,) float64; None where nothing else was measured.
+
+    Raises
+    ------
+    MissingDependencyError
+        scikit-learn or LightGBM is not installed.
+    """
+    try:
+        from sklearn.model_selection import GroupKFold
+    except ImportError:
+        raise MissingDependencyError(
+            "leave-one-out reports need the package scikit-learn, which is not installed; pip install 'anatune[learn]'"
+        ) from None
+    keys = [one.workload if by == "workload" else one.device for one in measured]
+    found: list[Floats | None] = [None] * len(measured)
+    folds = min(num_folds, len(set(keys)))
+    if folds < 2:
+        return found
+    numbers = {key: at for at, key in enumerate(dict.fromkeys(keys))}
+    groups = [numbers[key] for key in keys]
+    for train, test in GroupKFold(folds).split(np.zeros(len(measured)), groups=groups):
+        try:
+            model = fit_residual([measured[at] for at in train], options)
+        except ValueError:  # too little is left
+            continue
+        for at in test:
+            table = measured[at].table
+            found[at] = table.time_s * np.exp(model.predict(table.values).log_ratio)
+    return found

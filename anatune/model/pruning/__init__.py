@@ -1,0 +1,1 @@
+"""Which schedules deserve a run."""

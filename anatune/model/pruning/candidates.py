@@ -1,0 +1,150 @@
+"""The answer of `anatune.prune` for schedules that somebody else lists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.workload.nest import Workload
+from anatune.model.base import Rule
+from anatune.model.pruning.diversity import DIVERSE_TEMPLATES, MOST_DIVERSE, beginning, error_quantities
+from anatune.model.pruning.order import Chosen
+from anatune.model.pruning.subset import Subset, alike, kept_count
+
+__all__ = ["CandidateSubset"]
+
+
+class CandidateSubset(Subset):
+    """The first of schedules that somebody else lists; times equal, in the order given.
+
+    Parameters
+    ----------
+    workload, hardware, keep
+        As `anatune.prune`; a share is one of the legal candidates.
+    candidates : sequence of Schedule
+        Of any templates.
+    model_of : callable
+        Template -> the model to use.
+    diverse : bool
+        Whether few kept ones are chosen for what they differ in; only where all are of `DIVERSE_TEMPLATES`.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        hardware: GpuSpec | CpuSpec,
+        keep: float,
+        candidates: Sequence[Schedule],
+        model_of: Callable[[str], Any],
+        *,
+        diverse: bool = True,
+    ) -> None:
+        kept_count(keep, 1)
+        self.workload, self.hardware, self.keep = workload, hardware, keep
+        self.candidates = [checked_schedule("candidates", candidate) for candidate in candidates]
+        self._models: dict[str, Any] = {}
+        self._model_of = model_of
+        self.candidates = list(dict.fromkeys(self.candidates))
+        self._predictions = self._predict(self.candidates)
+        legal = [place for place, prediction in enumerate(self._predictions) if prediction.legal]
+        self._sorted = sorted(legal, key=lambda place: self._predictions[place].time_s)
+        self._chosen: Chosen | None = None
+        if diverse and 0 < self.num_kept <= MOST_DIVERSE and set(self._models) <= set(DIVERSE_TEMPLATES):
+            self._choose()
+        self._places = {self.candidates[at]: place for place, at in reversed(list(enumerate(self._sorted, 1)))}
+        self.rules = tuple(rule for model in self._models.values() for rule in model.rules)
+
+    def __repr__(self) -> str:
+        return f"Subset(keep {self.keep:g} of {len(self.candidates)} candidates)"
+
+    def _model(self, template: str) -> Any:
+        if template not in self._models:
+            self._models[template] = self._model_of(template)
+        return self._models[template]
+
+    def _predict(self, schedules: Sequence[Schedule]) -> list[Prediction]:
+        found: dict[int, Prediction] = {}
+        for template in dict.fromkeys(schedule.template for schedule in schedules):
+            model = self._model(template)
+            places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
+            points = np.array([model.space.point_of(schedules[place]) for place in places], dtype=np.int64)
+            found |= dict(zip(places, model.predictions(points), strict=True))
+        return [found[place] for place in range(len(schedules))]
+
+    def _choose(self) -> None:
+        """Bring those that are kept to the front."""
+        times = np.array([self._predictions[at].time_s for at in self._sorted])
+        rows = beginning(times, self.num_kept)
+        pool, times = [self._sorted[row] for row in rows.tolist()], times[rows]
+        self._pool = {self.candidates[at] for at in pool}
+        self._chosen = Chosen(times, self._quantities([self.candidates[at] for at in pool]), self.num_kept)
+        kept = [pool[row] for row in self._chosen.rows.tolist()]
+        self._sorted = kept + [at for at in self._sorted if at not in set(kept)]
+
+    def _quantities(self, schedules: Sequence[Schedule]) -> NDArray[np.float64]:
+        model = self._model(schedules[0].template)
+        return error_quantities(model, np.array([model.space.point_of(schedule) for schedule in schedules]))
+
+    @property
+    def num_legal(self) -> int:
+        """Candidates that break no rule."""
+        return len(self._sorted)
+
+    @property
+    def num_kept(self) -> int:
+        """Candidates that are kept."""
+        return kept_count(self.keep, self.num_legal)
+
+    def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
+        chosen = self._sorted[start:stop]
+        return [self.candidates[at] for at in chosen], [self._predictions[at] for at in chosen]
+
+    def _cut(self) -> tuple[float, float]:
+        if not self._sorted:
+            return math.nan, math.nan
+        times = [self._predictions[at].time_s for at in (self._sorted[0], self._sorted[self.num_kept - 1])]
+        return times[0], times[1]
+
+    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
+        rules: tuple[Rule, ...] = self._model(schedule.template).rules
+        return rules
+
+    def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
+        prediction = self._predict([schedule])[0]
+        if prediction.rule:
+            return prediction, False, None, ""
+        place = self._places.get(schedule)
+        if place is None:
+            return prediction, False, None, "it is none of the candidates"
+        if place > self.num_kept and self._chosen is not None:
+            remark = ""
+            if prediction.time_s <= self._cut()[1]:
+                likeness = self._chosen.likeness(prediction.time_s, self._quantities([schedule]))
+                remark = alike(likeness, schedule in self._pool)
+            return prediction, False, None, remark
+        if place > self.num_kept and prediction.time_s <= self._cut()[1]:
+            return prediction, False, place, "as fast as the last one kept, behind it in the order given"
+        return prediction, place <= self.num_kept, place, ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return workload, hardware, counts of the candidates, keep."""
+        rejected = [prediction.rule for prediction in self._predictions if prediction.rule]
+        return {
+            "workload": msgspec.to_builtins(self.workload),
+            "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
+            "candidates": {
+                "size": len(self.candidates),
+                "legal": self.num_legal,
+                "rejected": {rule: rejected.count(rule) for rule in dict.fromkeys(rejected)},
+            },
+            "keep": self.keep,
+            "num_kept": self.num_kept,
+        }

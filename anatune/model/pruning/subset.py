@@ -1,0 +1,394 @@
+"""The answer of `anatune.prune`: the schedules that deserve a run, and why the others do not."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.arguments import shown
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.model.base import Guarantee, Progress, Rule
+from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
+from anatune.model.pruning.diversity import DIVERSE_TEMPLATES, MOST_DIVERSE
+from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
+
+__all__ = ["SpaceSubset", "Subset", "Verdict", "alike", "kept_count"]
+
+MOST_EXACT = 20_000
+"""Kept schedules up to which the last one's time is computed; beyond, it is estimated from a sample."""
+_MOST_TIMED = 10_000
+"""Schedules that a search with a time limit ranks."""
+_SAMPLE = 20_000
+_BATCH = 64
+_POOL = 4
+"""Points of the analytical order among which a correction chooses one."""
+_NEARLY = 0.9
+"""What the errors of two schedules have in common above which they are called nearly the same."""
+_OPEN_POOL = 1024
+"""First pool where very many are kept: then the correction only orders what is read."""
+_NEEDS = {"grid_blocks": ("blocks", 1.0), "local_bytes_per_thread": ("accumulators_per_thread", 4.0)}
+"""Rule -> quantity of a prediction that it limits, and its factor, where the names differ."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Why a schedule (or a configuration of another tuner) is kept or not.
+
+    Attributes
+    ----------
+    kept : bool
+    place : int or None
+        In the predicted order, from 1; None where it was not counted.
+    rule : str
+        Id of the first rule it breaks, "" if it is legal.
+    needed, limit : float or None
+        What that rule measures, and the device's limit.
+    time_s, best_s, cut_s : float
+        Predicted seconds: its own, of the best one, of the last one kept.
+    factor : float
+        time_s / cut_s: above 1 where it is predicted to be slower than every one that is kept.
+    bound_by : str
+        The largest part of its time.
+    text : str
+        All of it in one sentence.
+    """
+
+    kept: bool
+    place: int | None
+    rule: str
+    needed: float | None
+    limit: float | None
+    time_s: float
+    best_s: float
+    cut_s: float
+    factor: float
+    bound_by: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def kept_count(keep: float, num_legal: int) -> int:
+    """Return how many of `num_legal` are kept; see `anatune.prune` for `keep`.
+
+    Raises
+    ------
+    SpaceError
+        `keep` is neither a share nor a count.
+    """
+    is_number = isinstance(keep, int | float | np.integer | np.floating) and not isinstance(keep, bool)
+    if is_number and isinstance(keep, int | np.integer) and keep >= 1:
+        return min(int(keep), num_legal)
+    if is_number and 0.0 < keep < 1.0:
+        return math.ceil(float(keep) * num_legal)
+    raise SpaceError(f"keep is {shown(keep)}, expected a share above 0 and below 1, or a count (an integer >= 1)")
+
+
+class Subset(ABC):
+    """Schedules that deserve a run: an iterable in predicted order, computed as it is read.
+
+    Guarantees: deterministic; iterating twice gives the same schedules, the second time without computing.
+
+    Attributes
+    ----------
+    workload, hardware, keep
+        As asked.
+    rules : tuple of Rule
+        What the device limits.
+    """
+
+    workload: Workload
+    hardware: GpuSpec | CpuSpec
+    keep: float
+    rules: tuple[Rule, ...]
+
+    @property
+    @abstractmethod
+    def num_legal(self) -> int:
+        """Schedules that break no rule; where a time limit ended the count, an estimate."""
+
+    @property
+    @abstractmethod
+    def num_kept(self) -> int:
+        """Schedules that are kept, at most."""
+
+    @abstractmethod
+    def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
+        """Return what comes at some places of the order (from 0), and the predictions."""
+
+    @abstractmethod
+    def _cut(self) -> tuple[float, float]:
+        """Return the predicted seconds of the best one and of the last one kept."""
+
+    @abstractmethod
+    def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
+        """Return the prediction of a legal or illegal schedule, whether it is kept, its place, and a remark."""
+
+    def entries(self) -> Iterator[tuple[Schedule, Prediction]]:
+        """Yield the kept schedules with their predictions, best first."""
+        done = 0
+        while done < self.num_kept:
+            schedules, predictions = self._batch(done, min(self.num_kept, max(_BATCH, 2 * done)))
+            if not schedules:
+                return
+            yield from zip(schedules, predictions, strict=True)
+            done += len(schedules)
+
+    def __iter__(self) -> Iterator[Schedule]:
+        return (schedule for schedule, _ in self.entries())
+
+    def keeps(self, schedule: Schedule) -> bool:
+        """Return whether a schedule is among those kept; see `explain` for errors."""
+        return self.explain(schedule).kept
+
+    def explain(self, schedule: Schedule) -> Verdict:
+        """Return whether a schedule is kept, else the rule it breaks or how much slower it is predicted to be.
+
+        Raises
+        ------
+        SpaceError
+            It is no Schedule, or one of another workload or template.
+        """
+        checked_schedule("explain", schedule)
+        prediction, kept, place, remark = self._find(schedule)
+        best_s, cut_s = self._cut()
+        time_s = prediction.time_s
+        facts = {"time_s": time_s, "best_s": best_s, "cut_s": cut_s, "factor": time_s / cut_s}
+        if prediction.rule:
+            needed, limit, text = _broken(prediction, self._rules_of(schedule))
+            return Verdict(
+                False, None, prediction.rule, needed, limit, **facts, bound_by=prediction.bound_by, text=text
+            )
+        said = f"{_shown(time_s)}, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"
+        if kept:
+            where = f"place {place} of {self.num_kept}" if place else f"among the first {self.num_kept}"
+            text = f"kept: {where}, predicted {said}"
+        else:
+            slower = f"{time_s / cut_s:.3g} times the last one kept ({_shown(cut_s)})"
+            text = f"left out: predicted {said}; {remark or slower}"
+        return Verdict(kept, place, "", None, None, **facts, bound_by=prediction.bound_by, text=text)
+
+    @abstractmethod
+    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
+        """Return what limits schedules of its template."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the schedules as plain dictionaries and lists."""
+
+
+class SpaceSubset(Subset):
+    """The first schedules of a whole space; few ones are chosen from its beginning.
+
+    Parameters
+    ----------
+    model
+        An analytical model, or a `CorrectedModel`.
+    keep
+        A share or a count; see `anatune.prune`.
+    time_limit_s : float, optional
+        Of the search: the order then ends after at most 10,000 schedules.
+    distinct : bool
+        Keep one schedule of each predicted time; for a count only.
+    diverse : bool
+        Whether few kept ones (up to `MOST_DIVERSE`) are chosen for what they differ in.
+    progress : callable, optional
+        Called with the share of a ranking that is done, whenever one is made; left behind by pickle.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        keep: float,
+        *,
+        time_limit_s: float | None = None,
+        distinct: bool = False,
+        diverse: bool = True,
+        progress: Progress | None = None,
+    ) -> None:
+        kept_count(keep, 1)
+        if distinct and isinstance(keep, float):
+            raise SpaceError(f"keep is {keep}, expected a count (an integer) of distinct schedules, as keep=100")
+        self.workload, self.hardware = model.workload, model.hardware
+        self.keep, self.rules = keep, model.rules
+        self.space = model.space
+        self.model, self._time_limit_s, self._distinct = model, time_limit_s, distinct
+        self._progress = progress
+        self._diverse = diverse and model.space.template in DIVERSE_TEMPLATES
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_progress": None}
+
+    def __repr__(self) -> str:
+        return f"Subset(keep {self.keep:g} of {self.space!r})"
+
+    @cached_property
+    def _plain(self) -> PlainOrder:
+        most = _MOST_TIMED if isinstance(self.keep, float) else min(_POOL * int(self.keep), _MOST_TIMED)
+        few = self._may_choose and not isinstance(self.keep, float) and self.keep <= MOST_DIVERSE
+        distinct = self._distinct or few
+        return PlainOrder(
+            self._analytical, self._time_limit_s, max(SHORTLIST, most), distinct=distinct, progress=self._progress
+        )
+
+    @property
+    def _may_choose(self) -> bool:
+        """Whether few are chosen; of a space too large to rank in time, the first ones are kept."""
+        return self._diverse and self._time_limit_s is None
+
+    @cached_property
+    def _order(self) -> Order:
+        if self._may_choose and 0 < self.num_kept <= MOST_DIVERSE:
+            plain = (
+                self._plain
+                if self._plain.distinct
+                else PlainOrder(self._analytical, distinct=True, progress=self._progress)
+            )
+            return ChosenOrder(self.model, plain, self.num_kept, distinct=self._distinct)
+        if not isinstance(self.model, CorrectedModel):
+            return self._plain
+        pool = _POOL * self.num_kept if self.num_kept <= MOST_EXACT else _OPEN_POOL
+        return CorrectedOrder(self.model, self._plain, max(SHORTLIST, pool))
+
+    @property
+    def _analytical(self) -> Any:
+        return self.model.model if isinstance(self.model, CorrectedModel) else self.model
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """How sure the order is, before a correction."""
+        return self._plain.ranking.guarantee
+
+    @cached_property
+    def num_legal(self) -> int:
+        """Points that break no rule; where a time limit ended the count, an estimate."""
+        counted = self._plain.ranking.num_legal
+        if counted is not None:
+            return int(counted)
+        drawn = self.space.sample_points(_SAMPLE, 0, legal=False)
+        return round(int(self.space.size) * float((self.model.check(drawn) == 0).mean()))
+
+    @cached_property
+    def num_kept(self) -> int:
+        """Schedules that are kept, at most."""
+        wanted = kept_count(self.keep, self.num_legal)
+        return min(wanted, len(self._plain.ranking.points)) if self._time_limit_s is not None else wanted
+
+    def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
+        points = self._order.first(stop)[start:]
+        if not len(points):
+            return [], []
+        return [self.space.schedule_of(point) for point in points], self.model.predictions(points)
+
+    @cached_property
+    def _places(self) -> dict[Hashable, int] | None:
+        """Program -> place of those kept; None where they are too many."""
+        if self.num_kept > MOST_EXACT:
+            return None
+        kept = list(enumerate(self._order.first(self.num_kept), 1))
+        return {self._key(point): place for place, point in reversed(kept)}
+
+    def _key(self, point: NDArray[np.int64]) -> Hashable:
+        if self.space.template != "cpu":
+            return np.asarray(point, dtype=np.int64).tobytes()
+        from anatune.model.cpu.order import loop_nest  # of points that describe the same loop nest one is listed
+
+        return loop_nest(self.space, point)
+
+    def _cut(self) -> tuple[float, float]:
+        return self._limits
+
+    @cached_property
+    def _limits(self) -> tuple[float, float]:
+        if self.num_kept == 0:
+            return math.nan, math.nan
+        if self._places is not None:
+            times = self.model.times(self._order.first(self.num_kept))[0]
+            return float(times.min()), float(times.max())
+        best_s = float(self._analytical.times(self._plain.first(1))[0][0])
+        times = self._analytical.times(self.space.sample_points(_SAMPLE, 0))[0]
+        return best_s, float(np.quantile(times, self.num_kept / self.num_legal))
+
+    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
+        return self.rules
+
+    def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
+        point = self.space.point_of(schedule)
+        model = self.model if self._places is not None else self._analytical
+        prediction = model.predictions(point[None, :])[0]
+        if prediction.rule:
+            return prediction, False, None, ""
+        _, cut_s = self._cut()
+        if self._places is None:
+            return prediction, prediction.time_s <= cut_s, None, f"slower than about {_shown(cut_s)} (from a sample)"
+        place = self._places.get(self._key(point))
+        if place is not None:
+            return prediction, True, place, ""
+        if prediction.time_s > cut_s:
+            return prediction, False, None, ""
+        if not self._is_listed(point):
+            return prediction, True, None, ""
+        if isinstance(self._order, ChosenOrder):
+            return prediction, False, None, alike(self._order.likeness(point), self._order.considers(point))
+        if isinstance(self.model, CorrectedModel):
+            return prediction, False, None, "too far behind in the analytical order for the correction to choose it"
+        if self._distinct:
+            return prediction, False, None, "as fast as one that is kept"
+        return prediction, False, None, "as fast as the last one kept, behind it in the order of ties"
+
+    def _is_listed(self, point: NDArray[np.int64]) -> bool:
+        """Return whether the space lists a point: one can build others, with an unroll depth of one's own, say."""
+        if self.space.template == "cpu":  # it lists what can be built
+            return True
+        try:
+            self.space.encode(point)
+        except SpaceError:
+            return False
+        return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return workload, hardware, space, keep, guarantee."""
+        ranking = self._plain.ranking
+        tree: dict[str, Any] = {
+            "workload": msgspec.to_builtins(self.workload),
+            "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
+            "template": self.space.template,
+            "space": {"size": self.space.size, "legal": ranking.num_legal, "rejected": ranking.rejected},
+            "keep": self.keep,
+            "num_kept": self.num_kept,
+            "guarantee": msgspec.to_builtins(self.guarantee) | {"text": self.guarantee.describe()},
+        }
+        return tree | ({"corrected": True} if isinstance(self.model, CorrectedModel) else {})
+
+
+def _broken(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None, float | None, str]:
+    """Return what the first broken rule measures, its limit, and both in words."""
+    rule = next(rule for rule in rules if rule.id == prediction.rule)
+    quantity, factor = _NEEDS.get(rule.id, (rule.id, 1.0))
+    value = prediction.resources.get(quantity)
+    needed = rule.needed if value is None else value * factor
+    return needed, rule.limit, f"left out: {rule.broken_text(needed)}"
+
+
+def alike(likeness: Likeness, considered: bool) -> str:
+    """Return why a schedule is left out that is predicted as fast as some that are kept."""
+    place, common, ratio = likeness
+    near = "nearly the same" if common > _NEARLY else f"most like it ({common:.0%} of an error in common)"
+    faster = f"predicted {ratio:.3g} times as fast" if ratio > 1.0005 else "predicted as fast"
+    rest = "others may gain more" if considered else "not among those that were drawn"
+    return f"place {place}, kept, is {near} and {faster}; {rest}"
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds * 1e6:.4g} us" if seconds < 1e-3 else f"{seconds * 1e3:.4g} ms"

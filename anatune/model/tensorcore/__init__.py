@@ -1,0 +1,1 @@
+"""The analytical model of tensor-core schedules and its exact ranking."""

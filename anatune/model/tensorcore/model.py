@@ -1,0 +1,238 @@
+"""The analytical model of tensor-core schedules: one workload on one device, batches of points."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.space.tensorcore import INSTRUCTION, TensorCoreSpace, check_supported
+from anatune.core.workload.implicit_gemm import Operand, fetch_pattern
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.errors import SpaceError
+from anatune.model.base import Evaluation, Progress, Ranking, Rule
+from anatune.model.cuda.pack import SECTOR_BYTES, pack_gpu
+from anatune.model.cuda.prediction import gpu_predictions
+from anatune.model.io_bound import gpu_io_bounds
+from anatune.model.tensorcore.ranking import rank_whole
+from anatune.numerics.cuda.columns import Limiter
+from anatune.numerics.cuda.tile import MAX_GRID
+from anatune.numerics.tensorcore.columns import Product, TensorCol, TensorUnits
+from anatune.numerics.tensorcore.time import MOST_COPIES, run_products
+
+__all__ = ["TensorCoreModel"]
+
+PARTS = ("mma_s", "issue_s", "shared_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
+RESOURCES = (
+    "registers_per_thread",
+    "shared_bytes_per_block",
+    "threads_per_block",
+    "blocks",
+    "blocks_per_sm",
+    "accumulators_per_thread",
+    "useful_share",
+    "dram_bytes",
+    "l2_bytes",
+)
+_AXIS_INSTRUCTIONS = 4
+"""Instructions to take a fused index along k apart, for each axis of it. Assumed."""
+_GUARD_INSTRUCTIONS = 3
+"""Instructions to test one dimension against padding. Assumed."""
+_REACHABLE = 0.95
+"""Share of mma.sync's rate that a stream of independent instructions reaches. Assumed."""
+
+
+class TensorCoreModel:
+    """Predicts the time of tensor-core schedules of `workload` on `hardware`, and ranks them exactly.
+
+    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+
+    Raises
+    ------
+    SpaceError
+        The template does not apply (`check_supported`), or the spec does not say what the tensor cores do.
+    """
+
+    def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
+        check_supported(workload, hardware)
+        self.workload = workload
+        self.hardware = hardware
+        self.space = TensorCoreSpace(workload, hardware, self._is_legal)
+        self._product = _pack_product(self.space)
+        self._units = _pack_units(workload, hardware)
+        self._gpu = pack_gpu(hardware, workload.dtype)
+        shared, compute = hardware.shared_memory, hardware.compute
+        self.rules: tuple[Rule, ...] = (
+            Rule("threads_per_block", "threads of a block", float(compute.max_threads_per_block)),
+            Rule("shared_bytes_per_block", "bytes of the ring of stages", float(shared.per_block_bytes)),
+            Rule(
+                "registers_per_thread",
+                "accumulators, fragments and addresses of a thread",
+                float(min(hardware.registers.per_thread, hardware.compiler.registers_per_thread)),
+            ),
+            Rule("copies_per_thread", "copies of a thread and stage", float(MOST_COPIES)),
+            Rule("grid_blocks", "blocks of the grid", MAX_GRID),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorCoreModel, (self.workload, self.hardware)  # its tables are made again
+
+    def _is_legal(self, points: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.equal(self.check(points), 0)
+
+    @cached_property
+    def io_bounds(self) -> dict[str, float]:
+        """Memory level -> lower bound on the bytes that cross it; see `gpu_io_bounds`."""
+        return gpu_io_bounds(self.workload, self.hardware, self.hardware.compute.warp_size)
+
+    def _run(
+        self, points: NDArray[np.int64], *, full: bool = False, compiled: NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return (rule codes, seconds, columns of TensorCol if `full`) of `points`."""
+        points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
+        count = len(points)
+        rules, times = np.empty(count, dtype=np.int64), np.empty(count)
+        columns = np.empty((int(TensorCol.COUNT), count) if full else (0, 0))
+        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+        run_products(points, self._product, self._gpu, self._units, known, rules, times, columns)
+        return rules, times, columns
+
+    def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rule codes of `points` (num_points, columns): 0 legal, else 1 + index into `rules`."""
+        return self._run(points)[0]
+
+    def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return (seconds, rule codes) of `points`: the fast path of `evaluate`."""
+        rules, times, _ = self._run(points)
+        return times, rules
+
+    def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
+        """Score `points`: (num_points, columns of the space) int64."""
+        rules, times, columns = self._run(points, full=True)
+        return Evaluation(times, rules, self._columns(columns))
+
+    def _columns(self, out: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Name the quantities of a prediction; the features are those of [ICS24] Sec. 4.1 for a warp's instructions."""
+        columns = {name: out[TensorCol[name.upper()]] for name in PARTS if name != "launch_s"}
+        columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
+        max_warps = float(self.hardware.compute.max_warps_per_sm)
+        waves, warps, accumulators = out[TensorCol.WAVES], out[TensorCol.WARPS], out[TensorCol.ACCUMULATORS]
+        flop = float(self.workload.flop)
+        return columns | {
+            "occupancy": np.minimum(1.0, out[TensorCol.HELD] * warps / max_warps),
+            "limiter": np.where(
+                out[TensorCol.HELD] < out[TensorCol.RESIDENT], float(Limiter.GRID), out[TensorCol.LIMITER]
+            ),
+            "waves": waves,
+            "OI_Global_Mem": flop / np.maximum(out[TensorCol.L2_BYTES], 1.0),
+            "OI_Shared_Mem": flop / np.maximum(out[TensorCol.SHARED_TRAFFIC], 1.0),
+            "Reg_Reuse_Factor": np.full(out.shape[1], 2.0 * self.workload.num_points)
+            / np.maximum(out[TensorCol.BLOCKS] * out[TensorCol.THREADS] * accumulators, 1.0),
+            "ILP": accumulators / 4.0,
+            "WLP": out[TensorCol.HELD] * warps,
+            "Estimated_Occupancy": np.minimum(1.0, out[TensorCol.RESIDENT] * warps / max_warps),
+            "Wave_Efficiency": waves / np.ceil(waves),
+            "dram_bytes": out[TensorCol.DRAM_BYTES],
+            "l2_bytes": out[TensorCol.L2_BYTES],
+            "shared_traffic_bytes": out[TensorCol.SHARED_TRAFFIC],
+            "registers_per_thread": out[TensorCol.REGISTERS],
+            "shared_bytes_per_block": out[TensorCol.SHARED_BYTES],
+            "threads_per_block": out[TensorCol.THREADS],
+            "blocks": out[TensorCol.BLOCKS],
+            "blocks_per_sm": out[TensorCol.HELD],
+            "accumulators_per_thread": accumulators,
+            "useful_share": out[TensorCol.USEFUL],
+        }
+
+    def predictions(self, points: NDArray[np.int64], compiled: NDArray[np.float64] | None = None) -> list[Prediction]:
+        """Score `points` and return one Prediction each, in order.
+
+        Parameters
+        ----------
+        points : (num_points, len(space.columns)) int64
+        compiled : (3, num_points) float64, optional
+            What a compiler said instead of the model: registers of a thread, shared bytes of a block, accumulators of a
+            thread in local memory.
+        """
+        rules, times, quantities = self._run(points, full=True, compiled=compiled)
+        return gpu_predictions(self, times, rules, self._columns(quantities), PARTS, RESOURCES)
+
+    @cached_property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here: all tensor cores busy, or the compulsory bytes, and the launch."""
+        gpu = self._gpu
+        mma_s = self.workload.num_points / self._units.fma_per_cycle / gpu.num_sms / gpu.clock_hz
+        dram_s = self.workload.compulsory_bytes / gpu.dram_bytes_cycle / gpu.clock_hz
+        return max(mma_s, dram_s) + gpu.launch_s
+
+    def rank(
+        self,
+        top_k: int,
+        time_limit_s: float | None = None,
+        *,
+        distinct: bool = False,
+        progress: Progress | None = None,
+    ) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
+        return rank_whole(self, top_k, time_limit_s, distinct=distinct, progress=progress)
+
+
+def _pack_units(workload: Workload, hardware: GpuSpec) -> TensorUnits:
+    peak = hardware.tensor_flop_per_s(workload.dtype)
+    if peak is None or hardware.tensor_cores is None:
+        raise SpaceError(
+            f"{hardware.name}: the spec does not say what its tensor cores do; add a [tensor_cores] group, as "
+            "`anatune hw show a100` has one, or leave out the template"
+        )
+    compute, cores = hardware.compute, hardware.tensor_cores
+    rate = peak * cores.mma_sync_fraction * _REACHABLE / 2.0 / compute.num_sms / compute.clock_hz
+    return TensorUnits(fma_per_cycle=rate, latency=cores.latency_cycles)
+
+
+def _pack_product(space: TensorCoreSpace) -> Product:
+    workload, gemm = space.workload, space.gemm
+    patterns = [fetch_pattern(operand, gemm, workload) for operand in gemm.operands]
+    element = DTYPE_BYTES[workload.dtype]
+
+    def ints(values: list[int]) -> NDArray[np.int64]:
+        return np.array(values, dtype=np.int64)
+
+    return Product(
+        batch=gemm.extents["batch"],
+        m=gemm.extents["m"],
+        n=gemm.extents["n"],
+        k=gemm.extents["k"],
+        instruction_k=INSTRUCTION[workload.dtype][2],
+        element_bytes=element,
+        result_bytes=float(workload.write.num_bytes),
+        epilogue_bytes=float(sum(access.num_bytes for access in workload.epilogue_reads)),
+        store_width=gemm.store_width,
+        convert=int(element == 4),
+        along_k=ints([int(operand.along_k) for operand in gemm.operands]),
+        run=ints([pattern.run for pattern in patterns]),
+        step=ints([pattern.step for pattern in patterns]),
+        misaligned=ints(
+            [
+                _is_misaligned(operand, pattern.run, element)
+                for operand, pattern in zip(gemm.operands, patterns, strict=True)
+            ]
+        ),
+        matrix=ints([int(operand.along_k or element == 2) for operand in gemm.operands]),
+        address=ints([_address_instructions(operand, space) for operand in gemm.operands]),
+        whole_bytes=ints([operand.access.touched_elements(workload.extents) * element for operand in gemm.operands]),
+    )
+
+
+def _is_misaligned(operand: Operand, run: int, element: int) -> int:
+    """Whether rows of a tile may start inside a sector."""
+    return int(operand.width * element < SECTOR_BYTES // 2 or run * element % SECTOR_BYTES != 0)
+
+
+def _address_instructions(operand: Operand, space: TensorCoreSpace) -> int:
+    """Return what a copy's index along k and its tests against padding cost; the rest is computed once."""
+    moving = [axis for axis in space.gemm.k if space.workload.extents[axis] > 1]
+    return _AXIS_INSTRUCTIONS * max(0, len(moving) - 1) + _GUARD_INSTRUCTIONS * sum(operand.guarded)

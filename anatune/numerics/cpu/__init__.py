@@ -1,0 +1,1 @@
+"""The CPU model's arithmetic: microkernels, traffic, search of tiles."""

@@ -1,0 +1,1 @@
+"""The arithmetic of CUDA-core kernels: tiles, occupancy, time."""

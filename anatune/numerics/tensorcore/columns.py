@@ -1,0 +1,85 @@
+"""Named records and columns of the tensor-core model, as `columns` for the CUDA-core one."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from anatune.numerics.cuda.columns import Ints
+
+__all__ = ["Product", "TensorCol", "TensorUnits"]
+
+
+class Product(NamedTuple):
+    """The matrix product of a workload. Arrays have one entry an operand: left (rows along m), right (along n)."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    instruction_k: int
+    element_bytes: int
+    result_bytes: float
+    """Bytes of the whole result."""
+    epilogue_bytes: float
+    """Bytes that the epilogue reads, whole tensors."""
+    store_width: int
+    """Results that are stored at once."""
+    convert: int
+    """1 where operands are rounded to tf32 in registers."""
+    along_k: Ints
+    """1 where rows of the staged tile lie along k."""
+    run: Ints
+    """Elements of a row that are evenly spaced in global memory."""
+    step: Ints
+    """Their distance, elements."""
+    misaligned: Ints
+    """1 where rows may start inside a sector."""
+    matrix: Ints
+    """1 where fragments are read with ldmatrix."""
+    address: Ints
+    """Instructions that a copy costs beside itself: index arithmetic along k and tests against padding."""
+    whole_bytes: Ints
+    """Bytes of the elements that are touched at all, all batch entries."""
+
+
+class TensorUnits(NamedTuple):
+    """Tensor cores of one SM, float64."""
+
+    fma_per_cycle: float
+    """Multiply-adds of mma.sync per core cycle and SM."""
+    latency: float
+    """Cycles from one mma.sync to another that adds to its result."""
+
+
+class TensorCol(IntEnum):
+    """Rows of what `tensorcore.run_products` fills. Per block and stage unless said otherwise; cycles of one SM."""
+
+    TIME_S = 0
+    MMA_S = 1
+    ISSUE_S = 2
+    SHARED_S = 3
+    L2_S = 4
+    DRAM_S = 5
+    LATENCY_S = 6
+    TAIL_S = 7
+    THREADS = 8
+    WARPS = 9
+    BLOCKS = 10
+    REGISTERS = 11
+    SHARED_BYTES = 12
+    RESIDENT = 13
+    """Blocks an SM holds at once."""
+    LIMITER = 14
+    HELD = 15
+    """Blocks an SM really holds (the grid may be too small for more)."""
+    WAVES = 16
+    DRAM_BYTES = 17
+    """Of the whole kernel, as L2_BYTES and SHARED_TRAFFIC."""
+    L2_BYTES = 18
+    SHARED_TRAFFIC = 19
+    ACCUMULATORS = 20
+    USEFUL = 21
+    """Share of the multiply-adds that are no padding, in (0, 1]."""
+    STEPS = 22
+    COUNT = 23

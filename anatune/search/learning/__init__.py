@@ -1,0 +1,1 @@
+"""What strategies learn from while they search."""

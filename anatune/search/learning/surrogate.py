@@ -1,0 +1,130 @@
+"""Gradient-boosted trees that learn, while a strategy searches, how long points take (LightGBM).
+
+Light on purpose: tens of trees, fitted again when the trials have grown by a share, in a few milliseconds. The
+correction that ships with the package and is fitted on records is another matter.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.errors import MissingDependencyError
+from anatune.model.cuda.prediction import FEATURES
+from anatune.search.knobs import Knobs
+from anatune.search.stepwise import Answer
+
+__all__ = ["Surrogate"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_NUM_TREES = 30
+_REFIT_SHARE = 0.08
+"""Trials (as a share of those fitted on) after which the trees are fitted again."""
+_FEWEST = 8
+"""Trials before which nothing is fitted."""
+_PUBLISHED = {"max_depth": 10, "learning_rate": 0.2, "min_gain_to_split": 0.001, "min_sum_hessian_in_leaf": 0.0}
+"""Source: [ICS24], its code: XGBoost with depth 10, eta 0.2, gamma 0.001, min_child_weight 0 (as [Ansor]'s)."""
+_CAUTIOUS = {"max_depth": 4, "learning_rate": 0.15, "min_data_in_leaf": 5, "lambda_l2": 2.0}
+"""For residuals of the analytical model: they are small, and the first few trials say little about them."""
+
+
+class Surrogate:
+    """Predicts the logarithm of times; deterministic.
+
+    Parameters
+    ----------
+    knobs
+        Of the space.
+    features : str
+        "analytical": the seven features of [ICS24] on GPUs, all that the model computes on CPUs; "program": the factors
+        and choices only; "all": both, and the predicted time.
+    on_model : bool
+        Learn log(measured / predicted) instead of log(measured); without trials the prediction is the model's.
+    """
+
+    def __init__(self, knobs: Knobs, features: str, *, on_model: bool) -> None:
+        self._knobs, self._kind, self._on_model = knobs, features, on_model
+        self._rows: list[Floats] = []
+        self._targets: list[float] = []
+        self._trees: Any = None
+        self._num_fitted = 0
+        self._middle = 0.0
+
+    def add(self, points: Integers, answers: list[Answer]) -> None:
+        """Take in trials; failed ones say nothing about time."""
+        good = [at for at, answer in enumerate(answers) if answer.cost is not None and answer.cost > 0]
+        if good:
+            points = points[good]
+            self._rows.append(self._features(points))
+            costs = np.log([answers[at].cost or 0.0 for at in good])
+            self._targets += (costs - self._base(points)).tolist()
+
+    def predict(self, points: Integers) -> Floats:
+        """Return the predicted logarithm of the times of points, (num_points,), up to a constant until fitted."""
+        if not len(points):
+            return np.empty(0)
+        self._fit()
+        result: Floats = self._base(points) + self._middle
+        if self._trees is not None:
+            result += np.asarray(self._trees.predict(self._features(points), num_threads=1))
+        return result
+
+    def _fit(self) -> None:
+        size = len(self._targets)
+        if size < _FEWEST or size < self._num_fitted * (1.0 + _REFIT_SHARE):
+            return
+        lightgbm = _lightgbm()
+        targets = np.array(self._targets)
+        self._middle = float(np.median(targets))
+        parameters = {
+            "objective": "regression", "verbosity": -1, "num_threads": 1, "deterministic": True, "seed": 0,
+            "force_row_wise": True, "min_data_in_leaf": 1, "max_bin": 63, "num_leaves": 31, "feature_pre_filter": False,
+            **(_CAUTIOUS if self._on_model else _PUBLISHED),
+        }  # fmt: skip
+        data = lightgbm.Dataset(
+            np.concatenate(self._rows),
+            targets - self._middle,
+            params={"max_bin": 63, "min_data_in_bin": 1, "num_threads": 1},
+        )
+        self._trees = lightgbm.train(parameters, data, num_boost_round=_NUM_TREES)
+        self._num_fitted = size
+
+    def _base(self, points: Integers) -> Floats:
+        if not self._on_model:
+            return np.zeros(len(points))
+        times: Floats = np.log(np.minimum(self._knobs.model.times(points)[0], 1e6))
+        return times
+
+    def _features(self, points: Integers) -> Floats:
+        parts = []
+        if self._kind != "program":
+            found = self._knobs.model.evaluate(points)
+            names = FEATURES if self._kind == "analytical" and FEATURES[0] in found.columns else sorted(found.columns)
+            parts += [found.columns[name] for name in names]
+            if self._kind == "all":
+                parts.append(np.log(np.minimum(found.time_s, 1e6)))
+        if self._kind != "analytical":
+            parts += list(np.log2(self._knobs.values(points) + 1.0).T)
+        rows: Floats = np.clip(np.column_stack(parts), -1e15, 1e15)
+        return rows
+
+
+def _lightgbm() -> Any:
+    """Return the module.
+
+    Raises
+    ------
+    MissingDependencyError
+        It is not installed.
+    """
+    try:
+        return import_module("lightgbm")
+    except ImportError:
+        raise MissingDependencyError(
+            "strategies with a learned model need LightGBM, which is not installed; pip install lightgbm"
+        ) from None

@@ -1,0 +1,130 @@
+"""Genetic search with a learned model: the search of Ansor, as a baseline.
+
+Source: [Ansor] Sec. 5; settings of its code (apache/tvm v0.8, auto_scheduler SketchPolicy and its evolutionary search).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from anatune.search.heredity import distinct, first_population, mutate, roulette, single_point_crossover
+from anatune.search.learning.surrogate import Surrogate
+from anatune.search.stepwise import StepwiseStrategy, Walk
+
+__all__ = ["GeneticOptions", "GeneticStrategy"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class GeneticOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the strategy "genetic".
+
+    Attributes
+    ----------
+    round_trials : int
+        Trials between two searches. Source: [Ansor] code: num_measures_per_round = 64.
+    population : int
+        Points of a generation. Source: [Ansor] code: evolutionary_search_population = 2048.
+    generations : int
+        Of one search. Source: [Ansor] code: evolutionary_search_num_iters = 4.
+    mutation : float
+        Chance of a child to be changed. Source: [Ansor] code: evolutionary_search_mutation_prob = 0.85.
+    measured_share : float
+        Most of a first generation that are measured points. Source: [Ansor] code: sample_init_use_measured_ratio = 0.2.
+    random_share : float
+        Random points among those that are measured. Source: [Ansor] code: eps_greedy = 0.05.
+    """
+
+    round_trials: Annotated[int, Meta(ge=1)] = 64
+    population: Annotated[int, Meta(ge=2)] = 2048
+    generations: Annotated[int, Meta(ge=1)] = 4
+    mutation: Annotated[float, Meta(ge=0, le=1)] = 0.85
+    measured_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    random_share: Annotated[float, Meta(ge=0, le=1)] = 0.05
+
+
+class GeneticStrategy(StepwiseStrategy):
+    """Rounds of evolution on the predictions of trees that learn from all trials so far.
+
+    As published: a random first round; the trees see the program only. From the model's ranking: the first round is the
+    ranking's points and the best predicted of random ones; the trees learn log(measured / predicted).
+
+    Deviates: LightGBM on the factors and choices instead of XGBoost on 164 features of the generated code; a mutation
+    steps one knob, or draws one gene anew; parents that are not mutated are crossed at one place.
+    """
+
+    options_type: ClassVar[type[msgspec.Struct]] = GeneticOptions
+
+    def walk(self) -> Walk:
+        """Yield rounds."""
+        options: GeneticOptions = self.options
+        on_model = not self.as_published
+        surrogate = Surrogate(self.knobs, "all" if on_model else "program", on_model=on_model)
+        points = first_population(self.knobs, options.round_trials, self.draw, self.ranked if on_model else None)
+        measured: list[tuple[float, bytes]] = []
+        for number in range(1, 1 << 30):
+            if not len(points):
+                return
+            answers = yield points
+            surrogate.add(points, answers)
+            measured += [(a.cost, p.tobytes()) for a, p in zip(answers, points, strict=True) if a.cost is not None]
+            measured.sort()
+            best = [np.frombuffer(key, dtype=np.int64) for _, key in measured]
+            points = self._round(surrogate, best, number)
+
+    def _round(self, surrogate: Surrogate, best: list[Integers], number: int) -> Integers:
+        """Return the points of the next round."""
+        options: GeneticOptions = self.options
+        num_random = round(options.random_share * options.round_trials)
+        kept = best[: round(options.measured_share * options.population)]
+        drawn = self.draw(options.population - len(kept), number)
+        population = distinct(np.concatenate([np.array(kept, dtype=np.int64).reshape(-1, drawn.shape[1]), drawn]))
+        met, scores = population, surrogate.predict(population)
+        all_scores = scores
+        for generation in range(options.generations):
+            population = self._generation(population, scores, self.random(number, generation))
+            if not len(population):
+                break
+            scores = surrogate.predict(population)
+            met, all_scores = np.concatenate([met, population]), np.concatenate([all_scores, scores])
+        met = distinct(met[np.argsort(all_scores, kind="stable")])
+        chosen = self._first_new(met, options.round_trials - num_random)
+        random = self.draw_new(options.round_trials - len(chosen), 1 << 30, number)
+        return distinct(np.concatenate([chosen, random]))
+
+    def _generation(self, population: Integers, scores: Floats, rng: np.random.Generator) -> Integers:
+        """Return the legal children of a generation; `scores` are predicted logarithms of times."""
+        size = self.options.population
+        speeds = np.exp(scores.min() - scores)
+        parents = population[roulette(speeds, size, rng)]
+        is_mutated = rng.random(size) < self.options.mutation
+        genes = self.knobs.genes(parents)
+        crossed = single_point_crossover(genes, genes[rng.permutation(size)], rng)
+        place = rng.integers(0, genes.shape[1], size)
+        redrawn = mutate(genes, self.knobs.gene_radices, 1.0, rng)
+        changed = np.where(np.arange(genes.shape[1])[None, :] == place[:, None], redrawn, genes)
+        born, legal = self.knobs.from_genes(np.where(is_mutated[:, None], changed, crossed))
+        children = [born[legal]]
+        if len(self.knobs.names):
+            stepped = self.knobs.indices(parents[: size // 2])
+            place = rng.integers(0, stepped.shape[1], len(stepped))
+            stepped[np.arange(len(stepped)), place] += rng.choice((-1, 1), len(stepped))
+            born, legal = self.knobs.at(stepped)
+            children.append(born[legal])
+        return distinct(np.concatenate(children))
+
+    def _first_new(self, points: Integers, count: int) -> Integers:
+        """Return the first `count` points that were not asked for."""
+        found: list[Integers] = []
+        for point in points:
+            if len(found) == count:
+                break
+            if self.is_new(point):
+                found.append(point)
+        return np.array(found, dtype=np.int64).reshape(-1, points.shape[1])

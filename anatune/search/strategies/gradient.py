@@ -1,0 +1,161 @@
+"""Dynamic gradient descent: predicted neighbours in windows, measured until one is better (Ansor-DS, Ansor-AF-DS).
+
+Source: [ICS24] Sec. 5 and Fig. 9; where its code says more than its text, the code of its artifact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Annotated, ClassVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from anatune.search.heredity import distinct
+from anatune.search.learning.surrogate import Surrogate
+from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
+
+__all__ = ["GradientOptions", "GradientStrategy"]
+
+Integers = NDArray[np.int64]
+Measuring = Generator[Integers, list[Answer], list[float | None]]
+Moving = Generator[Integers, list[Answer], Integers | None]
+
+
+class GradientOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the strategy "dgd".
+
+    Attributes
+    ----------
+    window : int
+        Neighbours that are measured before the search decides whether to move. Source: [ICS24] Sec. 5.2: 3.
+    score_threshold : float
+        A base is left where the best prediction of a window is below this share of its own (of speeds). Source: [ICS24]
+        Fig. 9b: 0.6.
+    measure_threshold : float
+        A base is left where a window's best is below this share of the best speed measured. Source: [ICS24] Fig. 9b:
+        0.6.
+    num_examined : int
+        Neighbours of a base before `measure_threshold` counts. Source: the code of [ICS24]: 9.
+    most_hops : int
+        Knobs that a neighbour may differ in; those of the last number are a last resort. Source: [ICS24] Fig. 8: 3.
+    num_random : int
+        Random programs that are measured first, as published. Source: [ICS24] Fig. 9a: 64.
+    num_bases : int
+        Best ones of them that a descent starts from, before random restarts. Source: the code of [ICS24]: 5.
+    most_windows : int
+        Windows of a base without a better neighbour after which it is left; only where the search starts from the
+        model's ranking, whose points have hundreds of neighbours that are predicted almost as fast.
+    """
+
+    window: Annotated[int, Meta(ge=1)] = 3
+    score_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.6
+    measure_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.6
+    num_examined: Annotated[int, Meta(ge=0)] = 9
+    most_hops: Annotated[int, Meta(ge=1, le=3)] = 3
+    num_random: Annotated[int, Meta(ge=1)] = 64
+    num_bases: Annotated[int, Meta(ge=1)] = 5
+    most_windows: Annotated[int, Meta(ge=1)] = 8
+
+
+class GradientStrategy(StepwiseStrategy):
+    """Dynamic gradient descent.
+
+    As published: 64 random programs, trees on the seven analytical features, descents from the 5 best, then from random
+    points. From the model's ranking: no random programs; descents from the ranking's points and the best measured ones;
+    trees on log(measured / predicted).
+
+    Deviates: LightGBM instead of XGBoost; no knob is fixed (the artifact fixes unrolling, virtual threads and fetch
+    widths); a failed program has no speed instead of the speed 0, and the trees do not see it.
+    """
+
+    options_type: ClassVar[type[msgspec.Struct]] = GradientOptions
+
+    def walk(self) -> Walk:
+        """Yield windows."""
+        options: GradientOptions = self.options
+        self._costs: dict[bytes, float | None] = {}
+        self._visited: set[bytes] = set()
+        on_model = not self.as_published
+        self._surrogate = Surrogate(self.knobs, "all" if on_model else "analytical", on_model=on_model)
+        if self.as_published:
+            yield from self._measure(distinct(self.draw(options.num_random, 0)))
+        for base in self._bases():
+            yield from self._descend(base)
+
+    def _bases(self) -> Iterator[Integers]:
+        """Yield where descents start: the best points at hand, then random ones while there are new ones."""
+        yield from self._best(self.options.num_bases) if self.as_published else self.ranked[:1]
+        number = 0
+        while True:
+            number += 1
+            if not self.as_published:  # the best measured point that no descent has been at, the next of the ranking
+                yield from self._best(1, unvisited=True)
+                if number < len(self.ranked):
+                    yield self.ranked[number]
+                    continue
+            drawn = self.draw_new(1 if self.as_published else 64, 1, number)
+            if not len(drawn):
+                return
+            yield drawn[int(np.argmin(self._surrogate.predict(drawn)))]
+
+    def _best(self, count: int, *, unvisited: bool = False) -> list[Integers]:
+        """Return the best measured points, best first."""
+        known = sorted((cost, key) for key, cost in self._costs.items() if cost is not None)
+        keys = [key for _, key in known if not (unvisited and key in self._visited)]
+        return [np.frombuffer(key, dtype=np.int64) for key in keys[:count]]
+
+    def _measure(self, points: Integers) -> Measuring:
+        """Ask for points; return the cost of each, None where it failed."""
+        new = points[[point.tobytes() not in self._costs for point in points]]
+        if len(new):
+            answers = yield new
+            self._surrogate.add(new, answers)
+            self._costs.update((point.tobytes(), one.cost) for point, one in zip(new, answers, strict=True))
+        return [self._costs[point.tobytes()] for point in points]
+
+    def _descend(self, base: Integers) -> Walk:
+        """Move to better neighbours until there is none."""
+        now: Integers | None = base
+        while now is not None:
+            if now.tobytes() in self._visited:
+                return
+            self._visited.add(now.tobytes())
+            cost = (yield from self._measure(now[None, :]))[0]
+            near = range(1, min(3, self.options.most_hops + 1))
+            near_points = np.concatenate([self.knobs.neighbours(now, hops) for hops in near])
+            moved = yield from self._move(now, cost, near_points)
+            if moved is None and self.options.most_hops > 2:
+                far = self.knobs.neighbours(now, 3, (self.seed, len(self._costs)))
+                moved = yield from self._move(now, cost, far)
+            now = moved
+
+    def _move(self, base: Integers, cost: float | None, points: Integers) -> Moving:
+        """Measure neighbours, best predicted first, window by window; return the first that is better than `base`."""
+        options: GradientOptions = self.options
+        if not len(points):
+            return None
+        scores = self._surrogate.predict(points)
+        base_score = float(self._surrogate.predict(base[None, :])[0])
+        order = np.argsort(scores, kind="stable")
+        for examined in range(0, len(points), options.window):
+            chosen = order[examined : examined + options.window]
+            if np.exp(base_score - scores[chosen[0]]) < options.score_threshold:
+                return None
+            if not self.as_published and examined >= options.most_windows * options.window:
+                return None
+            window = points[chosen]
+            costs = yield from self._measure(window)
+            good = [(one, at) for at, one in enumerate(costs) if one is not None]
+            if good:
+                best, at = min(good)
+                if (cost is None or best < cost) and window[at].tobytes() not in self._visited:
+                    moved: Integers = window[at]
+                    return moved
+            known = min((one for one in self._costs.values() if one is not None), default=None)
+            is_slow = known is not None and (not good or known / min(good)[0] < options.measure_threshold)
+            if is_slow and examined + len(chosen) >= options.num_examined:
+                return None
+        return None

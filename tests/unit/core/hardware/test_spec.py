@@ -1,0 +1,530 @@
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anatune.core.hardware import spec as schema
+from anatune.core.hardware.files import (
+    check_spec_file,
+    hardware,
+    list_hardware,
+    load_spec_file,
+    spec_to_toml,
+    user_spec_folder,
+)
+from anatune.core.hardware.spec import CpuLaunch, CpuSpec, GpuSpec, MicrokernelTable, value_problem
+from anatune.errors import SpecError, UnknownNameError
+from anatune.resources import data_folder
+
+FILES = sorted(data_folder("hwspecs").glob("*.toml"))
+GPUS = [spec for spec in map(load_spec_file, FILES) if isinstance(spec, GpuSpec)]
+CPUS = [spec for spec in map(load_spec_file, FILES) if isinstance(spec, CpuSpec)]
+NAMES = [
+    "gtx1080ti", "titanx_maxwell", "titanx_pascal", "gtx1650", "v100_sxm2", "v100_pcie", "t4",
+    "rtx2070s", "rtx2080ti", "titan_rtx", "a100_sxm", "a100_pcie", "rtx3060_laptop", "rtx3080",
+    "rtx3090", "a6000", "rtx4090", "h100_sxm", "h100_pcie", "h200", "b200", "k20", "k80", "p100",
+    "tx2", "jetson_nano", "mi50", "xeon_gold_6230r", "xeon_gold_5220", "xeon_gold_6130",
+    "xeon_8124m", "i7_3770", "i5_1035g1", "ryzen_3700x", "epyc_7763", "ryzen_7950x", "ryzen_9950x",
+    "epyc_9575f", "xeon_8480", "thunderx2", "cortex_a72", "graviton3", "apple_m3",
+]  # fmt: skip
+
+# arch: smem/SM KB, smem/block KB, reserved B, granularity B, blocks/SM, warps/SM, registers/SM,
+# registers/block, sub-partitions. From cuda_occupancy.h (CUDA 13.5); Kepler and 5.2: programming guide.
+OCCUPANCY = {
+    "sm_35": (48, 48, 0, 256, 16, 64, 65536, 65536, 4),
+    "sm_37": (112, 48, 0, 256, 16, 64, 131072, 65536, 4),
+    "sm_52": (96, 48, 0, 256, 32, 64, 65536, 65536, 4),
+    "sm_53": (64, 48, 0, 256, 32, 64, 65536, 32768, 4),
+    "sm_60": (64, 48, 0, 256, 32, 64, 65536, 65536, 2),
+    "sm_61": (96, 48, 0, 256, 32, 64, 65536, 65536, 4),
+    "sm_62": (64, 48, 0, 256, 32, 64, 65536, 32768, 4),
+    "sm_70": (96, 96, 0, 256, 32, 64, 65536, 65536, 4),
+    "sm_75": (64, 64, 0, 256, 16, 32, 65536, 65536, 4),
+    "sm_80": (164, 163, 1024, 128, 32, 64, 65536, 65536, 4),
+    "sm_86": (100, 99, 1024, 128, 16, 48, 65536, 65536, 4),
+    "sm_89": (100, 99, 1024, 128, 24, 48, 65536, 65536, 4),
+    "sm_90": (228, 227, 1024, 128, 32, 64, 65536, 65536, 4),
+    "sm_100": (228, 227, 1024, 128, 32, 64, 65536, 65536, 4),
+    "gfx906": (64, 64, 0, 512, 40, 40, 65536, 65536, 4),
+}
+# SMs, lanes, boost GHz, DRAM GB/s, L2 MiB, peak GFLOP/s: the device table of the recorded measurements.
+MEASURED_DEVICES = {
+    "k20": ("sm_35", 13, 192, 0.706, 208.0, 1.25, 3524.4),
+    "k80": ("sm_37", 13, 192, 0.875, 240.0, 1.5, 4368.0),
+    "tx2": ("sm_62", 2, 128, 1.302, 59.7, 0.5, 666.6),
+    "1080ti": ("sm_61", 28, 128, 1.582, 484.0, 2.75, 11339.8),
+    "p100": ("sm_60", 56, 64, 1.303, 549.0, 3.0, 9339.9),
+    "titan_rtx": ("sm_75", 72, 64, 1.77, 672.0, 6.0, 16312.3),
+    "rtx3080": ("sm_86", 68, 128, 1.71, 760.0, 5.0, 29767.7),
+    "rtx3090": ("sm_86", 82, 128, 1.695, 936.0, 6.0, 35581.4),
+    "mi50": ("gfx906", 60, 64, 1.746, 1024.0, 4.0, 13409.3),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_specs_of_the_user(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
+def with_keys(spec, **groups):
+    """Return a spec with some keys of its groups replaced; calibration of the files then disturbs no test."""
+    replaced = {name: msgspec.structs.replace(getattr(spec, name), **keys) for name, keys in groups.items()}
+    return msgspec.structs.replace(spec, **replaced)
+
+
+def sample(name: str):
+    """Return a packaged spec whose calibrated numbers are fixed here."""
+    if name == "rtx3090":
+        return with_keys(
+            hardware(name),
+            compute={"reachable_fraction": 0.75},
+            shared_memory={"bytes_per_cycle_per_sm": 128.0, "latency_cycles": 29.0},
+            l1={"latency_cycles": 39.0},
+            l2={"bandwidth_bytes_per_s": 2604e9, "latency_cycles": 217.0},
+            dram={"bandwidth_bytes_per_s": 936e9, "latency_cycles": 470.0},
+            launch={"overhead_s": 2.5e-6, "source": "back-to-back launches", "unverified": ("overhead_s",)},
+        )
+    return with_keys(
+        hardware(name),
+        l1={"bandwidth_bytes_per_cycle": 111.0, "latency_cycles": 5.0},
+        l2={"bandwidth_bytes_per_cycle": 41.0, "latency_cycles": 14.0},
+        l3={"bandwidth_bytes_per_cycle": 9.4, "latency_cycles": 70.0},
+        dram={"core_bandwidth_bytes_per_s": 12e9},
+    )
+
+
+def edited(tmp_path: Path, *changes: tuple[str, str], source: str = "rtx3090") -> Path:
+    """Write a sample spec with pieces of text replaced and return the path."""
+    text = spec_to_toml(sample(source))
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = tmp_path / "edited.toml"
+    path.write_text(text)
+    return path
+
+
+def message(path: str | Path) -> str:
+    with pytest.raises(SpecError) as caught:
+        hardware(path)
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1
+    assert str(path) in text
+    return text
+
+
+# ---- the packaged specs ----
+
+
+def test_all_promised_devices_are_there():
+    assert sorted(spec.name for spec in [*GPUS, *CPUS]) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_packaged_file(path):
+    spec = load_spec_file(path)
+    assert path.stem in (spec.name, f"{spec.vendor}_{spec.name}")
+    assert [str(finding) for finding in check_spec_file(path) if finding.level != "note"] == []
+    assert hardware(spec.name) is spec
+    assert "/work" not in path.read_text()
+
+
+@pytest.mark.parametrize("spec", GPUS, ids=lambda spec: spec.name)
+def test_gpu_peak_and_limits(spec):
+    compute = spec.compute
+    peak = 2 * compute.num_sms * compute.fp32_lanes_per_sm * compute.clock_hz
+    assert compute.fp32_peak_flop_per_s == pytest.approx(peak, rel=0.02)
+    shared, registers = spec.shared_memory, spec.registers
+    assert (
+        shared.per_sm_bytes // 1024,
+        shared.per_block_bytes // 1024,
+        shared.reserved_per_block_bytes,
+        shared.granularity_bytes,
+        compute.max_blocks_per_sm,
+        compute.max_warps_per_sm,
+        registers.per_sm,
+        registers.per_block,
+        registers.num_sub_partitions,
+    ) == OCCUPANCY[spec.arch]
+    assert compute.max_threads_per_block == 1024
+    assert compute.warp_size == (64 if spec.vendor == "amd" else 32)
+    assert registers.allocation_unit == 256
+
+
+@pytest.mark.parametrize("spec", CPUS, ids=lambda spec: spec.name)
+def test_cpu_peak(spec):
+    compute = spec.compute
+    peak = 2 * compute.num_cores * compute.clock_hz * compute.fma_per_cycle * compute.simd_bits / 32
+    assert compute.fp32_peak_flop_per_s == pytest.approx(peak, rel=0.02)
+    assert spec.fp32_lanes * 32 == compute.simd_bits
+
+
+@pytest.mark.parametrize("name", MEASURED_DEVICES)
+def test_gpu_agrees_with_the_recorded_measurements_device_table(name):
+    spec = hardware(name)
+    arch, *numbers = MEASURED_DEVICES[name]
+    assert isinstance(spec, GpuSpec)
+    assert spec.arch == arch
+    compute = spec.compute
+    assert [
+        compute.num_sms,
+        compute.fp32_lanes_per_sm,
+        compute.clock_hz / 1e9,
+        spec.dram.bandwidth_bytes_per_s / 1e9,
+        spec.l2.size_bytes / 2**20,
+        compute.fp32_peak_flop_per_s / 1e9,
+    ] == pytest.approx(numbers, rel=1e-4)
+
+
+def test_published_peaks():
+    published = {
+        "rtx3090": 35.58,
+        "rtx4090": 82.58,
+        "a100": 19.49,
+        "h100": 66.91,
+        "v100": 15.67,
+        "rtx2080ti": 13.45,
+    }
+    got = {name: hardware(name).compute.fp32_peak_flop_per_s / 1e12 for name in published}
+    assert got == pytest.approx(published, rel=0.01)
+
+
+def test_names_and_aliases_are_unique():
+    per_spec = [{word.replace("_", "") for word in (spec.name, *spec.aliases)} for spec in [*GPUS, *CPUS]]
+    words = [word for words in per_spec for word in words]
+    assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize("spec", [*GPUS, *CPUS], ids=lambda spec: spec.name)
+def test_aliases_resolve(spec):
+    for alias in spec.aliases:
+        assert hardware(alias) is spec
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("v100", "v100_sxm2"),
+        ("A100", "a100_sxm"),
+        ("h100", "h100_sxm"),
+        ("GeForce GTX 1080 Ti", "gtx1080ti"),
+        ("titanx", "titanx_maxwell"),
+        ("Titan X Pascal", "titanx_pascal"),
+        ("k80s", "k80"),
+        ("nvidia_rtx3090", "rtx3090"),
+        ("RTX-3090", "rtx3090"),
+        ("Xeon Gold 6230R", "xeon_gold_6230r"),
+    ],
+)
+def test_spellings(text, name):
+    assert hardware(text).name == name
+
+
+def test_list_is_sorted(tmp_path):
+    names = [spec.name for spec in list_hardware(user_folder=tmp_path)]
+    assert names == sorted(names)
+    assert set(names) == set(NAMES)
+
+
+def test_compute_capability():
+    assert hardware("rtx3090").compute_capability == 8.6
+    assert hardware("b200").compute_capability == 10.0
+    assert hardware("mi50").compute_capability is None
+
+
+# ---- writing ----
+
+
+@pytest.mark.parametrize("spec", [*GPUS, *CPUS], ids=lambda spec: spec.name)
+def test_round_trip_through_toml(spec, tmp_path):
+    path = tmp_path / f"{spec.name}.toml"
+    path.write_text(spec_to_toml(spec), encoding="utf-8")
+    assert load_spec_file(path) == spec
+
+
+positive = st.floats(1e9, 1e14, allow_nan=False)
+
+
+@given(bandwidth=positive, latency=st.floats(1.0, 4000.0), text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_number_and_text_survives_writing(bandwidth, latency, text):
+    spec = hardware("rtx3090")
+    dram = msgspec.structs.replace(
+        spec.dram, bandwidth_bytes_per_s=bandwidth, latency_cycles=latency, source=f"from {text}"
+    )
+    spec = msgspec.structs.replace(spec, dram=dram, model=text)
+    assert msgspec.convert(msgspec.toml.decode(spec_to_toml(spec)), GpuSpec) == spec
+
+
+# ---- errors ----
+
+
+def test_unknown_name_lists_close_ones():
+    with pytest.raises(UnknownNameError, match=r"rtx390.*rtx3090.*anatune hw list.*hw check") as caught:
+        hardware("rtx390")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(LookupError, match="no name is close"):
+        hardware("")
+
+
+def test_host_without_a_saved_spec(tmp_path):
+    with pytest.raises(UnknownNameError, match="anatune hw detect"):
+        hardware("host", user_folder=tmp_path)
+
+
+def test_missing_file_and_directory(tmp_path):
+    assert "no such file" in message(tmp_path / "absent.toml")
+    assert "is a folder" in message(tmp_path)
+    assert check_spec_file(tmp_path)[0].level == "error"
+    assert "null" in message("a\0b.toml")
+    assert check_spec_file("a\0b.toml")[0].level == "error"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("clock_hz = 1.695e9", "clock_hz = 1695"), ["compute.clock_hz: got 1695", "MHz", "1695000000"]),
+        (("clock_hz = 1.695e9", "clock_hz = 1.695"), ["compute.clock_hz: got 1.695", "GHz"]),
+        (("clock_hz = 1.695e9", "clock_mhz = 1695"), ["compute.clock_mhz: unknown key", "write clock_hz"]),
+        (("= 936e9", "= 936"), ["dram.bandwidth_bytes_per_s: got 936", "GB/s", "9.36e+11"]),
+        (
+            ("bandwidth_bytes_per_s = 936e9", "bandwidth_gbs = 936"),
+            ["dram.bandwidth_gbs", "bandwidth_bytes_per_s"],
+        ),
+        (("= 35581.44e9", "= 35.58"), ["compute.fp32_peak_flop_per_s: got 35.58", "TFLOP/s"]),
+        (("= 102400", "= 100"), ["shared_memory.per_sm_bytes: got 100", "KiB", "102400"]),
+        (("size_bytes = 6291456", "size_bytes = 6"), ["l2.size_bytes: got 6", "MiB", "6291456"]),
+        (("overhead_s = 2.5e-06", "overhead_s = 2.5"), ["launch.overhead_s: got 2.5", "us"]),
+        (("num_sms = 82", "num_sms = 80"), ["compute.fp32_peak_flop_per_s", "2 %"]),
+        (("num_sms = 82\n", ""), ["compute.num_sms: is missing", "whole number"]),
+        (("num_sms = 82", 'num_sms = "82"'), ["compute.num_sms: got '82'", "whole number"]),
+        (("num_sms = 82", "num_sms = 82.5"), ["compute.num_sms: got 82.5", "whole number"]),
+        (("num_sms = 82", "num_sms = true"), ["compute.num_sms: got True", "whole number"]),
+        (("num_sms = 82", "num_sms = 0"), ["compute.num_sms: got 0", "expected 1 to"]),
+        (("= 936e9", "= nan"), ["dram.bandwidth_bytes_per_s: got nan"]),
+        (("= 936e9", "= inf"), ["dram.bandwidth_bytes_per_s: got inf"]),
+        (
+            ("reachable_fraction = 0.75", "reachable_fraction = 75"),
+            ["compute.reachable_fraction", "per cent"],
+        ),
+        (("num_sms = 82", "num_sm = 82"), ["compute.num_sm: unknown key", "num_sms"]),
+        (('kind = "gpu"\n', ""), ["kind: got 'nothing'", "'gpu' or 'cpu'"]),
+        (('kind = "gpu"', "kind = []"), ["kind: got []"]),
+        (("schema_version = 1", "schema_version = 2"), ["schema_version: got 2, expected 1"]),
+        (('arch = "sm_86"', 'arch = "8.6"'), ["arch is '8.6'", "sm_86"]),
+        (('vendor = "nvidia"', 'vendor = "intel"'), ["vendor: got 'intel'", "'nvidia' or 'amd'"]),
+        (('name = "rtx3090"', 'name = "RTX 3090"'), ["'RTX 3090'", "lower-case"]),
+        (("[launch]", "[lunch]"), ["lunch: unknown key", "launch"]),
+        (("[launch]\n", "[compute]\n"), ["not valid TOML"]),
+        (("aliases = [", "launch = 3\naliases = ["), ["not valid TOML"]),
+        (('source = "back', 'source = 3 # "back'), ["launch.source: got 3", "text"]),
+        (('source = "back', 'source = "" # "back'), ["source is empty", "launch"]),
+        (('unverified = ["overhead_s"]', 'unverified = ["overheads"]'), ["overheads", "launch"]),
+        (
+            ("per_block_bytes = 101376", "per_block_bytes = 202752"),
+            ["shared_memory.per_block_bytes", "at most"],
+        ),
+        (("per_block = 65536", "per_block = 131072"), ["registers.per_block", "at most"]),
+    ],
+    ids=lambda value: value[1].replace("\n", " ") if isinstance(value, tuple) else "",
+)
+def test_wrong_content_gives_one_line(tmp_path, change, words):
+    path = edited(tmp_path, change)
+    text = message(path)
+    for word in words:
+        assert word in text
+    assert "error" in {finding.level for finding in check_spec_file(path)}
+
+
+def test_table_that_is_no_table(tmp_path):
+    path = edited(tmp_path, ("[launch]\noverhead_s = 2.5e-06\n", "[l3]\n"))
+    assert "l3: unknown key" in message(path)
+    path.write_text('kind = "cpu"\nl1 = 32768\n')
+    found = {finding.key: finding.text for finding in check_spec_file(path)}
+    assert "expected a table with source, unverified, size_bytes" in found["l1"]
+    assert "is missing" in found["compute"]
+    assert "l3" not in found
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00k", b"kind = 'gpu\n", b"", b"[" * 5000, b"a = 1\na = 2\n", b"\x00\x01\x02"]
+)
+def test_damaged_file(tmp_path, content):
+    path = tmp_path / "damaged.toml"
+    path.write_bytes(content)
+    assert message(path)
+    assert check_spec_file(path)[0].level == "error"
+
+
+@given(cut=st.integers(0, 4000), noise=st.binary(max_size=8))
+def test_no_damage_escapes_as_another_error(tmp_path_factory, cut, noise):
+    raw = (data_folder("hwspecs") / "intel_i7_3770.toml").read_bytes()
+    path = tmp_path_factory.mktemp("damage") / "cut.toml"
+    path.write_bytes(raw[:cut] + noise + raw[cut + len(noise) :])
+    if any(finding.level == "error" for finding in check_spec_file(path)):
+        message(path)
+    else:
+        load_spec_file(path)
+
+
+def test_cpu_cross_rules(tmp_path):
+    core = ("core_bandwidth_bytes_per_s = 12e9", "core_bandwidth_bytes_per_s = 200e9")
+    path = edited(tmp_path, core, source="xeon_gold_6230r")
+    assert "core_bandwidth_bytes_per_s is 2e+11" in message(path)
+    path = edited(tmp_path, ("simd_bits = 512", "simd_bits = 500"), source="xeon_gold_6230r")
+    assert "simd_bits" in message(path)
+
+
+def test_check_warns_about_doubtful_numbers(tmp_path):
+    path = edited(
+        tmp_path,
+        ("bandwidth_bytes_per_s = 2604e9", "bandwidth_bytes_per_s = 500e9"),
+        ("per_block_bytes = 101376", "per_block_bytes = 102400"),
+        ("latency_cycles = 217.0", "latency_cycles = 900.0"),
+    )
+    warned = {finding.key for finding in check_spec_file(path) if finding.level == "warning"}
+    assert warned == {
+        "name",
+        "l2.bandwidth_bytes_per_s",
+        "shared_memory.per_block_bytes",
+        "dram.latency_cycles",
+    }
+    path = edited(
+        tmp_path,
+        ("size_bytes = 1048576", "size_bytes = 1000000"),
+        ("bandwidth_bytes_per_cycle = 111.0", "bandwidth_bytes_per_cycle = 300.0"),
+        ("size_bytes = 37486592", "size_bytes = 11264"),
+        source="xeon_gold_6230r",
+    )
+    warned = {finding.key for finding in check_spec_file(path) if finding.level == "warning"}
+    assert warned == {"name", "l1.bandwidth_bytes_per_cycle", "l2.size_bytes", "l3.size_bytes"}
+    assert all(str(finding).startswith(finding.level) for finding in check_spec_file(path))
+
+
+# ---- the user's own specs ----
+
+
+def test_user_specs_go_first_and_are_found_by_name_and_alias(tmp_path):
+    mine = edited(tmp_path, ('model = "', 'model = "my '), ('aliases = ["3090"', 'aliases = ["bigone"'))
+    mine.rename(tmp_path / "rtx3090.toml")
+    assert hardware("rtx3090", user_folder=tmp_path).model.startswith("my ")
+    assert hardware("Big-One", user_folder=tmp_path).model.startswith("my ")
+    assert len([s for s in list_hardware(user_folder=tmp_path) if s.name == "rtx3090"]) == 1
+    assert not hardware("rtx3090", user_folder=tmp_path / "none").model.startswith("my ")
+
+
+def test_host_is_a_users_spec(tmp_path):
+    spec = msgspec.structs.replace(hardware("ryzen_3700x"), name="host")
+    (tmp_path / "host.toml").write_text(spec_to_toml(spec))
+    assert hardware("host", user_folder=tmp_path) == spec
+
+
+def test_changed_file_is_read_again(tmp_path):
+    path = edited(tmp_path, ('model = "', 'model = "first '))
+    assert hardware(path).model.startswith("first ")
+    path = edited(tmp_path, ('model = "', 'model = "the second '))
+    assert hardware(str(path)).model.startswith("the second ")
+
+
+def test_damaged_user_spec_spoils_nothing_else(tmp_path):
+    (tmp_path / "broken.toml").write_text("kind = ")
+    assert hardware("v100", user_folder=tmp_path).name == "v100_sxm2"
+    with pytest.raises(UnknownNameError, match=r"broken\.toml"):
+        hardware("nothing_like_it", user_folder=tmp_path)
+    with pytest.raises(SpecError, match=r"broken\.toml"):
+        hardware("broken", user_folder=tmp_path)
+    with pytest.raises(SpecError, match=r"broken\.toml"):
+        list_hardware(user_folder=tmp_path)
+
+
+def test_user_spec_folder(tmp_path, monkeypatch):
+    assert user_spec_folder(tmp_path) == tmp_path / "anatune" / "hwspecs"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "x"))
+    assert user_spec_folder() == tmp_path / "x" / "anatune" / "hwspecs"
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    assert user_spec_folder() == Path.home() / ".config" / "anatune" / "hwspecs"
+
+
+def test_without_a_home_folder_the_packaged_specs_remain(monkeypatch):
+    def homeless(_):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(Path, "home", classmethod(homeless))
+    assert hardware("rtx3090").name == "rtx3090"
+    with pytest.raises(SpecError, match="XDG_CONFIG_HOME"):
+        user_spec_folder()
+
+
+# ---- the schema ----
+
+
+def test_every_number_of_the_schema_has_a_plausible_range():
+    groups = [getattr(schema, name) for name in schema.__all__ if name != "HardwareSpec"]
+    for group in groups:
+        if isinstance(group, type) and issubclass(group, msgspec.Struct) and "source" in group.__struct_fields__:
+            for field in msgspec.structs.fields(group):
+                if field.type in (int, float):
+                    assert value_problem(group.__name__, field.name, -1.0), (group.__name__, field.name)
+                    assert value_problem(group.__name__, field.name, math.nan), (group.__name__, field.name)
+
+
+def test_construction_checks_too():
+    with pytest.raises(SpecError, match=r"overhead_s: got 3000000\.0"):
+        schema.Launch(source="test", overhead_s=3e6)
+    with pytest.raises(SpecError, match="no keys of this group"):
+        schema.Launch(source="test", overhead_s=3e-6, unverified=("clock_hz",))
+
+
+def test_specs_are_hashable_and_frozen():
+    spec = hardware("rtx3090")
+    assert hash(spec) == hash(msgspec.structs.replace(spec))
+    with pytest.raises(AttributeError):
+        spec.name = "other"
+
+
+def calibrated_cpu():
+    """A packaged CPU with the groups that `anatune hw calibrate` adds."""
+    spec = hardware("ryzen_7950x")
+    return msgspec.structs.replace(
+        spec,
+        compute=msgspec.structs.replace(spec.compute, broadcasts_per_cycle=2.0),
+        launch=CpuLaunch(parallel_start_s=2e-6, function_call_s=2e-7, microkernel_call_cycles=9.5, source="measured"),
+        microkernels=MicrokernelTable(
+            depth=256, tiles=((14, 2, 1, 0.99), (14, 2, 2, 0.981), (8, 3, 1, 0.97)), source="measured"
+        ),
+    )
+
+
+def test_measured_groups_round_trip(tmp_path):
+    spec = calibrated_cpu()
+    path = tmp_path / "ryzen_7950x.toml"
+    path.write_text(spec_to_toml(spec))
+    assert load_spec_file(path) == spec
+    assert hash(spec) != hash(hardware("ryzen_7950x"))
+    assert "  [14, 2, 1, 0.99], [14, 2, 2, 0.981],\n  [8, 3, 1, 0.97],\n" in path.read_text()
+    assert not [finding for finding in check_spec_file(path) if finding.level != "note"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("0.97]", "97.0]", ["tiles", "97.0", "share of the peak"]),
+        ("0.97]", "'good']", ["microkernels.tiles", "lists of numbers"]),
+        ("[8, 3,", "[14, 2,", ["tiles", "twice"]),
+        ("broadcasts_per_cycle = 2.0", "broadcasts_per_cycle = 'two'", ["compute.broadcasts_per_cycle", "a number"]),
+        ("parallel_start_s = 2e-06", "parallel_start_s = 2.0", ["launch.parallel_start_s", "us"]),
+    ],
+)
+def test_measured_groups_are_checked(tmp_path, old, new, words):
+    path = tmp_path / "ryzen_7950x.toml"
+    text = spec_to_toml(calibrated_cpu())
+    assert old in text
+    path.write_text(text.replace(old, new))
+    first = str(check_spec_file(path)[0])
+    assert first.startswith("error: ")
+    assert all(word in first for word in words), first

@@ -1,0 +1,249 @@
+"""Calibration: the sampling against a false clock, the numbers in the spec, the table and its prediction."""
+
+import math
+
+import msgspec
+import pytest
+
+from anatune.core.hardware.files import hardware, load_spec_file, spec_to_toml
+from anatune.measure.cpu import calibrate as module
+from anatune.measure.cpu.calibrate import Numbers, calibrated_spec, finished
+from anatune.measure.cpu.calibrate_samples import Quantity, Reading, Samples, sample_quantities, snapped
+from anatune.measure.cpu.calibrate_tiles import (
+    LEAST_SHARE,
+    MeasuredTile,
+    Tile,
+    agreement,
+    candidate_tiles,
+    classes,
+    fits_registers,
+    predicted_share,
+    tile_depth,
+)
+
+CLOCK = 3.5e9
+
+
+class FalseMachine:
+    """A clock, probes and quantities on a machine that is busy in some rounds and halves its clock half-way."""
+
+    def __init__(self, *, busy=lambda tick: False, slow=lambda tick: False):
+        self.now = 0.0
+        self.tick = 0
+        self.busy, self.slow = busy, slow
+
+    def spend(self, seconds):
+        self.tick += 1
+        self.now += seconds
+        return seconds
+
+    def factor(self):
+        return 2.0 if self.slow(self.tick) else 1.0
+
+    def probes(self):
+        noise = 1.5 if self.busy(self.tick) else 1.0
+        return Reading(1e-4 * self.factor(), self.spend(1e-4 * self.factor() * noise))
+
+    def quantity(self, name, seconds):
+        def run():
+            noise = 3.0 if self.busy(self.tick) else 1.0
+            return self.spend(seconds * self.factor() * noise)
+
+        return Quantity(name, run)
+
+    def sample(self, quantities, **options):
+        samples = Samples()
+        options = {"budget_s": 1.0, "enough": 10} | options
+        sample_quantities(quantities, self.probes, samples, clock=lambda: self.now, **options)
+        return samples
+
+
+def test_quiet_samples_make_the_median():
+    machine = FalseMachine(busy=lambda tick: tick % 10 < 4)
+    samples = machine.sample([machine.quantity("a", 3e-4), machine.quantity("b", 1e-3), machine.quantity("c", 2e-4)])
+    assert samples.names == ["a", "b", "c"]
+    assert samples.seconds("a") == pytest.approx(3e-4)
+    assert samples.steady_seconds("b") == pytest.approx(1e-3)
+    assert samples.least_quiet() >= 10
+    assert 0.0 < samples.quiet_share < 1.0
+    assert not samples.is_doubtful("c")
+
+
+def test_a_slower_clock_cancels_or_is_left_out():
+    machine = FalseMachine(slow=lambda tick: tick > 60)
+    samples = machine.sample([machine.quantity("a", 3e-4)], enough=1000, budget_s=0.1)
+    assert samples.fma_s == pytest.approx(1e-4)
+    assert samples.steady_seconds("a") == pytest.approx(3e-4)
+
+
+def test_without_quiet_samples_values_are_doubtful():
+    samples = Samples()
+    quiet, loud = Reading(1e-4, 1e-4), Reading(2e-4, 2e-4)
+    for _ in range(20):
+        samples.add("steady", 1e-3, quiet, quiet)
+        samples.add("disturbed", 2e-3, loud, quiet)
+    assert samples.is_doubtful("disturbed")
+    assert not samples.is_doubtful("steady")
+    assert samples.seconds("disturbed") == 2e-3
+
+
+def test_sampling_ends_with_the_budget_after_the_least_rounds():
+    machine = FalseMachine()
+    shares = []
+    samples = machine.sample([machine.quantity("a", 1.0)], budget_s=0.5, enough=100, progress=shares.append)
+    assert machine.now >= 3.0
+    assert samples.best_seconds("a") == 1.0
+    assert shares[-1] == 1.0
+    sample_quantities([], machine.probes, samples, budget_s=1.0, enough=1)
+
+
+@pytest.mark.parametrize(("value", "found"), [(1.05, 1.0), (0.52, 0.5), (1.4, None), (3.9, 4.0)])
+def test_snapped(value, found):
+    assert snapped(value, (0.25, 0.5, 1.0, 2.0, 4.0)) == found
+
+
+# ---- the spec --------------------------------------------------------------------------------------------------
+
+
+def numbers(**changes):
+    """A CPU of one 512-bit multiply-add a cycle at 3.5 GHz."""
+    values = {
+        "integer_clock_hz": 1.01 * CLOCK,
+        "fma_flop_per_s": 32 * CLOCK,
+        "all_fma_flop_per_s": 64 * CLOCK,
+        "half_share": 1.0,
+        "fma_latency_s": 4.1 / CLOCK,
+        "store_bytes_s": 31.9 * CLOCK,
+        "broadcasts_s": 1.9 * CLOCK,
+        "fill_bytes_s": {"l1": 58.0 * CLOCK, "l2": 31.0 * CLOCK, "l3": 20.0 * CLOCK, "dram": 2e10},
+        "latency_s": {"l1": 4 / CLOCK, "l2": 14 / CLOCK, "l3": 50 / CLOCK, "dram": 1e-7},
+        "all_dram_bytes_s": 4e10,
+        "call_s": 5 / CLOCK,
+        "parallel_start_s": 3e-6,
+        "function_call_s": 2e-7,
+    }
+    return Numbers(**(values | changes))
+
+
+def detected():
+    """The host as `anatune hw detect` sees it: clock and latencies are guesses."""
+    spec = hardware("ryzen_7950x")
+    return msgspec.structs.replace(spec, name="host", aliases=())
+
+
+def test_measured_numbers_replace_detected_ones(tmp_path):
+    """Of the tiles, those that are slow or do not fit the registers are left out."""
+    spec, notes = calibrated_spec(
+        detected(), numbers(), {Tile(14, 2, 1): 0.98, Tile(1, 1, 1): 0.3, Tile(16, 2, 1): 0.95}, "2026-11-21"
+    )
+    compute = spec.compute
+    assert compute.clock_hz == CLOCK
+    assert compute.fma_per_cycle == 1.0
+    assert compute.fp32_peak_flop_per_s == pytest.approx(compute.num_cores * 32 * CLOCK)
+    assert compute.fma_latency_cycles == 4
+    assert (compute.loads_per_cycle, compute.stores_per_cycle, compute.broadcasts_per_cycle) == (0.91, 0.5, 1.9)
+    assert (spec.l2.bandwidth_bytes_per_cycle, spec.l2.latency_cycles) == (31.0, 14.0)
+    assert (spec.dram.core_bandwidth_bytes_per_s, spec.dram.bandwidth_bytes_per_s) == (2e10, 4e10)
+    assert (spec.launch.microkernel_call_cycles, spec.launch.parallel_start_s) == (5.0, 3e-6)
+    assert spec.microkernels.tiles == ((14, 2, 1, 0.98),)
+    assert compute.unverified == ()
+    assert spec.dram.unverified == ()
+    assert set(spec.l1.unverified) == {"ways"}
+    assert "anatune hw calibrate, 2026-11-21" in compute.source
+    assert any("agrees" in note for note in notes)
+    path = tmp_path / "host.toml"
+    path.write_text(spec_to_toml(spec))
+    assert load_spec_file(path) == spec
+
+
+def test_multiply_adds_a_cycle_follow_the_clock():
+    """A CPU that the detection gives one unit has two: the clock stays, the peak doubles."""
+    spec, notes = calibrated_spec(detected(), numbers(fma_flop_per_s=64 * CLOCK), {}, "today")
+    assert spec.compute.fma_per_cycle == 2.0
+    assert spec.compute.clock_hz == CLOCK
+    assert "fma_per_cycle" not in spec.compute.unverified
+    assert any("instead of 1" in note for note in notes)
+
+
+def test_a_rate_between_usual_numbers_stays_unverified():
+    spec, _ = calibrated_spec(detected(), numbers(fma_flop_per_s=1.4 * 32 * CLOCK), {}, "today")
+    assert spec.compute.fma_per_cycle == 1.0
+    assert {"fma_per_cycle", "reachable_fraction"} <= set(spec.compute.unverified)
+
+
+def test_doubtful_samples_stay_unverified():
+    doubts = frozenset({"dram_load", "l2_chase", "clock"})
+    spec, _ = calibrated_spec(detected(), numbers(doubtful=doubts), {}, "today")
+    assert "core_bandwidth_bytes_per_s" in spec.dram.unverified
+    assert "latency_cycles" in spec.l2.unverified
+    assert "clock_hz" in spec.compute.unverified
+
+
+def test_busy_cores_never_make_the_socket_slower_than_a_core():
+    spec, _ = calibrated_spec(detected(), numbers(all_dram_bytes_s=1e10), {}, "today")
+    assert spec.dram.bandwidth_bytes_per_s == spec.dram.core_bandwidth_bytes_per_s
+
+
+# ---- tiles -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ryzen_7950x", "ryzen_3700x", "cortex_a72", "xeon_gold_6230r"])
+def test_candidates_go_past_the_register_file(name):
+    spec = hardware(name)
+    tiles = candidate_tiles(spec)
+    assert len(set(tiles)) == len(tiles)
+    assert not all(fits_registers(tile, spec) for tile in tiles)
+    assert Tile(1, 1, 4) in tiles
+    for tile in tiles:
+        depth = tile_depth(tile, spec)
+        assert depth % tile.unroll == 0
+        assert 4 * depth * (tile.rows + tile.vectors * spec.fp32_lanes) <= spec.l1.size_bytes
+        assert 0.0 < predicted_share(tile, spec) <= 1.0
+
+
+def test_prediction_knows_registers_and_latency():
+    spec = hardware("xeon_gold_6230r")
+    good, spilling, short = Tile(14, 2, 1), Tile(18, 2, 1), Tile(1, 1, 1)
+    assert predicted_share(good, spec) > LEAST_SHARE
+    assert predicted_share(spilling, spec) < LEAST_SHARE
+    assert predicted_share(short, spec) < LEAST_SHARE
+
+
+def test_agreement_and_classes():
+    measured = [
+        MeasuredTile(Tile(8, 2, 1), 0.95, 0.93, 0),
+        MeasuredTile(Tile(9, 2, 1), 0.95, 0.70, 0),
+        MeasuredTile(Tile(16, 2, 1), 0.50, 0.90, 30),
+        MeasuredTile(Tile(1, 1, 1), 0.20, 0.20, 0),
+    ]
+    found = agreement(measured)
+    assert (found.precision, found.recall) == (0.5, 0.5)
+    assert [entry.tile for entry in found.missed] == [Tile(9, 2, 1)]
+    assert [entry.tile for entry in found.promised] == [Tile(16, 2, 1)]
+    assert classes(measured) == {(2, 1): [8, 9]}
+    empty = agreement([])
+    assert (empty.precision, empty.recall) == (1.0, 1.0)
+
+
+def test_finished_keeps_all_tiles_and_judges_both_sets():
+    shares = {tile: (0.95 if fits_registers(tile, detected()) else 0.5) for tile in candidate_tiles(detected())}
+    result = finished(detected(), numbers(), shares, {}, 0.9, "today")
+    assert len(result.tiles) == len(shares)
+    assert result.fitting.num_good == result.agreement.num_good == len(result.spec.microkernels.tiles)
+    assert result.agreement.precision == 1.0
+    assert not math.isnan(result.fitting.recall)
+
+
+# ---- the present machine ---------------------------------------------------------------------------------------
+
+
+def test_a_short_calibration_of_this_machine(monkeypatch):
+    pytest.importorskip("tvm")
+    monkeypatch.setattr(module, "candidate_tiles", lambda spec: [Tile(4, 2, 1), Tile(1, 1, 2)])
+    stages = []
+    result = module.calibrate(minutes=1e-4, progress=lambda stage, share: stages.append((stage, share)))
+    assert [stage for stage in dict(stages)][:2] == ["building probes", "one core"]
+    assert all(0.0 <= share <= 1.0 for _, share in stages)
+    assert {entry.tile for entry in result.tiles} == {Tile(4, 2, 1), Tile(1, 1, 2)}
+    assert 0.0 < result.spec.compute.fp32_peak_flop_per_s < 1e14
+    assert result.spec.launch is not None

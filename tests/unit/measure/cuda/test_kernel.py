@@ -1,0 +1,74 @@
+"""Kernels of GPU schedules in this process, on a driver that pretends; their CUDA C runs as it is."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+
+import anatune
+from anatune.errors import DeviceError, MissingDependencyError, RunError
+from anatune.measure.cuda import kernel as gpu_kernel
+from anatune.measure.cuda.backends import CudaBindings
+from anatune.measure.cuda.driver import open_device
+from anatune.measure.emulate.emulator import compiler
+from anatune.measure.run.correctness import expected, random_inputs
+from tests.unit.measure.fake_cuda import FakeCuda, build_emulated
+
+H200 = anatune.hardware("h200")
+WORKLOAD = anatune.matmul(16, 24, 8, epilogue=("bias", "relu"))
+TILES = {"i": (2, 1, 4, 1, 2), "j": (3, 1, 4, 2, 1), "k": (2, 4, 1)}
+
+
+@pytest.fixture
+def device():
+    try:
+        compiler()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    with (
+        mock.patch.object(gpu_kernel, "build_schedule", build_emulated),
+        open_device(backend=CudaBindings(FakeCuda())) as opened,
+    ):
+        yield opened
+
+
+def schedule():
+    return anatune.space(WORKLOAD, H200).schedule(TILES)
+
+
+def test_a_kernel_is_called_on_arrays(device):
+    kernel = gpu_kernel.build_gpu(schedule(), device)
+    inputs = random_inputs(WORKLOAD, 1)
+    assert kernel.operands == tuple(inputs)
+    want = expected(WORKLOAD, inputs)
+    result = kernel(*inputs.values())
+    assert np.abs(result - want.result).max() <= want.tolerance * want.scale
+    kernel.random_call(2)()
+    with pytest.raises(RunError, match="got 1 arrays, expected 3: A, B, bias"):
+        kernel(inputs["A"])
+    with pytest.raises(RunError, match="A is float64 of shape"):
+        kernel(*(array.astype(np.float64) for array in inputs.values()))
+    memory = len(device._backend._driver.memory)
+    del kernel
+    assert len(device._backend._driver.memory) == memory - 4
+
+
+def test_another_gpu(device):
+    other = anatune.space(WORKLOAD, anatune.hardware("rtx3090")).schedule(TILES)
+    with pytest.raises(
+        DeviceError, match=r"for rtx3090 \(sm_86\), this machine's GPU \(NVIDIA H200\) is sm_90; plan for"
+    ):
+        gpu_kernel.build_gpu(other, device)
+
+
+def test_no_gpu():
+    gone = DeviceError("no GPU can be used here: no driver")
+    with (
+        mock.patch.object(gpu_kernel, "open_device", side_effect=gone),
+        pytest.raises(
+            DeviceError, match="schedule is for h200, but no GPU can be used here: no driver; anatune export"
+        ),
+    ):
+        anatune.build(schedule())

@@ -1,0 +1,159 @@
+"""Saved corrections: back as they were, refused in one line where anything is wrong, used where they belong."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightgbm")
+
+import anatune
+from anatune import api
+from anatune.errors import MissingDependencyError, ModelVersionError, UnknownNameError
+from anatune.model.learned import corrections
+from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
+from anatune.model.learned.corrections import Card, find_correction, load_correction, save_correction
+from anatune.model.learned.features import feature_table
+from anatune.model.learned.residual import ResidualModel, ResidualOptions
+
+MATMUL = anatune.matmul(256, 256, 256)
+OPTIONS = ResidualOptions(num_trees=30, num_leaves=7, num_members=2)
+
+
+def card(name="made_up", **changes):
+    given = {
+        "name": name, "kernels": "ansor", "template": "cuda", "devices": ("rtx3090",), "vendors": (), "data": (),
+        "metrics": {}, "feature_names": (), "low": (), "high": (), "offset": 0.0, "noise": 0.0, "files": {},
+        "versions": {}, "options": OPTIONS,
+    }  # fmt: skip
+    return Card(**{**given, **changes})
+
+
+@pytest.fixture(scope="module")
+def model():
+    return api.model(MATMUL, anatune.hardware("rtx3090"))
+
+
+@pytest.fixture(scope="module")
+def residual(model):
+    points = model.space.sample_points(400, 1)
+    table = feature_table(model, points)
+    slow = np.log(2.0) * (points[:, list(model.space.columns).index("unroll")] < 512)
+    slow[:30] = np.nan
+    return ResidualModel(OPTIONS).fit(table.values, table.names, slow, np.zeros(400, dtype=np.int64))
+
+
+@pytest.fixture
+def folder(tmp_path, residual):
+    save_correction(tmp_path / "made_up", card(), residual)
+    return tmp_path / "made_up"
+
+
+def test_a_saved_correction_says_the_same(folder, model, residual):
+    saved = load_correction(folder)
+    values = feature_table(model, model.space.sample_points(50, 2)).values
+    for ours, theirs in zip(residual.predict(values), saved.model.predict(values), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-12)
+    assert saved.card.feature_names == residual.names_
+    assert set(saved.card.files) == {"member0.txt", "member1.txt", "failures.txt"}
+
+
+def break_json(**changes):
+    def change(folder):
+        path = folder / "card.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+DAMAGES = {
+    "another feature version": (break_json(feature_version=0), "features 0, expected format 1"),
+    "another format": (break_json(format=7), "format 7"),
+    "an unknown key": (break_json(surprise=1), "surprise"),
+    "limits that do not fit": (break_json(low=[1.0]), "limits for"),
+    "a card that is no JSON": (lambda folder: (folder / "card.json").write_text("{"), "expected the card"),
+    "no card": (lambda folder: (folder / "card.json").unlink(), "expected the card"),
+    "a changed file": (lambda folder: (folder / "member1.txt").write_text("tree"), "is not the file"),
+    "a missing file": (lambda folder: (folder / "member0.txt").unlink(), "no such file"),
+    "no member": (break_json(files={}), "names no member"),
+    "a path out of the folder": (break_json(files={"../member0.txt": "0" * 64}), "no such file|is not the file"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_one_line(folder, damage):
+    change, text = DAMAGES[damage]
+    change(folder)
+    with pytest.raises(ModelVersionError, match=text) as error:
+        load_correction(folder)
+    assert "\n" not in str(error.value)
+    assert "train it again" in str(error.value) or "train" in str(error.value)
+
+
+def test_another_template_is_refused(residual):
+    tensor_cores = api.model(anatune.matmul(256, 256, 256, dtype="float16"), anatune.hardware("rtx3090"), "tensorcore")
+    with pytest.raises(ModelVersionError, match="features used with"):
+        CorrectedModel(tensor_cores, residual)
+
+
+def test_the_users_own_correction_is_used_for_its_device_only(tmp_path, residual):
+    save_correction(tmp_path / "rtx3090_gpu", card("rtx3090_gpu", kernels="anatune"), residual)
+    found = find_correction(anatune.hardware("rtx3090"), "cuda", user_folder=tmp_path)
+    assert found.card.name == "rtx3090_gpu"
+    assert find_correction(anatune.hardware("a100_sxm"), "cuda", user_folder=tmp_path) is None
+    assert find_correction(anatune.hardware("rtx3090"), "tensorcore", user_folder=tmp_path) is None
+    assert find_correction(anatune.hardware("rtx3090"), "cuda", "none", user_folder=tmp_path) is None
+
+
+def test_without_lightgbm_there_is_none_unless_named(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    corrections._loaded.cache_clear()
+    assert find_correction(anatune.hardware("k80"), "cuda", user_folder=folder.parent) is None
+    with pytest.raises(MissingDependencyError, match=r"pip install 'anatune\[learn\]'"):
+        find_correction(anatune.hardware("k80"), "cuda", folder)
+
+
+def test_an_unknown_name_lists_the_shipped_ones():
+    with pytest.raises(UnknownNameError, match="ansor_k80"):
+        find_correction(anatune.hardware("k80"), "cuda", "no_such_correction")
+
+
+def test_shipped_corrections_can_be_read_and_helped_on_workloads_left_out():
+    cards = corrections.shipped_cards()
+    assert {"ansor_k80", "ansor_mi50", "autotvm_k80", "autotvm_mi50"} <= {one.name for one in cards.values()}
+    for place, one in cards.items():
+        assert load_correction(place).model.names_ == one.feature_names
+        assert {source.licence for source in one.data} <= {"MIT", "Apache-2.0"}
+        (measures,) = one.metrics.values()
+        assert measures["all"]["corrected"]["spearman"] > measures["all"]["plain"]["spearman"]
+        assert measures["all"]["corrected"]["top8_regret"] <= measures["all"]["plain"]["top8_regret"]
+
+
+# ---- plan and predict ----------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_ordered_by_corrected_times(folder):
+    hardware = anatune.hardware("rtx3090")
+    plain = anatune.plan(MATMUL, hardware, 5)
+    plan = anatune.plan(MATMUL, hardware, 5, correction=folder)
+    assert plain.correction is None
+    assert "correction" not in plain.to_dict()
+    assert plan.correction.name == "made_up"
+    assert plan.correction.shortlist == SHORTLIST
+    assert plan.to_dict()["correction"]["text"].startswith("times and order corrected by made_up")
+    times = [prediction.time_s for prediction in plan.predictions]
+    assert times == sorted(times)
+    assert plan.guarantee.kind in ("exhaustive", "certified")
+    frame = anatune.predict(MATMUL, hardware, plan.schedules, correction=folder)
+    assert frame["time_s"].tolist() == pytest.approx(times)
+    assert (frame["correction"] == "made_up").all()
+    without = anatune.predict(MATMUL, hardware, plan.schedules)
+    assert frame["plain_s"].tolist() == without["time_s"].tolist()
+    assert "correction" not in without
+
+
+def test_a_plan_of_a_device_with_a_shipped_correction_uses_it_unless_told_not_to():
+    hardware = anatune.hardware("k80")
+    assert anatune.plan(MATMUL, hardware, 1).correction.name == "ansor_k80"
+    assert anatune.plan(MATMUL, hardware, 1, correction="none").correction is None

@@ -1,0 +1,51 @@
+"""No row is scored by a model that has seen its workload (its device)."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightgbm")
+pytest.importorskip("sklearn")
+
+from anatune.model.learned import cross_fit as module
+from anatune.model.learned.cross_fit import Measured, cross_fit, fit_residual
+from anatune.model.learned.features import FeatureTable
+from anatune.model.learned.residual import ResidualOptions
+
+OPTIONS = ResidualOptions(num_trees=30, num_leaves=7)
+
+
+def measured(rng, workload, device, rows=80):
+    values = rng.uniform(0.0, 1.0, (rows, 3))
+    table = FeatureTable(np.ones(rows), np.zeros(rows, dtype=np.int64), ("a", "b", "c"), values)
+    return Measured(workload, device, table, np.exp(0.5 * (values[:, 0] > 0.5)))
+
+
+@pytest.fixture
+def four():
+    rng = np.random.default_rng(0)
+    return [measured(rng, f"w{at % 3}", f"d{at % 2}") for at in range(4)]
+
+
+@pytest.mark.parametrize("by", ["workload", "device"])
+def test_what_is_left_out_is_never_seen(four, by, monkeypatch):
+    fits = []
+
+    def noted(some, options=None):
+        fits.append({getattr(one, by) for one in some})
+        return fit_residual(some, options)
+
+    monkeypatch.setattr(module, "fit_residual", noted)
+    times = cross_fit(four, by, OPTIONS)
+    assert all(np.corrcoef(found, one.time_s)[0, 1] > 0.9 for one, found in zip(four, times, strict=True))
+    everything = {getattr(one, by) for one in four}
+    assert sorted(map(sorted, fits)) == sorted(sorted(everything - {out}) for out in everything)
+
+
+def test_alone_nothing_can_be_left_out(four):
+    assert cross_fit(four[:1], "workload", OPTIONS) == [None]
+
+
+def test_points_of_different_templates_are_refused(four):
+    other = four[1].table._replace(names=("x", "y", "z"))
+    with pytest.raises(ValueError, match="different templates"):
+        fit_residual([four[0], four[1]._replace(table=other)])

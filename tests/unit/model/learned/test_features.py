@@ -1,0 +1,47 @@
+"""Features: finite, named once, the same for every way to the same points."""
+
+import numpy as np
+import pytest
+
+import anatune
+from anatune import api
+from anatune.model.learned.features import feature_table
+from anatune.search.table import TableModel
+
+CASES = {
+    "matmul": ("rtx3090", anatune.matmul(64, 96, 128), None),
+    "conv2d": ("mi50", anatune.conv2d(2, 8, 14, 14, 16, 3, 3, padding=1), None),
+    "elementwise": ("rtx3090", anatune.elementwise((32, 64)), None) if hasattr(anatune, "elementwise") else None,
+    "cpu": ("ryzen_3700x", anatune.matmul(64, 96, 128), None),
+    "tensor cores": ("rtx3090", anatune.matmul(128, 128, 128, dtype="float16"), "tensorcore"),
+}
+
+
+@pytest.mark.parametrize("case", [name for name, value in CASES.items() if value])
+def test_features_are_finite_and_belong_to_the_predictions(case):
+    device, workload, template = CASES[case]
+    model = api.model(workload, anatune.hardware(device), template)
+    points = model.space.sample_points(200, 3)
+    table = feature_table(model, points)
+    evaluation = model.evaluate(points)
+    assert table.values.shape == (len(points), len(table.names))
+    assert len(set(table.names)) == len(table.names)
+    assert np.isfinite(table.values).all()
+    assert np.array_equal(table.time_s, evaluation.time_s)
+    assert np.array_equal(table.rule, evaluation.rule)
+    shares = [at for at, name in enumerate(table.names) if name.startswith("share_")]
+    assert (table.values[:, shares] >= 0.0).all()
+
+
+def test_matmul_and_conv_have_the_same_features():
+    names = [feature_table(model, model.space.sample_points(2, 0)).names for model in (
+        api.model(anatune.matmul(64, 96, 128), anatune.hardware("rtx3090")),
+        api.model(anatune.conv2d(2, 8, 14, 14, 16, 3, 3, padding=1), anatune.hardware("k80")),
+    )]  # fmt: skip
+    assert names[0] == names[1]
+
+
+def test_a_list_of_points_has_the_features_of_its_points():
+    model = api.model(anatune.matmul(64, 96, 128), anatune.hardware("rtx3090"))
+    points = np.unique(model.space.sample_points(20, 0), axis=0)
+    assert np.array_equal(feature_table(TableModel(model, points), points).values, feature_table(model, points).values)
