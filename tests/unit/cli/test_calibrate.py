@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from tests.unit.measure.test_calibrate import detected, numbers
 
 from anatune.cli.main import main
 from anatune.core.hardware.files import hardware
 from anatune.measure.cpu import calibrate as module
 from anatune.measure.cpu.calibrate_tiles import Tile
+from tests.unit.measure.cpu.test_calibrate import detected, numbers
 
 
 @pytest.fixture
@@ -57,10 +57,9 @@ def test_minutes_must_be_positive(instant, capsys):
 @pytest.fixture
 def instant_gpu(monkeypatch, tmp_path):
     """Replace the measuring of a GPU."""
-    from tests.unit.measure.test_calibrate_gpu import false_spec, measured
-    from tests.unit.measure.test_calibrate_gpu import numbers as gpu_numbers
-
     from anatune.measure.cuda import calibrate as gpu_module
+    from tests.unit.measure.cuda.test_calibrate import false_spec, measured
+    from tests.unit.measure.cuda.test_calibrate import numbers as gpu_numbers
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
