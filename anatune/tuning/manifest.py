@@ -14,17 +14,17 @@ from typing import Any
 
 import msgspec
 
-from anatune.codegen.gpu_artifact import GpuArtifact, read_image
+from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.core.generation import check_generation
-from anatune.core.hardware import GpuSpec
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.template_names import adopt_name
 from anatune.core.trial import Measurement, Trial
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
 from anatune.files import read_file, reason, replace_file
-from anatune.measure.builders import Limits
-from anatune.measure.gpu_pool import Built, build_schedules
+from anatune.measure.cuda.measurer import Built, build_schedules
+from anatune.measure.run.builders import Limits
 from anatune.model.templates import make_model, tuning_template
 from anatune.records.schema import schedule_of, schedule_text
 from anatune.version import __version__
@@ -173,7 +173,7 @@ def build_manifest(
     MissingDependencyError
         TVM or NVRTC is not installed.
     """
-    from anatune.codegen.nvrtc import FLAGS, check_arch, compiler_version
+    from anatune.codegen.cuda.nvrtc import FLAGS, check_arch, compiler_version
 
     if not isinstance(hardware, GpuSpec):
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import anatune
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
 from bench.cpu.metaschedule import SLOW_INTRINSICS
 from bench.replay.metrics import spearman
 

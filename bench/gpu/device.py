@@ -24,7 +24,7 @@ from bench.gpu.state import OURS, LayerState, State, entry_name
 from bench.gpu.timing import interleave
 
 if TYPE_CHECKING:
-    from anatune.core.hardware import GpuSpec
+    from anatune.core.hardware.spec import GpuSpec
     from bench.gpu.system import System
 
 __all__ = ["STAGES", "Run", "main"]
@@ -71,7 +71,7 @@ class Run:
 
     def calibrate(self) -> None:
         """Measure the device once; its numbers become the spec that is planned with."""
-        from anatune.core.hardware_files import spec_to_toml
+        from anatune.core.hardware.files import spec_to_toml
 
         if self.state.calibrated and not self._options.again:
             say("calibrate: done before")
@@ -182,7 +182,7 @@ class Run:
     ) -> None:
         """Do a stage for all layers that lack it while there is time; save after each."""
         from anatune.errors import AnatuneError, DeviceError
-        from anatune.measure.gpu_driver import KernelFaultError
+        from anatune.measure.cuda.driver import KernelFaultError
 
         for layer in self.layers if layers is None else layers:
             for dtype in dtypes:

@@ -13,10 +13,10 @@ import numpy as np
 
 import anatune
 from anatune import api
-from anatune.core.hardware import GpuSpec
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.measure.calibrate_gpu import GpuCalibration, calibrated_gpu_spec
-from anatune.measure.gpu_numbers import GpuNumbers, Measured
+from anatune.measure.cuda.calibrate import GpuCalibration, calibrated_gpu_spec
+from anatune.measure.cuda.numbers import GpuNumbers, Measured
 from bench.gpu.layers import Convolution, Layer
 from bench.gpu.system import Bench, Found, first_choice, operands_dtype, template_of
 from bench.gpu.timing import Method

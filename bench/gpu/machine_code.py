@@ -27,11 +27,11 @@ import msgspec
 
 import anatune
 from anatune import api
-from anatune.codegen.gpu import cuda_kernel
-from anatune.codegen.gpu_nest import GpuNest
-from anatune.codegen.nvrtc import compile_cuda
-from anatune.core.layers import layer_names
+from anatune.codegen.cuda.lower import cuda_kernel
+from anatune.codegen.cuda.nest import GpuNest
+from anatune.codegen.cuda.nvrtc import compile_cuda
 from anatune.core.schedule import Schedule
+from anatune.core.workload.layers import layer_names
 from bench.results import environment, write_json
 
 __all__ = ["CLASSES", "Row", "loop_mix"]

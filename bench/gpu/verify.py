@@ -18,9 +18,11 @@ import msgspec
 
 import anatune
 from anatune import batch_matmul, conv2d, matmul
-from anatune.codegen.gpu import cuda_kernel
-from anatune.core.hardware import GpuSpec
-from anatune.core.operators import (
+from anatune.codegen.cuda.lower import cuda_kernel
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators import (
     avg_pool2d,
     conv1d,
     conv3d,
@@ -30,14 +32,12 @@ from anatune.core.operators import (
     max_pool2d,
     reduction,
 )
-from anatune.core.schedule import Schedule
-from anatune.core.workload import Workload
 from anatune.errors import AnatuneError, BuildError, RunError, SpaceError
-from anatune.measure.correctness import expected, random_inputs
-from anatune.measure.rounding import operands_used
-from anatune.measure.verify_gpu import check_kernel
-from anatune.model.gpu_model import GpuModel
-from anatune.model.tensorcore_model import TensorCoreModel
+from anatune.measure.emulate.verify import check_kernel
+from anatune.measure.run.correctness import expected, random_inputs
+from anatune.measure.run.rounding import operands_used
+from anatune.model.cuda.model import GpuModel
+from anatune.model.tensorcore.model import TensorCoreModel
 from bench.gpu.mutants import mutants
 
 __all__ = ["Row", "workloads"]

@@ -24,7 +24,7 @@ from rich.progress import track
 from rich.table import Table
 
 import anatune
-from anatune.core.layers import layer_names
+from anatune.core.workload.layers import layer_names
 from bench.results import environment, wide_console, write_json
 
 NETWORKS = ("bert:", "resnet50:", "yolo9000:")

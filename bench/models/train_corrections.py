@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from anatune.core.hardware import GpuSpec
-from anatune.model.corrections import Card, DataSource, save_correction
-from anatune.model.cross_fit import Measured, cross_fit, fit_residual
-from anatune.model.residual import ResidualOptions
+from anatune.core.hardware.spec import GpuSpec
+from anatune.model.learned.corrections import Card, DataSource, save_correction
+from anatune.model.learned.cross_fit import Measured, cross_fit, fit_residual
+from anatune.model.learned.residual import ResidualOptions
 from bench.replay.corrections import KERNELS, measured_of
 from bench.replay.metrics import quantile, spearman_measured, top_k_regret
 from bench.replay.recorded_cpu import load_cpu_groups

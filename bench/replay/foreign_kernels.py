@@ -5,7 +5,7 @@
 Simulated tables (`simulated_kernels.py`) need nothing. With FOLDER, the recorded GEMM tables are somebody's kernel,
 too: read with the wrong names, device or workload, and in the worst order there is. random: the exact expectation of
 the best of so many. order: the first ones of the predicted order. kept: what `anatune.adapters.kernel_tuner.prune`
-keeps (`model.portfolio`). Numbers are geometric means over tables (and draws) of the best kept over the best of all.
+keeps (`portfolio`). Numbers are geometric means over tables (and draws) of the best kept over the best of all.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import anatune
 from anatune.adapters.kernel_tuner.fit import AUTO_SPREAD, Fit
 from anatune.adapters.kernel_tuner.names import CLBLAST, Names
 from anatune.adapters.kernel_tuner.scores import Scorer
-from anatune.core.workload import Workload
-from anatune.model.portfolio import portfolio, value_places
+from anatune.core.workload.nest import Workload
+from anatune.model.pruning.portfolio import portfolio, value_places
 from bench.replay.pruning import loss
 from bench.replay.recorded_gpu import Group, load_groups
 from bench.replay.simulated_kernels import DEVICES, simulate_table

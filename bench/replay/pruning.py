@@ -24,7 +24,7 @@ from rich.table import Table
 from anatune import api
 from anatune.adapters.kernel_tuner.names import CLBLAST, tile_points
 from anatune.errors import AnatuneError
-from anatune.model.diversity import MOST_DIVERSE, beginning, choose, error_quantities
+from anatune.model.pruning.diversity import MOST_DIVERSE, beginning, choose, error_quantities
 from bench.replay.corrections import MODELS, corrected_times
 from bench.replay.metrics import quantile
 from bench.replay.ranking import SAMPLES, Space

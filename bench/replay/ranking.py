@@ -24,8 +24,8 @@ from rich.table import Table
 
 import anatune
 from anatune import api
-from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.core.workload import Workload
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
 from bench.replay.corrections import MODELS, corrected_times
 from bench.replay.metrics import (

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 import anatune
-from anatune.core.hardware import GpuSpec
+from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import UnknownNameError
-from anatune.model.block_tile_time import score_tiles, tile_order
-from anatune.model.block_tiles import MatmulProblem, Tiles
+from anatune.model.foreign.triton_tiles import MatmulProblem, Tiles
+from anatune.model.foreign.triton_time import score_tiles, tile_order
 from bench.replay.metrics import spearman
 
 FIRST = (1, 4, 8)

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from anatune.adapters.triton import configs_for, matmul_pruner
-from anatune.core.hardware_files import hardware
+from anatune.core.hardware.files import hardware
 from anatune.errors import DeviceError, NotJudgedWarning, SpaceError, UnknownNameError
-from anatune.model.block_tiles import MatmulProblem, Tiles, resources
+from anatune.model.foreign.triton_tiles import MatmulProblem, Tiles, resources
 
 pytestmark = pytest.mark.filterwarnings("error::anatune.errors.NotJudgedWarning")
 triton = pytest.importorskip("triton", reason="contract tests of the Triton adapter need the package triton")
@@ -297,7 +297,7 @@ def test_asking_before_a_call():
 
 def test_auto_is_looked_up_at_the_first_call(monkeypatch):
     monkeypatch.delenv("ANATUNE_HW", raising=False)
-    monkeypatch.setattr("anatune.measure.detect_gpu.gpu_detection", lambda: ([], "no driver"))
+    monkeypatch.setattr("anatune.measure.cuda.detect.gpu_detection", lambda: ([], "no driver"))
     monkeypatch.setattr("anatune.adapters.device._triton_driver", lambda: None)
     pruner = matmul_pruner()
     with pytest.warns(NotJudgedWarning, match=r"no GPU can be used here \(no driver\); name the device") as said:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from anatune.adapters.triton import matmul_pruner
 from anatune.adapters.triton.tiles import propose
-from anatune.core.hardware_files import hardware
-from anatune.model.block_tile_time import score_tiles, tile_order
-from anatune.model.block_tiles import DTYPES, MatmulProblem, Tiles, multiply_adds_per_cycle
+from anatune.core.hardware.files import hardware
+from anatune.model.foreign.triton_tiles import DTYPES, MatmulProblem, Tiles, multiply_adds_per_cycle
+from anatune.model.foreign.triton_time import score_tiles, tile_order
 
 SPECS = [hardware(name) for name in ("a100_sxm", "rtx3090", "rtx4090", "h100_sxm", "b200", "t4", "gtx1080ti")]
 specs = st.sampled_from(SPECS)

@@ -5,8 +5,8 @@ with the order behind it: a starting point (`PrunedSpace.start`), the strategies
 a configuration was left out. No GPU is needed before Kernel Tuner wants one.
 
 The model is one of anatune's own template. CLBlast's Xgemm is near enough to it that its order is taken as it is; of
-any other kernel a part of the list is spread over the whole space (`kernel_tuner.fit`, `model.portfolio`), and a
-warning says so.
+any other kernel a part of the list is spread over the whole space (`kernel_tuner.fit`, `model.pruning.portfolio`), and
+a warning says so.
 """
 
 from anatune.adapters.kernel_tuner.names import CLBLAST, clblast_gemm

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from anatune.adapters.kernel_tuner.names import Names, rounded_workload, tile_points
 from anatune.adapters.kernel_tuner.windows import shared_by_windows
-from anatune.core.hardware import GpuSpec
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.workload import Workload
-from anatune.model.corrected import CorrectedModel
-from anatune.model.evaluation import Rule
-from anatune.model.gpu_model import GpuModel
+from anatune.core.workload.nest import Workload
+from anatune.model.base import Rule
+from anatune.model.cuda.model import GpuModel
+from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.templates import make_model
-from anatune.numerics.columns import Col
+from anatune.numerics.cuda.columns import Col
 
 __all__ = ["MISFIT", "Scorer", "Scores"]
 

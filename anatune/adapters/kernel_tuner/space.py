@@ -18,12 +18,12 @@ from anatune.adapters.kernel_tuner.names import CLBLAST, Names, is_clblast
 from anatune.adapters.kernel_tuner.package import import_kernel_tuner
 from anatune.adapters.kernel_tuner.scores import MISFIT, Scorer
 from anatune.arguments import is_iterable, shown
-from anatune.core.hardware import GpuSpec
-from anatune.core.workload import Workload
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.corrections import NONE, named_correction, shipped_correction
-from anatune.model.portfolio import portfolio, value_places
-from anatune.model.pruning import Verdict, kept_count
+from anatune.model.learned.corrections import NONE, named_correction, shipped_correction
+from anatune.model.pruning.portfolio import portfolio, value_places
+from anatune.model.pruning.subset import Verdict, kept_count
 
 __all__ = ["PrunedSpace", "prune", "restrict"]
 
@@ -73,7 +73,7 @@ def prune(
         Share of the list, from 0 to 1, that is drawn over the whole space whatever is predicted. "auto": 0 for
         CLBlast's names; for other kernels from 0.25, where every parameter has a role and every configuration can be
         judged, to 1, where none is. The list is then as good as a random one of that share of its size, however
-        wrong the model is (`anatune.model.portfolio`).
+        wrong the model is (`anatune.model.pruning.portfolio`).
 
     Warns
     -----

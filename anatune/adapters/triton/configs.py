@@ -11,11 +11,11 @@ from anatune.adapters.formats import PruneRequest
 from anatune.adapters.packages import import_optional
 from anatune.adapters.triton.arguments import ArgumentNames, dtype_name
 from anatune.adapters.triton.tiles import propose
-from anatune.core.hardware import GpuSpec
-from anatune.core.implicit_gemm import implicit_gemm
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.errors import SpaceError
-from anatune.model.block_tiles import MatmulProblem
-from anatune.model.pruning import kept_count
+from anatune.model.foreign.triton_tiles import MatmulProblem
+from anatune.model.pruning.subset import kept_count
 
 __all__ = ["config_lines", "configs_for"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.codegen.cuda_kernel import CudaKernel
-from anatune.codegen.nvrtc import FLAGS, Cubin, compile_cuda, compiler_version
+from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.codegen.cuda.nvrtc import FLAGS, Cubin, compile_cuda, compiler_version
 from anatune.files import replace_file
 from anatune.resources import user_cache_folder
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from anatune.core.hardware import CpuSpec, HardwareSpec
-from anatune.core.hardware_files import spec_to_toml, user_spec_folder
+from anatune.core.hardware.files import spec_to_toml, user_spec_folder
+from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.errors import DeviceError
 from anatune.files import replace_file
-from anatune.measure.detect import detect_cpu
+from anatune.measure.cpu.detect import detect_cpu
 
 __all__ = ["calibrated_file", "write_host_spec"]
 

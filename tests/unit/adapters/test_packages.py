@@ -82,7 +82,7 @@ class Driver:
 
 def test_the_present_device_without_the_cuda_packages(monkeypatch):
     monkeypatch.delenv(device.VARIABLE, raising=False)
-    monkeypatch.setattr("anatune.measure.detect_gpu.gpu_detection", lambda: ([], "no package"))
+    monkeypatch.setattr("anatune.measure.cuda.detect.gpu_detection", lambda: ([], "no package"))
     monkeypatch.setattr(device, "_triton_driver", lambda: Driver(86, 82))
     assert device.find_gpu("auto").name == "rtx3090"
     monkeypatch.setattr(device, "_triton_driver", lambda: Driver(86, 13))
@@ -93,7 +93,7 @@ def test_the_present_device_without_the_cuda_packages(monkeypatch):
 def test_the_present_device_is_the_one_that_triton_uses(monkeypatch):
     monkeypatch.delenv(device.VARIABLE, raising=False)
     specs = [anatune.hardware("rtx3090"), anatune.hardware("a100")]
-    monkeypatch.setattr("anatune.measure.detect_gpu.gpu_detection", lambda: (specs, "found"))
+    monkeypatch.setattr("anatune.measure.cuda.detect.gpu_detection", lambda: (specs, "found"))
     driver = Driver(80, 108)
     monkeypatch.setattr(driver, "get_current_device", lambda: 1)
     monkeypatch.setattr(device, "_triton_driver", lambda: driver)

@@ -8,8 +8,8 @@ import pytest
 
 import anatune
 from anatune.errors import DeviceError, RunError
-from anatune.measure.correctness import expected, random_inputs
-from anatune.measure.gpu_driver import KernelFaultError
+from anatune.measure.cuda.driver import KernelFaultError
+from anatune.measure.run.correctness import expected, random_inputs
 from bench.gpu import device as device_gpu
 from bench.gpu import layers as layers_gpu
 from bench.gpu import rivals as rivals_gpu
@@ -297,9 +297,9 @@ SMALL = layers_gpu.Layer("S0", "extra", layers_gpu.Matmul(32, 64, 16))
 
 def false_cubin(schedule, folder, fault=""):
     """As `build_schedule`: the cubin holds the CUDA C, the launch computes the product."""
-    from anatune.codegen.gpu import cuda_kernel
-    from anatune.codegen.gpu_artifact import write_artifact
-    from anatune.codegen.nvrtc import CompilerFacts, Cubin
+    from anatune.codegen.cuda.artifact import write_artifact
+    from anatune.codegen.cuda.lower import cuda_kernel
+    from anatune.codegen.cuda.nvrtc import CompilerFacts, Cubin
     from tests.unit.measure.fake_cuda import image_of, seconds_of
 
     kernel = cuda_kernel(schedule)
@@ -311,8 +311,8 @@ def false_cubin(schedule, folder, fault=""):
 def pretended(monkeypatch):
     """Return a `RealSystem` whose driver and compiler pretend; cubins hold the CUDA C."""
     pytest.importorskip("tvm")
-    from anatune.measure.gpu_backends import CudaBindings
-    from anatune.measure.gpu_driver import GpuDevice
+    from anatune.measure.cuda.backends import CudaBindings
+    from anatune.measure.cuda.driver import GpuDevice
     from bench.gpu import system as system_gpu
     from tests.unit.measure.fake_cuda import FakeCuda
 

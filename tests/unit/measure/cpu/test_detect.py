@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anatune.core.hardware import CpuSpec, GpuSpec
-from anatune.core.hardware_files import check_spec_file, hardware, load_spec_file
+from anatune.core.hardware.files import check_spec_file, hardware, load_spec_file
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import DeviceError
-from anatune.measure import detect, gpu_backends
-from anatune.measure.detect import detect_cpu
-from anatune.measure.detect_gpu import detect_gpus, gpu_detection
-from anatune.measure.gpu_backends import CudaBindings
-from anatune.measure.host_files import write_host_spec
+from anatune.measure.cpu import detect
+from anatune.measure.cpu.detect import detect_cpu
+from anatune.measure.cpu.host_files import write_host_spec
+from anatune.measure.cuda import backends as gpu_backends
+from anatune.measure.cuda.backends import CudaBindings
+from anatune.measure.cuda.detect import detect_gpus, gpu_detection
 
 LINUX = pytest.mark.skipif(platform.system() != "Linux", reason="reads this machine's /proc and /sys")
 AVX512 = "fpu sse sse2 avx avx2 fma avx512f avx512vl"

@@ -7,14 +7,14 @@ import pytest
 pytest.importorskip("tvm")
 import anatune
 from anatune import batch_matmul, conv2d, matmul
-from anatune.codegen.gpu import cuda_kernel
-from anatune.core.operators import depthwise_conv2d, max_pool2d, reduction
+from anatune.codegen.cuda.lower import cuda_kernel
+from anatune.core.workload.operators import depthwise_conv2d, max_pool2d, reduction
 from anatune.errors import MissingDependencyError, RunError, SpaceError
-from anatune.measure import verify_gpu
-from anatune.measure.correctness import expected, random_inputs
-from anatune.measure.emulator import ALL_BLOCKS, compiler
-from anatune.measure.verify_gpu import check_kernel, spread_blocks
-from anatune.model.gpu_model import GpuModel
+from anatune.measure.emulate import verify as verify_gpu
+from anatune.measure.emulate.emulator import ALL_BLOCKS, compiler
+from anatune.measure.emulate.verify import check_kernel, spread_blocks
+from anatune.measure.run.correctness import expected, random_inputs
+from anatune.model.cuda.model import GpuModel
 from bench.gpu.mutants import mutants
 
 try:
