@@ -1,4 +1,4 @@
-"""The installed ``anatune`` script in processes of its own, as a person would run it."""
+"""``anatune`` as a person would run it: `anatune` in the test's process, `script` where a process is what is tested."""
 
 import os
 import shutil
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import shell
+
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
-    """Variables of the child processes: no colours, a configuration folder of their own."""
+    """Variables of a run: no colours, a configuration folder of its own."""
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
     return kept | {"XDG_CONFIG_HOME": str(tmp_path_factory.mktemp("config"))}
 
@@ -24,21 +26,27 @@ def script():
 
 
 @pytest.fixture(scope="session")
-def anatune(script, environment):
-    """Run ``anatune WORDS...`` and return the finished process, without lines of progress."""
+def new_process(script, environment):
+    """Run ``anatune WORDS...`` in a process of its own and return it, finished."""
 
     def run(*words, **variables):
-        done = subprocess.run(
-            [script, *map(str, words)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env=environment | variables,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        return subprocess.run(
+            [script, *map(str, words)], capture_output=True, text=True, timeout=300, env=environment | variables,
+            stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def anatune(environment):
+    """Run ``anatune WORDS...`` and return its exit status and what it wrote, without lines of progress."""
+
+    def run(*words, **variables):
+        done = shell.anatune(*words, variables=environment | variables)
         # a slow machine says how far a search is
-        done.stderr = "".join(line for line in done.stderr.splitlines(True) if not line.startswith("searching: "))
-        return done
+        return done._replace(
+            stderr="".join(line for line in done.stderr.splitlines(True) if not line.startswith("searching: "))
+        )
 
     return run

@@ -9,8 +9,8 @@ from anatune.numerics import _jit
 WORDS = ("plan", "--hw", "rtx3090", "matmul", "64x64x64", "--top-k", "1")
 
 
-def test_damaged_compiled_code(anatune, tmp_path):
-    first = anatune(*WORDS)  # also fills the run's own cache
+def test_damaged_compiled_code(new_process, tmp_path):
+    first = new_process(*WORDS)  # also fills the run's own cache
     assert first.returncode == 0
     folder = tmp_path / _jit.cache_folder().name
     shutil.copytree(Path(os.environ["NUMBA_CACHE_DIR"]) / folder.name, folder)
@@ -18,8 +18,8 @@ def test_damaged_compiled_code(anatune, tmp_path):
     index.write_bytes(index.read_bytes()[:20])
     code = next(folder.rglob("occupancy.*.nbc"))
     code.write_bytes(b"")
-    again = anatune(*WORDS, NUMBA_CACHE_DIR=str(tmp_path))
+    again = new_process(*WORDS, NUMBA_CACHE_DIR=str(tmp_path))
     assert again.returncode == 0
     assert again.stderr == f"note: compiled code in {folder} was damaged; it is made again (10 to 30 s)\n"
     assert again.stdout.splitlines()[5:] == first.stdout.splitlines()[5:]  # the lines before say the time it took
-    assert anatune(*WORDS, NUMBA_CACHE_DIR=str(tmp_path)).stderr == ""
+    assert new_process(*WORDS, NUMBA_CACHE_DIR=str(tmp_path)).stderr == ""

@@ -1,4 +1,4 @@
-"""``anatune records`` in processes of its own."""
+"""``anatune records`` from the shell."""
 
 import csv
 import io
