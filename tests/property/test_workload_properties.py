@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anatune.core.workload import operators as ops
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.core.workload.nest import operators as ops
 from anatune.core.workload.text import parse_workload, workload_to_text
 from anatune.errors import AnatuneError
 from tests.naive_workload import position, touched

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anatune.codegen.compat import PARTS_OF_ISA
-from anatune.codegen.cpu.lower import probes
+from anatune.codegen.cpu import probes
 from anatune.measure.cpu.detect import detect_cpu
 
 tvm = pytest.importorskip("tvm")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anatune.core.hardware import spec as schema
 from anatune.core.hardware.files import (
     check_spec_file,
     hardware,
@@ -15,7 +16,6 @@ from anatune.core.hardware.files import (
     user_spec_folder,
 )
 from anatune.core.hardware.spec import CpuLaunch, CpuSpec, GpuSpec, MicrokernelTable, value_problem
-from anatune.core.hardware.spec import spec as schema
 from anatune.errors import SpecError, UnknownNameError
 from anatune.resources import data_folder
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from anatune.core.workload import operators as ops
 from anatune.core.workload.layers import layer, layer_names
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.nest import operators as ops
 from anatune.core.workload.text import operator_words, parse_workload, workload_to_text
 from anatune.errors import AnatuneError, UnknownNameError, WorkloadError
 
