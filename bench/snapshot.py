@@ -35,7 +35,7 @@ import msgspec
 import anatune
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.template_names import CPU, GPU_TEMPLATES
+from anatune.core.templates import templates_of
 from anatune.core.workload.layers import layer_names
 from anatune.errors import AnatuneError
 from anatune.resources import data_folder
@@ -74,7 +74,7 @@ def combinations(folder: Path) -> Iterator[Combination]:
     for path in sorted(folder.glob("*.toml")):
         hardware = anatune.hardware(str(path))
         layers = names if path.stem in WITH_ALL_LAYERS else draw.sample(names, NUM_LAYERS)
-        for template in GPU_TEMPLATES if isinstance(hardware, GpuSpec) else (CPU,):
+        for template in (one.name for one in templates_of(hardware)):
             for layer in layers:
                 yield Combination(path, hardware, template, layer, draw.random() < SHARE_WITH_CODE)
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from anatune import api
 from anatune.arguments import shown
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.templates import CUDA, template_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, UnknownNameError
 from anatune.model.base import Progress
 from anatune.model.pruning.diversity import MOST_DIVERSE
 from anatune.model.pruning.subset import SpaceSubset, Subset
-from anatune.model.templates import template_of
+from anatune.named import resolve
 
 __all__ = ["FORMATS", "IGNORED", "OTHER_LINES", "PruneRequest", "Writer", "writer"]
 
@@ -78,10 +78,11 @@ class PruneRequest:
         SpaceError
             Another one was asked for.
         """
-        word = "cuda" if self.template is None else template_of(self.template, self.hardware)
-        if word != "cuda":
+        template = CUDA if self.template is None else template_of(self.template, self.hardware)
+        if template is not CUDA:
             raise SpaceError(
-                f"{form}: template is {word}, expected cuda; leave --template out, or use --for json, which has it"
+                f"{form}: template is {template.name}, expected cuda; leave --template out, or use --for json, which "
+                "has it"
             )
 
     def subset(self) -> Subset:
@@ -125,6 +126,5 @@ def writer(name: str) -> Writer:
     """
     if name not in FORMATS:
         raise UnknownNameError(f"format {shown(name)} is unknown, expected one of {', '.join(FORMATS)}")
-    module, _, function = FORMATS[name].partition(":")
-    found: Writer = getattr(import_module(module), function)
+    found: Writer = resolve(FORMATS[name])
     return found

@@ -38,7 +38,7 @@ def _check_top_k(value: int) -> int:
 
 def check_template(value: str | None) -> str | None:
     """Return the template that --template names."""
-    from anatune.core.template_names import TEMPLATES, template_name
+    from anatune.core.templates import TEMPLATES, template_name
 
     name = template_name(value)
     if name is not None and name not in TEMPLATES:

@@ -8,7 +8,7 @@ import textwrap
 import msgspec
 
 from anatune.core.schedule import Schedule
-from anatune.core.template_names import TENSORCORE
+from anatune.core.templates import template_named
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
 
 __all__ = ["Arithmetic", "arithmetic_of", "comment_lines"]
@@ -67,7 +67,7 @@ def comment_lines(text: str, first: str, rest: str = "") -> str:
 def arithmetic_of(schedule: Schedule) -> Arithmetic:
     """Return the number formats of a schedule's kernel."""
     workload = schedule.workload
-    on_tensor_cores = schedule.template == TENSORCORE
+    on_tensor_cores = template_named(schedule.template).tensor_cores
     dtype, result = workload.dtype, workload.write.dtype
     multiplied = "tf32" if on_tensor_cores and dtype == "float32" else dtype
     sums = ACCUMULATOR_DTYPE.get(dtype, dtype)

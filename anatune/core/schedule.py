@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -15,11 +14,11 @@ from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.rules import check_schedule
 from anatune.core.show import html_table
-from anatune.core.template_names import adopt_name
+from anatune.core.templates import adopt_name, template_named
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
-__all__ = ["OptionValue", "Schedule", "checked_schedule"]
+__all__ = ["OptionValue", "Schedule", "checked_schedule", "schedule_key"]
 
 OptionValue = int | str | bool | tuple[int | str, ...]
 
@@ -148,14 +147,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         anatune.errors.MissingDependencyError
             TVM is not installed.
         """
-        # core lies below code generation and must not know it; the method is only a convenience for people who hold a
-        # schedule. A name that is resolved at the call is the one place that says so, and works for a Schedule that was
-        # imported from here without `anatune`'s own front door (a hook registered by the package would not).
         self.check()
-        if isinstance(self.hardware, GpuSpec):
-            return import_module("anatune.codegen.cuda.lower").lower_gpu(self).tvm_schedule()
-        cores = self.hardware.compute.num_cores
-        return import_module("anatune.codegen.cpu.lower").lower(self, threads=cores, prepacked=False).tvm_schedule()
+        return template_named(self.template).part("tvm_schedule")(self)
 
     def describe(self) -> str:
         """One line: the tiles of each axis (outer to inner), unroll, fetch widths, options."""
@@ -214,3 +207,8 @@ def checked_schedule(what: str, value: object) -> Schedule:
     if not isinstance(value, Schedule):
         raise SpaceError(f"{what}: got {shown(value)}, expected a Schedule; build one with space.schedule(...)")
     return value.check()
+
+
+def schedule_key(schedule: Schedule) -> str:
+    """Return the schedule's own key: the program key of templates whose points are all different programs."""
+    return schedule.key

@@ -2,69 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from anatune.arguments import MOST_SEED, checked_integer
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule, checked_schedule
-from anatune.errors import BuildError, RunError
-from anatune.measure.cpu.detect import detect_cpu
-from anatune.measure.cpu.kernel import Kernel
-from anatune.measure.emulate.verify import check_kernel
-from anatune.measure.run.correctness import expected, random_inputs
+from anatune.core.templates import DeviceKind, template_named
+from anatune.measure.run.correctness import Verification
 from anatune.measure.run.room import check_runs_here
-from anatune.measure.run.rounding import operands_used
 
 if TYPE_CHECKING:
+    from anatune.measure.cpu.kernel import Kernel
     from anatune.measure.cuda.kernel import GpuKernel
 
 __all__ = ["Verification", "build", "inspect", "verify"]
 
-
-class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether a schedule computes what its workload says.
-
-    Attributes
-    ----------
-    ok : bool
-        It was built, ran, and its result is right.
-    max_rel_error : float or None
-        Largest error over the largest magnitude of the float64 reference; None if nothing was computed.
-    message : str
-        Why it is not ok, in one line.
-    tolerance : float
-        Largest error that rounding explains.
-    """
-
-    ok: bool
-    max_rel_error: float | None = None
-    message: str = ""
-    tolerance: float = 0.0
-
-
 MOST_THREADS = 4096
 """Most threads that a kernel can be asked to use."""
-_X86 = ("sse", "avx", "avx2", "avx512")
-
-
-def check_instructions(schedule: Schedule) -> None:
-    """Raise RunError if the schedule's instruction set is not one that the present machine has."""
-    if not isinstance(schedule.hardware, CpuSpec):
-        return
-    wanted, here = schedule.hardware.compute.isa, detect_cpu().compute.isa
-    runs = wanted == here or {wanted, here} == {"neon", "sve"}
-    if wanted in _X86 and here in _X86:
-        runs = _X86.index(wanted) <= _X86.index(here)
-    if not runs:
-        raise RunError(
-            f"schedule is for {schedule.hardware.name} with {wanted}, but this machine has {here}; "
-            "anatune.inspect() works without running, a plan for --hw host runs here"
-        )
 
 
 def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel:
@@ -95,29 +48,10 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel:
     MissingDependencyError
         TVM is not installed.
     """
-    _check_type(schedule)
+    kind = _kind_of(schedule)
     threads = checked_integer("build: threads", threads, 1, MOST_THREADS)
-    if not isinstance(schedule.hardware, GpuSpec):
-        return _build_cpu(schedule, threads)
-    from anatune.measure.cuda.kernel import build_gpu
-
-    return build_gpu(schedule)
-
-
-def _build_cpu(schedule: Schedule, threads: int) -> Kernel:
-    from anatune.codegen.cpu.lower import compile_schedule
-
-    check_instructions(schedule)
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="anatune-"))
-    except OSError as error:
-        raise BuildError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
-    try:
-        artifact = compile_schedule(schedule, folder, threads=threads)
-        return Kernel(schedule.workload, artifact, folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    kernel: Kernel | GpuKernel = kind.part("kernel")(schedule, threads)
+    return kernel
 
 
 def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verification:
@@ -139,44 +73,12 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
     MissingDependencyError
         TVM is not installed; a GPU schedule and no C++ compiler.
     """
-    _check_type(schedule)
+    kind = _kind_of(schedule)
     threads = checked_integer("verify: threads", threads, 1, MOST_THREADS)
     seed = checked_integer("verify: seed", seed, 0, MOST_SEED)
     check_runs_here(schedule.workload, schedule.hardware)
-    if isinstance(schedule.hardware, GpuSpec):
-        return _verify_gpu(schedule, seed)
-    try:
-        kernel = _build_cpu(schedule, threads)
-    except (BuildError, RunError) as error:
-        return Verification(False, message=str(error))
-    inputs = random_inputs(schedule.workload, seed)
-    want = expected(schedule.workload, inputs)
-    try:
-        answer = kernel.prepare(inputs, guarded=True).check(schedule.workload, want)
-    except (RunError, RuntimeError, ValueError, TypeError) as error:  # TVM raises what its checks find
-        lines = str(error).splitlines() or [type(error).__name__]
-        return Verification(False, message=lines[-1].strip(), tolerance=want.tolerance)
-    return Verification(answer.ok, answer.max_rel_error, answer.message, want.tolerance)
-
-
-def _check_type(schedule: Schedule) -> None:
-    checked_schedule("schedule", schedule)
-
-
-def _verify_gpu(schedule: Schedule, seed: int) -> Verification:
-    from anatune.codegen.cuda.lower import cuda_kernel
-
-    try:
-        kernel = cuda_kernel(schedule)
-    except BuildError as error:
-        return Verification(False, message=str(error))
-    inputs = random_inputs(schedule.workload, seed)
-    want = expected(schedule.workload, operands_used(schedule, inputs))
-    try:
-        answer = check_kernel(schedule.workload, kernel, inputs, want)
-    except RunError as error:
-        return Verification(False, message=str(error), tolerance=want.tolerance)
-    return Verification(answer.ok, answer.max_rel_error, answer.message, want.tolerance)
+    answer: Verification = kind.part("verifier")(schedule, threads, seed)
+    return answer
 
 
 def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
@@ -193,11 +95,11 @@ def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
     SpaceError, BuildError, MissingDependencyError
         As `build`, also for processors other than the present one.
     """
-    from anatune.codegen.cpu.lower import inspect_schedule
-    from anatune.codegen.cuda.facts import inspect_gpu
-
-    _check_type(schedule)
+    kind = _kind_of(schedule)
     threads = checked_integer("inspect: threads", threads, 1, MOST_THREADS)
-    if isinstance(schedule.hardware, GpuSpec):
-        return inspect_gpu(schedule)
-    return {**inspect_schedule(schedule, threads=threads), "shared_bytes": 0}
+    facts: dict[str, int] = kind.part("inspector")(schedule, threads)
+    return facts
+
+
+def _kind_of(schedule: Schedule) -> DeviceKind:
+    return template_named(checked_schedule("schedule", schedule).template).device

@@ -1,12 +1,11 @@
-"""Which templates a device has, and which analytical model belongs to one."""
+"""Templates as models know them: which analytical model belongs to one, which one is tuned."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anatune.arguments import checked_choice
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.template_names import CPU, CUDA, GPU_TEMPLATES, PIPELINED, TENSORCORE, template_name
+from anatune.core.templates import Template, template_of, templates_of
 from anatune.core.workload.nest import Workload
 
 if TYPE_CHECKING:
@@ -14,31 +13,18 @@ if TYPE_CHECKING:
     from anatune.model.cuda.model import GpuModel
     from anatune.model.tensorcore.model import TensorCoreModel
 
-__all__ = ["make_model", "template_of", "tuning_template"]
+__all__ = ["make_model", "tuning_template"]
 
 
-def template_of(name: str, hardware: GpuSpec | CpuSpec) -> str:
-    """Return the template of a device that is asked for by its name, or by its former one.
+def tuning_template(workload: Workload, hardware: GpuSpec | CpuSpec) -> Template:
+    """Return the template that is tuned where nobody asks for one: the default, or a wider one wherever one applies.
 
-    Raises
-    ------
-    SpaceError
-        There is none of that name for the device.
-    """
-    known = GPU_TEMPLATES if isinstance(hardware, GpuSpec) else (CPU,)
-    return checked_choice("template", template_name(name), known, otherwise=f"for {hardware.name}")
-
-
-def tuning_template(workload: Workload, hardware: GpuSpec | CpuSpec) -> str:
-    """Return the template that is tuned where nobody asks for one: with a staging pipeline wherever there can be one.
-
-    It holds all schedules of the template "cuda"; arithmetic stays what the workload's dtype says, so tensor cores,
+    A wider one holds all schedules of the default; arithmetic stays what the workload's dtype says, so tensor cores,
     which would round float32, have to be asked for.
     """
-    if isinstance(hardware, CpuSpec):
-        return CPU
-    staged = bool(workload.reduction_axes)
-    return PIPELINED if staged and hardware.arch.startswith("sm_") else CUDA
+    default, *others = templates_of(hardware)
+    wider = (one for one in others if one.widens == default.name and one.part("applies")(workload, hardware))
+    return next(wider, default)
 
 
 def make_model(
@@ -49,26 +35,12 @@ def make_model(
     Parameters
     ----------
     template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
-        What the schedules look like; left out: "cuda" (CUDA cores) for GPUs, "cpu" for CPUs.
+        What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
 
     Raises
     ------
     SpaceError
         The template does not apply to the workload or the hardware.
     """
-    template = None if template is None else template_of(template, hardware)
-    if isinstance(hardware, GpuSpec) and template == TENSORCORE:
-        from anatune.model.tensorcore.model import TensorCoreModel
-
-        return TensorCoreModel(workload, hardware)
-    if isinstance(hardware, GpuSpec) and template == PIPELINED:
-        from anatune.model.cuda.pipelined import PipelinedModel
-
-        return PipelinedModel(workload, hardware)
-    if isinstance(hardware, GpuSpec):
-        from anatune.model.cuda.model import GpuModel
-
-        return GpuModel(workload, hardware)
-    from anatune.model.cpu.model import CpuModel
-
-    return CpuModel(workload, hardware)
+    made: GpuModel | TensorCoreModel | CpuModel = template_of(template, hardware).part("model")(workload, hardware)
+    return made

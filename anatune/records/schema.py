@@ -20,7 +20,7 @@ import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.template_names import template_name
+from anatune.core.templates import template_name
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.records.environment import Environment

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from anatune.core.generation import generation_limit
 from anatune.core.prediction import Prediction
-from anatune.core.template_names import TENSORCORE
+from anatune.core.templates import template_named
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.alternatives import Alternative
@@ -341,7 +341,7 @@ def _doubts(plan: Plan) -> list[str]:
 def _is_unused(key: str, plan: Plan) -> bool:
     """Whether an unverified number is about another dtype than the workload's, or about units that are not used."""
     dtype = plan.workload.dtype
-    on_tensor_cores = bool(plan.schedules) and plan.schedules[0].template == TENSORCORE
+    on_tensor_cores = bool(plan.schedules) and template_named(plan.schedules[0].template).tensor_cores
     if key.startswith("tensor_cores.") != on_tensor_cores and (key in _CUDA_CORES or key.startswith("tensor_cores.")):
         return True
     return key == "compute.fp16_rate" or (key == "compute.int8_rate" and dtype != "int8")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.template_names import TENSORCORE
-from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
+from anatune.core.templates import template_named
+from anatune.core.workload.nest import Workload
 
 __all__ = ["Roofline", "dram_bandwidth", "peak_flop_per_s", "reachable_share", "roofline"]
 
@@ -26,20 +26,12 @@ class Roofline(NamedTuple):
 
 
 def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "") -> float:
-    """Return the paper peak for operands of `dtype`, operations a second.
+    """Return the paper peak for operands of `dtype`, operations a second; see the spec's method of that name."""
+    return hardware.peak_flop_per_s(dtype, tensor_cores=_on_tensor_cores(template))
 
-    GPUs: the float32 peak times the spec's rate of the dtype; for the template "tensorcore" the tensor cores' own.
-    CPUs: vectors hold elements of the dtype that sums are kept in, four bytes each, so that the float32 peak holds for
-    all.
-    """
-    if isinstance(hardware, GpuSpec) and template == TENSORCORE:
-        peak = hardware.tensor_flop_per_s(dtype)
-        if peak is not None:
-            return peak
-    peak = hardware.compute.fp32_peak_flop_per_s
-    if isinstance(hardware, GpuSpec):
-        return peak * hardware.arithmetic_rate(dtype)
-    return peak * 4 / DTYPE_BYTES[ACCUMULATOR_DTYPE.get(dtype, dtype)]
+
+def _on_tensor_cores(template: str) -> bool:
+    return bool(template) and template_named(template).tensor_cores
 
 
 def dram_bandwidth(hardware: GpuSpec | CpuSpec) -> tuple[float, float]:
@@ -50,9 +42,7 @@ def dram_bandwidth(hardware: GpuSpec | CpuSpec) -> tuple[float, float]:
 
 def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:
     """Return the share of the paper peak that compiled code of a template reaches."""
-    if isinstance(hardware, GpuSpec) and template == TENSORCORE and hardware.tensor_cores is not None:
-        return hardware.tensor_cores.mma_sync_fraction
-    return hardware.compute.reachable_fraction
+    return hardware.reachable_share(tensor_cores=_on_tensor_cores(template))
 
 
 def roofline(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> Roofline:

@@ -14,7 +14,7 @@ from anatune.core.space.cpu import WINDOW_LEVELS as CPU_WINDOW
 from anatune.core.space.cuda import REDUCTION_LEVELS as GPU_REDUCTION
 from anatune.core.space.cuda import SPATIAL_LEVELS as GPU_SPATIAL
 from anatune.core.space.tensorcore import LEVELS as TENSOR_CORE_LEVELS
-from anatune.core.template_names import CUDA_CORES, TENSORCORE
+from anatune.core.templates import CUDA, PIPELINED, TENSORCORE, template_named
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
@@ -35,8 +35,8 @@ __all__ = [
 LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
 _TENSOR_DTYPE = {"float32": "tf32"}
 _LEVELS: dict[str, dict[int, tuple[str, ...]]] = {
-    **{one: {len(levels): levels for levels in (GPU_SPATIAL, GPU_REDUCTION)} for one in CUDA_CORES},
-    TENSORCORE: {len(levels): levels for levels in TENSOR_CORE_LEVELS.values()},
+    **{one: {len(levels): levels for levels in (GPU_SPATIAL, GPU_REDUCTION)} for one in (CUDA.name, PIPELINED.name)},
+    TENSORCORE.name: {len(levels): levels for levels in TENSOR_CORE_LEVELS.values()},
     "cpu": {len(levels): levels for levels in (CPU_SPATIAL, CPU_REDUCTION, CPU_WINDOW)},
 }
 
@@ -91,7 +91,7 @@ def _hardware_text(plan: Plan) -> str:
     hardware, dtype = plan.hardware, plan.workload.dtype
     peak = units.flop_rate(peak_flop_per_s(hardware, dtype, _template(plan)))
     unit = dtype
-    if _template(plan) == TENSORCORE:
+    if plan.schedules and template_named(_template(plan)).tensor_cores:
         unit = f"{_TENSOR_DTYPE.get(dtype, dtype)} on tensor cores"
     return (
         f"on {hardware.model} ({hardware.name}, {hardware.arch}): peak {peak} in {unit}, "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,6 +12,7 @@ from anatune.arguments import checked_choice
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.errors import UnknownNameError
+from anatune.named import resolve
 
 __all__ = [
     "DEFAULT_STRATEGY",
@@ -126,7 +126,7 @@ def make_strategy(
     SpaceError
         A setting does not exist or has an impossible value.
     """
-    module, _, attribute = STRATEGIES[check_strategy(name)].partition(":")
-    made = getattr(import_module(module), attribute)
-    strategy: Strategy = made(model, seed=seed, start=check_start(start), ranked=ranked, options=options)
+    strategy: Strategy = resolve(STRATEGIES[check_strategy(name)])(
+        model, seed=seed, start=check_start(start), ranked=ranked, options=options
+    )
     return strategy

@@ -18,7 +18,7 @@ from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.core.generation import check_generation
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.template_names import adopt_name
+from anatune.core.templates import adopt_name
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
@@ -180,7 +180,7 @@ def build_manifest(
     check_arch(hardware.arch)
     check_generation(workload, hardware)
     compiler = compiler_version()
-    model = make_model(workload, hardware, template or tuning_template(workload, hardware))
+    model = make_model(workload, hardware, template or tuning_template(workload, hardware).name)
     points = model.rank(trials, None, distinct=True).points
     if not len(points):
         raise SpaceError(f"{workload.describe()} on {hardware.name}: no schedule is legal; `anatune plan` says why")

@@ -21,7 +21,7 @@ from anatune.arguments import (
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
-from anatune.core.template_names import CPU
+from anatune.core.templates import CPU, template_of
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RecordError, SpaceError
@@ -29,7 +29,7 @@ from anatune.measure.cuda.runner import check_l2
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.measure.run.builders import Limits
 from anatune.measure.run.room import check_runs_here
-from anatune.model.templates import template_of, tuning_template
+from anatune.model.templates import tuning_template
 from anatune.records.database import record_path
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
@@ -45,9 +45,9 @@ from anatune.tuning.result import (
     compare_contenders,
     rank_trials,
 )
-from anatune.tuning.source import Source, lowered_key, source_of_manifest, source_of_model
+from anatune.tuning.source import Source, source_of_manifest, source_of_model
 
-__all__ = ["MeasurerLike", "TuningSession", "lowered_key", "tune"]
+__all__ = ["MeasurerLike", "TuningSession", "tune"]
 
 MOST_TRIALS = 100_000
 COMPARED = "compare"
@@ -239,7 +239,7 @@ class TuningSession:
             self._strategy_name, self._seed, template = SOURCE, self._manifest.seed, self._manifest.template
             self._trials_wanted = min(self._trials_wanted, len(self._manifest.entries))
         if isinstance(hw, GpuSpec):
-            template = template_of(template, hw) if template else tuning_template(workload, hw)
+            template = (template_of(template, hw) if template else tuning_template(workload, hw)).name
         self._template = template
         self._gpu: dict[str, Any] = {}
         """What only GPU sessions have; sessions that differ in it are not resumed."""
@@ -539,7 +539,7 @@ def _time(trial: Trial, ranked: Sequence[Trial]) -> float:
 
 def _of_gpus(template: object, l2: object, device: object, backend: object, manifest: object) -> list[str]:
     """Return which arguments that only GPUs have were given."""
-    given = {"template": template not in (None, CPU), "l2": l2 is not None, "device": device != 0}
+    given = {"template": template not in (None, CPU.name), "l2": l2 is not None, "device": device != 0}
     given |= {"backend": backend is not None, "manifest": manifest is not None}
     return [name for name, is_given in given.items() if is_given]
 

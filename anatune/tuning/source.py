@@ -7,16 +7,16 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from anatune.codegen.cpu.nest import nest_of
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.search.base import Strategy, make_strategy
 from anatune.tuning.machine import with_threads
 from anatune.tuning.manifest import Manifest, ManifestStrategy
 
-__all__ = ["Source", "lowered_key", "source_of_manifest", "source_of_model"]
+__all__ = ["Source", "source_of_manifest", "source_of_model"]
 
 _RANKED = 16
 """Points of the ranking that strategies start from."""
@@ -86,19 +86,16 @@ def source_of_model(
         seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
         return seconds if math.isfinite(seconds) else None
 
-    measurer: Callable[..., Any]
-    key: Callable[[Schedule], Hashable]
-    if isinstance(hardware, GpuSpec):
-        from anatune.codegen.cuda.facts import program_key
-        from anatune.measure.cuda.measurer import GpuMeasurer
-
-        measurer, key = GpuMeasurer, program_key
-    else:
-        from anatune.measure.run.measurer import Measurer
-
-        measurer, key = Measurer, lowered_key
+    kind = template_named(model.space.template)
     made = make_strategy(strategy, model, seed=seed, start=start, ranked=ranked)
-    return Source(made, model.space.schedule_of(ranked[0]), here, predicted, key, measurer)
+    return Source(
+        made,
+        model.space.schedule_of(ranked[0]),
+        here,
+        predicted,
+        kind.part("program_key"),
+        kind.device.part("measurer"),
+    )
 
 
 def source_of_manifest(manifest: Manifest) -> Source:
@@ -114,26 +111,4 @@ def source_of_manifest(manifest: Manifest) -> Source:
         lambda schedule: predictions.get(schedule.key),
         lambda schedule: schedule.key,
         measurer,
-    )
-
-
-def lowered_key(schedule: Schedule) -> Hashable:
-    """Return all that the generated CPU program depends on beside the workload; the key of what has no program.
-
-    The program's text would do as well, but takes 10 ms to write.
-    """
-    try:
-        nest = nest_of(schedule.check())
-    except SpaceError:
-        return schedule.key
-    parallel = bool(schedule.options.get("parallel", False))
-    return (
-        tuple((loop.axis, loop.extent, loop.step) for loop in nest.cache),
-        nest.num_outer if parallel else None,
-        tuple(axis for axis in nest.calls if len(nest.parts[axis]) > 1 or nest.parts[axis][0].count > 1),
-        tuple(nest.parts.items()),
-        tuple((loop.axis, loop.extent, loop.step) for loop in nest.inner),
-        tuple((loop.axis, loop.extent, loop.step) for loop in nest.unroll),
-        (nest.simd_axis, nest.lanes, nest.simd_reduction, nest.tail),
-        (schedule.options.get("packed"), schedule.options.get("packed_ahead")),
     )

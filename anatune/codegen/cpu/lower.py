@@ -76,6 +76,12 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     return LoweredProgram(schedule, program, module, target_of(schedule.hardware, threads=threads))
 
 
+def tvm_schedule(schedule: Schedule) -> Any:
+    """Return a schedule as a ``tvm.s_tir.Schedule`` for all cores, which packs in every call; errors as `lower`."""
+    cores = schedule.hardware.compute.num_cores  # type: ignore[union-attr]
+    return lower(schedule, threads=cores, prepacked=False).tvm_schedule()
+
+
 def compile_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Artifact:
     """Build a schedule into ``folder/<key>.so``.
 

@@ -10,13 +10,15 @@ part : consecutive microkernel calls of one size along one axis; a pair of micro
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from anatune.core.rules.cpu import ORDER_LEVELS, levels_of
 from anatune.core.schedule import Schedule
+from anatune.errors import SpaceError
 
-__all__ = ["Loop", "Nest", "Part", "nest_of"]
+__all__ = ["Loop", "Nest", "Part", "nest_of", "program_key"]
 
 
 class Loop(NamedTuple):
@@ -168,4 +170,26 @@ def nest_of(schedule: Schedule) -> Nest:
         lanes=lanes,
         simd_reduction=simd in reductions,
         tail=tail,
+    )
+
+
+def program_key(schedule: Schedule) -> Hashable:
+    """Return all that the generated CPU program depends on beside the workload; the key of what has no program.
+
+    The program's text would do as well, but takes 10 ms to write.
+    """
+    try:
+        nest = nest_of(schedule.check())
+    except SpaceError:
+        return schedule.key
+    parallel = bool(schedule.options.get("parallel", False))
+    return (
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.cache),
+        nest.num_outer if parallel else None,
+        tuple(axis for axis in nest.calls if len(nest.parts[axis]) > 1 or nest.parts[axis][0].count > 1),
+        tuple(nest.parts.items()),
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.inner),
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.unroll),
+        (nest.simd_axis, nest.lanes, nest.simd_reduction, nest.tail),
+        (schedule.options.get("packed"), schedule.options.get("packed_ahead")),
     )

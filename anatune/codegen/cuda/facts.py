@@ -11,7 +11,6 @@ from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.nest import GpuNest
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.core.schedule import Schedule
-from anatune.core.template_names import CUDA_CORES
 from anatune.errors import AnatuneError
 
 __all__ = ["GpuFacts", "compile_entry", "compile_facts", "facts_of", "inspect_gpu", "program_key"]
@@ -73,12 +72,10 @@ def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuF
 
 
 def program_key(schedule: Schedule) -> str:
-    """Return a key that schedules share if they become the same program: loops unrolled, widths used, tiles.
+    """Return a key that schedules of CUDA cores share if they become the same program: loops, widths, tiles.
 
     Schedules that cannot be lowered have keys of their own.
     """
-    if schedule.template not in CUDA_CORES:
-        return schedule.key
     try:
         nest = GpuNest(schedule)
     except AnatuneError:

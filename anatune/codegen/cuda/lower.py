@@ -15,7 +15,7 @@ from anatune.codegen.cuda.program import ROLLED, GpuProgram
 from anatune.codegen.tensorcore.program import tensorcore_program
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.template_names import TENSORCORE
+from anatune.core.templates import template_named
 from anatune.errors import BuildError
 
 __all__ = ["LoweredGpu", "cuda_kernel", "lower_gpu"]
@@ -70,7 +70,7 @@ def lower_gpu(schedule: Schedule) -> LoweredGpu:
     hardware = schedule.check().hardware
     if not isinstance(hardware, GpuSpec):
         raise BuildError(f"schedule is for {hardware.name}, expected a GPU; anatune.codegen.cpu.lower builds for CPUs")
-    if schedule.template == TENSORCORE:
+    if template_named(schedule.template).tensor_cores:
         cores = tensorcore_program(schedule)
         text, blocks, threads, shared_bytes = cores.main, cores.num_blocks, cores.num_threads, cores.shared_bytes
         is_dynamic, resident_blocks = shared_bytes > STATIC_SHARED_BYTES, 0
@@ -87,6 +87,11 @@ def lower_gpu(schedule: Schedule) -> LoweredGpu:
     dynamic = shared_bytes if is_dynamic else 0
     target = gpu_target_of(hardware)
     return LoweredGpu(schedule, module, target, blocks, threads, shared_bytes, dynamic, resident_blocks)
+
+
+def tvm_schedule(schedule: Schedule) -> Any:
+    """Return a schedule as a ``tvm.s_tir.Schedule``; errors as `lower_gpu`."""
+    return lower_gpu(schedule).tvm_schedule()
 
 
 def _check_limits(hardware: GpuSpec, threads: int, shared_bytes: int) -> None:
@@ -115,7 +120,7 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
     if lowered.resident_blocks:
         bounds = f"__launch_bounds__({lowered.block}"
         body = body.replace(f"{bounds})", f"{bounds}, {lowered.resident_blocks})")
-    if schedule.template != TENSORCORE:
+    if not template_named(schedule.template).tensor_cores:
         body = _with_byte_offsets(body)
     workload = schedule.workload
     tensors = {a.tensor: a for a in (*workload.reads, *workload.epilogue_reads, workload.write)}

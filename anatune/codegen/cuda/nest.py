@@ -18,7 +18,7 @@ from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import ASYNC_SINCE, REDUCTION_LEVELS, SPATIAL_LEVELS, pipeline_of
 from anatune.core.schedule import Schedule
-from anatune.core.template_names import CUDA_CORES
+from anatune.core.templates import CUDA, PIPELINED
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.errors import BuildError, SpaceError
 
@@ -95,6 +95,9 @@ class Tile(NamedTuple):
         )
 
 
+_TEMPLATES = (CUDA.name, PIPELINED.name)
+
+
 class GpuNest:
     """Everything about the loops of one checked schedule that the program needs. Immutable.
 
@@ -108,9 +111,9 @@ class GpuNest:
 
     def __init__(self, schedule: Schedule) -> None:
         hardware = schedule.hardware
-        if not isinstance(hardware, GpuSpec) or schedule.template not in CUDA_CORES:
+        if not isinstance(hardware, GpuSpec) or schedule.template not in _TEMPLATES:
             raise SpaceError(
-                f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and {' or '.join(CUDA_CORES)}"
+                f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and {' or '.join(_TEMPLATES)}"
             )
         self.schedule = schedule
         self.workload = schedule.workload

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
+from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES
 from anatune.errors import SpecError
 
 __all__ = [
@@ -287,6 +288,7 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         SMs x lanes x clock x 2 by more than 2 %.
     """
 
+    kind: ClassVar[Literal["gpu"]] = "gpu"
     schema_version: Literal[1]
     name: str
     vendor: Literal["nvidia", "amd"]
@@ -352,6 +354,17 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             "float32": self.tensor_cores.tf32_flop_per_s,
         }
         return rates.get(dtype)
+
+    def peak_flop_per_s(self, dtype: str, *, tensor_cores: bool = False) -> float:
+        """Return the paper peak for operands of `dtype`: the float32 peak times a rate, or the tensor cores' own."""
+        peak = self.tensor_flop_per_s(dtype) if tensor_cores else None
+        return self.compute.fp32_peak_flop_per_s * self.arithmetic_rate(dtype) if peak is None else peak
+
+    def reachable_share(self, *, tensor_cores: bool = False) -> float:
+        """Return the share of the paper peak that compiled code reaches."""
+        if tensor_cores and self.tensor_cores is not None:
+            return self.tensor_cores.mma_sync_fraction
+        return self.compute.reachable_fraction
 
     @property
     def compute_capability(self) -> float | None:
@@ -455,6 +468,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         the product of its parts by more than 2 %.
     """
 
+    kind: ClassVar[Literal["cpu"]] = "cpu"
     schema_version: Literal[1]
     name: str
     vendor: str
@@ -494,6 +508,18 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def __repr__(self) -> str:
         return f"CpuSpec({self.name}: {self.model}, {self.arch})"
+
+    def peak_flop_per_s(self, dtype: str, *, tensor_cores: bool = False) -> float:
+        """Return the paper peak for operands of `dtype`.
+
+        Vectors hold elements of the dtype that sums are kept in, four bytes each, so that the float32 peak holds for
+        all.
+        """
+        return self.compute.fp32_peak_flop_per_s * 4 / DTYPE_BYTES[ACCUMULATOR_DTYPE.get(dtype, dtype)]
+
+    def reachable_share(self, *, tensor_cores: bool = False) -> float:
+        """Return the share of the paper peak that compiled code reaches."""
+        return self.compute.reachable_fraction
 
     @property
     def fp32_lanes(self) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.values import check_count, check_names, check_tiles
-from anatune.core.template_names import CUDA, PIPELINED
 from anatune.core.workload.access import DTYPE_BYTES
 from anatune.core.workload.implicit_gemm import guarded_dimensions
 from anatune.core.workload.nest import Workload
@@ -63,9 +62,14 @@ def pads(workload: Workload) -> tuple[int, ...]:
     return (0, MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype])
 
 
+def pipeline_applies(workload: Workload, hardware: GpuSpec) -> bool:
+    """Whether the template "pipelined" applies: a GPU of NVIDIA's and something to stage."""
+    return hardware.compute_capability is not None and bool(staged_tensors(workload))
+
+
 def check_pipeline_applies(workload: Workload, hardware: GpuSpec) -> None:
     """Raise SpaceError unless the template "pipelined" applies: a GPU of NVIDIA's and something to stage."""
-    if hardware.compute_capability is None or not staged_tensors(workload):
+    if not pipeline_applies(workload, hardware):
         is_other = hardware.compute_capability is None
         what = f"{hardware.name} is of {hardware.arch}" if is_other else f"{workload.operator} has no reduction"
         raise SpaceError(
@@ -88,7 +92,6 @@ def pipeline_of(options: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def check_cuda(
-    template: str,
     workload: Workload,
     hardware: GpuSpec,
     tiles: Mapping[str, Any],
@@ -96,15 +99,30 @@ def check_cuda(
     vector: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """Raise SpaceError unless these are a schedule of the template "cuda" or "pipelined"."""
-    if template == PIPELINED:
-        check_pipeline_applies(workload, hardware)
+    """Raise SpaceError unless these are a schedule of the template "cuda"."""
     for name in options:
-        if template == CUDA:
-            raise SpaceError(f"schedule has the option {name!r:.40}, but template {template!r} has none")
+        raise SpaceError(f"schedule has the option {name!r:.40}, but template 'cuda' has none")
+    _check_tiling(workload, tiles, unroll, vector)
+
+
+def check_pipelined(
+    workload: Workload,
+    hardware: GpuSpec,
+    tiles: Mapping[str, Any],
+    unroll: Any,
+    vector: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Raise SpaceError unless these are a schedule of the template "pipelined"."""
+    check_pipeline_applies(workload, hardware)
+    for name in options:
         if name not in PIPELINE:
             raise SpaceError(f"schedule has the option {name!r:.40}, expected some of {', '.join(PIPELINE)}")
         checked_choice(name, options[name], workload, hardware)
+    _check_tiling(workload, tiles, unroll, vector)
+
+
+def _check_tiling(workload: Workload, tiles: Mapping[str, Any], unroll: Any, vector: Mapping[str, Any]) -> None:
     check_tiles(tiles, levels_of(workload), workload.extents)
     check_count("unroll", unroll, 0)
     check_names("vector", vector, staged_tensors(workload), "tensor")

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.rules.cpu import check_cpu
-from anatune.core.rules.cuda import check_cuda
-from anatune.core.rules.tensorcore import check_tensorcore
-from anatune.core.template_names import CPU, GPU_TEMPLATES, TENSORCORE
+from anatune.core.templates import template_named, templates_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
@@ -30,7 +27,7 @@ def check_schedule(
         raise SpaceError(f"schedule: workload is {workload!r:.60}, expected a Workload")
     if not isinstance(hardware, GpuSpec | CpuSpec):
         raise SpaceError(f"schedule: hardware is {hardware!r:.60}, expected a GpuSpec or a CpuSpec")
-    templates = GPU_TEMPLATES if isinstance(hardware, GpuSpec) else (CPU,)
+    templates = tuple(one.name for one in templates_of(hardware))
     if not isinstance(template, str) or template not in templates:
         raise SpaceError(
             f"schedule: template is {template!r:.40}, expected one of {', '.join(templates)} for {hardware.name}"
@@ -39,11 +36,6 @@ def check_schedule(
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise SpaceError(f"schedule: {name} is {value!r:.60}, expected a mapping by name")
     try:
-        if isinstance(hardware, CpuSpec):
-            check_cpu(workload, hardware, tiles, unroll, vector, options)
-        elif template == TENSORCORE:
-            check_tensorcore(workload, hardware, tiles, unroll, vector, options)
-        else:
-            check_cuda(template, workload, hardware, tiles, unroll, vector, options)
+        template_named(template).part("rules")(workload, hardware, tiles, unroll, vector, options)
     except SpaceError as error:
         raise SpaceError(f"schedule of {workload.operator} ({template}): {error}") from None

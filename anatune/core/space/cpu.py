@@ -64,7 +64,7 @@ from anatune.core.space.cpu_microkernels import (
 from anatune.core.space.cuda import LegalityCheck
 from anatune.core.space.factor import factorisations
 from anatune.core.space.sampling import SampledSpace
-from anatune.core.template_names import CPU
+from anatune.core.templates import CPU
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
@@ -102,7 +102,7 @@ class CpuSpace(SampledSpace):
         Level -> its distinct loop orders, each outer to inner.
     """
 
-    template = CPU
+    template = CPU.name
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from anatune.core.rules.values import check_factors, check_names, checked_count
 from anatune.core.schedule import Schedule
 from anatune.core.space.factor import count_factorisations, factorisations
 from anatune.core.space.sampling import SampledSpace
-from anatune.core.template_names import CUDA
+from anatune.core.templates import CUDA
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
@@ -48,7 +48,7 @@ class GpuSpace(SampledSpace):
         (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
     """
 
-    template: str = CUDA
+    template: str = CUDA.name
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         self.workload = workload

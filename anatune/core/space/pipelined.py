@@ -23,7 +23,7 @@ from anatune.core.rules.cuda import (
 )
 from anatune.core.schedule import Schedule
 from anatune.core.space.cuda import GpuSpace, LegalityCheck
-from anatune.core.template_names import PIPELINED
+from anatune.core.templates import PIPELINED
 from anatune.core.workload.nest import Workload
 
 __all__ = ["ASYNC_SINCE", "PipelinedSpace", "pads", "stage_counts"]
@@ -38,7 +38,7 @@ class PipelinedSpace(GpuSpace):
         The device is none of NVIDIA's, or the workload has nothing to stage.
     """
 
-    template = PIPELINED
+    template = PIPELINED.name
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         super().__init__(workload, hardware, is_legal)

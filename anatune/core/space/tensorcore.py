@@ -21,7 +21,7 @@ from anatune.core.rules.tensorcore import INSTRUCTION, LEVELS, STAGES, check_sup
 from anatune.core.rules.values import check_names, checked_count
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.space.sampling import SampledSpace
-from anatune.core.template_names import TENSORCORE
+from anatune.core.templates import TENSORCORE
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.nest import Workload
@@ -55,7 +55,7 @@ class TensorCoreSpace(SampledSpace):
         As `check_supported`.
     """
 
-    template = TENSORCORE
+    template = TENSORCORE.name
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         check_supported(workload, hardware)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.errors import DeviceError, MissingDependencyError, RunError
-from anatune.measure.run.worker import resolve
+from anatune.named import resolve
 
 __all__ = [
     "BACKENDS",

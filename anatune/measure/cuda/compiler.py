@@ -6,16 +6,17 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.cuda.facts import GpuFacts, program_key
+from anatune.codegen.cuda.facts import GpuFacts
 from anatune.codegen.cuda.nvrtc import check_arch, compiler_version
 from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.templates import template_named
 from anatune.core.trial import Outcome
 from anatune.errors import RunError
 from anatune.measure.run.builders import Builders, Job, Limits
@@ -161,12 +162,13 @@ def compile_ranking(
     BuildError, MissingDependencyError, RunError
         As `compile_schedules`.
     """
+    key: Callable[[Schedule], Hashable] = template_named(model.space.template).part("program_key")
     version = compiler_version()
     began = time.monotonic()
-    chosen: dict[str, int] = {}
+    chosen: dict[Hashable, int] = {}
     considered = 0
     for considered, point in enumerate(points, start=1):
-        chosen.setdefault(program_key(model.space.schedule_of(point)), considered - 1)
+        chosen.setdefault(key(model.space.schedule_of(point)), considered - 1)
         if len(chosen) == count:
             break
     places = list(chosen.values())

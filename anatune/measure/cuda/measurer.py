@@ -11,7 +11,7 @@ import msgspec
 from anatune.codegen.cuda.artifact import GpuArtifact
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.template_names import TENSORCORE
+from anatune.core.templates import template_named
 from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
@@ -128,7 +128,8 @@ class GpuMeasurer(BaseMeasurer):
     def _expected(self) -> Expected:
         sample = Schedule(self.workload, self.hardware, self._template, {})
         want = expected(self.workload, operands_used(sample, random_inputs(self.workload, self._seed)))
-        return want._replace(tolerance=_TRUNCATION * want.tolerance) if self._template == TENSORCORE else want
+        cuts_off = template_named(self._template).tensor_cores
+        return want._replace(tolerance=_TRUNCATION * want.tolerance) if cuts_off else want
 
     def _job(self, schedule: Schedule) -> Job:
         if schedule.template != self._template:

@@ -9,7 +9,7 @@ from anatune.codegen.compat import import_tvm
 from anatune.codegen.cuda.nvrtc import compiler_version
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.measure.run.worker import resolve
+from anatune.named import resolve
 
 __all__ = ["build", "build_reference", "set_up", "set_up_gpu"]
 

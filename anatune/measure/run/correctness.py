@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from anatune.measure.run.room import check_memory
 __all__ = [
     "Comparison",
     "Expected",
+    "Verification",
     "array_dtype",
     "compare",
     "expected",
@@ -57,6 +59,27 @@ class Expected(NamedTuple):
     result: NDArray[np.float64]
     scale: float
     tolerance: float
+
+
+class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether a schedule computes what its workload says.
+
+    Attributes
+    ----------
+    ok : bool
+        It was built, ran, and its result is right.
+    max_rel_error : float or None
+        Largest error over the largest magnitude of the float64 reference; None if nothing was computed.
+    message : str
+        Why it is not ok, in one line.
+    tolerance : float
+        Largest error that rounding explains.
+    """
+
+    ok: bool
+    max_rel_error: float | None = None
+    message: str = ""
+    tolerance: float = 0.0
 
 
 class Comparison(NamedTuple):

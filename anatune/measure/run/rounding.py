@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
-from anatune.core.template_names import TENSORCORE
+from anatune.core.templates import template_named
 
 __all__ = ["as_tf32", "operands_used"]
 
@@ -29,7 +29,7 @@ def operands_used(schedule: Schedule, inputs: Mapping[str, Array]) -> dict[str, 
 
     A right kernel agrees with the float64 result of these operands within the tolerance of the workload's dtype.
     """
-    if schedule.template != TENSORCORE or schedule.workload.dtype != "float32":
+    if not template_named(schedule.template).tensor_cores or schedule.workload.dtype != "float32":
         return dict(inputs)
     multiplied = {access.tensor for access in schedule.workload.reads}
     return {tensor: as_tf32(array) if tensor in multiplied else array for tensor, array in inputs.items()}

@@ -7,41 +7,19 @@ Started as ``python -m anatune.measure.run.worker FD SETTINGS``. FD is one end o
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from anatune.errors import AnatuneError
+from anatune.named import resolve
 
-__all__ = ["main", "resolve"]
+__all__ = ["main"]
 
 _PR_SET_PDEATHSIG = 1
-
-
-def resolve(name: str) -> Callable[..., Any]:
-    """Return the function called ``module:function``.
-
-    Raises
-    ------
-    AnatuneError
-        There is none.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        if isinstance(error, AnatuneError):
-            raise
-        raise AnatuneError(f"{name!r} cannot be imported: {error}") from None
-    if not callable(function):
-        raise AnatuneError(f"{name!r} is not a function")
-    result: Callable[..., Any] = function
-    return result
 
 
 def _end_with_parent(parent: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from anatune.arguments import checked_path
 from anatune.core.hardware.files import user_spec_folder
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.template_names import adopt_name, former_names
+from anatune.core.templates import adopt_name, former_names
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
 from anatune.files import read_file, reason
 from anatune.model.learned.features import FEATURE_VERSION

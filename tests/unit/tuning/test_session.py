@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 import anatune
 from anatune.api import model
+from anatune.codegen.cpu.nest import program_key
 from anatune.codegen.cpu.program import program_of
 from anatune.core.trial import Outcome
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError, UnknownNameError
 from anatune.records.store import RecordStore
 from anatune.search.base import make_strategy
 from anatune.tuning.result import TuningInterrupted, rank_trials
-from anatune.tuning.session import lowered_key, tune
+from anatune.tuning.session import tune
 from tests.naive_gpu import gpu
 from tests.unit.tuning.fakes import HOST, WORKLOAD, failed, session
 
@@ -235,16 +236,16 @@ def test_equal_keys_are_equal_programs(workload):
         for schedule in make_strategy(strategy, model(workload, HOST)).ask(150):
             for parallel in (False, schedule.options["parallel"]):
                 changed = replace(schedule, options={**schedule.options, "parallel": parallel})
-                programs.setdefault(lowered_key(changed), []).append(text(changed))
+                programs.setdefault(program_key(changed), []).append(text(changed))
     assert all(one == same[0] for same in programs.values() for one in same)
     assert len({repr(same[0]) for same in programs.values()}) >= 0.98 * len(programs)
 
 
 def test_a_schedule_without_a_program_has_its_own_key():
     schedule = anatune.plan(WORKLOAD, HOST, top_k=1).best
-    assert lowered_key(schedule) != schedule.key
+    assert program_key(schedule) != schedule.key
     broken = replace(schedule, tiles={})
-    assert lowered_key(broken) == broken.key
+    assert program_key(broken) == broken.key
 
 
 def test_a_small_space_ends_early():

@@ -1,0 +1,232 @@
+"""Templates: what kinds of schedules there are, one record each, and where the parts of anatune lie that make them.
+
+A part is the name of an object, ``module:object``, that `Template.part` imports: nothing is imported for a template
+that nobody asks for, and core knows no other floor. What all templates of a kind of device share stands in its
+`DeviceKind`. Code that holds a schedule, a space or a model asks its template; it does not compare names or types.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from anatune.arguments import checked_choice
+from anatune.named import resolve
+
+__all__ = [
+    "CPU",
+    "CUDA",
+    "PIPELINED",
+    "TEMPLATES",
+    "TENSORCORE",
+    "DeviceKind",
+    "Template",
+    "adopt_name",
+    "device_kind",
+    "former_names",
+    "template_name",
+    "template_named",
+    "template_of",
+    "templates_of",
+]
+
+
+class DeviceKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all templates of a kind of device share. Immutable.
+
+    Attributes
+    ----------
+    name : str
+        "gpu" or "cpu": ``kind`` of a spec file.
+    measurer : str
+        Class that builds, checks and times schedules (`measure.run.measurer.BaseMeasurer`).
+    kernel : str
+        ``(schedule, threads) -> kernel``: built and loaded into this process.
+    verifier : str
+        ``(schedule, threads, seed) -> Verification``.
+    inspector : str
+        ``(schedule, threads) -> dict``: what the compiler says.
+    """
+
+    name: str
+    measurer: str
+    kernel: str
+    verifier: str
+    inspector: str
+
+    def part(self, name: str) -> Any:
+        """Return the object that the field called `name` names."""
+        return resolve(getattr(self, name))
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of schedules. Immutable.
+
+    Attributes
+    ----------
+    name : str
+        On the command line, in schedules, JSON, records and cards.
+    former : str or None
+        What files of anatune 0.1.0 call it.
+    device : DeviceKind
+        What it is for. The first template of a device's kind is its default.
+    code : str
+        Sub-package of ``anatune/numerics`` whose compiled code its model runs.
+    tensor_cores : bool
+        Whether products are made on matrix units: float32 operands are rounded to tf32, sums are cut off.
+    widens : str or None
+        Template whose schedules it holds, all of them, among more: tuning takes it in its place where it applies.
+    rules : str
+        ``(workload, hardware, tiles, unroll, vector, options) -> None``: raises SpaceError for what is no schedule.
+    applies : str or None
+        ``(workload, hardware) -> bool``; None: to every workload and device of its kind.
+    model : str
+        ``(workload, hardware) -> Model``, the analytical model, with its tile space as ``.space``.
+    program_key : str
+        ``schedule -> Hashable``: equal for schedules that become the same program.
+    tvm_schedule : str
+        ``schedule -> tvm.s_tir.Schedule``.
+    """
+
+    name: str
+    former: str | None = None
+    device: DeviceKind
+    code: str
+    tensor_cores: bool = False
+    widens: str | None = None
+    rules: str
+    applies: str | None = None
+    model: str
+    program_key: str
+    tvm_schedule: str
+
+    def part(self, name: str) -> Any:
+        """Return the object that the field called `name` names."""
+        return resolve(getattr(self, name))
+
+
+_GPU = DeviceKind(
+    name="gpu",
+    measurer="anatune.measure.cuda.measurer:GpuMeasurer",
+    kernel="anatune.measure.cuda.calls:build",
+    verifier="anatune.measure.cuda.calls:verify",
+    inspector="anatune.measure.cuda.calls:inspect",
+)
+_CPU = DeviceKind(
+    name="cpu",
+    measurer="anatune.measure.run.measurer:Measurer",
+    kernel="anatune.measure.cpu.calls:build",
+    verifier="anatune.measure.cpu.calls:verify",
+    inspector="anatune.measure.cpu.calls:inspect",
+)
+
+CUDA = Template(
+    name="cuda",
+    former="gpu",
+    device=_GPU,
+    code="cuda",
+    rules="anatune.core.rules.cuda:check_cuda",
+    model="anatune.model.cuda.model:GpuModel",
+    program_key="anatune.codegen.cuda.facts:program_key",
+    tvm_schedule="anatune.codegen.cuda.lower:tvm_schedule",
+)
+"""Block, virtual thread, thread and register tiles on CUDA cores; operands staged in shared memory."""
+PIPELINED = Template(
+    name="pipelined",
+    former="gpu_pipelined",
+    device=_GPU,
+    code="cuda",
+    widens="cuda",
+    rules="anatune.core.rules.cuda:check_pipelined",
+    applies="anatune.core.rules.cuda:pipeline_applies",
+    model="anatune.model.cuda.pipelined:PipelinedModel",
+    program_key="anatune.codegen.cuda.facts:program_key",
+    tvm_schedule="anatune.codegen.cuda.lower:tvm_schedule",
+)
+"""The same with a choice of staging pipeline and of padded rows in shared memory."""
+TENSORCORE = Template(
+    name="tensorcore",
+    former="gpu_tensorcore",
+    device=_GPU,
+    code="tensorcore",
+    tensor_cores=True,
+    rules="anatune.core.rules.tensorcore:check_tensorcore",
+    model="anatune.model.tensorcore.model:TensorCoreModel",
+    program_key="anatune.core.schedule:schedule_key",
+    tvm_schedule="anatune.codegen.cuda.lower:tvm_schedule",
+)
+"""Block, warp and instruction tiles of the matrix product behind a workload, on tensor cores."""
+CPU = Template(
+    name="cpu",
+    device=_CPU,
+    code="cpu",
+    rules="anatune.core.rules.cpu:check_cpu",
+    model="anatune.model.cpu.model:CpuModel",
+    program_key="anatune.codegen.cpu.nest:program_key",
+    tvm_schedule="anatune.codegen.cpu.lower:tvm_schedule",
+)
+"""A microkernel or a pair of them, cache tiles, loop orders, packing and a parallel loop."""
+
+TEMPLATES = {one.name: one for one in (CUDA, PIPELINED, TENSORCORE, CPU)}
+"""Every template by its name. A new one stands here, and nowhere else."""
+_FORMER = {one.former: one.name for one in TEMPLATES.values() if one.former}
+
+
+class _Device(Protocol):
+    """What is asked of a hardware spec here."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+def template_named(name: str) -> Template:
+    """Return the template of that name (a present one: see `template_name`)."""
+    return TEMPLATES[name]
+
+
+def templates_of(hardware: _Device) -> tuple[Template, ...]:
+    """Return the templates of a device's kind, its default first."""
+    return tuple(one for one in TEMPLATES.values() if one.device.name == hardware.kind)
+
+
+def template_of(name: str | None, hardware: _Device) -> Template:
+    """Return the template of a device that is asked for by its name, or by its former one; None: its default.
+
+    Raises
+    ------
+    SpaceError
+        There is none of that name for the device.
+    """
+    known = templates_of(hardware)
+    if name is None:
+        return known[0]
+    names = tuple(one.name for one in known)
+    return TEMPLATES[checked_choice("template", template_name(name), names, otherwise=f"for {hardware.name}")]
+
+
+def device_kind(hardware: _Device) -> DeviceKind:
+    """Return what all templates of a device share."""
+    return templates_of(hardware)[0].device
+
+
+# ---- names in files ----------------------------------------------------------------------------------------
+
+
+def template_name(name: Any) -> Any:
+    """Return the name of a template that may be called by its former one; anything else comes back as it is."""
+    return _FORMER.get(name, name) if isinstance(name, str) else name
+
+
+def former_names(name: str) -> tuple[str, ...]:
+    """Return what a template was called before."""
+    return tuple(former for former, now in _FORMER.items() if now == name)
+
+
+def adopt_name(owner: Any) -> None:
+    """Replace a former name in the field ``template`` of a struct that is being made."""
+    if owner.template != (name := template_name(owner.template)):
+        # Frozen for everybody else: nobody has seen the object yet.
+        msgspec.structs.force_setattr(owner, "template", name)
