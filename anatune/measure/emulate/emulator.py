@@ -76,7 +76,7 @@ def _shim(command: str) -> _Shim:
     """Compile the part that is the same for all kernels, once a process."""
     folder = _new_folder()
     weakref.finalize(_shim, shutil.rmtree, folder, ignore_errors=True)
-    for source in resources.files("anatune.measure").iterdir():
+    for source in resources.files("anatune.measure.emulate").iterdir():
         if source.name.startswith("cuda_shim"):
             (folder / source.name).write_bytes(source.read_bytes())
     program = folder / "run.o"
