@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from anatune.cli.options import AsJson, Template
 from anatune.cli.output import note, print_json, print_text, write_text
-from anatune.cli.plan import check_template
 from anatune.cli.workload import with_workload_words
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
-FORMATS = ("so", "o", "a", "tvm")
-TARGETS = ("cpu", "cuda")
 _KEYWORDS = """
 alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue decltype default
 delete do double else enum explicit export extern false float for friend goto if inline int long main mutable namespace
@@ -37,24 +35,6 @@ _Words = Annotated[
         "or --hw a workload as for `anatune plan`.",
     ),
 ]
-
-
-def _check_format(value: str | None) -> str | None:
-    if value is not None and value not in FORMATS:
-        raise typer.BadParameter(f"got {value!r}, expected one of {', '.join(FORMATS)}")
-    return value
-
-
-def _check_target(value: str | None) -> str | None:
-    if value is not None and value not in TARGETS:
-        raise typer.BadParameter(f"got {value!r}, expected one of {', '.join(TARGETS)}")
-    return value
-
-
-def _check_threads(value: int | None) -> int | None:
-    if value is not None and value < 1:
-        raise typer.BadParameter(f"got {value}, expected an integer >= 1")
-    return value
 
 
 def _check_name(value: str | None) -> str | None:
@@ -76,37 +56,24 @@ def export(
         ),
     ] = None,
     records: Annotated[
-        Path | None, typer.Option("--records", metavar="PATH", help="Take the best schedule of this record file.")
+        Path | None, typer.Option("--records", metavar="FILE", help="Take the best schedule of this record file.")
     ] = None,
     form: Annotated[
-        str | None,
+        Literal["so", "o", "a", "tvm"] | None,
         typer.Option(
             "--format",
-            metavar="so|o|a|tvm",
-            callback=_check_format,
             help="CPUs: a shared library (so, the default), an object (o) or a static library (a), with a C header. "
             "tvm: an IRModule as JSON.",
         ),
     ] = None,
     target: Annotated[
-        str | None,
+        Literal["cpu", "cuda"] | None,
         typer.Option(
             "--target",
-            metavar="cpu|cuda",
-            callback=_check_target,
             help="cuda: CUDA C, a cubin and a C header that launches it; no GPU is needed.  [default: the schedule's]",
         ),
     ] = None,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--template",
-            metavar="NAME",
-            callback=check_template,
-            help="With --hw the plan's, with --records of what was measured: cpu, cuda, pipelined or tensorcore (which "
-            "rounds float32 to tf32).",
-        ),
-    ] = None,
+    template: Template = None,
     output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder; made if it is missing.")] = Path("."),
     name: Annotated[
         str | None,
@@ -117,12 +84,12 @@ def export(
         typer.Option(
             "--threads",
             metavar="T",
-            callback=_check_threads,
-            help="Threads of parallel loops; with --records only what was measured with so many.  "
-            "[default: what it was tuned for]",
+            min=1,
+            help="CPUs: threads of parallel loops; with --records only what was measured with so many.  "
+            "[default: what it was tuned or planned for]",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
     from anatune.cli.export_source import Asked, find_schedule

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anatune.cli.output import UsageError, note_first_compilation, note_once
+from anatune.cli.workload import refuse_workload_options
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -124,8 +125,7 @@ def _from_file(asked: Asked) -> tuple[Schedule, int]:
             f"expected a schedule file, {got}; write anatune export FILE.json, or --records PATH WORKLOAD, "
             "or --hw NAME WORKLOAD"
         )
-    if given := next((name for name, value in asked.options.items() if value), None):
-        raise UsageError(f"--{given.replace('_', '-')} is for a WORKLOAD, a schedule file has its own")
+    refuse_workload_options(asked.options, "is for a WORKLOAD, a schedule file has its own")
     path = Path(words[0])
     try:
         schedule = Schedule.from_json(read_file(path))

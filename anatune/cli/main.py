@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from anatune.arguments import shown
 from anatune.cli.export import export
 from anatune.cli.hardware import app as hardware_app
 from anatune.cli.output import UsageError, note
@@ -41,7 +42,7 @@ app = typer.Typer(
 app.command("plan", no_args_is_help=False)(plan)
 app.command("prune", no_args_is_help=False)(prune)
 app.command("tune", no_args_is_help=False)(tune)
-app.command("export", no_args_is_help=False, context_settings={"ignore_unknown_options": True})(export)
+app.command("export", no_args_is_help=False)(export)
 app.add_typer(hardware_app, name="hw")
 app.add_typer(records_app, name="records")
 
@@ -143,11 +144,22 @@ def _notes() -> Iterator[None]:
 
 
 def _usage_text(error: Exception) -> str:
-    """Return a usage error in one line, with the help to look at."""
+    """Return a usage error in one line, with what was got and the help to look at."""
     format_message = getattr(error, "format_message", None)
-    text = " ".join(str(format_message() if format_message else error).split()).rstrip(".")
+    text = (
+        " ".join(str(format_message() if format_message else error).split()).rstrip(".").replace(": Value error,", ":")
+    )
     context = getattr(error, "ctx", None)
-    return f"{text}; see `{context.command_path if context else 'anatune'} --help`"
+    return f"{text}{_got(error, text)}; see `{context.command_path if context else 'anatune'} --help`"
+
+
+def _got(error: Exception, text: str) -> str:
+    """Return the value that an option refuses, where the text does not say it: some versions of typer leave it out."""
+    details = getattr(error.__cause__, "errors", None)
+    if details is None:
+        return ""
+    value = shown(str(details()[0]["input"]))
+    return "" if value in text else f", got {value}"
 
 
 def _fail(message: str, status: int) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anatune.cli.options import AsJson, CorrectionName, Device, Plain, Template, correction_of, seconds_option
 from anatune.cli.output import (
-    UsageError,
     count_progress,
     line_width,
     note_first_compilation,
@@ -24,70 +23,19 @@ from anatune.errors import SpaceError
 if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
 
-__all__ = ["check_template", "check_time_limit", "plan"]
+__all__ = ["plan"]
 
 _NUM_EXPLAINED = 64
 """Schedules that an explanation looks at to find one that differs materially from the best."""
 
 
-def _check_top_k(value: int) -> int:
-    if value < 1:
-        raise typer.BadParameter(f"got {value}, expected an integer >= 1")
-    return value
-
-
-def check_template(value: str | None) -> str | None:
-    """Return the template that --template names."""
-    from anatune.core.templates import TEMPLATES, template_name
-
-    name = template_name(value)
-    if name is not None and name not in TEMPLATES:
-        raise typer.BadParameter(f"got {value}, expected one of {', '.join(TEMPLATES)}")
-    return str(name) if name is not None else None
-
-
-def check_time_limit(value: float | None) -> float | None:
-    """Return the seconds of --time-limit if they are a time."""
-    if value is not None and not (value > 0 and math.isfinite(value)):
-        raise typer.BadParameter(f"got {value:g}, expected a number of seconds > 0")
-    return value
-
-
-def _check_compile(value: int) -> int:
-    if value < 0:
-        raise typer.BadParameter(f"got {value}, expected an integer >= 0")
-    return value
-
-
 @with_workload("plan")
 def plan(
     workload: Workload,
-    hw: Annotated[
-        str,
-        typer.Option("--hw", metavar="NAME|FILE", help="Device: a name of `anatune hw list`, host, or a TOML file."),
-    ],
-    top_k: Annotated[
-        int, typer.Option("--top-k", metavar="K", callback=_check_top_k, help="How many schedules to return.")
-    ] = 10,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--template",
-            metavar="NAME",
-            callback=check_template,
-            help="GPUs: cuda (default), pipelined (cuda with several shared-memory buffers and padded rows) or "
-            "tensorcore (float16, bfloat16; float32 as tf32).",
-        ),
-    ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            callback=check_time_limit,
-            help="Stop then; the answer says how far off.",
-        ),
-    ] = None,
+    hw: Device,
+    top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="How many schedules to return.")] = 10,
+    template: Template = None,
+    time_limit: Annotated[float | None, seconds_option("Stop then; the answer says how far off.")] = None,
     distinct: Annotated[
         bool, typer.Option("--distinct", help="One schedule of each predicted time: ties count as one.")
     ] = False,
@@ -96,18 +44,13 @@ def plan(
         typer.Option(
             "--compile",
             metavar="N",
-            callback=_check_compile,
+            min=0,
             help="Compile the first N different programs and correct their predictions.",
         ),
     ] = 0,
-    correction: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use, shipped or your own."),
-    ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="No learned correction, also where one was made for the device.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    correction: CorrectionName = None,
+    plain: Plain = False,
+    as_json: AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False,
 ) -> None:
     """Rank every schedule of a workload on a device by the analytical model.
@@ -116,8 +59,7 @@ def plan(
     """
     from anatune import api
 
-    if plain and correction is not None:
-        raise UsageError("--plain uses no correction, --model names one; leave one out")
+    chosen = correction_of(correction, plain)
     hardware = api.hardware(hw)
     note_first_compilation(hardware, template)
     start = time.perf_counter()
@@ -129,7 +71,7 @@ def plan(
         time_limit_s=time_limit,
         distinct=distinct,
         compile=compile_count,
-        correction="none" if plain else correction or "auto",
+        correction=chosen,
         progress=search_progress(),
         compile_progress=count_progress("compiling"),
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from anatune.cli.options import CorrectionName, Device, Plain, Template, correction_of, seconds_option
 from anatune.cli.output import note, note_first_compilation, refuse_given, search_progress
-from anatune.cli.plan import check_template, check_time_limit
 from anatune.cli.workload import with_workload
 
 if TYPE_CHECKING:
@@ -32,73 +32,35 @@ def _keep(word: str) -> float:
     return number
 
 
-def _check_format(value: str) -> str:
-    from anatune.adapters.formats import FORMATS
-
-    if value not in FORMATS:
-        raise typer.BadParameter(f"got {value}, expected one of {', '.join(FORMATS)}")
-    return value
-
-
-def _check_most(value: int) -> int:
-    if value < 1:
-        raise typer.BadParameter(f"got {value}, expected an integer >= 1")
-    return value
-
-
 @with_workload("prune")
 def prune(
     context: typer.Context,
     workload: Workload,
-    hw: Annotated[
-        str,
-        typer.Option("--hw", metavar="NAME|FILE", help="Device: a name of `anatune hw list`, host, or a TOML file."),
-    ],
+    hw: Device,
     keep: Annotated[
         str, typer.Option("--keep", metavar="SHARE|N", callback=_check_keep, help="Share of the legal ones, or count.")
     ] = "0.01",
     form: Annotated[
-        str,
-        typer.Option(
-            "--for", metavar="FORMAT", callback=_check_format, help="json, csv, triton, kernel-tuner or metaschedule."
-        ),
+        Literal["json", "csv", "triton", "kernel-tuner", "metaschedule"],
+        typer.Option("--for", help="Whom the list is for: what it looks like."),
     ] = "json",
-    most: Annotated[
-        int, typer.Option("--most", metavar="N", callback=_check_most, help="Write at most so many.")
-    ] = 1000,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--template", metavar="NAME", callback=check_template, help="GPUs: cuda (default), pipelined or tensorcore."
-        ),
-    ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            "--time-limit", metavar="SECONDS", callback=check_time_limit, help="Of the search; 10,000 at most then."
-        ),
-    ] = None,
+    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Write at most so many.")] = 1000,
+    template: Template = None,
+    time_limit: Annotated[float | None, seconds_option("Of the search; 10,000 at most then.")] = None,
     distinct: Annotated[
         bool, typer.Option("--distinct", help="One schedule of each predicted time; for a count.")
     ] = False,
     no_diverse: Annotated[
         bool, typer.Option("--no-diverse", help="The first of the order, also where few are kept and they are alike.")
     ] = False,
-    correction: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use, shipped or your own."),
-    ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="No learned correction, also where one was made for the device.")
-    ] = False,
+    correction: CorrectionName = None,
+    plain: Plain = False,
 ) -> None:
     """List the schedules that deserve a run, best first, for a tuner of your own. No device is needed."""
     from anatune import api
     from anatune.adapters.formats import IGNORED, OTHER_LINES, PruneRequest, writer
-    from anatune.cli.output import UsageError
 
-    if plain and correction is not None:
-        raise UsageError("--plain uses no correction, --model names one; leave one out")
+    chosen = correction_of(correction, plain)
     hardware = api.hardware(hw)
     write = writer(form)
     refuse_given(context, IGNORED.get(form, ()), f"does not apply to --for {form}")
@@ -111,7 +73,7 @@ def prune(
         time_limit_s=time_limit,
         distinct=distinct,
         diverse=not no_diverse,
-        correction="none" if plain else correction or "auto",
+        correction=chosen,
         progress=search_progress(),
     )
     if form != "triton":

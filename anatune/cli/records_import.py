@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anatune.cli.options import DEFAULT_RECORDS, AsJson, RecordFile
 from anatune.cli.output import UsageError, print_json, print_lines, print_text
-from anatune.cli.tune import DEFAULT_RECORDS
+from anatune.cli.workload import refuse_workload_options, with_workload_words
 from anatune.errors import RecordError
 
 if TYPE_CHECKING:
+    from anatune.core.workload.nest import Workload
     from anatune.records.foreign import FunctionReader
 
 __all__ = ["import_records"]
 
 
+_Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="WORKLOAD...",
+        help="What another tuner's log is of, as for `anatune plan`; checked where the log says so.",
+    ),
+]
+
+
+@with_workload_words(_Words)
 def import_records(
     file: Annotated[
         Path,
@@ -25,16 +37,9 @@ def import_records(
             help="JSON lines of `anatune records export`, or a log of AutoTVM, Ansor, MetaSchedule or Kernel Tuner.",
         ),
     ],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[WORKLOAD...]",
-            help="What another tuner's log is of, as for `anatune plan`; checked where the log says so.",
-        ),
-    ] = None,
-    records: Annotated[
-        Path | None, typer.Option("--records", metavar="PATH", help=f"The record file.  [default: {DEFAULT_RECORDS}]")
-    ] = None,
+    words: list[str],
+    chosen: dict[str, Any],
+    records: RecordFile = DEFAULT_RECORDS,
     hw: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +48,7 @@ def import_records(
             help="The device another tuner's log was measured on, where it does not say so; checked where it does.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Add exported JSON lines to a record file, all of them or none; or what fits of another tuner's log.
 
@@ -51,16 +56,19 @@ def import_records(
     contradicts --hw or WORKLOAD, or that anatune's templates cannot express, is left out and counted by reason. What
     was imported before is not recorded again.
     """
+    from anatune.core.workload.text import parse_workload
     from anatune.records.export import import_json_lines
     from anatune.records.foreign import is_export
     from anatune.records.store import RecordStore
 
+    if not words:
+        refuse_workload_options(chosen, "is of a workload, and none is given; leave it out")
     if not is_export(file):
-        _import_foreign(file, words, records, hw, as_json)
+        _import_foreign(file, parse_workload(words, **chosen) if words else None, records, hw, as_json)
         return
     if words or hw is not None:
         raise UsageError(f"{file} is an export of anatune's, which names device and workload; leave both out")
-    with RecordStore(records or DEFAULT_RECORDS) as store:
+    with RecordStore(records) as store:
         num_sessions, num_trials = import_json_lines(store, file)
     if as_json:
         print_json({"sessions": num_sessions, "trials": num_trials})
@@ -68,9 +76,8 @@ def import_records(
         print_text(f"{store.path}: {num_sessions} sessions and {num_trials} trials are new")
 
 
-def _import_foreign(file: Path, words: list[str] | None, records: Path | None, hw: str | None, as_json: bool) -> None:
+def _import_foreign(file: Path, workload: Workload | None, records: Path, hw: str | None, as_json: bool) -> None:
     from anatune import api
-    from anatune.core.workload.text import parse_workload
     from anatune.records.export import workload_text
     from anatune.records.foreign import read_foreign
     from anatune.records.foreign.recording import record_foreign
@@ -78,11 +85,11 @@ def _import_foreign(file: Path, words: list[str] | None, records: Path | None, h
     from anatune.report.imports import import_lines, reasons_text
 
     hardware = None if hw is None else api.hardware(hw)
-    found = read_foreign(file, hardware, parse_workload(words) if words else None, _function_reader)
+    found = read_foreign(file, hardware, workload, _function_reader)
     if not found.trials:
         why = reasons_text(found.left_out) or "it is empty"
         raise RecordError(f"{file}: nothing to import from this {found.kind} log: {why}")
-    with RecordStore(records or DEFAULT_RECORDS) as store:
+    with RecordStore(records) as store:
         imported = record_foreign(store, found, file)
     if not as_json:
         print_lines(import_lines(store.path, found.kind, imported, found.left_out))

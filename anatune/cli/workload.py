@@ -11,7 +11,7 @@ import typer
 
 from anatune.cli.output import UsageError
 
-__all__ = ["with_workload", "with_workload_words"]
+__all__ = ["refuse_workload_options", "with_workload", "with_workload_words"]
 
 _Words = Annotated[
     list[str] | None,
@@ -45,7 +45,7 @@ def with_workload_words(words: Any = _Words) -> Callable[[Callable[..., None]], 
     """Return a decorator that gives a command the words and options of a workload, as they were written.
 
     The command's parameter ``words`` receives the list of words, ``chosen`` the options by name (None or False where
-    they are left out); it also has a parameter ``hw``.
+    they are left out); it also has a parameter ``hw``. Words of its own are parameters before ``words``.
 
     Parameters
     ----------
@@ -62,9 +62,11 @@ def with_workload_words(words: Any = _Words) -> Callable[[Callable[..., None]], 
             command(words=chosen.pop("words") or [], chosen=chosen, **given)
 
         # commands import Workload for type checkers only: anatune starts without it
-        own = inspect.signature(command, locals={"Workload": Any}, eval_str=True).parameters
-        first = [own["hw"], *shared.values()]
-        rest = [parameter for key, parameter in own.items() if key not in ("hw", "workload", "words", "chosen")]
+        own = dict(inspect.signature(command, locals={"Workload": Any}, eval_str=True).parameters)
+        names = list(own)
+        before = names[: names.index("workload" if "workload" in own else "words")]
+        first = [own[key] for key in before] + [own["hw"]] + list(shared.values())
+        rest = [own[key] for key in names if key not in (*before, "hw", "workload", "words", "chosen")]
         parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*first, *rest)]
         # typer reads the signature, and the annotations on their own
         run.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
@@ -72,6 +74,21 @@ def with_workload_words(words: Any = _Words) -> Callable[[Callable[..., None]], 
         return run
 
     return decorate
+
+
+def refuse_workload_options(chosen: dict[str, Any], why: str) -> None:
+    """Raise UsageError for the first of a workload's options that was given where there is no workload.
+
+    Parameters
+    ----------
+    chosen
+        The options by name.
+    why : str
+        Follows the option.
+    """
+    for key, value in chosen.items():
+        if value:
+            raise UsageError(f"--{key.replace('_', '-')} {why}")
 
 
 def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -94,10 +111,7 @@ def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..
             from anatune.core.workload.text import parse_workload
 
             if unless is not None and given.get(unless) is not None and not words:
-                for key, value in chosen.items():
-                    if value:
-                        option = f"--{key.replace('_', '-')}"
-                        raise UsageError(f"{option} is of a workload, and none is given; leave it out")
+                refuse_workload_options(chosen, "is of a workload, and none is given; leave it out")
                 command(workload=None, **given)
                 return
             if given["hw"] is None:

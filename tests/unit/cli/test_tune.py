@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from anatune.cli import output, tune
+from anatune.cli import output, tune_output
 from anatune.errors import RecordError
 from tests.unit.tuning.fakes import session
 
@@ -17,11 +17,11 @@ def test_what_was_found_is_said_though_it_cannot_be_written(monkeypatch, capsys,
     def write_text(target, text):
         raise OSError(errno.ENOSPC, "No space left on device", str(target))
 
-    monkeypatch.setattr(tune, "write_text", write_text)
+    monkeypatch.setattr(tune_output, "write_text", write_text)
     records = tmp_path / "r.sqlite"
     result = session(3, records=records).run()
     with pytest.raises(RecordError, match=r"best\.json: no space left on device, .*r\.sqlite") as caught:
-        tune._show(result, tmp_path / "best.json", as_json=True)
+        tune_output.show_result(result, tmp_path / "best.json", as_json=True)
     assert "\n" not in str(caught.value)
     tree = json.loads(capsys.readouterr().out)
     assert (tree["output"], len(tree["trials"])) == (None, 3)

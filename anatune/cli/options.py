@@ -1,0 +1,70 @@
+"""Options that several commands have, written once: their names, bounds and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from anatune.arguments import MOST_SECONDS
+from anatune.cli.output import UsageError
+
+__all__ = [
+    "DEFAULT_RECORDS",
+    "AsJson",
+    "CorrectionName",
+    "Device",
+    "Plain",
+    "RecordFile",
+    "Template",
+    "Threads",
+    "correction_of",
+    "seconds_option",
+]
+
+DEFAULT_RECORDS = Path("tuning.sqlite")
+"""The record file where none is named."""
+
+_LEAST_SECONDS = 1e-6
+
+Device = Annotated[
+    str, typer.Option("--hw", metavar="NAME|FILE", help="Device: a name of `anatune hw list`, host, or a TOML file.")
+]
+Template = Annotated[
+    Literal["cuda", "pipelined", "tensorcore", "cpu"] | None,
+    typer.Option(
+        "--template",
+        help="What schedules look like. GPUs: cuda (the default of plan, prune and export), pipelined (the default of "
+        "tune: cuda with several shared-memory buffers and padded rows) or tensorcore (float16, bfloat16; float32 as "
+        "tf32). CPUs: cpu.",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", metavar="T", min=1, help="CPUs: threads of the kernels.  [default: all cores]"),
+]
+CorrectionName = Annotated[
+    str | None, typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use, shipped or your own.")
+]
+Plain = Annotated[bool, typer.Option("--plain", help="No learned correction, also where one was made for the device.")]
+RecordFile = Annotated[Path, typer.Option("--records", metavar="FILE", help="The record file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def seconds_option(help: str) -> Any:
+    """Return the option ``--time-limit`` of a command, with what the limit means there."""
+    return typer.Option("--time-limit", metavar="SECONDS", min=_LEAST_SECONDS, max=MOST_SECONDS, help=help)
+
+
+def correction_of(name: str | None, plain: bool) -> str:
+    """Return what ``--model`` and ``--plain`` say, as the library takes it.
+
+    Raises
+    ------
+    UsageError
+        Both are given.
+    """
+    if plain and name is not None:
+        raise UsageError("--plain uses no correction, --model names one; leave one out")
+    return "none" if plain else name or "auto"

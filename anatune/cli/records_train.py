@@ -1,0 +1,70 @@
+"""``anatune records train``: corrections of the analytical model from what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anatune.cli.options import AsJson
+from anatune.cli.output import UsageError, note_once, print_json, print_lines
+from anatune.cli.records_place import AnyRecordFile, OfHardware, Words, opened, place
+from anatune.cli.workload import with_workload_words
+from anatune.errors import RecordError
+
+__all__ = ["train_corrections"]
+
+
+@with_workload_words(Words)
+def train_corrections(
+    words: list[str],
+    chosen: dict[str, Any],
+    records: AnyRecordFile = None,
+    hw: OfHardware = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FOLDER", help="Write the correction there, whether it helps or not."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit corrections of the analytical model from records, one for each device, and say what they are worth.
+
+    A correction that ranks the workloads that were left out better than the analytical model is saved where
+    `anatune plan`, `anatune tune` and predict() look for it.
+    """
+    from anatune.report.training import family_lines
+    from anatune.tuning.training import families_of, judge, train
+
+    path, workload = place(words, chosen, records)
+    with opened(path) as store:
+        families = families_of(store.iterate(workload, hw, on_damage=note_once()))
+    if not families:
+        raise RecordError(
+            f"{path}: no workload has 20 successful trials, expected two of one device at least; tune more first"
+        )
+    if output is not None and len(families) > 1:
+        names = ", ".join(family.name for family in families)
+        raise UsageError(f"--output is one folder, but there are records of {names}; choose one with --hw")
+    results = []
+    for family in families:
+        judgement = judge(family, families)
+        saved = train(family, judgement, str(path), output) if output is not None or judgement.helps else None
+        results.append((family, judgement, saved))
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": family.name,
+                    "workloads": [one._asdict() for one in family.workloads],
+                    "left_out": family.num_left_out,
+                    "judgement": judgement,
+                    "helps": judgement.helps,
+                    "saved": str(saved or "") or None,
+                }
+                for family, judgement, saved in results
+            ]
+        )
+        return
+    for family, judgement, saved in results:
+        print_lines(family_lines(family, judgement, saved))

@@ -1,0 +1,117 @@
+"""What ``anatune tune`` shows: progress while it measures, then the answer, and the file of the best schedule."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from anatune.cli.output import line_width, note, print_json, print_lines, write_text
+from anatune.errors import RecordError
+from anatune.files import reason
+
+if TYPE_CHECKING:
+    from anatune.core.workload.nest import Workload
+    from anatune.tuning.result import TuningProgress, TuningResult
+
+__all__ = ["Display", "schedule_file", "show_result"]
+
+_EXPORT = {
+    False: "--format so --output DIR` makes a library of it",
+    True: "--target cuda --output DIR` writes its CUDA C and cubin",
+}
+_QUIET_S = 10.0
+"""Without a terminal: seconds between lines about trials that are neither better nor failed."""
+
+
+def schedule_file(workload: Workload) -> str:
+    """Return the name of the file that the best schedule is written to by default."""
+    from anatune.records.export import workload_text
+
+    return f"{re.sub(r'[^A-Za-z0-9.]+', '_', workload_text(workload)).strip('_')}.schedule.json"
+
+
+def show_result(result: TuningResult, target: Path, as_json: bool) -> None:
+    """Write the best schedule to its file and say what was found.
+
+    Raises
+    ------
+    RecordError
+        The file cannot be written; what was found is said all the same.
+    """
+    from anatune.report.tuning import result_lines
+
+    hints, failure = [], ""
+    if result.best_trial is not None:
+        try:
+            write_text(target, result.best.to_json() + "\n")
+        except OSError as error:  # what was found is said all the same
+            failure = reason(error)
+    if result.best_trial is not None and not failure:
+        hints.append(f"best schedule: {target}; `anatune export {target} {_EXPORT[result.best.template != 'cpu']}")
+    hints.append(f"all trials: {result.records}; `anatune records list --records {result.records}` shows them")
+    if as_json:
+        written = result.best_trial is not None and not failure
+        print_json({**result.to_dict(), "output": str(target) if written else None})
+    else:
+        print_lines(result_lines(result, hints, width=line_width()))
+    if failure:
+        raise RecordError(
+            f"{target}: {failure}, the best schedule was not written; it is in {result.records}: "
+            f"`anatune export --records {result.records}` with the workload, or --output with another place"
+        )
+
+
+class Display:
+    """Progress on stderr: a bar on a terminal, lines elsewhere. Called with each `TuningProgress`."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+        self._said_s = -math.inf
+        self._best: int | None = None
+
+    def __enter__(self) -> Display:
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.table import Column
+
+            # Drawn only between trials: a thread that redraws would take time from the kernel that is measured.
+            self._bar = Progress(
+                BarColumn(bar_width=20),
+                TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+                console=Console(stderr=True),
+                transient=True,
+                auto_refresh=False,
+            )
+            self._task = self._bar.add_task("planning", total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: TuningProgress) -> None:
+        """Show how far the session is."""
+        from anatune.report.tuning import progress_text
+
+        text = progress_text(progress)
+        if self._bar is not None:
+            self._bar.update(self._task, description=text, completed=progress.done, total=progress.total, refresh=True)
+            return
+        best = None if progress.best is None else progress.best.number
+        failed = progress.trial is not None and progress.trial.measurement.time_s is None
+        news = progress.stage != "measure" or best != self._best or failed or progress.done == progress.total
+        now = time.monotonic()
+        if news or now - self._said_s >= _QUIET_S:
+            note(text)
+            self._said_s, self._best = now, best
