@@ -143,12 +143,16 @@ def _notes() -> Iterator[None]:
         log.removeHandler(handler)
 
 
+_WORDS = {": Value error,": ":", " is not one of ": ", expected one of ", ": Input should be ": ": expected "}
+"""What typer says of values that it refuses, and what anatune says."""
+
+
 def _usage_text(error: Exception) -> str:
     """Return a usage error in one line, with what was got and the help to look at."""
     format_message = getattr(error, "format_message", None)
-    text = (
-        " ".join(str(format_message() if format_message else error).split()).rstrip(".").replace(": Value error,", ":")
-    )
+    text = " ".join(str(format_message() if format_message else error).split()).rstrip(".")
+    for theirs, ours in _WORDS.items():
+        text = text.replace(theirs, ours)
     context = getattr(error, "ctx", None)
     return f"{text}{_got(error, text)}; see `{context.command_path if context else 'anatune'} --help`"
 

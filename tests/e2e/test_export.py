@@ -345,12 +345,12 @@ def test_wrong_words_are_one_line(anatune, tmp_path):
         ((tmp_path / "plan.json",), 1, "plan.json: "),
         ((tmp_path / "gpu.json", "--target", "cpu"), 2, "the schedule is for rtx3090; leave it out or say cuda"),
         ((tmp_path / "gpu.json", "--threads", "2"), 2, "--threads is for CPU schedules"),
-        ((tmp_path / "gpu.json", "--target", "rocm"), 2, "expected one of cpu, cuda"),
+        ((tmp_path / "gpu.json", "--target", "rocm"), 2, "'rocm', expected one of 'cpu', 'cuda'"),
         ((tmp_path / "arm.json", "--target", "cuda"), 2, "leave it out or say cpu"),
         (("--hw", "rtx3090"), 2, "the workload is missing"),
         (("--hw", "rtx9999", "matmul", "8x8x8"), 1, "rtx9999"),
         (("--hw", "mi50", "--target", "cuda", "matmul", "8x8x8"), 1, "expected an NVIDIA one"),
-        ((tmp_path / "bad.json", "--format", "dll"), 2, "expected one of so, o, a, tvm"),
+        ((tmp_path / "bad.json", "--format", "dll"), 2, "'dll', expected one of 'so', 'o', 'a', 'tvm'"),
         ((tmp_path / "gpu.json", "--format", "so"), 2, "--format so is for CPU schedules"),
         ((tmp_path / "gpu.json", "--template", "tensorcore"), 2, "the schedule is of the template cuda"),
         ((tmp_path / "gpu.json", "--hw", "rtx3090"), 2, "leave out --hw"),
@@ -358,7 +358,7 @@ def test_wrong_words_are_one_line(anatune, tmp_path):
         (("--hw", "rtx3090", "--template", "cpu", "matmul", "8x8x8"), 1, "expected one of cuda, pipelined, tensorcore"),
         ((tmp_path / "bad.json", "--name", "1st"), 2, "C identifier"),
         ((tmp_path / "bad.json", "--name", "double"), 2, "C identifier"),
-        ((tmp_path / "bad.json", "--threads", "0"), 2, "integer >= 1"),
+        ((tmp_path / "bad.json", "--threads", "0"), 2, "expected greater than or equal to 1, got '0'"),
         (("--records", tmp_path / "bad.json"), 2, "the workload is missing"),
     ]
     if HOST.compute.isa.startswith("avx"):
