@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["prune"]
 
+Form = Literal["json", "csv", "triton", "kernel-tuner", "metaschedule"]
+"""The formats of `anatune.adapters.formats`, which takes long to import."""
+
 
 def _check_keep(value: str) -> str:
     _keep(value)
@@ -41,7 +44,7 @@ def prune(
         str, typer.Option("--keep", metavar="SHARE|N", callback=_check_keep, help="Share of the legal ones, or count.")
     ] = "0.01",
     form: Annotated[
-        Literal["json", "csv", "triton", "kernel-tuner", "metaschedule"],
+        Form,
         typer.Option("--for", help="Whom the list is for: what it looks like."),
     ] = "json",
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Write at most so many.")] = 1000,

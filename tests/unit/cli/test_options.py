@@ -1,0 +1,52 @@
+"""What the commands' options are called, and what their help says."""
+
+import re
+import typing
+
+import pytest
+
+from anatune.adapters.formats import FORMATS
+from anatune.cli import main, options, prune, records_place
+from anatune.core.template_names import TEMPLATES
+from anatune.core.trial import Outcome
+
+WORKLOAD = ("--stride", "--padding", "--layout", "--dtype", "--transpose-a", "--epilogue", "--axes")
+
+
+def help_of(capsys: pytest.CaptureFixture[str], command: str) -> str:
+    assert main.main([*command.split(), "--help"]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "command", ["plan", "prune", "tune", "export", *(f"records {one}" for one in ("list", "best", "export", "import"))]
+)
+def test_options_of_a_workload_are_in_the_help(capsys, command):
+    text = help_of(capsys, command)
+    assert all(option in text for option in WORKLOAD)
+
+
+@pytest.mark.parametrize(
+    "command", ["tune", *(f"records {one}" for one in ("list", "best", "export", "import", "train"))]
+)
+def test_record_files_are_named_alike(capsys, command):
+    text = help_of(capsys, command)
+    assert re.search(r"--records FILE .*?\[default: tuning.sqlite\]", text)
+    assert "[FILE]" not in text
+
+
+def test_the_template_is_described_once(capsys):
+    texts = [re.search(r"--template .*?CPUs: cpu\.", help_of(capsys, one))[0] for one in ("plan", "tune", "export")]
+    assert len(set(texts)) == 1
+
+
+def choices(annotation):
+    """Return the words of a Literal in an option's annotation."""
+    inner = typing.get_args(annotation)[0]
+    return typing.get_args(next((one for one in typing.get_args(inner) if typing.get_args(one)), inner))
+
+
+def test_choices_are_those_of_the_library():
+    assert sorted(choices(options.Template)) == sorted(TEMPLATES)
+    assert choices(records_place.OutcomeName) == tuple(outcome.value for outcome in Outcome)
+    assert typing.get_args(prune.Form) == tuple(FORMATS)
