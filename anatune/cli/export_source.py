@@ -146,7 +146,7 @@ def _from_records(asked: Asked, records: Path) -> tuple[Schedule, int]:
         only = {"on": asked.hw, "of the template": asked.template, "with --threads": asked.threads}
         words = [workload.describe(), *(f"{word} {value}" for word, value in only.items() if value is not None)]
         raise RecordError(
-            f"{records}: has no trial of {' '.join(words)} that ran; `anatune records list --records {records}` shows those "
-            "it has"
+            f"{records}: has no trial of {' '.join(words)} that ran; `anatune records list --records {records}` "
+            "shows those it has"
         )
     return best.trial.schedule, best.trial.threads

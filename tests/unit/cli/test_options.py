@@ -7,7 +7,7 @@ import pytest
 
 from anatune.adapters.formats import FORMATS
 from anatune.cli import main, options, prune, records_place
-from anatune.core.template_names import TEMPLATES
+from anatune.core.templates import TEMPLATES
 from anatune.core.trial import Outcome
 
 WORKLOAD = ("--stride", "--padding", "--layout", "--dtype", "--transpose-a", "--epilogue", "--axes")
