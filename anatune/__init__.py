@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.measure.cpu.kernel import Kernel as Kernel
     from anatune.measure.cuda.kernel import GpuKernel as GpuKernel
     from anatune.measure.named_hardware import HardwareLike as HardwareLike
-    from anatune.measure.run.builders import Limits as Limits
+    from anatune.measure.run.build_processes import Limits as Limits
     from anatune.measure.verify import Verification as Verification
     from anatune.measure.verify import build as build
     from anatune.measure.verify import inspect as inspect
@@ -84,7 +84,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
         "anatune.core.workload.nest": ("Workload",),
         "anatune.core.workload.text": ("parse_workload",),
         "anatune.errors": ("AnatuneError",),
-        "anatune.measure.run.builders": ("Limits",),
+        "anatune.measure.run.build_processes": ("Limits",),
         "anatune.measure.cuda.kernel": ("GpuKernel",),
         "anatune.measure.cpu.kernel": ("Kernel",),
         "anatune.measure.named_hardware": ("HardwareLike",),

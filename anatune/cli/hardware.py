@@ -15,7 +15,7 @@ from anatune.cli.output import UsageError, note, print_json, print_lines, print_
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
-    from anatune.measure.cpu.calibrate import Calibration
+    from anatune.measure.cpu.calibration.calibrate import Calibration
 
 __all__ = ["app"]
 
@@ -164,7 +164,7 @@ def calibrate(
         _calibrate_gpu(index, print_only=print_only, as_json=as_json, minutes=minutes)
         return
     from anatune.core.hardware.files import spec_to_toml
-    from anatune.measure.cpu.calibrate import calibrate as measure
+    from anatune.measure.cpu.calibration.calibrate import calibrate as measure
     from anatune.measure.cpu.host_files import write_host_spec
 
     with _stage_progress() as progress:
@@ -219,7 +219,7 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
 
     from anatune.core.hardware.files import spec_to_toml
     from anatune.measure.cpu.host_files import write_host_spec
-    from anatune.measure.cuda.calibrate import calibrate_gpu
+    from anatune.measure.cuda.calibration.calibrate import calibrate_gpu
     from anatune.report.calibration import gpu_calibration_lines
 
     with _stage_progress() as progress:

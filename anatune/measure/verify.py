@@ -8,7 +8,7 @@ from anatune.arguments import MOST_SEED, checked_integer
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.templates import DeviceKind, template_named
 from anatune.measure.run.correctness import Verification
-from anatune.measure.run.room import check_runs_here
+from anatune.measure.run.memory import check_runs_here
 
 if TYPE_CHECKING:
     from anatune.measure.cpu.kernel import Kernel

@@ -8,7 +8,7 @@ from anatune.report import units
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import GpuSpec
-    from anatune.measure.cuda.numbers import GpuNumbers, Measured
+    from anatune.measure.cuda.calibration.numbers import GpuNumbers, Measured
 
 __all__ = ["gpu_calibration_lines"]
 

@@ -24,7 +24,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
 from anatune.files import read_file, reason, replace_file
 from anatune.measure.cuda.measurer import Built, build_schedules
-from anatune.measure.run.builders import Limits
+from anatune.measure.run.build_processes import Limits
 from anatune.model.templates import make_model, tuning_template
 from anatune.records.schema import schedule_of, schedule_text
 from anatune.version import __version__

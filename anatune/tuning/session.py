@@ -27,8 +27,8 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RecordError, SpaceError
 from anatune.measure.cuda.runner import check_l2
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.measure.run.builders import Limits
-from anatune.measure.run.room import check_runs_here
+from anatune.measure.run.build_processes import Limits
+from anatune.measure.run.memory import check_runs_here
 from anatune.model.templates import tuning_template
 from anatune.records.database import record_path
 from anatune.records.schema import Session

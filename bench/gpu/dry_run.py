@@ -15,8 +15,8 @@ import anatune
 from anatune import api
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.measure.cuda.calibrate import GpuCalibration, calibrated_gpu_spec
-from anatune.measure.cuda.numbers import GpuNumbers, Measured
+from anatune.measure.cuda.calibration.calibrate import GpuCalibration, calibrated_gpu_spec
+from anatune.measure.cuda.calibration.numbers import GpuNumbers, Measured
 from bench.gpu.layers import Convolution, Layer
 from bench.gpu.system import Bench, Found, first_choice, operands_dtype, template_of
 from bench.gpu.timing import Method

@@ -12,7 +12,7 @@ import msgspec
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.measure.cuda.numbers import GpuNumbers
+from anatune.measure.cuda.calibration.numbers import GpuNumbers
 
 __all__ = ["OURS", "LayerState", "State", "entry_name"]
 

@@ -18,7 +18,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError
-from anatune.measure.cuda.calibrate import GpuCalibration, calibrate_gpu
+from anatune.measure.cuda.calibration.calibrate import GpuCalibration, calibrate_gpu
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, KernelFaultError, open_device
 from anatune.measure.run.correctness import array_dtype, expected, random_inputs
 from anatune.tuning.manifest import MANIFEST, Manifest, read_manifest

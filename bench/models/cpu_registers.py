@@ -18,8 +18,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from anatune.measure.cpu.calibrate import Calibration, calibrate
-from anatune.measure.cpu.calibrate_tiles import UNROLLS, Agreement, MeasuredTile, classes, fits_registers
+from anatune.measure.cpu.calibration.calibrate import Calibration, calibrate
+from anatune.measure.cpu.calibration.tiles import UNROLLS, Agreement, MeasuredTile, classes, fits_registers
 
 
 def _intervals(rows: Sequence[int]) -> str:

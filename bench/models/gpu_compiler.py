@@ -34,7 +34,7 @@ from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.measure.cuda.compiler import compile_schedules
-from anatune.measure.run.builders import Limits
+from anatune.measure.run.build_processes import Limits
 from anatune.model.cuda.registers import FEATURES, LEAST_REGISTERS, RegisterTrees, register_features, register_trees
 from anatune.resources import data_folder
 from bench.results import environment, write_json

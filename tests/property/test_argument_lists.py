@@ -21,8 +21,8 @@ import pytest
 import anatune
 from anatune.cli import main
 from anatune.errors import AnatuneError, RunError
-from anatune.measure.cpu import calibrate
-from anatune.measure.cuda import calibrate as calibrate_gpu
+from anatune.measure.cpu.calibration import calibrate
+from anatune.measure.cuda.calibration import calibrate as calibrate_gpu
 from anatune.records.store import RecordStore
 from anatune.tuning.session import TuningSession
 from tests.unit.records.making import session_of, trial

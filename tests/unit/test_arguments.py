@@ -10,7 +10,8 @@ import anatune
 from anatune import arguments
 from anatune.core.space.sampling import MOST_POINTS
 from anatune.errors import AnatuneError, RecordError, SpaceError, UnknownNameError
-from anatune.measure.run import correctness, room
+from anatune.measure.run import correctness
+from anatune.measure.run import memory as room
 from anatune.records.store import RecordStore
 
 ODD = [None, "", "x", b"x", 1.5, math.nan, math.inf, True, np.True_, [], {}, object(), np.zeros(3), 10**5000, -(10**30)]

@@ -67,7 +67,7 @@ def compile_facts(schedule: Schedule) -> GpuFacts:
 
 
 def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuFacts:
-    """`compile_facts` as builder processes call it (`anatune.measure.run.builders`)."""
+    """`compile_facts` as builder processes call it (`anatune.measure.run.build_processes`)."""
     return compile_facts(schedule)
 
 

@@ -1,9 +1,9 @@
 """Small CUDA kernels that measure a GPU: multiply-adds, matrix units, launches (memories: `gpu_memory_probes`).
 
 All have the same parameters: ``input_ptr``, ``rounds_ptr`` (32-bit integers, so that no compiler knows how often the
-loop runs), ``result_ptr`` (proves that the work was done; `measure.cuda.probe_checks` knows what must stand there) and
-``times_ptr`` (cycles and nanoseconds of each block). Where no GPU compiler reads them, the few lines of PTX have
-equivalents in C++, so that they run on a CPU as well; only the matrix units' fragments have none.
+loop runs), ``result_ptr`` (proves that the work was done; `measure.cuda.calibration.probe_checks` knows what must stand
+there) and ``times_ptr`` (cycles and nanoseconds of each block). Where no GPU compiler reads them, the few lines of PTX
+have equivalents in C++, so that they run on a CPU as well; only the matrix units' fragments have none.
 
 Notation: a round is the body of a probe's loop, which is unrolled completely. T: threads of a block.
 """

@@ -16,7 +16,7 @@ from anatune.codegen.compat import import_tvm
 from anatune.codegen.cpu.artifact import Artifact, Buffer
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
-from anatune.measure.cpu.memory import Block, same_bytes, tensor_of
+from anatune.measure.cpu.blocks import Block, same_bytes, tensor_of
 from anatune.measure.run.correctness import Comparison, Expected, array_dtype, compare, fill_patterns, random_inputs
 
 __all__ = ["Kernel", "Library", "Prepared", "checked_operands"]

@@ -19,7 +19,7 @@ from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.templates import template_named
 from anatune.core.trial import Outcome
 from anatune.errors import RunError
-from anatune.measure.run.builders import Builders, Job, Limits
+from anatune.measure.run.build_processes import Builders, Job, Limits
 from anatune.measure.run.cores import physical_cores
 from anatune.measure.run.process import wait_for
 from anatune.model.compilation import Compilation, CompiledSchedule, corrected_predictions

@@ -16,7 +16,7 @@ from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.cuda.runner import GPU_PROTOCOL, GpuSetting, check_l2
-from anatune.measure.run.builders import Builders, Job, Limits
+from anatune.measure.run.build_processes import Builders, Job, Limits
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.correctness import Expected, expected, random_inputs
 from anatune.measure.run.measurer import BaseMeasurer

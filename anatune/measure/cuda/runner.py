@@ -20,7 +20,7 @@ from anatune.codegen.cpu.artifact import Buffer
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RunError
-from anatune.measure.cpu.memory import GUARD_BYTES, same_bytes
+from anatune.measure.cpu.blocks import GUARD_BYTES, same_bytes
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction, open_device
 from anatune.measure.run.correctness import (
     Comparison,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from anatune.arguments import MOST_SEED, checked_integer
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, Access, Workload
 from anatune.errors import MissingDependencyError, RunError
-from anatune.measure.run.room import check_memory
+from anatune.measure.run.memory import check_memory
 
 __all__ = [
     "Comparison",

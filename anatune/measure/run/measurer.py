@@ -20,7 +20,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, MissingDependencyError, RunError, SpaceError
-from anatune.measure.run.builders import Builders, Job, Limits
+from anatune.measure.run.build_processes import Builders, Job, Limits
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.correctness import Expected, expected, random_inputs
 from anatune.measure.run.process import Reply, Worker, refusal, wait_for

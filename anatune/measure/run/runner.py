@@ -17,8 +17,8 @@ from anatune.codegen.compat import import_tvm
 from anatune.codegen.cpu.artifact import Artifact
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
+from anatune.measure.cpu.blocks import Block
 from anatune.measure.cpu.kernel import Library, Prepared
-from anatune.measure.cpu.memory import Block
 from anatune.measure.run.correctness import Expected, random_inputs
 from anatune.measure.run.timing import Clock, Samples, Timed, TimingProtocol, alternate, beside, sample_candidate, timed
 

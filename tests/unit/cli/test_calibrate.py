@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from tests.unit.measure.cpu.test_calibrate import detected, numbers
 
 from anatune.cli.main import main
 from anatune.core.hardware.files import hardware
-from anatune.measure.cpu import calibrate as module
-from anatune.measure.cpu.calibrate_tiles import Tile
-from tests.unit.measure.cpu.test_calibrate import detected, numbers
+from anatune.measure.cpu.calibration import calibrate as module
+from anatune.measure.cpu.calibration.tiles import Tile
 
 
 @pytest.fixture
@@ -57,9 +57,10 @@ def test_minutes_must_be_positive(instant, capsys):
 @pytest.fixture
 def instant_gpu(monkeypatch, tmp_path):
     """Replace the measuring of a GPU."""
-    from anatune.measure.cuda import calibrate as gpu_module
     from tests.unit.measure.cuda.test_calibrate import false_spec, measured
     from tests.unit.measure.cuda.test_calibrate import numbers as gpu_numbers
+
+    from anatune.measure.cuda.calibration import calibrate as gpu_module
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
@@ -95,7 +96,7 @@ def test_a_gpu_as_json_and_printed(instant_gpu, capsys):
 
 def test_no_gpu_is_one_line(monkeypatch, capsys):
     from anatune.errors import DeviceError
-    from anatune.measure.cuda import calibrate as gpu_module
+    from anatune.measure.cuda.calibration import calibrate as gpu_module
 
     def nothing(index):
         raise DeviceError("no GPU can be used here: no driver")

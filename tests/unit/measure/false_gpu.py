@@ -6,8 +6,8 @@ import numpy as np
 
 from anatune.codegen.cuda.memory_probes import CHASE_UNROLL, LINE_BYTES
 from anatune.errors import RunError
+from anatune.measure.cuda.calibration.probe_checks import _expected
 from anatune.measure.cuda.driver import GpuDevice
-from anatune.measure.cuda.probe_checks import _expected
 
 CLOCK_HZ = 1.5e9
 LATENCY_CYCLES = {"mma": 33.0, "shared": 30.0, "l1": 40.0, "l2": 250.0, "dram": 500.0}

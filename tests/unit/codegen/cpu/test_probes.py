@@ -19,7 +19,7 @@ def host():
 
 def arrays(probe, seed=0):
     """Aligned tensors for a probe's arguments and their NumPy views."""
-    from anatune.measure.cpu.memory import Block
+    from anatune.measure.cpu.blocks import Block
 
     rng = np.random.default_rng(seed)
     blocks = [Block("float32", (size,)) for size in probe.sizes]
@@ -33,8 +33,8 @@ def call(function, blocks):
 
 
 def test_gemm_probe_is_a_library_that_multiplies(host, tmp_path):
+    from anatune.measure.cpu.blocks import Block
     from anatune.measure.cpu.kernel import Library
-    from anatune.measure.cpu.memory import Block
 
     artifact = probes.compile_probe("gemm", host, tmp_path)
     assert artifact.facts["flop"] > 0

@@ -7,8 +7,8 @@ from anatune.codegen.cuda import memory_probes as gpu_memory_probes
 from anatune.codegen.cuda import probes as gpu_probes
 from anatune.codegen.cuda.memory_probes import LINE_BYTES
 from anatune.errors import MissingDependencyError
-from anatune.measure.cuda.probe_checks import chain, check_result, probe_input
-from anatune.measure.cuda.probe_set import matrix_name, probe_set, sweep_name
+from anatune.measure.cuda.calibration.probe_checks import chain, check_result, probe_input
+from anatune.measure.cuda.calibration.probe_set import matrix_name, probe_set, sweep_name
 
 ARCH = "sm_86"
 ROUNDS = 3

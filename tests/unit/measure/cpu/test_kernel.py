@@ -10,8 +10,8 @@ pytest.importorskip("tvm")
 
 import anatune
 from anatune.errors import DeviceError, MissingDependencyError, RunError, SpaceError
+from anatune.measure.cpu.blocks import Block, same_bytes, tensor_of
 from anatune.measure.cpu.kernel import Kernel
-from anatune.measure.cpu.memory import Block, same_bytes, tensor_of
 from anatune.measure.run.correctness import array_dtype, expected, random_inputs
 from tests.unit.measure.stand_ins import WORKLOAD, compile_matmul
 

@@ -5,10 +5,10 @@ import pytest
 
 from anatune.core.hardware.files import hardware, load_spec_file, spec_to_toml
 from anatune.errors import DeviceError
-from anatune.measure.cuda import calibrate as module
-from anatune.measure.cuda.calibrate import calibrate_gpu, calibrated_gpu_spec
-from anatune.measure.cuda.numbers import GpuNumbers, Measured
-from anatune.measure.cuda.probe_set import probe_set
+from anatune.measure.cuda.calibration import calibrate as module
+from anatune.measure.cuda.calibration.calibrate import calibrate_gpu, calibrated_gpu_spec
+from anatune.measure.cuda.calibration.numbers import GpuNumbers, Measured
+from anatune.measure.cuda.calibration.probe_set import probe_set
 from anatune.report.calibration import gpu_calibration_lines
 from tests.unit.measure.false_gpu import CLOCK_HZ, LATENCY_CYCLES, LAUNCH_S, FalseBackend
 
@@ -16,9 +16,9 @@ from tests.unit.measure.false_gpu import CLOCK_HZ, LATENCY_CYCLES, LAUNCH_S, Fal
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Less memory and no warming up: nothing has to get warm."""
-    monkeypatch.setattr("anatune.measure.cuda.calibrate_machine.WARM_UP_S", 0.0)
-    monkeypatch.setattr("anatune.measure.cuda.probe_set._LEAST_DRAM_BYTES", 1 << 24)
-    monkeypatch.setattr("anatune.measure.cuda.probe_set._DRAM_LINES", 1 << 17)
+    monkeypatch.setattr("anatune.measure.cuda.calibration.machine.WARM_UP_S", 0.0)
+    monkeypatch.setattr("anatune.measure.cuda.calibration.probe_set._LEAST_DRAM_BYTES", 1 << 24)
+    monkeypatch.setattr("anatune.measure.cuda.calibration.probe_set._DRAM_LINES", 1 << 17)
 
 
 def false_spec():

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from anatune.codegen.arithmetic import Arithmetic, arithmetic_of
 from anatune.codegen.cpu.artifact import Buffer
 from anatune.codegen.cuda.build_cache import compile_kernel
-from anatune.codegen.cuda.header import cuda_header, source_comment
+from anatune.codegen.cuda.export.header import cuda_header, source_comment
+from anatune.codegen.cuda.export.portable import portable
+from anatune.codegen.cuda.export.requirements import CudaRequirements, requirements_of
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import CompilerFacts, compiler_release, compiler_version
-from anatune.codegen.cuda.portable import portable
-from anatune.codegen.cuda.requirements import CudaRequirements, requirements_of
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError

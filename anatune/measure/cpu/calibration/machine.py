@@ -24,10 +24,10 @@ from anatune.codegen.cpu.probes import (
     walk_probe,
 )
 from anatune.core.hardware.spec import CacheLevel, CpuSpec
-from anatune.measure.cpu.calibrate_samples import Quantity, Reading
-from anatune.measure.cpu.calibrate_tiles import Tile, tile_depth
+from anatune.measure.cpu.blocks import Block, tensor_of
+from anatune.measure.cpu.calibration.samples import Quantity, Reading
+from anatune.measure.cpu.calibration.tiles import Tile, tile_depth
 from anatune.measure.cpu.kernel import Library
-from anatune.measure.cpu.memory import Block, tensor_of
 from anatune.measure.run.cores import physical_cores, plan_cores
 
 __all__ = ["CALL_DEPTHS", "CALL_TILE", "Machine", "one_core"]

@@ -19,9 +19,9 @@ from anatune.codegen.cuda import probes as gpu_probes
 from anatune.codegen.cuda.memory_probes import CHASE_UNROLL, LINE_BYTES
 from anatune.codegen.cuda.probes import GpuProbe
 from anatune.errors import BuildError, RunError
+from anatune.measure.cuda.calibration.probe_checks import chain, check_result, probe_input
+from anatune.measure.cuda.calibration.probe_set import Planned, probe_set
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, KernelFaultError
-from anatune.measure.cuda.probe_checks import chain, check_result, probe_input
-from anatune.measure.cuda.probe_set import Planned, probe_set
 
 __all__ = ["LAUNCH", "Compile", "GpuMachine", "Sample"]
 

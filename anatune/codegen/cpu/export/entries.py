@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from anatune.codegen.cpu.artifact import Buffer
-from anatune.codegen.cpu.c_header import ALIGNMENT_BYTES, C_TYPES, CFunction, prototype
+from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, C_TYPES, CFunction, prototype
 
 __all__ = ["c_entries"]
 
@@ -118,7 +118,7 @@ def c_entries(name: str, functions: Sequence[CFunction], check: str, threads: in
     functions : sequence of CFunction
         The kernel; where operands are packed ahead also what packs each, and the kernel with packed ones last.
     check : str
-        C code of ``cpu_is_right``, see `codegen.cpu.features.check_source`.
+        C code of ``cpu_is_right``, see `codegen.cpu.export.features.check_source`.
     threads : int
         Of parallel loops, with `openmp`.
     """

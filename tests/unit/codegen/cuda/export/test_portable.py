@@ -2,9 +2,9 @@
 
 import pytest
 
+from anatune.codegen.cuda.export.portable import portable
+from anatune.codegen.cuda.export.requirements import requirements_of
 from anatune.codegen.cuda.kernel import CudaKernel
-from anatune.codegen.cuda.portable import portable
-from anatune.codegen.cuda.requirements import requirements_of
 
 SOURCE = """\
 typedef long long int64_t;

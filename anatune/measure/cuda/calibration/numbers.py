@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from anatune.measure.cuda.calibrate_machine import LAUNCH, Sample
+from anatune.measure.cuda.calibration.machine import LAUNCH, Sample
 
 __all__ = ["SUSTAINED", "GpuNumbers", "Measured", "numbers_of"]
 
@@ -71,7 +71,7 @@ class GpuNumbers(msgspec.Struct, frozen=True):
 
 
 def numbers_of(samples: Mapping[str, Sequence[Sample]], refused: Mapping[str, str]) -> GpuNumbers:
-    """Return the medians; `samples` by the names of `gpu_probe_set.probe_set`, and `LAUNCH`."""
+    """Return the medians; `samples` by the names of `probe_set.probe_set`, and `LAUNCH`."""
     rates: dict[str, Measured] = {}
     fma_cycle: dict[str, Measured] = {}
     shared: dict[str, Measured] = {}

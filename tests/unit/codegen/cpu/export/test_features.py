@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anatune.codegen.cpu.features import check_source, code_features
+from anatune.codegen.cpu.export.features import check_source, code_features
 
 FLAGS = {
     "sse3": "pni", "ssse3": "ssse3", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "popcnt": "popcnt", "movbe": "movbe",

@@ -22,9 +22,9 @@ from typing import NamedTuple
 from anatune.codegen.arithmetic import arithmetic_of
 from anatune.codegen.compat import PARTS_OF_ISA, compile_module, features_of, import_tvm
 from anatune.codegen.cpu.artifact import Buffer
-from anatune.codegen.cpu.c_entries import c_entries
-from anatune.codegen.cpu.c_header import CFunction, CNeeds, c_header
-from anatune.codegen.cpu.features import check_source, code_features
+from anatune.codegen.cpu.export.entries import c_entries
+from anatune.codegen.cpu.export.features import check_source, code_features
+from anatune.codegen.cpu.export.header import CFunction, CNeeds, c_header
 from anatune.codegen.cpu.lower import LoweredProgram, lower
 from anatune.codegen.cuda.lower import LoweredGpu, lower_gpu
 from anatune.core.hardware.spec import CpuSpec, GpuSpec

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from anatune.codegen.arithmetic import Arithmetic, comment_lines
 from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.cuda.export.requirements import CudaRequirements
 from anatune.codegen.cuda.kernel import CudaKernel
-from anatune.codegen.cuda.requirements import CudaRequirements
 
 __all__ = ["ALIGNMENT_BYTES", "cuda_header", "prototypes", "source_comment"]
 

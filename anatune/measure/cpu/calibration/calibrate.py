@@ -35,9 +35,9 @@ from pathlib import Path
 import msgspec
 
 from anatune.core.hardware.spec import CacheLevel, CpuLaunch, CpuSpec, MicrokernelTable
-from anatune.measure.cpu.calibrate_machine import CALL_DEPTHS, CALL_TILE, Machine, one_core
-from anatune.measure.cpu.calibrate_samples import Samples, sample_quantities, snapped
-from anatune.measure.cpu.calibrate_tiles import (
+from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, Machine, one_core
+from anatune.measure.cpu.calibration.samples import Samples, sample_quantities, snapped
+from anatune.measure.cpu.calibration.tiles import (
     LEAST_SHARE,
     MOST_STEPS,
     Agreement,

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from anatune.core.hardware.files import hardware, load_spec_file, spec_to_toml
-from anatune.measure.cpu import calibrate as module
-from anatune.measure.cpu.calibrate import Numbers, calibrated_spec, finished
-from anatune.measure.cpu.calibrate_samples import Quantity, Reading, Samples, sample_quantities, snapped
-from anatune.measure.cpu.calibrate_tiles import (
+from anatune.measure.cpu.calibration import calibrate as module
+from anatune.measure.cpu.calibration.calibrate import Numbers, calibrated_spec, finished
+from anatune.measure.cpu.calibration.samples import Quantity, Reading, Samples, sample_quantities, snapped
+from anatune.measure.cpu.calibration.tiles import (
     LEAST_SHARE,
     MeasuredTile,
     Tile,

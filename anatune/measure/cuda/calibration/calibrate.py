@@ -31,11 +31,11 @@ import msgspec
 
 from anatune.core.hardware.spec import GpuSpec, TensorCores, value_problem
 from anatune.errors import DeviceError
-from anatune.measure.cuda.calibrate_machine import Compile, GpuMachine
+from anatune.measure.cuda.calibration.machine import Compile, GpuMachine
+from anatune.measure.cuda.calibration.numbers import SUSTAINED, GpuNumbers, Measured, numbers_of
+from anatune.measure.cuda.calibration.probe_set import CHAINS, WARPS, sweep_name
 from anatune.measure.cuda.detect import gpu_detection
 from anatune.measure.cuda.driver import GpuDevice, open_device
-from anatune.measure.cuda.numbers import SUSTAINED, GpuNumbers, Measured, numbers_of
-from anatune.measure.cuda.probe_set import CHAINS, WARPS, sweep_name
 
 __all__ = ["GpuCalibration", "calibrate_gpu", "calibrated_gpu_spec"]
 

@@ -1,0 +1,1 @@
+"""CPU schedules for other programs: C libraries and headers."""

@@ -1,0 +1,1 @@
+"""CUDA-core and tensor-core schedules for other programs: CUDA C, cubins, C headers."""

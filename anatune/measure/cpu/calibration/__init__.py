@@ -1,0 +1,1 @@
+"""Measured numbers of the present CPU: its caches, memory and register tiles."""

@@ -1,0 +1,1 @@
+"""Measured numbers of a GPU: probes, checked before they are timed."""
