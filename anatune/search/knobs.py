@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
+from anatune.core.space.base import Part
 from anatune.core.space.cpu import ORDER_LEVELS
 from anatune.search.table import TableModel, TableSpace
 
@@ -144,7 +145,9 @@ class TileKnobs(Knobs):
         super().__init__(model)
         self.gene_radices = np.array(self.space.radices, dtype=np.int64)
         self._base: Integers = self.space.decode(np.zeros((1, len(self.gene_radices)), dtype=np.int64))[0]
-        self._groups = [self._group(number) for number in range(len(self.gene_radices))]
+        self._groups = [
+            self._group(part, places) for part, places in zip(self.space.parts, self.space.places, strict=True)
+        ]
         free = [
             (c, values)
             for group in self._groups
@@ -157,21 +160,20 @@ class TileKnobs(Knobs):
         orders = [f"order.{level}" for level in ORDER_LEVELS]
         self._orders = [c for c, name in enumerate(self.space.columns) if name in orders]
 
-    def _group(self, number: int) -> _Group:
-        """Return the columns that a coordinate decides, and their choices."""
-        coordinates = np.zeros((int(self.gene_radices[number]), len(self.gene_radices)), dtype=np.int64)
-        coordinates[:, number] = np.arange(len(coordinates))
-        points = self.space.decode(coordinates)
-        columns = np.flatnonzero((points != points[0]).any(axis=0)).tolist()
-        table = np.ascontiguousarray(points[:, columns])
-        factors = [c for c in columns if not self.space.columns[c].startswith("pair.")]
-        product = points[:, factors].prod(axis=1)
+    @staticmethod
+    def _group(part: Part, places: list[int]) -> _Group:
+        """Return the columns that a part of the space decides, without those that are always the same."""
+        varies = np.flatnonzero((part.table != part.table[0]).any(axis=0)).tolist()
+        table = np.ascontiguousarray(part.table[:, varies])
+        factors = [at for at in varies if not part.columns[at].startswith("pair.")]
+        product = part.table[:, factors].prod(axis=1)
         is_tiling = len(factors) > 1 and bool((product == product[0]).all())
         values = [np.unique(column) for column in table.T]
         keys = _keys(table, values)
         order = np.argsort(keys, kind="stable").astype(np.int64)
-        derived = factors[0] if is_tiling else -1
-        return _Group(columns, derived, factors[1:], int(product[0]), values, keys[order], order)
+        inner = [places[at] for at in factors[1:]]
+        derived = places[factors[0]] if is_tiling else -1
+        return _Group([places[at] for at in varies], derived, inner, int(product[0]), values, keys[order], order)
 
     def indices(self, points: Integers) -> Integers:
         """Return the number of each knob's value, (num_points, K)."""

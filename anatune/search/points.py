@@ -1,4 +1,4 @@
-"""What strategies share: points as dictionary keys, and which points are the same program."""
+"""What strategies share: the points of schedules, and which points are the same program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anatune.core.trial import Trial
 from anatune.errors import SpaceError
 from anatune.model.cpu.order import loop_nest
 
-__all__ = ["Points", "Seen", "program_key"]
+__all__ = ["Seen", "legal_point", "program_key"]
 
 Integers = NDArray[np.int64]
 
@@ -26,65 +26,21 @@ def program_key(space: Any, point: Integers) -> Hashable:
     return point.tobytes()
 
 
-class Points:
-    """Schedules to points and points to coordinates, for one model; keeps its look-up tables."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._space = model.space
-        self._tilings: dict[str, dict[tuple[int, ...], int]] = {}
-
-    def legal_point(self, schedule: Schedule) -> Integers | None:
-        """Return the point of `schedule`, None if it is none of the model's space or not legal there."""
-        try:
-            point: Integers = self._space.point_of(schedule)
-        except (SpaceError, KeyError):
-            return None
-        if len(point) != len(self._space.columns) or self.coordinates(point) is None:
-            return None
-        return point if int(self._model.check(point)[0]) == 0 else None
-
-    def coordinates(self, point: Integers) -> Integers | None:
-        """Return what `space.encode` returns for one point, None if it is no point of the space."""
-        if not isinstance(self._space, CpuSpace):
-            try:
-                encoded: Integers = self._space.encode(point)[0]
-            except SpaceError:
-                return None
-            return encoded
-        space = self._space
-        values = point.tolist()
-        first_pair = pair = sum(len(space.levels[axis]) for axis in space.axes)
-        at = 0
-        found: list[int] = []
-        for axis in space.axes:
-            row = values[at : at + len(space.levels[axis])]
-            at += len(row)
-            if axis in space.pairable:
-                row.append(values[pair])
-                pair += 1
-            index = self._lookup(axis).get(tuple(row))
-            if index is None:
-                return None
-            found.append(index)
-        rest = values[first_pair + len(space.pairable) :]
-        if any(not 0 <= value < radix for value, radix in zip(rest, space.radices[len(found) :], strict=True)):
-            return None
-        return np.array([*found, *rest], dtype=np.int64)
-
-    def _lookup(self, axis: str) -> dict[tuple[int, ...], int]:
-        if axis not in self._tilings:
-            rows = self._space.table(axis).tolist()
-            self._tilings[axis] = {tuple(row): index for index, row in enumerate(rows)}
-        return self._tilings[axis]
+def legal_point(model: Any, schedule: Schedule) -> Integers | None:
+    """Return the point of `schedule`, None if it is none of the model's space or not legal there."""
+    try:
+        point: Integers = model.space.point_of(schedule)
+        model.space.encode(point)
+    except (SpaceError, KeyError):
+        return None
+    return point if int(model.check(point)[0]) == 0 else None
 
 
 class Seen:
     """Programs that were asked for or told."""
 
     def __init__(self, model: Any) -> None:
-        self._space = model.space
-        self._known = Points(model)
+        self._model, self._space = model, model.space
         self._keys: set[Hashable] = set()
 
     def add(self, point: Integers) -> bool:
@@ -98,6 +54,6 @@ class Seen:
     def tell(self, trials: Sequence[Trial]) -> None:
         """Note the programs of trials."""
         for trial in trials:
-            point = self._known.legal_point(trial.schedule)
+            point = legal_point(self._model, trial.schedule)
             if point is not None:
                 self.add(point)

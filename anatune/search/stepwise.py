@@ -22,7 +22,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.search.knobs import knobs_of
 from anatune.search.options import read_options
-from anatune.search.points import Points, program_key
+from anatune.search.points import legal_point, program_key
 
 __all__ = ["Answer", "StepwiseStrategy", "Walk"]
 
@@ -74,7 +74,6 @@ class StepwiseStrategy(abc.ABC):
         self._ranked = ranked
         self.options: Any = read_options(self.options_type, options)
         self.knobs = knobs_of(model)
-        self._known = Points(model)
         self._keys: dict[bytes, Hashable] = {}
         self._asked: set[Hashable] = set()
         self._trials: dict[Hashable, list[Trial]] = {}
@@ -147,7 +146,7 @@ class StepwiseStrategy(abc.ABC):
         """Take in trials; those that are not legal points of this space are left out."""
         touched: set[Hashable] = set()
         for trial in trials:
-            point = self._known.legal_point(trial.schedule)
+            point = legal_point(self.model, trial.schedule)
             if point is None:
                 continue
             key = self.program(point)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
-from anatune.core.space.sampling import checked_count, draw_points
+from anatune.core.space.base import Part, Space, listed
 from anatune.errors import SpaceError
 from anatune.model.base import Evaluation, Guarantee, Ranking, Rule
 
@@ -23,8 +23,8 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class TableSpace:
-    """The points of a list, with the interface of a tile space; the one coordinate is the number of the row.
+class TableSpace(Space):
+    """The points of a list as a space: the one coordinate is the number of the row, and every point counts as legal.
 
     Guarantees: deterministic; safe to share between threads (immutable).
 
@@ -43,24 +43,21 @@ class TableSpace:
         No point, a point twice, a wrong number of columns, or knobs of another length.
     """
 
-    def __init__(self, space: Any, points: Integers, knobs: Mapping[str, Sequence[int]] | None = None) -> None:
+    def __init__(self, space: Space, points: Integers, knobs: Mapping[str, Sequence[int]] | None = None) -> None:
         points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
         if points.shape[1] != len(space.columns) or not len(points):
             raise SpaceError(
                 f"table of shape {points.shape}, expected at least one row of {len(space.columns)} columns: "
                 "see space.columns"
             )
+        super().__init__(space.workload, space.hardware, None)
         self.tiles = space
         self.points = points
         self.knobs = {name: np.asarray(values, dtype=np.int64) for name, values in (knobs or {}).items()}
         for name, values in self.knobs.items():
             if values.shape != (len(points),):
                 raise SpaceError(f"knob {name!r} has shape {values.shape}, expected one value for each of the points")
-        self.workload, self.hardware, self.template = space.workload, space.hardware, space.template
-        self.axes, self.levels, self.extents = space.axes, space.levels, space.extents
-        self.columns: tuple[str, ...] = tuple(space.columns)
-        self.radices: tuple[int, ...] = (len(points),)
-        self.size = len(points)
+        self.template, self.axes, self.levels, self.extents = space.template, space.axes, space.levels, space.extents
         self._rows = {point.tobytes(): row for row, point in enumerate(points)}
         if len(self._rows) != len(points):
             raise SpaceError(f"{len(points) - len(self._rows)} points of the table are there twice; merge them first")
@@ -68,39 +65,18 @@ class TableSpace:
     def __repr__(self) -> str:
         return f"TableSpace({self.size} points of {self.tiles!r})"
 
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The list itself."""
+        return (listed("table", self.tiles.columns, self.points, "a recorded point"),)
+
     def row_of(self, point: Integers) -> int | None:
         """Return the number of a point, None if it is not in the table."""
         return self._rows.get(np.ascontiguousarray(point, dtype=np.int64).tobytes())
 
-    def decode(self, coordinates: Integers) -> Integers:
-        """Turn row numbers, (num_points, 1), into points."""
-        return self.points[np.atleast_2d(coordinates)[:, 0]]
-
-    def encode(self, points: Integers) -> Integers:
-        """Turn points into row numbers, (num_points, 1).
-
-        Raises
-        ------
-        SpaceError
-            A point is not in the table.
-        """
-        rows = [self.row_of(point) for point in np.atleast_2d(points)]
-        if None in rows:
-            raise SpaceError("point is not in the table; only recorded points can be used here")
-        return np.array(rows, dtype=np.int64).reshape(-1, 1)
-
-    def sample_points(self, count: int, seed: int, *, legal: bool = True) -> Integers:
-        """Draw `count` points uniformly, with replacement."""
-        return draw_points(self.radices, self.decode, None, count, seed)
-
-    def sample(self, count: int, seed: int = 0) -> list[Schedule]:
-        """Draw `count` schedules uniformly, with replacement; the same seed gives the same ones."""
-        return [self.schedule_of(point) for point in self.sample_points(checked_count("count", count, 0), seed)]
-
-    def schedule_of(self, point: Integers) -> Schedule:
+    def schedule_of(self, point: Sequence[int] | Integers) -> Schedule:
         """Decode one point into a Schedule."""
-        schedule: Schedule = self.tiles.schedule_of(point)
-        return schedule
+        return self.tiles.schedule_of(point)
 
     def point_of(self, schedule: Schedule) -> Integers:
         """Return the integer vector of `schedule`.
@@ -110,7 +86,7 @@ class TableSpace:
         SpaceError
             The schedule is none of the tile space's, or not in the table.
         """
-        point: Integers = self.tiles.point_of(schedule)
+        point = self.tiles.point_of(schedule)
         if self.row_of(point) is None:
             raise SpaceError(f"schedule {schedule.describe()!r} is not in the table; only recorded points can be used")
         return point

@@ -51,6 +51,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu import ORDER_LEVELS, REDUCTION_LEVELS, SPATIAL_LEVELS, WINDOW_LEVELS, levels_of
 from anatune.core.rules.values import check_factors, check_names, checked_count
 from anatune.core.schedule import OptionValue, Schedule
+from anatune.core.space.base import LegalityCheck, Part, Space, listed, tilings
 from anatune.core.space.cpu_loops import LoopTables, loop_tables
 from anatune.core.space.cpu_microkernels import (
     constant_tensors,
@@ -61,9 +62,7 @@ from anatune.core.space.cpu_microkernels import (
     simd_lanes,
     window_axes,
 )
-from anatune.core.space.cuda import LegalityCheck
 from anatune.core.space.factor import factorisations
-from anatune.core.space.sampling import SampledSpace
 from anatune.core.templates import CPU
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
@@ -71,7 +70,7 @@ from anatune.errors import SpaceError
 __all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "CpuSpace"]
 
 
-class CpuSpace(SampledSpace):
+class CpuSpace(Space):
     """All schedules of one workload on one CPU.
 
     Guarantees: deterministic; safe to share between threads (immutable).
@@ -103,6 +102,7 @@ class CpuSpace(SampledSpace):
     """
 
     template = CPU.name
+    hardware: CpuSpec
 
     def __init__(
         self,
@@ -112,18 +112,14 @@ class CpuSpace(SampledSpace):
         simd: str | None = None,
         constants: Sequence[str] | None = None,
     ) -> None:
-        self.workload = workload
-        self.hardware = hardware
-        self._is_legal = is_legal
-        self.extents: dict[str, int] = dict(workload.extents)
-        self.axes: tuple[str, ...] = tuple(self.extents)
+        super().__init__(workload, hardware, is_legal)
         self.windows: tuple[str, ...] = window_axes(workload)
         self.lanes = simd_lanes(workload, hardware.compute.simd_bits)
         if simd is not None:
             check_names("simd", [simd], self.axes)
         known = constant_tensors(workload) if constants is None else tuple(constants)
         self.simd_axis: str = simd or simd_axis(workload, self.lanes, known)
-        self.levels: dict[str, tuple[str, ...]] = levels_of(workload)
+        self.levels = levels_of(workload)
         spatial = {axis.name for axis in workload.spatial_axes}
         self.pairable: tuple[str, ...] = tuple(a for a in self.axes if a in spatial or a == self.simd_axis)
         self.packable: tuple[str, ...] = packable_tensors(workload, self.simd_axis)
@@ -137,7 +133,11 @@ class CpuSpace(SampledSpace):
             *(a for a in reductions if a in self.windows),
             *(a for a in reductions if a not in self.windows),
         )
-        self._tables: dict[str, NDArray[np.int64]] = {}
+        self.choices = {
+            **{f"order.{level}": tuple(range(len(orders))) for level, orders in self.orders.items()},
+            **{f"pack.{tensor}": (0, 1) for tensor in self.packable},
+            "parallel": (0, 1),
+        }
 
     def _level_orders(self, level: str, spatial: set[str]) -> tuple[tuple[str, ...], ...]:
         axes = [
@@ -152,112 +152,40 @@ class CpuSpace(SampledSpace):
                 found.append(order)
         return tuple(found)
 
-    def __repr__(self) -> str:
-        return f"CpuSpace({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
-
-    @cached_property
-    def size(self) -> int:
-        """Exact number of points, legal or not."""
-        return math.prod(self.radices)
-
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the entries of a point."""
-        return (
-            *(f"{axis}.{level}" for axis in self.axes for level in self.levels[axis]),
-            *(f"pair.{axis}" for axis in self.pairable),
-            *(f"order.{level}" for level in ORDER_LEVELS),
-            *(f"pack.{tensor}" for tensor in self.packable),
-            "parallel",
-        )
+        """Names of the entries of a point: factors axis by axis, pairs, then the choices."""
+        factors = (f"{axis}.{level}" for axis in self.axes for level in self.levels[axis])
+        return (*factors, *(f"pair.{axis}" for axis in self.pairable), *self.choices)
 
     @cached_property
     def loop_tables(self) -> LoopTables:
         """Where a point says what its loops are."""
         return loop_tables(self.levels, self.columns, self.orders, self.reduction_order)
 
-    @cached_property
-    def radices(self) -> tuple[int, ...]:
-        """Number of choices of each coordinate: one tiling index an axis, each order, each packing, parallel."""
-        return (
-            *(len(self.table(axis)) for axis in self.axes),
-            *(len(self.orders[level]) for level in ORDER_LEVELS),
-            *(2 for _ in self.packable),
-            2,
-        )
+    def _axis(self, axis: str) -> Part:
+        """Return the tilings of `axis`, with the pair's calls in the last column where it is pairable.
 
-    def table(self, axis: str) -> NDArray[np.int64]:
-        """Return all tilings of `axis`: factors and, for a pairable axis, the pair's calls in the last column.
-
-        Returns
-        -------
-        (count, len(levels) or len(levels) + 1) int64
-            Single microkernels in lexicographic order, then pairs.
+        Single microkernels come first, in lexicographic order, then pairs.
         """
-        if axis not in self._tables:
-            num_levels = len(self.levels[axis])
-            plain = factorisations(self.extents[axis], num_levels)
-            if axis in self.pairable:
-                plain = np.column_stack([plain, np.zeros(len(plain), dtype=np.int64)])
-                unit = self.lanes if axis == self.simd_axis else 1
-                rows = [
-                    (*outer, 1, segment, calls)
-                    for *outer, segment in factorisations(self.extents[axis], num_levels - 1).tolist()
-                    for calls in pair_calls(segment, unit, self.max_kernel)
-                ]
-                if rows:
-                    plain = np.concatenate([plain, np.array(rows, dtype=np.int64)])
-            self._tables[axis] = plain
-        return self._tables[axis]
+        levels, extent = self.levels[axis], self.extents[axis]
+        if axis not in self.pairable:
+            return tilings(axis, levels, extent)
+        plain = factorisations(extent, len(levels))
+        plain = np.column_stack([plain, np.zeros(len(plain), dtype=np.int64)])
+        pairs = [
+            (*outer, 1, segment, calls)
+            for *outer, segment in factorisations(extent, len(levels) - 1).tolist()
+            for calls in pair_calls(segment, self._unit(axis), self.max_kernel)
+        ]
+        table = np.concatenate([plain, np.array(pairs, dtype=np.int64).reshape(-1, plain.shape[1])])
+        columns = [*(f"{axis}.{level}" for level in levels), f"pair.{axis}"]
+        expected = f"perfect divisors of {extent}, and a pair only where one microkernel does not fit"
+        return listed(axis, columns, table, expected)
 
-    def decode(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Turn coordinates (num_points, len(radices)) into points (num_points, len(columns)), both int64."""
-        coordinates = np.atleast_2d(coordinates)
-        factors, pairs = [], []
-        for index, axis in enumerate(self.axes):
-            rows = self.table(axis)[coordinates[:, index]]
-            factors.append(rows[:, : len(self.levels[axis])])
-            if axis in self.pairable:
-                pairs.append(rows[:, -1:])
-        return np.concatenate([*factors, *pairs, coordinates[:, len(self.axes) :]], axis=1).astype(np.int64)
-
-    def encode(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Turn points into coordinates: the inverse of `decode`.
-
-        Raises
-        ------
-        SpaceError
-            A point is none of the space's: a wrong product, pair or choice.
-        """
-        points = np.atleast_2d(points)
-        self._check_width(points)
-        out = np.empty((len(points), len(self.radices)), dtype=np.int64)
-        column, pair_column = 0, sum(len(self.levels[a]) for a in self.axes)
-        for index, axis in enumerate(self.axes):
-            width = len(self.levels[axis])
-            rows = points[:, column : column + width]
-            if axis in self.pairable:
-                rows = np.column_stack([rows, points[:, pair_column]])
-                pair_column += 1
-            lookup = {tuple(row): at for at, row in enumerate(self.table(axis).tolist())}
-            for at, row in enumerate(rows.tolist()):
-                if tuple(row) not in lookup:
-                    raise SpaceError(
-                        f"{axis}: {row} does not tile {self.extents[axis]}; use perfect divisors, and a pair only "
-                        "where one microkernel does not fit"
-                    )
-                out[at, index] = lookup[tuple(row)]
-            column += width
-        for offset, radix in enumerate(self.radices[len(self.axes) :]):
-            values = points[:, pair_column + offset]
-            if ((values < 0) | (values >= radix)).any():
-                raise SpaceError(f"{self.columns[pair_column + offset]}: expected 0 to {radix - 1} in every point")
-            out[:, len(self.axes) + offset] = values
-        return out
-
-    def _check_width(self, points: NDArray[np.int64]) -> None:
-        if points.shape[1] != len(self.columns):
-            raise SpaceError(f"points have {points.shape[1]} columns, expected {len(self.columns)}: see space.columns")
+    def _unit(self, axis: str) -> int:
+        """Return the elements of a microkernel's unit along an axis: a row or a vector."""
+        return self.lanes if axis == self.simd_axis else 1
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
@@ -267,12 +195,11 @@ class CpuSpace(SampledSpace):
                 raise SpaceError(
                     f"order.{level} is {values[f'order.{level}']}, expected 0 to {len(self.orders[level]) - 1}"
                 )
-        tiles = {axis: tuple(values[f"{axis}.{level}"] for level in self.levels[axis]) for axis in self.axes}
+        tiles = self._tiles(tuple(values.values()))
         options: dict[str, OptionValue] = {"simd_axis": self.simd_axis, "simd_lanes": self.lanes}
         for axis in self.pairable:
             if calls := values[f"pair.{axis}"]:
-                unit = self.lanes if axis == self.simd_axis else 1
-                options[f"pair.{axis}"] = segment_shape(tiles[axis][-1], unit, calls)
+                options[f"pair.{axis}"] = segment_shape(tiles[axis][-1], self._unit(axis), calls)
         for level in ORDER_LEVELS:
             options[f"order.{level}"] = self.orders[level][values[f"order.{level}"]]
         options["order.reduction"] = self.reduction_order
@@ -367,12 +294,11 @@ class CpuSpace(SampledSpace):
         for axis in self.pairable:
             wanted = checked_count(f"calls[{axis!r}]", (calls or {}).get(axis, 0), 0)
             segment = int(tiles[axis][-1]) if axis in tiles else 1
-            unit = self.lanes if axis == self.simd_axis else 1
-            if wanted and (int(tiles[axis][-2]) != 1 or wanted not in pair_calls(segment, unit, self.max_kernel)):
+            possible = pair_calls(segment, self._unit(axis), self.max_kernel)
+            if wanted and (int(tiles[axis][-2]) != 1 or wanted not in possible):
                 raise SpaceError(
                     f"calls[{axis!r}] is {wanted} for a segment of {segment}, expected one of "
-                    f"{pair_calls(segment, unit, self.max_kernel) or 'none: one microkernel fits'} "
-                    "and an l1 factor of 1"
+                    f"{possible or 'none: one microkernel fits'} and an l1 factor of 1"
                 )
             values.append(int(wanted))
         accesses = {access.tensor: access for access in (*self.workload.reads, self.workload.write)}

@@ -10,9 +10,7 @@ Nothing is materialised beyond the factorisation tables of single axes; the size
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +19,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import MAX_FETCH_BYTES, REDUCTION_LEVELS, SPATIAL_LEVELS, levels_of, staged_tensors
 from anatune.core.rules.values import check_factors, check_names, checked_count
 from anatune.core.schedule import Schedule
-from anatune.core.space.factor import count_factorisations, factorisations
-from anatune.core.space.sampling import SampledSpace
+from anatune.core.space.base import LegalityCheck, Space
 from anatune.core.templates import CUDA
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
@@ -32,10 +29,9 @@ __all__ = ["MAX_FETCH_BYTES", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "UNROLL_DEPT
 
 UNROLL_DEPTHS = (0, 16, 64, 512, 1024)
 """TVM's auto_unroll_max_step values on GPUs. Source: [Ansor] auto_scheduler sketch rules; MetaSchedule's defaults."""
-LegalityCheck = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
 
-class GpuSpace(SampledSpace):
+class GpuSpace(Space):
     """All schedules of one workload on one GPU.
 
     Guarantees: deterministic; safe to share between threads (immutable).
@@ -48,82 +44,17 @@ class GpuSpace(SampledSpace):
         (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
     """
 
-    template: str = CUDA.name
+    template = CUDA.name
+    hardware: GpuSpec
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
-        self.workload = workload
-        self.hardware = hardware
-        self._is_legal = is_legal
-        self.extents: dict[str, int] = dict(workload.extents)
-        self.axes: tuple[str, ...] = tuple(self.extents)
-        self.levels: dict[str, tuple[str, ...]] = levels_of(workload)
+        super().__init__(workload, hardware, is_legal)
+        self.levels = levels_of(workload)
         self.staged: tuple[str, ...] = staged_tensors(workload)
         widest = MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype]
         self.fetch_widths: tuple[int, ...] = tuple(2**e for e in range(widest.bit_length()) if 2**e <= widest)
         self.unroll_depths: tuple[int, ...] = UNROLL_DEPTHS
-        self.choices: dict[str, tuple[int, ...]] = {
-            "unroll": self.unroll_depths,
-            **{f"vector.{tensor}": self.fetch_widths for tensor in self.staged},
-        }
-        """Column behind the tilings -> its values, ascending."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
-
-    @cached_property
-    def size(self) -> int:
-        """Exact number of points, legal or not."""
-        return math.prod(self.radices)
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the entries of a point: "i.block", ..., "unroll", "vector.A"."""
-        names = [f"{axis}.{level}" for axis in self.axes for level in self.levels[axis]]
-        return (*names, *self.choices)
-
-    @cached_property
-    def radices(self) -> tuple[int, ...]:
-        """Number of choices of each coordinate: one factorisation index an axis, then those of `choices`."""
-        tables = [count_factorisations(self.extents[a], len(self.levels[a])) for a in self.axes]
-        return (*tables, *(len(values) for values in self.choices.values()))
-
-    def table(self, axis: str) -> NDArray[np.int64]:
-        """Return all factorisations of `axis`, (count, levels) int64, lexicographic."""
-        return factorisations(self.extents[axis], len(self.levels[axis]))
-
-    def decode(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Turn coordinates (num_points, len(radices)) into points (num_points, len(columns)), both int64."""
-        coordinates = np.atleast_2d(coordinates)
-        parts = [self.table(axis)[coordinates[:, index]] for index, axis in enumerate(self.axes)]
-        for number, values in enumerate(self.choices.values(), len(self.axes)):
-            parts.append(np.asarray(values)[coordinates[:, number]][:, None])
-        return np.concatenate(parts, axis=1).astype(np.int64)
-
-    def encode(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Turn points into coordinates: the inverse of `decode`.
-
-        Raises
-        ------
-        SpaceError
-            A point's unroll depth or fetch width is none of the space's choices, or a product is wrong.
-        """
-        points = np.atleast_2d(points)
-        out = np.empty((len(points), len(self.radices)), dtype=np.int64)
-        column = 0
-        for index, axis in enumerate(self.axes):
-            width = len(self.levels[axis])
-            lookup = {tuple(row): at for at, row in enumerate(self.table(axis).tolist())}
-            for row, factors in enumerate(points[:, column : column + width].tolist()):
-                if tuple(factors) not in lookup:
-                    raise SpaceError(f"{axis}: {factors} does not factor {self.extents[axis]}; use perfect divisors")
-                out[row, index] = lookup[tuple(factors)]
-            column += width
-        for offset, (name, choices) in enumerate(self.choices.items()):
-            values = points[:, column + offset]
-            if not np.isin(values, choices).all():
-                raise SpaceError(f"{name}: expected one of {choices} in every point")
-            out[:, len(self.axes) + offset] = np.searchsorted(choices, values)
-        return out
+        self.choices = {"unroll": self.unroll_depths, **{f"vector.{t}": self.fetch_widths for t in self.staged}}
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
@@ -131,14 +62,9 @@ class GpuSpace(SampledSpace):
 
     def _plain_schedule(self, values: Sequence[int]) -> Schedule:
         """Return the schedule of a point's tiles, unroll depth and fetch widths."""
-        tiles: dict[str, tuple[int, ...]] = {}
-        at = 0
-        for axis in self.axes:
-            width = len(self.levels[axis])
-            tiles[axis] = tuple(values[at : at + width])
-            at += width
-        vector = dict(zip(self.staged, values[at + 1 :], strict=True))
-        return Schedule(self.workload, self.hardware, self.template, tiles, values[at], vector)
+        unroll, *widths = values[sum(map(len, self.levels.values())) :]
+        vector = dict(zip(self.staged, widths, strict=True))
+        return Schedule(self.workload, self.hardware, self.template, self._tiles(values), unroll, vector)
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64.
@@ -188,10 +114,7 @@ class GpuSpace(SampledSpace):
         complete: dict[str, tuple[int, ...]] = {}
         for axis in self.axes:
             levels = self.levels[axis]
-            given = tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1))
-            if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
-                raise SpaceError(f"tiles[{axis!r}] is {given!r}, expected {len(levels)} factors: {', '.join(levels)}")
-            factors = tuple(given)
+            factors = tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1))
             check_factors(axis, factors, levels, self.extents[axis])
             complete[axis] = tuple(int(f) for f in factors)
         checked_count("unroll", unroll, 0, MAX_INTEGER)

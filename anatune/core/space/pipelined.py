@@ -22,7 +22,8 @@ from anatune.core.rules.cuda import (
     stage_counts,
 )
 from anatune.core.schedule import Schedule
-from anatune.core.space.cuda import GpuSpace, LegalityCheck
+from anatune.core.space.base import LegalityCheck
+from anatune.core.space.cuda import GpuSpace
 from anatune.core.templates import PIPELINED
 from anatune.core.workload.nest import Workload
 

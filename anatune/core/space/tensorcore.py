@@ -10,8 +10,7 @@ A point is an integer vector in the order of `TensorCoreSpace.columns`. The spac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.tensorcore import INSTRUCTION, LEVELS, STAGES, check_supported, checked_width, fetch_widths
 from anatune.core.rules.values import check_names, checked_count
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.space.sampling import SampledSpace
+from anatune.core.space.base import LegalityCheck, Part, Space, listed
 from anatune.core.templates import TENSORCORE
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.implicit_gemm import implicit_gemm
@@ -34,10 +33,9 @@ GROUPS = (1, 4, 8, 16)
 WARPS = (1, 2, 4, 8)
 MOST_BLOCK = 256
 """Largest block tile along m and n, elements."""
-LegalityCheck = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
 
-class TensorCoreSpace(SampledSpace):
+class TensorCoreSpace(Space):
     """All tensor-core schedules of one workload on one GPU.
 
     Guarantees: deterministic; safe to share between threads (immutable).
@@ -56,36 +54,24 @@ class TensorCoreSpace(SampledSpace):
     """
 
     template = TENSORCORE.name
+    hardware: GpuSpec
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
         check_supported(workload, hardware)
-        self.workload = workload
-        self.hardware = hardware
-        self._is_legal = is_legal
+        super().__init__(workload, hardware, is_legal)
         self.gemm = implicit_gemm(workload)
-        self.axes: tuple[str, ...] = ("m", "n", "k")
-        self.extents: dict[str, int] = {axis: self.gemm.extents[axis] for axis in self.axes}
+        self.axes = ("m", "n", "k")
+        self.extents = {axis: self.gemm.extents[axis] for axis in self.axes}
         self.instruction: dict[str, int] = dict(zip(self.axes, INSTRUCTION[workload.dtype], strict=True))
-        self.levels: dict[str, tuple[str, ...]] = {"m": ("warp", "mma"), "n": ("warp", "mma"), "k": ("mma",)}
+        self.levels = {"m": ("warp", "mma"), "n": ("warp", "mma"), "k": ("mma",)}
         self.staged: tuple[str, ...] = tuple(operand.access.tensor for operand in self.gemm.operands)
-        self.stage_counts: tuple[int, ...] = STAGES
-        self.groups: tuple[int, ...] = GROUPS
-        self.widths: tuple[tuple[int, ...], ...] = tuple(fetch_widths(workload).values())
+        self.widths: dict[str, tuple[int, ...]] = dict(zip(self.staged, fetch_widths(workload).values(), strict=True))
+        widths = {f"vector.{tensor}": values for tensor, values in self.widths.items()}
+        self.choices = {"stages": STAGES, "group": GROUPS, **widths}
 
-    def __repr__(self) -> str:
-        return f"TensorCoreSpace({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the entries of a point."""
-        names = [f"{axis}.{level}" for axis in self.axes for level in self.levels[axis]]
-        return (*names, "stages", "group", *(f"vector.{tensor}" for tensor in self.staged))
-
-    @cached_property
-    def _tables(self) -> tuple[NDArray[np.int64], ...]:
-        """The choices of each coordinate, (count, columns it fills) int64 each."""
-        singles = (self._depths(), STAGES, GROUPS, *self.widths)
-        return (self._warp_tiles("m"), self._warp_tiles("n"), *(np.array(s, dtype=np.int64)[:, None] for s in singles))
+    def _axis(self, axis: str) -> Part:
+        rows = self._depths() if axis == "k" else self._warp_tiles(axis)
+        return listed(axis, [f"{axis}.{level}" for level in self.levels[axis]], rows, "a tile of the space")
 
     def _warp_tiles(self, axis: str) -> NDArray[np.int64]:
         """Return (warp, mma) pairs: powers of two, and whatever divides the extent; no block is twice too large."""
@@ -99,54 +85,16 @@ class TensorCoreSpace(SampledSpace):
                     rows.append((warps, count))
         return np.array(rows, dtype=np.int64)
 
-    def _depths(self) -> tuple[int, ...]:
+    def _depths(self) -> NDArray[np.int64]:
         """Return the instructions along k in a stage: 16 to 128 elements of 16 bits, 8 to 64 of 32 bits."""
         size, extent = self.instruction["k"], self.extents["k"]
-        return tuple(2**e for e in range(4) if e == 0 or 2 ** (e - 1) * size < extent)
-
-    @cached_property
-    def radices(self) -> tuple[int, ...]:
-        """Number of choices of each coordinate."""
-        return tuple(len(table) for table in self._tables)
-
-    @cached_property
-    def size(self) -> int:
-        """Exact number of points, legal or not."""
-        return math.prod(self.radices)
-
-    def decode(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Turn coordinates (num_points, len(radices)) into points (num_points, len(columns)), both int64."""
-        coordinates = np.atleast_2d(coordinates)
-        parts = [table[coordinates[:, index]] for index, table in enumerate(self._tables)]
-        return np.concatenate(parts, axis=1).astype(np.int64)
-
-    def encode(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Turn points into coordinates: the inverse of `decode`.
-
-        Raises
-        ------
-        SpaceError
-            A point has a value that is none of the space's choices.
-        """
-        points = np.atleast_2d(points)
-        out = np.empty((len(points), len(self.radices)), dtype=np.int64)
-        column = 0
-        for index, table in enumerate(self._tables):
-            width = table.shape[1]
-            lookup = {tuple(row): at for at, row in enumerate(table.tolist())}
-            for row, values in enumerate(points[:, column : column + width].tolist()):
-                if tuple(values) not in lookup:
-                    names = ", ".join(self.columns[column : column + width])
-                    raise SpaceError(f"{names}: got {values}, which is no choice of this space; take a point of it")
-                out[row, index] = lookup[tuple(values)]
-            column += width
-        return out
+        return np.array([(2**e,) for e in range(4) if e == 0 or 2 ** (e - 1) * size < extent], dtype=np.int64)
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
-        m_warp, m_mma, n_warp, n_mma, k_mma, stages, group, *widths = self._values(point)
-        inner = {"m": (m_warp, m_mma), "n": (n_warp, n_mma), "k": (k_mma,)}
-        return self.schedule(inner, stages, group, dict(zip(self.staged, widths, strict=True)))
+        values = self._values(point)
+        stages, group, *widths = values[5:]
+        return self.schedule(self._tiles(values), stages, group, dict(zip(self.staged, widths, strict=True)))
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64.
@@ -204,10 +152,9 @@ class TensorCoreSpace(SampledSpace):
             inner = (*factors, self.instruction[axis])
             complete[axis] = (-(-self.extents[axis] // math.prod(inner)), *inner)
         checked_count("stages", stages, min(STAGES), max(STAGES))
-        widths = {tensor: choices[-1] for tensor, choices in zip(self.staged, self.widths, strict=True)}
-        allowed = dict(zip(self.staged, self.widths, strict=True))
+        widths = {tensor: choices[-1] for tensor, choices in self.widths.items()}
         for tensor, width in (vector or {}).items():
-            widths[tensor] = checked_width(tensor, width, allowed)
+            widths[tensor] = checked_width(tensor, width, self.widths)
         options: dict[str, OptionValue] = {
             "stages": int(stages),
             "group": checked_count("group", group, 1, MAX_INTEGER),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
 from anatune.search.learning.correction import Correction
-from anatune.search.points import Points
+from anatune.search.points import legal_point
 
 __all__ = ["ObservingStrategy"]
 
@@ -41,7 +41,6 @@ class ObservingStrategy(ABC):
         self._ranked = ranked
         self._options = options
         self._correction = correction
-        self._known = Points(model)
         self._numbers: dict[bytes, int] = {}
         """Point -> number of its observation."""
         self._log_times: dict[bytes, float] = {}
@@ -68,7 +67,7 @@ class ObservingStrategy(ABC):
     def tell(self, trials: Sequence[Trial]) -> None:
         """Take in trials; those that are not legal points of this space are left out."""
         for trial in trials:
-            point = self._known.legal_point(trial.schedule)
+            point = legal_point(self._model, trial.schedule)
             if point is not None:
                 self._note(point)
                 self._values.setdefault(point.tobytes(), []).append(trial)

@@ -169,9 +169,7 @@ class ModelStrategy(ObservingStrategy):
             space = self._model.space
             point = np.frombuffer(key, dtype=np.int64)
             rng = np.random.default_rng([self._seed, *np.abs(point).tolist()])
-            coordinates = self._known.coordinates(point)
-            assert coordinates is not None  # it was asked or accepted
-            near = self._moves.neighbours(coordinates, self._options.num_combined, rng)
+            near = self._moves.neighbours(space.encode(point)[0], self._options.num_combined, rng)
             points = space.decode(np.array(sorted(set(map(tuple, near.tolist()))), dtype=np.int64))
             self._around[key] = self._candidates(points[self._model.check(points) == 0])
         return self._around[key]

@@ -38,7 +38,7 @@ def test_points_outside():
     assert TABLE.check(np.stack([POINTS[0], outside])).tolist() == [0, 1]
     assert TABLE.times(outside[None, :])[0][0] == np.inf
     assert TABLE.row_of(MODEL.space.schedule_of(outside)) is None
-    with pytest.raises(SpaceError, match="not in the table"):
+    with pytest.raises(SpaceError, match="expected a recorded point"):
         TABLE.space.encode(outside)
     with pytest.raises(SpaceError, match="not in the table"):
         TABLE.space.point_of(MODEL.space.schedule_of(outside))

@@ -104,7 +104,7 @@ def test_foreign_and_damaged_schedules() -> None:
         space.point_of(Schedule.from_json(text.replace('"group":8', '"depth":8')))
     with pytest.raises(SpaceError, match="as many blocks as cover"):
         space.point_of(Schedule.from_json(text.replace('"m":[32,', '"m":[31,')))
-    with pytest.raises(SpaceError, match="no choice of this space"):
+    with pytest.raises(SpaceError, match="expected a tile of the space"):
         space.encode(np.full((1, len(space.columns)), 3))
 
 
