@@ -79,6 +79,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Template whose schedules it holds, all of them, among more: tuning takes it in its place where it applies.
     rules : str
         ``(workload, hardware, tiles, unroll, vector, options) -> None``: raises SpaceError for what is no schedule.
+    levels : str
+        ``workload -> {axis: names of its factors, outer to inner}``.
     applies : str or None
         ``(workload, hardware) -> bool``; None: to every workload and device of its kind.
     model : str
@@ -96,6 +98,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tensor_cores: bool = False
     widens: str | None = None
     rules: str
+    levels: str
     applies: str | None = None
     model: str
     program_key: str
@@ -127,6 +130,7 @@ CUDA = Template(
     device=_GPU,
     code="cuda",
     rules="anatune.core.rules.cuda:check_cuda",
+    levels="anatune.core.rules.cuda:levels_of",
     model="anatune.model.cuda.model:GpuModel",
     program_key="anatune.codegen.cuda.facts:program_key",
     tvm_schedule="anatune.codegen.cuda.lower:tvm_schedule",
@@ -139,6 +143,7 @@ PIPELINED = Template(
     code="cuda",
     widens="cuda",
     rules="anatune.core.rules.cuda:check_pipelined",
+    levels="anatune.core.rules.cuda:levels_of",
     applies="anatune.core.rules.cuda:pipeline_applies",
     model="anatune.model.cuda.pipelined:PipelinedModel",
     program_key="anatune.codegen.cuda.facts:program_key",
@@ -152,6 +157,7 @@ TENSORCORE = Template(
     code="tensorcore",
     tensor_cores=True,
     rules="anatune.core.rules.tensorcore:check_tensorcore",
+    levels="anatune.core.rules.tensorcore:levels_of",
     model="anatune.model.tensorcore.model:TensorCoreModel",
     program_key="anatune.core.schedule:schedule_key",
     tvm_schedule="anatune.codegen.cuda.lower:tvm_schedule",
@@ -162,6 +168,7 @@ CPU = Template(
     device=_CPU,
     code="cpu",
     rules="anatune.core.rules.cpu:check_cpu",
+    levels="anatune.core.rules.cpu:levels_of",
     model="anatune.model.cpu.model:CpuModel",
     program_key="anatune.codegen.cpu.nest:program_key",
     tvm_schedule="anatune.codegen.cpu.lower:tvm_schedule",

@@ -8,13 +8,7 @@ from anatune.core.hardware.files import spec_to_toml
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.space.cpu import REDUCTION_LEVELS as CPU_REDUCTION
-from anatune.core.space.cpu import SPATIAL_LEVELS as CPU_SPATIAL
-from anatune.core.space.cpu import WINDOW_LEVELS as CPU_WINDOW
-from anatune.core.space.cuda import REDUCTION_LEVELS as GPU_REDUCTION
-from anatune.core.space.cuda import SPATIAL_LEVELS as GPU_SPATIAL
-from anatune.core.space.tensorcore import LEVELS as TENSOR_CORE_LEVELS
-from anatune.core.templates import CUDA, PIPELINED, TENSORCORE, template_named
+from anatune.core.templates import template_named
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
@@ -34,11 +28,6 @@ __all__ = [
 
 LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
 _TENSOR_DTYPE = {"float32": "tf32"}
-_LEVELS: dict[str, dict[int, tuple[str, ...]]] = {
-    **{one: {len(levels): levels for levels in (GPU_SPATIAL, GPU_REDUCTION)} for one in (CUDA.name, PIPELINED.name)},
-    TENSORCORE.name: {len(levels): levels for levels in TENSOR_CORE_LEVELS.values()},
-    "cpu": {len(levels): levels for levels in (CPU_SPATIAL, CPU_REDUCTION, CPU_WINDOW)},
-}
 
 
 # ---- plans -------------------------------------------------------------------------------------------------
@@ -165,10 +154,8 @@ def _legend(plan: Plan, width: int) -> list[str]:
     ]
     tiles: dict[str, list[str]] = {}
     schedule = plan.schedules[0]
-    for axis, factors in schedule.tiles.items():
-        names = _LEVELS[schedule.template].get(len(factors))
-        if names:
-            tiles.setdefault(" x ".join(names), []).append(axis)
+    for axis, names in template_named(schedule.template).part("levels")(schedule.workload).items():
+        tiles.setdefault(" x ".join(names), []).append(axis)
     lines = wrapped("; ".join(word for word in words if word) + ".", width)
     for names_text, axes in tiles.items():
         lines += wrapped(f"tiles of {', '.join(axes)}: {names_text}", width, hanging="  ")
@@ -216,7 +203,7 @@ def hardware_lines(specs: Sequence[GpuSpec | CpuSpec]) -> list[Line]:
         rows.append(
             [
                 spec.name,
-                "gpu" if isinstance(spec, GpuSpec) else "cpu",
+                spec.kind,
                 units.flop_rate(spec.compute.fp32_peak_flop_per_s),
                 units.rate(spec.dram.bandwidth_bytes_per_s),
                 spec.model,

@@ -7,15 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.rules.cpu_microkernels import packable_tensors, pair_calls, segment_shape, simd_lanes, window_axes
 from anatune.core.rules.values import check_count, check_names, check_tiles
-from anatune.core.space.cpu_loops import ORDER_LEVELS, SPATIAL_LEVELS
-from anatune.core.space.cpu_microkernels import packable_tensors, pair_calls, segment_shape, simd_lanes, window_axes
 from anatune.core.workload.access import is_integer
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
 __all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "check_cpu", "levels_of"]
 
+SPATIAL_LEVELS = ("outer", "l3", "l2", "l1", "register")
+ORDER_LEVELS = ("outer", "l3", "l2", "l1")
 REDUCTION_LEVELS = ("l3", "l2", "l1", "unroll")
 WINDOW_LEVELS = ("l2", "l1", "unroll")
 

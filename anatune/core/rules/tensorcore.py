@@ -13,7 +13,16 @@ from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
-__all__ = ["INSTRUCTION", "LEVELS", "STAGES", "check_supported", "check_tensorcore", "checked_width", "fetch_widths"]
+__all__ = [
+    "INSTRUCTION",
+    "LEVELS",
+    "STAGES",
+    "check_supported",
+    "check_tensorcore",
+    "checked_width",
+    "fetch_widths",
+    "levels_of",
+]
 
 INSTRUCTION: dict[str, tuple[int, int, int]] = {"float16": (16, 8, 16), "bfloat16": (16, 8, 16), "float32": (16, 8, 8)}
 """Operand dtype -> m, n, k of one ``mma.sync``; float32 operands are rounded to tf32. Source: [PTX-ISA] Sec. 9.7.14."""
@@ -25,6 +34,11 @@ LEVELS: dict[str, tuple[str, ...]] = {
 """Factors of each fused index in ``Schedule.tiles``, outer to inner; the last is the instruction's own size."""
 STAGES = (1, 2, 3, 4)
 _LEAST_CAPABILITY = 8.0
+
+
+def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """Return fused index -> names of its factors, outer to inner."""
+    return dict(LEVELS)
 
 
 def check_supported(workload: Workload, hardware: GpuSpec) -> None:

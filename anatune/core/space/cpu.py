@@ -49,11 +49,7 @@ from numpy.typing import NDArray
 from anatune.arguments import checked_flag, shown
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu import ORDER_LEVELS, REDUCTION_LEVELS, SPATIAL_LEVELS, WINDOW_LEVELS, levels_of
-from anatune.core.rules.values import check_factors, check_names, checked_count
-from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.space.base import LegalityCheck, Part, Space, listed, tilings
-from anatune.core.space.cpu_loops import LoopTables, loop_tables
-from anatune.core.space.cpu_microkernels import (
+from anatune.core.rules.cpu_microkernels import (
     constant_tensors,
     packable_tensors,
     pair_calls,
@@ -62,6 +58,10 @@ from anatune.core.space.cpu_microkernels import (
     simd_lanes,
     window_axes,
 )
+from anatune.core.rules.values import check_factors, check_names, checked_count
+from anatune.core.schedule import OptionValue, Schedule
+from anatune.core.space.base import LegalityCheck, Part, Space, listed, tilings
+from anatune.core.space.cpu_loops import LoopTables, loop_tables
 from anatune.core.space.factor import factorisations
 from anatune.core.templates import CPU
 from anatune.core.workload.nest import Workload
@@ -82,10 +82,10 @@ class CpuSpace(Space):
     is_legal : callable
         (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
     simd : str, optional
-        Vectorise this axis instead of the one that the rule of `core.space.cpu_microkernels` chooses.
+        Vectorise this axis instead of the one that the rule of `core.rules.cpu_microkernels` chooses.
     constants : sequence of str, optional
         Operands that are known before the run, so that packing them costs nothing; left out: by the rule of
-        `core.space.cpu_microkernels`.
+        `core.rules.cpu_microkernels`.
 
     Attributes
     ----------

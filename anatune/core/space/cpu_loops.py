@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ORDER_LEVELS", "SPATIAL_LEVELS", "LoopTables", "loop_tables"]
+from anatune.core.rules.cpu import ORDER_LEVELS, SPATIAL_LEVELS
 
-SPATIAL_LEVELS = ("outer", "l3", "l2", "l1", "register")
-ORDER_LEVELS = ("outer", "l3", "l2", "l1")
+__all__ = ["LoopTables", "loop_tables"]
 
 Integers = NDArray[np.int64]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
+from anatune.core.rules.cpu_microkernels import vector_stride
 from anatune.core.space.cpu import CpuSpace
-from anatune.core.space.cpu_microkernels import vector_stride
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Term, Workload
 from anatune.model.base import Evaluation, Progress, Ranking, Rule
 from anatune.model.watch import Watch
@@ -75,7 +75,7 @@ class CpuModel:
     simd : str, optional
         Axis to vectorise in the new space instead of the rule's choice.
     constants : sequence of str, optional
-        Operands that the new space packs at no cost; by default those of the rule of `core.space.cpu_microkernels`.
+        Operands that the new space packs at no cost; by default those of the rule of `core.rules.cpu_microkernels`.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.space.cpu_microkernels import pair_calls
+from anatune.core.rules.cpu_microkernels import pair_calls
 from anatune.core.space.factor import divisors
 from anatune.model.cpu.model import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, CpuModel
 from anatune.model.cpu.order import STEP

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.space.cpu_microkernels import vector_stride
+from anatune.core.rules.cpu_microkernels import vector_stride
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.model.foreign.tvm_code import PIPES, CompiledCode, Vector, narrow_rate
 from anatune.model.foreign.tvm_shape import INLINED, NestShape, TiledNests, distinct_vectors

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.space.cpu_microkernels import simd_lanes
+from anatune.core.rules.cpu_microkernels import simd_lanes
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.model.base import Evaluation, Rule

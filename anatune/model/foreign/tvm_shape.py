@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.space.cpu_microkernels import vector_stride
+from anatune.core.rules.cpu_microkernels import vector_stride
 from anatune.core.workload.nest import Access, Workload
 
 __all__ = ["INLINED", "NO_PRODUCER", "NestShape", "TiledNests", "distinct_vectors"]

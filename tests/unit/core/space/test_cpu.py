@@ -9,9 +9,9 @@ import pytest
 
 import anatune
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.rules.cpu_microkernels import pair_calls, segment_shape, simd_axis
 from anatune.core.schedule import Schedule
 from anatune.core.space.cpu import CpuSpace
-from anatune.core.space.cpu_microkernels import pair_calls, segment_shape, simd_axis
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 

@@ -1,6 +1,6 @@
 """Which axis a CPU microkernel vectorises where the weights are packed in every run."""
 
-from anatune.core.space.cpu_microkernels import simd_axis
+from anatune.core.rules.cpu_microkernels import simd_axis
 from anatune.core.workload.operators import conv2d
 
 
