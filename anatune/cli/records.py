@@ -127,7 +127,13 @@ def best(
     session: SessionStart = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the best schedule of each workload, hardware and number of threads."""
+    """Show the best schedule of each workload, hardware and number of threads.
+
+    Of a session that ended with a final comparison it is the schedule that `anatune tune` returned. The winners of
+    several sessions, and all schedules of sessions that were imported or interrupted, are judged by the samples of all
+    their trials together: by the median over the reference kernel's time where it ran beside them, else by the median
+    time. A schedule whose last result was wrong is left out.
+    """
     from anatune.report.records import best_lines
 
     path, workload = place(words, chosen, records)

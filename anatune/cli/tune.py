@@ -123,8 +123,9 @@ def tune(
 
     Where the machine with the GPU has no compiler: --build-only here, then --manifest there.
     """
-    from anatune.tuning import session
     from anatune.tuning.result import TuningInterrupted
+    from anatune.tuning.session import TuningSession
+    from anatune.tuning.settings import TuningSettings
 
     if build_only is not None:
         if manifest is not None or workload is None or hw is None:
@@ -141,11 +142,11 @@ def tune(
     chosen = _threads(threads, hardware)
     target = _target(output, workload)
     display = Display()
-    tuning = session.TuningSession(
-        workload, hardware, trials=trials, strategy=strategy, records=records, threads=chosen, seed=seed,
-        resume=resume, progress=display, time_limit_s=time_limit, template=template, l2=l2, device=device,
-        backend=backend, manifest=manifest, start=start,
+    settings = TuningSettings(
+        trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit, records=records,
+        resume=resume, threads=chosen, template=template, l2=l2, device=device, backend=backend, manifest=manifest,
     )  # fmt: skip
+    tuning = TuningSession(workload, hardware, settings, display)
     if manifest is None:
         note_first_compilation(hardware, template)  # after the session has checked its arguments
     try:

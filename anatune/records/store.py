@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -16,43 +16,24 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError
-from anatune.records.choice import Candidate, fastest
+from anatune.records.choice import RecordedTrial, fastest, recorded_trial
+from anatune.records.conditions import of_sessions, of_trials
 from anatune.records.database import Database, record_path
-from anatune.records.environment import Environment, environment
+from anatune.records.environment import environment
+from anatune.records.reader import SESSION_COLUMNS, TRIAL_COLUMNS, OnDamage, RecordReader, tell
 from anatune.records.rows import insert_session, insert_trial, session_row, trial_identities, trial_identity
 from anatune.records.schema import (
     Record,
     Session,
-    content_key,
     current_text,
-    digest,
-    schedule_of,
     storable,
     template_in,
-    trial_of,
 )
 
 __all__ = ["RecordStore", "now_utc"]
 
-OnDamage = Callable[[str], None]
 _PAGE = 256
 """Rows read at a time: no reader holds back the writers' log for long."""
-_PARTS: dict[str, Any] = {"workload": Workload, "hardware": GpuSpec | CpuSpec, "environment": Environment}
-_SESSION_COLUMNS = (
-    "s.id, s.created_utc, s.workload, s.hardware, s.hardware_name, s.threads, s.strategy, s.seed, s.settings, "
-    "s.environment, s.digest"
-)
-_TRIAL_COLUMNS = (
-    "t.id, t.session, t.created_utc, t.workload, t.hardware, t.threads, t.outcome, t.schedule_key, t.schedule, "
-    "t.result, t.environment, t.digest"
-)
-
-
-class _Filter(NamedTuple):
-    """A condition in SQL with its parameters."""
-
-    text: str
-    parameters: tuple[object, ...]
 
 
 class RecordStore:
@@ -87,8 +68,7 @@ class RecordStore:
     def __init__(self, path: str | Path, *, read_only: bool = False, timeout_s: float = 30.0) -> None:
         self.path = record_path(path)
         self._database = Database(self.path, read_only=read_only, timeout_s=timeout_s)
-        self._parts: dict[str, Any] = {}
-        self._sessions: dict[str, Session] = {}
+        self._reader = RecordReader(self._database)
 
     def __enter__(self) -> RecordStore:
         return self
@@ -141,7 +121,7 @@ class RecordStore:
             uuid.uuid4().hex, now_utc(), workload, hardware, int(threads), strategy, int(seed), kept, environment()
         )
         self._database.write(lambda connection: insert_session(connection, session), "the session was not recorded")
-        self._sessions[session.id] = session
+        self._reader.know(session)
         return session
 
     def append(self, session: Session, trial: Trial) -> int:
@@ -150,7 +130,7 @@ class RecordStore:
         Parameters
         ----------
         session : Session
-            What `new_session`, `sessions` or `latest_session` of this file returned.
+            What `new_session` or `sessions` of this file returned.
         trial : Trial
             What came back. Its schedule may come from another device's plan, but must be of the session's workload.
 
@@ -294,7 +274,7 @@ class RecordStore:
         on_damage : callable, optional
             Called with a line for each row that is damaged, which is then left out; without it that is an error.
         """
-        wanted = self._condition(workload, hardware, session, threads, outcome, on_damage)
+        wanted = of_trials(self._reader, workload, hardware, session, threads, outcome, on_damage)
         source = f"FROM trials t LEFT JOIN sessions s ON s.id = t.session WHERE {wanted.text}"
         last = 0
         if limit is not None:
@@ -306,14 +286,14 @@ class RecordStore:
             last = rows[0][0] - 1 if rows else 0
         while True:
             rows = self._database.read(
-                f"SELECT {_TRIAL_COLUMNS} {source} AND t.id > ? ORDER BY t.id LIMIT {_PAGE}",
+                f"SELECT {TRIAL_COLUMNS} {source} AND t.id > ? ORDER BY t.id LIMIT {_PAGE}",
                 (*wanted.parameters, last),
             )
             for row in rows:
                 try:
-                    record = self._record(row)
+                    record = self._reader.record_of(row)
                 except RecordError as error:
-                    self._tell(on_damage, error)
+                    tell(on_damage, error)
                     continue
                 yield record
             if len(rows) < _PAGE:
@@ -340,16 +320,16 @@ class RecordStore:
         on_damage : callable, optional
             Called with a line for each row that is damaged, which is then left out; without it that is an error.
         """
-        wanted = self._session_condition(workload, hardware, threads, strategy, on_damage)
+        wanted = of_sessions(self._reader, workload, hardware, threads, strategy, on_damage)
         rows = self._database.read(
-            f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE {wanted.text} ORDER BY s.number", wanted.parameters
+            f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE {wanted.text} ORDER BY s.number", wanted.parameters
         )
         found = []
         for row in rows:
             try:
-                found.append(self._session(row))
+                found.append(self._reader.session_of(row))
             except RecordError as error:
-                self._tell(on_damage, error)
+                tell(on_damage, error)
         return found
 
     def session(self, session_id: str) -> Session:
@@ -360,31 +340,14 @@ class RecordStore:
         RecordError
             There is no such session, or its row is damaged.
         """
-        if session_id not in self._sessions:
-            rows = self._database.read(f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE s.id = ?", (session_id,))
-            if not rows:
-                raise RecordError(
-                    f"{self.path}: has no session {session_id!r}; `anatune records list --sessions` shows those it has"
-                )
-            self._session(rows[0])
-        return self._sessions[session_id]
-
-    def latest_session(
-        self, workload: Workload, hardware: GpuSpec | CpuSpec, threads: int, strategy: str
-    ) -> Session | None:
-        """Return the session to resume: the last one of this workload, hardware, threads and strategy, or None."""
-        wanted = self._session_condition(workload, hardware, threads, strategy)
-        rows = self._database.read(
-            f"SELECT {_SESSION_COLUMNS} FROM sessions s WHERE {wanted.text} ORDER BY s.number DESC LIMIT 1",
-            wanted.parameters,
-        )
-        return self._session(rows[0]) if rows else None
+        return self._reader.session(session_id)
 
     def counts(self, session: Session | str) -> dict[Outcome, int]:
         """Return how many trials of a session ended how; outcomes that did not occur are left out."""
         found = dict(
             self._database.read(
-                "SELECT outcome, count(*) FROM trials WHERE session = ? GROUP BY outcome", (_session_id(session),)
+                "SELECT outcome, count(*) FROM trials WHERE session = ? GROUP BY outcome",
+                (_session_id(session),),
             )
         )
         return {outcome: found[outcome.value] for outcome in Outcome if outcome.value in found}
@@ -419,180 +382,36 @@ class RecordStore:
 
         With `on_damage`, called with a line for each row that is damaged, the best is chosen among the others.
         """
-        wanted = self._condition(workload, hardware, session, threads, None, on_damage)
+        wanted = of_trials(self._reader, workload, hardware, session, threads, None, on_damage)
         rows = self._database.read(
-            "SELECT t.id, t.hardware, t.schedule, t.outcome, t.result, t.workload, s.hardware, t.threads "
+            "SELECT t.id, t.session, t.hardware, t.schedule, t.outcome, t.result, t.workload, s.hardware, t.threads "
             f"FROM trials t JOIN sessions s ON s.id = t.session WHERE {wanted.text} "
             "AND t.outcome IN ('ok', 'wrong_result') ORDER BY t.id",
             wanted.parameters,
         )
-        groups: dict[tuple[str, str, int], list[Candidate]] = {}
-        for row_id, made_for, schedule, outcome, result, *group in rows:
-            times: tuple[float, ...] = ()
-            references: tuple[float, ...] = ()
+        groups: dict[tuple[object, ...], list[RecordedTrial]] = {}
+        for row_id, session_id, made_for, schedule, outcome, result, *group in rows:
             try:
                 same = f"{made_for} {current_text(schedule)}"
                 if template not in (None, template_in(schedule)):
                     continue
-                if outcome == Outcome.OK.value:
-                    measured = msgspec.json.decode(result, type=_Samples).measurement
-                    times, references = measured.times_s, measured.reference_times_s
+                trial = recorded_trial(row_id, same, session_id, Outcome(outcome), result)
             except msgspec.DecodeError as error:
-                self._tell(on_damage, self._damaged(row_id, error))
+                tell(on_damage, self._reader.damaged(row_id, error))
                 continue
-            groups.setdefault((group[0], group[1], group[2]), []).append(
-                Candidate(row_id, same, outcome == Outcome.OK.value, times, references)
-            )
-        found = (self._fastest(candidates, on_damage) for candidates in groups.values())
+            groups.setdefault(tuple(group), []).append(trial)
+        found = (self._fastest(trials, on_damage) for trials in groups.values())
         return [record for record in found if record is not None]
 
-    def _fastest(self, candidates: list[Candidate], on_damage: OnDamage | None) -> Record | None:
+    def _fastest(self, trials: list[RecordedTrial], on_damage: OnDamage | None) -> Record | None:
         """Return the best record of those that can be read."""
-        while (row_id := fastest(candidates)) is not None:
+        while (row_id := fastest(trials)) is not None:
             try:
-                return self._by_id(row_id)
+                return self._reader.record(row_id)
             except RecordError as error:
-                self._tell(on_damage, error)
-                candidates = [one for one in candidates if one.id != row_id]
+                tell(on_damage, error)
+                trials = [one for one in trials if one.id != row_id]
         return None
-
-    @staticmethod
-    def _tell(on_damage: OnDamage | None, error: RecordError) -> None:
-        """Report a damaged row, or raise its error where nobody wants to hear of it."""
-        if on_damage is None:
-            raise error
-        on_damage(str(error))
-
-    def _by_id(self, row_id: int) -> Record:
-        return self._record(self._database.read(f"SELECT {_TRIAL_COLUMNS} FROM trials t WHERE t.id = ?", (row_id,))[0])
-
-    # ---- conditions ----------------------------------------------------------------------------------------
-
-    def _condition(
-        self,
-        workload: Workload | None,
-        hardware: GpuSpec | CpuSpec | str | None,
-        session: Session | str | None,
-        threads: int | None,
-        outcome: Outcome | str | None,
-        on_damage: OnDamage | None = None,
-    ) -> _Filter:
-        """Return the condition on trials ``t`` and their sessions ``s``."""
-        parts = [self._workload_condition("t", workload, on_damage), self._hardware_condition(hardware, on_damage)]
-        if session is not None:
-            parts.append(_Filter("t.session = ?", (_session_id(session),)))
-        if threads is not None:
-            parts.append(_Filter("t.threads = ?", (threads,)))
-        if outcome is not None:
-            parts.append(_Filter("t.outcome = ?", (_outcome(outcome).value,)))
-        return _all(parts)
-
-    def _session_condition(
-        self,
-        workload: Workload | None,
-        hardware: GpuSpec | CpuSpec | str | None,
-        threads: int | None,
-        strategy: str | None,
-        on_damage: OnDamage | None = None,
-    ) -> _Filter:
-        parts = [self._workload_condition("s", workload, on_damage), self._hardware_condition(hardware, on_damage)]
-        if threads is not None:
-            parts.append(_Filter("s.threads = ?", (threads,)))
-        if strategy is not None:
-            parts.append(_Filter("s.strategy = ?", (strategy,)))
-        return _all(parts)
-
-    def _workload_condition(self, table: str, workload: Workload | None, on_damage: OnDamage | None) -> _Filter:
-        if workload is None:
-            return _Filter("1", ())
-        return _among(f"{table}.workload", self._keys("workload", workload, on_damage))
-
-    def _hardware_condition(self, hardware: GpuSpec | CpuSpec | str | None, on_damage: OnDamage | None) -> _Filter:
-        if hardware is None:
-            return _Filter("1", ())
-        if isinstance(hardware, str):
-            return _Filter("s.hardware_name = ?", (hardware,))
-        return _among("s.hardware", self._keys("hardware", hardware, on_damage))
-
-    def _keys(self, kind: str, value: Workload | GpuSpec | CpuSpec, on_damage: OnDamage | None) -> list[str]:
-        """Return the keys of the parts that equal `value`.
-
-        Objects are compared, not keys: a newer anatune may write the same spec with one more field.
-        """
-        keys = []
-        for (key,) in self._database.read("SELECT key FROM parts WHERE kind = ?", (kind,)):
-            try:
-                if self._part(kind, key) == value:
-                    keys.append(key)
-            except RecordError as error:
-                self._tell(on_damage, error)
-        return keys
-
-    # ---- rows to objects -----------------------------------------------------------------------------------
-
-    def _part(self, kind: str, key: str) -> Any:
-        """Return a workload, spec or environment by its key."""
-        if key not in self._parts:
-            rows = self._database.read("SELECT kind, json FROM parts WHERE key = ?", (key,))
-            if not rows or content_key(kind, rows[0][1]) != key:
-                problem = "is damaged" if rows else "is missing"
-                raise RecordError(f"{self.path}: {kind} {key} {problem}; {_LEFT_OUT}")
-            try:
-                self._parts[key] = msgspec.json.decode(rows[0][1], type=_PARTS[kind])
-            except (msgspec.DecodeError, AnatuneError) as error:
-                raise RecordError(f"{self.path}: {kind} {key} cannot be read ({error}); {_LEFT_OUT}") from error
-        return self._parts[key]
-
-    def _session(self, row: tuple[Any, ...]) -> Session:
-        session_id, created, workload, hardware, _, threads, strategy, seed, settings, ran_under, stored = row
-        if session_id not in self._sessions:
-            if digest(*row[:-1]) != stored:
-                raise RecordError(f"{self.path}: session {session_id} is damaged; {_LEFT_OUT}")
-            self._sessions[session_id] = Session(
-                session_id,
-                created,
-                self._part("workload", workload),
-                self._part("hardware", hardware),
-                threads,
-                strategy,
-                seed,
-                msgspec.json.decode(settings, type=dict[str, Any]),
-                self._part("environment", ran_under),
-            )
-        return self._sessions[session_id]
-
-    def _record(self, row: tuple[Any, ...]) -> Record:
-        row_id, session, created, workload, hardware, _, _, _, schedule, result, ran_under, stored = row
-        if digest(*row[1:-1]) != stored:
-            raise self._damaged(row_id)
-        try:
-            made = schedule_of(schedule, self._part("workload", workload), self._part("hardware", hardware))
-            trial = trial_of(result, made)
-        except RecordError:  # of a part: it says which
-            raise
-        except (msgspec.DecodeError, AnatuneError) as error:
-            raise self._damaged(row_id, error) from error
-        return Record(row_id, created, self.session(session), self._part("environment", ran_under), trial)
-
-    def _damaged(self, row_id: int, error: Exception | None = None) -> RecordError:
-        why = f" ({error})" if error else ""
-        return RecordError(f"{self.path}: trial with id {row_id} is damaged{why}; {_LEFT_OUT}")
-
-
-_LEFT_OUT = "`anatune records export --format jsonl` saves all that can be read"
-
-
-class _Times(msgspec.Struct, frozen=True):
-    """The samples of a stored measurement."""
-
-    times_s: tuple[float, ...] = ()
-    reference_times_s: tuple[float, ...] = ()
-
-
-class _Samples(msgspec.Struct, frozen=True):
-    """A stored result as far as choosing the best needs it."""
-
-    measurement: _Times
 
 
 def now_utc() -> str:
@@ -607,22 +426,3 @@ def _time(record: Record) -> float:
 
 def _session_id(session: Session | str) -> str:
     return session if isinstance(session, str) else session.id
-
-
-def _outcome(outcome: Outcome | str) -> Outcome:
-    try:
-        return Outcome(outcome)
-    except ValueError:
-        known = ", ".join(one.value for one in Outcome)
-        raise RecordError(f"outcome is {outcome!r}, expected one of {known}") from None
-
-
-def _all(parts: list[_Filter]) -> _Filter:
-    """Return the conjunction of conditions."""
-    texts = [part.text for part in parts if part.text != "1"]
-    return _Filter(" AND ".join(texts) or "1", tuple(value for part in parts for value in part.parameters))
-
-
-def _among(column: str, values: list[str]) -> _Filter:
-    """Return the condition that a column is one of some values; none of them: nothing meets it."""
-    return _Filter(f"{column} IN ({', '.join('?' * len(values))})", tuple(values))

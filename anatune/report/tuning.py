@@ -10,7 +10,8 @@ from anatune.report import units
 from anatune.report.records import peak_of_threads
 from anatune.report.tables import schedule_items
 from anatune.report.text import Line, wrapped, wrapped_items
-from anatune.tuning.result import Comparison, TuningProgress, TuningResult
+from anatune.tuning.comparison import FinalComparison
+from anatune.tuning.result import TuningProgress, TuningResult
 
 __all__ = ["best_text", "progress_text", "result_lines"]
 
@@ -106,7 +107,7 @@ def _against_plan(result: TuningResult) -> str:
     return f"against the plan's own first choice ({best_text(plan)}), measured in turn: {_speedup(comparison)}"
 
 
-def _speedup(comparison: Comparison) -> str:
+def _speedup(comparison: FinalComparison) -> str:
     assert comparison.speedup is not None
     interval = f"95 % confidence: {comparison.low:.3f} to {comparison.high:.3f}"
     if not comparison.decided:

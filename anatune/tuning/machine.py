@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
 import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import DeviceError, SpaceError
 
-__all__ = ["check_gpu", "check_machine", "choose_threads", "usable_cores", "with_threads"]
+__all__ = ["check_cpu", "check_gpu", "choose_threads", "usable_cores", "with_threads"]
+
+AnySpec = TypeVar("AnySpec", bound=CpuSpec | GpuSpec)
 
 _OTHER_MEMORY = 1.2
 """Devices whose bandwidths differ by more than this factor are not the same."""
@@ -22,8 +25,8 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def with_threads(hardware: CpuSpec, threads: int) -> CpuSpec:
-    """Return the CPU with `threads` of its cores: what a kernel of so many threads can use.
+def with_threads(hardware: AnySpec, threads: int) -> AnySpec:
+    """Return the CPU with `threads` of its cores, what a kernel of so many threads can use; a GPU as it is.
 
     Peak and core count scale; DRAM gives what so many cores can ask for, at most what the socket has; caches that cores
     share are shared by as many of them as are left.
@@ -33,9 +36,9 @@ def with_threads(hardware: CpuSpec, threads: int) -> CpuSpec:
     threads : int
         1 to the CPU's number of cores.
     """
-    cores = hardware.compute.num_cores
-    if threads == cores:
+    if isinstance(hardware, GpuSpec) or threads == hardware.compute.num_cores:
         return hardware
+    cores = hardware.compute.num_cores
     replace = msgspec.structs.replace
     peak = hardware.compute.fp32_peak_flop_per_s * threads / cores
     compute = replace(hardware.compute, num_cores=threads, fp32_peak_flop_per_s=peak)
@@ -78,21 +81,19 @@ def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int
     return threads
 
 
-def check_machine(hardware: CpuSpec | GpuSpec, host: HardwareSpec | None = None) -> CpuSpec | GpuSpec:
-    """Return `hardware` if it describes the present machine.
+def check_cpu(hardware: CpuSpec, host: HardwareSpec | None = None) -> CpuSpec:
+    """Return `hardware` if it describes the present machine's CPU.
 
     Parameters
     ----------
-    host : CpuSpec or GpuSpec, optional
-        The present machine's CPU or GPU; detected by default.
+    host : CpuSpec, optional
+        The present machine's; detected by default.
 
     Raises
     ------
     DeviceError
-        It is a CPU of another architecture or instruction set, or another GPU, or there is no GPU.
+        It is of another architecture or instruction set.
     """
-    if isinstance(hardware, GpuSpec):
-        return check_gpu(hardware, host)
     if host is None:
         from anatune.measure.cpu.detect import detect_cpu
 

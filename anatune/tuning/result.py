@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,58 +11,15 @@ import msgspec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.show import html_table
-from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.core.trial import Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
-from anatune.measure.run.timing import paired_test
+from anatune.tuning.comparison import FinalComparison, rank_trials
 
-__all__ = [
-    "Comparison",
-    "Contender",
-    "TuningInterrupted",
-    "TuningProgress",
-    "TuningResult",
-    "compare_contenders",
-    "rank_trials",
-]
-
+__all__ = ["TuningInterrupted", "TuningProgress", "TuningResult"]
 
 MOST_SHOWN = 20
 """Trials that a notebook shows of a session, fastest first."""
-
-
-class Contender(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One schedule of the final comparison: the number of its trial, and what it took this time."""
-
-    number: int
-    measurement: Measurement
-
-
-class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contenders re-measured in alternating pairs. Immutable; JSON both ways.
-
-    Attributes
-    ----------
-    contenders : tuple of Contender
-        The plan's own first choice and the best of the trials.
-    best : int
-        Number of the winner's trial.
-    speedup : float or None
-        Time of the plan's first choice over the winner's (1 if it is the winner); None if it did not run.
-    low, high : float or None
-        Confidence interval of `speedup`, 95 %, from a paired t-test.
-    """
-
-    contenders: tuple[Contender, ...]
-    best: int
-    speedup: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def decided(self) -> bool:
-        """Whether the winner is faster than the plan's first choice beyond doubt (95 %)."""
-        return self.low is not None and self.low > 1.0
 
 
 class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,7 +87,7 @@ class TuningResult:
     trials: list[Trial]
     best_trial: Trial | None
     plan_first: Trial | None
-    compare: Comparison | None = None
+    compare: FinalComparison | None = None
     num_resumed: int = 0
     records: str | None = None
     session: str | None = None
@@ -226,42 +181,3 @@ def _trial_tree(trial: Trial) -> dict[str, Any]:
         **{name: tree[name] for name in ("tiles", "unroll", "vector", "options")},
         "schedule": tree,
     }
-
-
-def rank_trials(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that ran, fastest first.
-
-    By time over the reference kernel's beside it, where all have that: the machine's speed drifts. Equal ones in order.
-    """
-    ran = [trial for trial in trials if trial.measurement.time_s is not None]
-    relatives = {id(trial): trial.measurement.relative for trial in ran}
-    if all(value is not None for value in relatives.values()):
-        return sorted(ran, key=lambda trial: relatives[id(trial)] or 0.0)
-    return sorted(ran, key=lambda trial: trial.measurement.time_s or 0.0)
-
-
-def compare_contenders(trials: Sequence[Trial], measurements: Sequence[Measurement], plan: int) -> Comparison | None:
-    """Return what measuring contenders in turn says; None if none of them ran.
-
-    Parameters
-    ----------
-    trials, measurements
-        The contenders' trials, and what `Measurer.compare` returned for them.
-    plan : int
-        Number of the trial of the plan's first choice.
-    """
-    contenders = tuple(Contender(trial.number, m) for trial, m in zip(trials, measurements, strict=True))
-    ran = [one for one in contenders if one.measurement.relative is not None]
-    if not ran:
-        return None
-    best = min(ran, key=lambda one: (one.measurement.stopped_early, one.measurement.relative))
-    first = next((one for one in ran if one.number == plan), None)
-    if first is None:
-        return Comparison(contenders, best.number)
-    if first is best:
-        return Comparison(contenders, best.number, 1.0, 1.0, 1.0)
-    pairs = min(len(first.measurement.times_s), len(best.measurement.times_s))
-    test = paired_test(first.measurement.times_s[:pairs], best.measurement.times_s[:pairs])
-    width = min(test.half_width, 50.0)  # two pairs at least; JSON knows no infinity
-    speedup, low, high = (math.exp(test.difference + sign * width) for sign in (0.0, -1.0, 1.0))
-    return Comparison(contenders, best.number, speedup, low, high)

@@ -4,22 +4,47 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
-from anatune.core.workload.nest import Workload
+from anatune.core.trial import Measurement
 from anatune.errors import SpaceError
 from anatune.search.base import Strategy, make_strategy
 from anatune.tuning.machine import with_threads
 from anatune.tuning.manifest import Manifest, ManifestStrategy
+from anatune.tuning.target import Target
 
-__all__ = ["Source", "source_of_manifest", "source_of_model"]
+__all__ = ["MakeMeasurer", "MeasurerLike", "Source", "source_of_manifest", "source_of_model"]
 
 _RANKED = 16
 """Points of the ranking that strategies start from."""
+
+
+class MeasurerLike(Protocol):
+    """What a session needs of `anatune.measure.run.measurer.Measurer`."""
+
+    incumbent: float | None
+
+    def __enter__(self) -> MeasurerLike: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def measure(self, schedules: Iterable[Schedule]) -> Iterator[tuple[Schedule, Measurement]]:
+        """Yield a measurement for each schedule, in order."""
+        ...
+
+    def compare(self, schedules: Sequence[Schedule], budget_s: float) -> list[Measurement]:
+        """Return measurements of contenders that take turns."""
+        ...
+
+
+MakeMeasurer = Callable[..., MeasurerLike]
+"""(workload, hardware, threads=, limits=, seed=, and for GPUs template=, l2=, device=, backend=) -> measurer."""
 
 
 class Source(NamedTuple):
@@ -38,7 +63,7 @@ class Source(NamedTuple):
     program_key : callable
         Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
     measurer : callable
-        Makes the measurer, (workload, hardware, threads=, limits=, seed=, ...).
+        Makes the measurer.
     """
 
     strategy: Strategy
@@ -46,18 +71,10 @@ class Source(NamedTuple):
     hardware: CpuSpec | GpuSpec
     predicted: Callable[[Schedule], float | None]
     program_key: Callable[[Schedule], Hashable]
-    measurer: Callable[..., Any]
+    measurer: MakeMeasurer
 
 
-def source_of_model(
-    workload: Workload,
-    hardware: CpuSpec | GpuSpec,
-    threads: int,
-    template: str | None,
-    strategy: str,
-    seed: int,
-    start: str = "model",
-) -> Source:
+def source_of_model(target: Target, strategy: str, seed: int, start: str = "model") -> Source:
     """Rank and start a strategy.
 
     Raises
@@ -69,16 +86,16 @@ def source_of_model(
     from anatune.model.learned.corrections import find_correction
     from anatune.model.templates import make_model
 
-    here = with_threads(hardware, threads) if isinstance(hardware, CpuSpec) else hardware
-    model: Any = make_model(workload, here, template)
+    here = with_threads(target.hardware, target.threads)
+    model: Any = make_model(target.workload, here, target.template.name)
     # CPUs: the default strategy's own correction is made for CpuModel, and learns from the first trial on.
-    saved = find_correction(here, model.space.template) if isinstance(here, GpuSpec) else None
+    saved = find_correction(here, model.space.template) if here.kind == "gpu" else None
     if saved is not None:
         model = CorrectedModel(model, saved.model)
     ranked = model.rank(_RANKED).points
     if not len(ranked):
         raise SpaceError(
-            f"{workload.describe()} on {hardware.name}: no schedule is legal; "
+            f"{target.workload.describe()} on {here.name}: no schedule is legal; "
             f"`anatune plan` says which limits are in the way"
         )
 
@@ -86,16 +103,9 @@ def source_of_model(
         seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
         return seconds if math.isfinite(seconds) else None
 
-    kind = template_named(model.space.template)
     made = make_strategy(strategy, model, seed=seed, start=start, ranked=ranked)
-    return Source(
-        made,
-        model.space.schedule_of(ranked[0]),
-        here,
-        predicted,
-        kind.part("program_key"),
-        kind.device.part("measurer"),
-    )
+    first, key = model.space.schedule_of(ranked[0]), target.template.part("program_key")
+    return Source(made, first, here, predicted, key, target.template.device.part("measurer"))
 
 
 def source_of_manifest(manifest: Manifest) -> Source:

@@ -17,8 +17,9 @@ from anatune.model.learned.corrections import find_correction, load_correction, 
 from anatune.records.export import import_json_lines, json_lines
 from anatune.records.store import RecordStore
 from anatune.tuning.manifest import Manifest
-from anatune.tuning.session import TuningSession
-from tests.unit.tuning.fakes import FakeMeasurer
+from anatune.tuning.session import StandIns, TuningSession
+from anatune.tuning.settings import TuningSettings
+from tests.unit.tuning.fakes import FakeMeasurer, key_of
 
 HERE = Path(__file__).parent
 H200, WORKLOAD = anatune.hardware("h200"), anatune.matmul(32, 32, 16)
@@ -37,8 +38,8 @@ class OnGpu(FakeMeasurer):
 
 
 def session(path, **more):
-    given = {"strategy": "random", "threads": 1, "program_key": lambda schedule: schedule.key, **more}
-    return TuningSession(WORKLOAD, H200, host=H200, measurer=OnGpu, records=path, **given)
+    settings = TuningSettings(records=path, **{"strategy": "random", "threads": 1, **more})
+    return TuningSession(WORKLOAD, H200, settings, stand_ins=StandIns(host=H200, measurer=OnGpu, program_key=key_of))
 
 
 def test_a_schedule():

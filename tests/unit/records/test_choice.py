@@ -1,10 +1,14 @@
 """Which trial is the best."""
 
-from anatune.records.choice import Candidate, fastest
+from anatune.records.choice import RecordedTrial, fastest
 
 
-def one(number, key, times=(1.0,), references=(), ok=True):
-    return Candidate(number, key, ok, times if ok else (), references)
+def one(number, key, times=(1.0,), references=(), ok=True, session="s", **how):
+    return RecordedTrial(number, key, ok, times if ok else (), references, session, **how)
+
+
+def compared(number, key, ratio, session="s", **how):
+    return one(number, key, (ratio,) * 6, (1.0,) * 6, session=session, compared=True, **how)
 
 
 def test_nothing():
@@ -48,3 +52,44 @@ def test_with_and_without_reference():
 
 def test_ties_go_to_the_earlier():
     assert fastest([one(1, "a"), one(2, "b")]) == 1
+
+
+def test_a_session_has_the_winner_of_its_final_comparison():
+    trials = [one(1, "a", (1.0,) * 9, (1.0,) * 9), one(2, "b", (1.2,) * 9, (1.0,) * 9)]
+    assert fastest(trials) == 1
+    assert fastest([*trials, compared(3, "a", 1.3), compared(4, "b", 1.1)]) in (2, 4)
+    assert fastest([*trials, compared(3, "a", 1.1), compared(4, "b", 1.1)]) in (1, 3)
+    early = compared(4, "b", 1.0, stopped_early=True)
+    assert fastest([*trials, compared(3, "a", 1.3), early]) in (1, 3)
+
+
+def test_the_last_comparison_is_final_and_only_at_the_end():
+    trials = [one(1, "a", (1.0,) * 9, (1.0,) * 9), one(2, "b", (1.2,) * 9, (1.0,) * 9)]
+    first = [*trials, compared(3, "a", 1.3), compared(4, "b", 1.1)]
+    assert fastest([*first, compared(5, "a", 1.1), compared(6, "b", 1.2)]) == 1  # most samples
+    new = one(5, "c", (0.9,) * 3, (1.0,) * 3)
+    assert fastest([*first, new]) == 5
+    assert fastest([*first, new, compared(6, "c", 1.5), compared(7, "b", 1.4)]) == 2
+    assert fastest([*first, new, compared(6, "c", 1.4), compared(7, "b", 1.5)]) == 6
+
+
+def test_sessions_interleave_and_their_winners_are_judged_by_all_samples():
+    trials = [
+        one(1, "a", (1.0,), (1.0,)), one(2, "c", (1.1,), (1.0,), session="t"), one(3, "b", (1.2,), (1.0,)),
+        compared(4, "a", 1.3), one(5, "d", (1.2,), (1.0,), session="t"), compared(6, "b", 1.2),
+        compared(7, "c", 1.2, session="t"), compared(8, "d", 1.1, session="t"),
+    ]  # fmt: skip
+    assert fastest(trials) == 8  # d 1.1 against b 1.2
+    assert fastest([*trials, compared(9, "b", 0.9), compared(10, "b", 0.8)]) == 10
+
+
+def test_a_winner_that_is_wrong_elsewhere_leaves_the_place_to_the_next():
+    trials = [compared(1, "a", 1.0), compared(2, "b", 1.1), compared(3, "c", 1.2)]
+    assert fastest(trials) == 1
+    assert fastest([*trials, one(4, "a", ok=False, session="t")]) == 2
+
+
+def test_a_comparison_that_did_not_run_decides_nothing():
+    trials = [one(1, "a", (2.0,)), one(2, "b", (1.0,))]
+    assert fastest([*trials, one(3, "a", ok=False, compared=True), one(4, "b", ok=False, compared=True)]) is None
+    assert fastest([*trials, one(3, "a", (), compared=True)]) == 2

@@ -1,11 +1,13 @@
 """Stand-ins for sessions: a measurer that computes times instead of taking them."""
 
+import functools
 import math
 import zlib
 
 import anatune
 from anatune.core.trial import Measurement, Outcome
-from anatune.tuning.session import TuningSession
+from anatune.tuning.session import StandIns, TuningSession
+from anatune.tuning.settings import TuningSettings
 
 HOST = anatune.hardware("xeon_gold_6230r")
 WORKLOAD = anatune.matmul(48, 64, 36)
@@ -77,14 +79,20 @@ def failed(outcome=Outcome.BUILD_ERROR, message="LLVM said no"):
     return Measurement(outcome, message)
 
 
-def session(trials=8, made=None, script=None, ahead=3, **settings):
+def key_of(schedule):
+    return schedule.key
+
+
+def session(trials=8, made=None, script=None, ahead=3, progress=None, compare=None, **given):
     """Return a session on fakes; `made` collects its measurers."""
 
     def measurer(*arguments, **keywords):
         one = FakeMeasurer(*arguments, script=script, ahead=ahead, **keywords)
+        one.compare = functools.partial(compare, one) if compare else one.compare
         if made is not None:
             made.append(one)
         return one
 
-    settings = {"threads": 1, "program_key": lambda schedule: schedule.key, **settings}
-    return TuningSession(WORKLOAD, HOST, trials=trials, host=HOST, measurer=measurer, **settings)
+    replaced = {name: given.pop(name) for name in ("program_key", "clock") if name in given}
+    stand_ins = StandIns(host=HOST, measurer=measurer, **{"program_key": key_of, **replaced})
+    return TuningSession(WORKLOAD, HOST, TuningSettings(trials=trials, **{"threads": 1, **given}), progress, stand_ins)

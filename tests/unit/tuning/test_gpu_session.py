@@ -21,7 +21,8 @@ from anatune.measure.run.measurer import Limits
 from anatune.measure.run.timing import TimingProtocol
 from anatune.records.store import RecordStore
 from anatune.tuning.manifest import MANIFEST, build_manifest, read_manifest
-from anatune.tuning.session import TuningSession
+from anatune.tuning.session import StandIns, TuningSession
+from anatune.tuning.settings import TuningSettings
 from tests.unit.measure.fake_cuda import BACKEND, BUILDER, REFERENCE, SETUP, STATE
 
 H200 = anatune.hardware("h200")
@@ -40,8 +41,9 @@ def state(tmp_path, monkeypatch):
 
 def session(built=BUILT, run_s=20, **more):
     measurer = functools.partial(GpuMeasurer, protocol=QUICK, **built)
-    given = {"strategy": "random", "host": H200, "measurer": measurer, "backend": BACKEND, **more}
-    return TuningSession(WORKLOAD, H200, limits=Limits(build_s=30, run_s=run_s), **given)
+    stand_ins = StandIns(host=more.pop("host", H200), measurer=more.pop("measurer", measurer))
+    given = {"strategy": "random", "backend": BACKEND, "limits": Limits(build_s=30, run_s=run_s), **more}
+    return TuningSession(WORKLOAD, H200, TuningSettings(**given), stand_ins=stand_ins)
 
 
 def faults(state, **names):
@@ -175,9 +177,9 @@ def test_damaged_manifests_are_one_line(state):
     with pytest.raises(RecordError, match="expected a folder that `anatune tune --build-only` wrote"):
         read_manifest(state / "nothing")
     with pytest.raises(SpaceError, match=r"its kernels compute matmul i=32 j=32 k=16 .* expected"):
-        TuningSession(anatune.matmul(8, 8, 8), H200, host=H200, manifest=folder)
+        TuningSession(anatune.matmul(8, 8, 8), H200, TuningSettings(manifest=folder))
     with pytest.raises(SpaceError, match=r"its kernels are for h200 \(sm_90\), expected sm_86"):
-        TuningSession(WORKLOAD, anatune.hardware("rtx3090"), manifest=folder)
+        TuningSession(WORKLOAD, anatune.hardware("rtx3090"), TuningSettings(manifest=folder))
 
 
 def test_wrong_arguments():
@@ -186,7 +188,7 @@ def test_wrong_arguments():
     with pytest.raises(SpaceError, match="threads is 2, but h200 is a GPU"):
         session(threads=2)
     with pytest.raises(SpaceError, match="l2 is for GPUs"):
-        TuningSession(WORKLOAD, anatune.hardware("host"), l2="warm")
+        TuningSession(WORKLOAD, anatune.hardware("host"), TuningSettings(l2="warm"))
     with pytest.raises(DeviceError, match="h200 is a GPU with 4800 GB/s"):
         session(host=anatune.hardware("h100_sxm"))
     with pytest.raises(DeviceError, match="is a CPU: kernels for it are built where they are measured"):

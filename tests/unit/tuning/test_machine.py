@@ -6,7 +6,7 @@ import pytest
 import anatune
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError, SpaceError
-from anatune.tuning.machine import check_gpu, check_machine, choose_threads, usable_cores, with_threads
+from anatune.tuning.machine import check_cpu, check_gpu, choose_threads, usable_cores, with_threads
 
 CPU = anatune.hardware("xeon_gold_6230r")
 CORES = CPU.compute.num_cores
@@ -38,9 +38,9 @@ def test_threads_by_default_and_by_choice():
 
 
 def test_machines():
-    assert check_machine(CPU, CPU) is CPU
+    assert check_cpu(CPU, CPU) is CPU
     with pytest.raises(DeviceError, match="tune there"):
-        check_machine(CPU, anatune.hardware("graviton3"))
+        check_cpu(CPU, anatune.hardware("graviton3"))
     older = msgspec.structs.replace(
         CPU,
         compute=msgspec.structs.replace(
@@ -48,13 +48,13 @@ def test_machines():
         ),
     )
     with pytest.raises(DeviceError, match="avx2"):
-        check_machine(older, CPU)
+        check_cpu(older, CPU)
 
 
 def test_gpus():
     h200 = anatune.hardware("h200")
     assert isinstance(h200, GpuSpec)
-    assert check_machine(h200, h200) is check_gpu(h200, h200) is h200
+    assert check_gpu(h200, h200) is h200
     other = msgspec.structs.replace(h200, name="mine", dram=msgspec.structs.replace(h200.dram, latency_cycles=500.0))
     assert check_gpu(other, h200) is other
     with pytest.raises(DeviceError, match=r"h200 is a GPU with 4800 GB/s, this machine's \(NVIDIA H100 SXM.*\) has 33"):
@@ -76,6 +76,6 @@ def test_no_gpu(monkeypatch):
 
     monkeypatch.setattr(detect_gpu, "gpu_detection", lambda _: ([], "no driver"))
     with pytest.raises(DeviceError, match=r"tuning for h200 needs that GPU: no driver; `anatune tune --build-only`"):
-        check_machine(anatune.hardware("h200"))
+        check_gpu(anatune.hardware("h200"))
     with pytest.raises(DeviceError, match=r"no driver; take the folder of the manifest to a machine that has it"):
         check_gpu(anatune.hardware("h200"), built=True)

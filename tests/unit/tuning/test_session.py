@@ -1,5 +1,6 @@
 """Tuning sessions on a measurer that computes its times."""
 
+import json
 import os
 import re
 import signal
@@ -10,14 +11,18 @@ from msgspec.structs import replace
 
 import anatune
 from anatune.api import model
+from anatune.cli import main
 from anatune.codegen.cpu.nest import program_key
 from anatune.codegen.cpu.program import program_of
-from anatune.core.trial import Outcome
+from anatune.core.trial import Measurement, Outcome
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError, UnknownNameError
+from anatune.records.export import import_json_lines, json_lines
 from anatune.records.store import RecordStore
 from anatune.search.base import make_strategy
-from anatune.tuning.result import TuningInterrupted, rank_trials
-from anatune.tuning.session import tune
+from anatune.tuning.comparison import rank_trials
+from anatune.tuning.result import TuningInterrupted
+from anatune.tuning.session import StandIns, TuningSession, tune
+from anatune.tuning.settings import TuningSettings
 from tests.naive_gpu import gpu
 from tests.unit.tuning.fakes import HOST, WORKLOAD, failed, session
 
@@ -61,6 +66,31 @@ def test_the_best_is_measured_against_the_plan():
     ratio = result.plan_first.measurement.time_s / result.best_trial.measurement.time_s
     assert result.compare.speedup == pytest.approx(ratio, rel=1e-3)
     assert result.compare.low <= result.compare.speedup <= result.compare.high
+
+
+def test_records_and_session_agree_though_the_comparison_turns_the_order(path, capsys):
+    def turned(measurer, schedules, budget_s):
+        slower = range(len(schedules), 0, -1)  # the last, the plan's own choice, is the fastest now
+        return [Measurement(Outcome.OK, times_s=(n * 1e-3,) * 6, reference_times_s=(1e-3,) * 6) for n in slower]
+
+    result = session(10, records=path, compare=turned).run()
+    first = rank_trials(result.trials)[0]
+    assert result.best != first.schedule
+    with RecordStore(path, read_only=True) as store:
+        assert store.best(WORKLOAD).trial.schedule == result.best
+        (one,) = store.sessions()
+        assert store.best(WORKLOAD, session=one).trial.schedule == result.best
+        kept = store.trials()
+    assert main.main(["records", "best", str(path), "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["tiles"] == result.best.to_dict()["tiles"]
+    copy = path.with_name("copy.sqlite")
+    with RecordStore(copy) as store:
+        import_json_lines(store, json_lines(kept))
+        assert store.best(WORKLOAD).trial.schedule == result.best
+    later = session(14, records=path, resume=True).run()
+    with RecordStore(path, read_only=True) as store:
+        assert store.best(WORKLOAD).trial.schedule == later.best
 
 
 def test_one_trial_is_the_plan():
@@ -147,7 +177,8 @@ def test_resume_keeps_the_seed_and_the_spec_of_the_session(path):
         fp32_peak_flop_per_s=HOST.compute.fp32_peak_flop_per_s * 1.01,
     )
     again = session(6, records=path, resume=True, seed=1, strategy="random")
-    again._hardware = msgspec.structs.replace(HOST, compute=compute)  # detected anew, at another clock
+    detected = msgspec.structs.replace(HOST, compute=compute)  # anew, at another clock
+    again._target = again._target._replace(hardware=detected)
     result = again.run()
     assert (result.num_resumed, result.seed, result.session, result.hardware) == (4, 5, first.session, HOST)
 
@@ -252,9 +283,8 @@ def test_a_small_space_ends_early():
     from tests.unit.tuning.fakes import FakeMeasurer
 
     tiny = anatune.matmul(2, 1, 2)
-    from anatune.tuning.session import TuningSession
-
-    result = TuningSession(tiny, HOST, trials=64, threads=1, strategy="grid", host=HOST, measurer=FakeMeasurer).run()
+    settings = TuningSettings(trials=64, threads=1, strategy="grid")
+    result = TuningSession(tiny, HOST, settings, stand_ins=StandIns(host=HOST, measurer=FakeMeasurer)).run()
     assert 1 <= len(result.trials) < 64
 
 

@@ -1,0 +1,148 @@
+"""Rows of a record file to objects, each checked against its digest; what many rows name is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.errors import AnatuneError, RecordError
+from anatune.records.database import Database
+from anatune.records.environment import Environment
+from anatune.records.schema import Record, Session, content_key, digest, schedule_of, trial_of
+
+__all__ = ["SESSION_COLUMNS", "TRIAL_COLUMNS", "OnDamage", "RecordReader", "tell"]
+
+_T = TypeVar("_T")
+OnDamage = Callable[[str], None]
+"""Called with a line for each row that is damaged."""
+Row = tuple[Any, ...]
+"""Columns as SQLite has them: numbers, texts, None."""
+
+SESSION_COLUMNS = (
+    "s.id, s.created_utc, s.workload, s.hardware, s.hardware_name, s.threads, s.strategy, s.seed, s.settings, "
+    "s.environment, s.digest"
+)
+TRIAL_COLUMNS = (
+    "t.id, t.session, t.created_utc, t.workload, t.hardware, t.threads, t.outcome, t.schedule_key, t.schedule, "
+    "t.result, t.environment, t.digest"
+)
+_LEFT_OUT = "`anatune records export --format jsonl` saves all that can be read"
+
+
+def tell(on_damage: OnDamage | None, error: RecordError) -> None:
+    """Report a damaged row, or raise its error where nobody wants to hear of it."""
+    if on_damage is None:
+        raise error
+    on_damage(str(error))
+
+
+class _Parts(Generic[_T]):
+    """Workloads, specs or environments of a file, by key."""
+
+    def __init__(self, database: Database, kind: str, type_: Any) -> None:
+        self._database, self._kind, self._type = database, kind, type_
+        self._known: dict[str, _T] = {}
+
+    def get(self, key: str) -> _T:
+        if key not in self._known:
+            rows = self._database.read("SELECT kind, json FROM parts WHERE key = ?", (key,))
+            what = f"{self._database.path}: {self._kind} {key}"
+            if not rows or content_key(self._kind, rows[0][1]) != key:
+                raise RecordError(f"{what} {'is damaged' if rows else 'is missing'}; {_LEFT_OUT}")
+            try:
+                self._known[key] = msgspec.json.decode(rows[0][1], type=self._type)
+            except (msgspec.DecodeError, AnatuneError) as error:
+                raise RecordError(f"{what} cannot be read ({error}); {_LEFT_OUT}") from error
+        return self._known[key]
+
+    def keys_of(self, value: _T, on_damage: OnDamage | None) -> list[str]:
+        """Return the keys of the parts that equal `value`.
+
+        Objects are compared, not keys: a newer anatune may write the same spec with one more field.
+        """
+        keys = []
+        for (key,) in self._database.read("SELECT key FROM parts WHERE kind = ?", (self._kind,)):
+            try:
+                if self.get(key) == value:
+                    keys.append(key)
+            except RecordError as error:
+                tell(on_damage, error)
+        return keys
+
+
+class RecordReader:
+    """The objects of one record file; what is damaged is a RecordError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database, self._path = database, database.path
+        self.workloads: _Parts[Workload] = _Parts(database, "workload", Workload)
+        self.hardware: _Parts[GpuSpec | CpuSpec] = _Parts(database, "hardware", GpuSpec | CpuSpec)
+        self._environments: _Parts[Environment] = _Parts(database, "environment", Environment)
+        self._sessions: dict[str, Session] = {}
+
+    def session(self, session_id: str) -> Session:
+        """Return one session by its id.
+
+        Raises
+        ------
+        RecordError
+            There is no such session, or its row is damaged.
+        """
+        if session_id not in self._sessions:
+            rows = self._database.read(f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE s.id = ?", (session_id,))
+            if not rows:
+                raise RecordError(
+                    f"{self._path}: has no session {session_id!r}; `anatune records list --sessions` shows those it has"
+                )
+            self.session_of(rows[0])
+        return self._sessions[session_id]
+
+    def session_of(self, row: Row) -> Session:
+        """Return the session of a row of `SESSION_COLUMNS`."""
+        session_id, created, workload, hardware, _, threads, strategy, seed, settings, ran_under, stored = row
+        if session_id not in self._sessions:
+            if digest(*row[:-1]) != stored:
+                raise RecordError(f"{self._path}: session {session_id} is damaged; {_LEFT_OUT}")
+            self._sessions[session_id] = Session(
+                session_id,
+                created,
+                self.workloads.get(workload),
+                self.hardware.get(hardware),
+                threads,
+                strategy,
+                seed,
+                msgspec.json.decode(settings, type=dict[str, Any]),
+                self._environments.get(ran_under),
+            )
+        return self._sessions[session_id]
+
+    def know(self, session: Session) -> None:
+        """Take in a session that was just written."""
+        self._sessions[session.id] = session
+
+    def record(self, row_id: int) -> Record:
+        """Return a record by its id."""
+        return self.record_of(self._database.read(f"SELECT {TRIAL_COLUMNS} FROM trials t WHERE t.id = ?", (row_id,))[0])
+
+    def record_of(self, row: Row) -> Record:
+        """Return the record of a row of `TRIAL_COLUMNS`."""
+        row_id, session, created, workload, hardware, _, _, _, schedule, result, ran_under, stored = row
+        if digest(*row[1:-1]) != stored:
+            raise self.damaged(row_id)
+        try:
+            made = schedule_of(schedule, self.workloads.get(workload), self.hardware.get(hardware))
+            trial = trial_of(result, made)
+        except RecordError:  # of a part: it says which
+            raise
+        except (msgspec.DecodeError, AnatuneError) as error:
+            raise self.damaged(row_id, error) from error
+        return Record(row_id, created, self.session(session), self._environments.get(ran_under), trial)
+
+    def damaged(self, row_id: int, error: Exception | None = None) -> RecordError:
+        """Return the error of a damaged trial."""
+        why = f" ({error})" if error else ""
+        return RecordError(f"{self._path}: trial with id {row_id} is damaged{why}; {_LEFT_OUT}")

@@ -1,0 +1,108 @@
+"""The end of a session: the best trials and the plan's first choice, measured once more in turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from anatune.core.trial import Measurement, Trial
+from anatune.measure.run.timing import paired_test
+
+__all__ = ["Contender", "FinalComparison", "choose_contenders", "compare_contenders", "rank_trials"]
+
+_CONTENDERS = 3
+_CONTENDING = 1.15
+"""The best trials that contend, at most so many, up to so many times the best time; and the plan's choice."""
+
+
+class Contender(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One schedule of the final comparison: the number of its trial, and what it took this time."""
+
+    number: int
+    measurement: Measurement
+
+
+class FinalComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contenders re-measured in alternating pairs. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    contenders : tuple of Contender
+        The plan's own first choice and the best of the trials.
+    best : int
+        Number of the winner's trial.
+    speedup : float or None
+        Time of the plan's first choice over the winner's (1 if it is the winner); None if it did not run.
+    low, high : float or None
+        Confidence interval of `speedup`, 95 %, from a paired t-test.
+    """
+
+    contenders: tuple[Contender, ...]
+    best: int
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether the winner is faster than the plan's first choice beyond doubt (95 %)."""
+        return self.low is not None and self.low > 1.0
+
+
+def _times(trials: Sequence[Trial]) -> list[float]:
+    """Return what trials that ran are compared by: times over the reference's beside them, where all have that.
+
+    The machine's speed drifts.
+    """
+    relatives = [trial.measurement.relative for trial in trials]
+    if None not in relatives:
+        return [relative or 0.0 for relative in relatives]
+    return [trial.measurement.time_s or 0.0 for trial in trials]
+
+
+def rank_trials(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that ran, fastest first, equal ones in order; see `_times`."""
+    ran = [trial for trial in trials if trial.measurement.time_s is not None]
+    times = _times(ran)
+    return [ran[at] for at in sorted(range(len(ran)), key=times.__getitem__)]
+
+
+def choose_contenders(trials: Sequence[Trial], plan: Trial) -> list[Trial]:
+    """Return who is measured again: the best trials that are close, and the plan's first choice if it ran."""
+    ranked = rank_trials(trials)
+    times = _times(ranked)
+    chosen = [trial for trial, time in zip(ranked[:_CONTENDERS], times, strict=False) if time <= _CONTENDING * times[0]]
+    if plan not in chosen and plan.measurement.time_s is not None:
+        chosen.append(plan)
+    return chosen
+
+
+def compare_contenders(
+    trials: Sequence[Trial], measurements: Sequence[Measurement], plan: int
+) -> FinalComparison | None:
+    """Return what measuring contenders in turn says; None if none of them ran.
+
+    Parameters
+    ----------
+    trials, measurements
+        The contenders' trials, and what `Measurer.compare` returned for them.
+    plan : int
+        Number of the trial of the plan's first choice.
+    """
+    contenders = tuple(Contender(trial.number, m) for trial, m in zip(trials, measurements, strict=True))
+    ran = [one for one in contenders if one.measurement.relative is not None]
+    if not ran:
+        return None
+    best = min(ran, key=lambda one: (one.measurement.stopped_early, one.measurement.relative))
+    first = next((one for one in ran if one.number == plan), None)
+    if first is None:
+        return FinalComparison(contenders, best.number)
+    if first is best:
+        return FinalComparison(contenders, best.number, 1.0, 1.0, 1.0)
+    pairs = min(len(first.measurement.times_s), len(best.measurement.times_s))
+    test = paired_test(first.measurement.times_s[:pairs], best.measurement.times_s[:pairs])
+    width = min(test.half_width, 50.0)  # two pairs at least; JSON knows no infinity
+    speedup, low, high = (math.exp(test.difference + sign * width) for sign in (0.0, -1.0, 1.0))
+    return FinalComparison(contenders, best.number, speedup, low, high)

@@ -1,0 +1,65 @@
+"""What one asks of a tuning session, checked as far as no device is needed for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from anatune.arguments import MOST_SEED, checked_flag, checked_integer, checked_path, checked_seconds, shown
+from anatune.errors import RecordError, SpaceError
+from anatune.measure.run.build_processes import Limits
+from anatune.records.database import record_path
+from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
+
+__all__ = ["TuningSettings"]
+
+MOST_TRIALS = 100_000
+
+
+class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The keywords of `anatune.tune`, see there. Immutable.
+
+    Raises
+    ------
+    SpaceError, UnknownNameError, RecordError
+        One of them is wrong, whatever is tuned.
+    """
+
+    trials: int = 64
+    strategy: str = DEFAULT_STRATEGY
+    start: str = "model"
+    seed: int = 0
+    time_limit_s: float | None = None
+    records: str | Path | None = None
+    resume: bool = False
+    limits: Limits | None = None
+    threads: int | None = None
+    template: str | None = None
+    l2: str | None = None
+    device: int = 0
+    backend: str | None = None
+    manifest: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        checked = {
+            "trials": checked_integer("tune: trials", self.trials, 1, MOST_TRIALS),
+            "strategy": check_strategy(self.strategy),
+            "start": check_start(self.start),
+            "seed": checked_integer("tune: seed", self.seed, 0, MOST_SEED),
+            "time_limit_s": checked_seconds("tune: time_limit_s", self.time_limit_s),
+            "resume": checked_flag("tune: resume", self.resume),
+        }
+        if self.limits is not None and not isinstance(self.limits, Limits):
+            raise SpaceError(
+                f"tune: limits is {shown(self.limits)}, expected anatune.measure.run.build_processes.Limits(...), or "
+                "None"
+            )
+        if self.manifest is not None:
+            checked["manifest"] = checked_path("tune: manifest", self.manifest, RecordError)
+        if self.records is not None:
+            checked["records"] = record_path(self.records)
+        elif self.resume:
+            raise SpaceError("resume is True, but records is None; name the record file of the session to go on with")
+        for name, value in checked.items():
+            msgspec.structs.force_setattr(self, name, value)  # nobody has seen the object yet

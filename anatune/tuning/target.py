@@ -1,0 +1,121 @@
+"""What a session tunes, and where: the workload, the present device, how schedules look and under what they run."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from anatune.arguments import checked_integer
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.templates import CPU, Template, template_of
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.measure.cuda.runner import check_l2
+from anatune.measure.run.memory import check_runs_here
+from anatune.model.templates import tuning_template
+from anatune.tuning.machine import check_cpu, check_gpu, choose_threads
+from anatune.tuning.manifest import Manifest, read_manifest
+from anatune.tuning.settings import TuningSettings
+
+__all__ = ["Target", "provenance", "target_of"]
+
+
+class Target(NamedTuple):
+    """What is tuned where.
+
+    Attributes
+    ----------
+    workload, hardware
+        The workload; the present device, under the spec that was given.
+    template : str
+        What schedules look like.
+    threads : int
+        Threads that kernels run with; 1 on GPUs.
+    conditions : dict
+        What times depend on beside that, by the names of `tune`'s keywords: sessions that differ in it are not resumed.
+    place : dict
+        Which of several devices, through what: "device", "backend"; empty on CPUs.
+    manifest : Manifest or None
+        Kernels that were built elsewhere.
+    """
+
+    workload: Workload
+    hardware: CpuSpec | GpuSpec
+    template: Template
+    threads: int
+    conditions: dict[str, str]
+    place: dict[str, Any]
+    manifest: Manifest | None
+
+
+def target_of(
+    workload: Workload, hw: CpuSpec | GpuSpec, settings: TuningSettings, host: HardwareSpec | None = None
+) -> Target:
+    """Return the target of a session, checked against the present machine.
+
+    Parameters
+    ----------
+    host : CpuSpec or GpuSpec, optional
+        The present machine, or its GPU; detected by default.
+
+    Raises
+    ------
+    DeviceError
+        `hw` is not the present machine.
+    SpaceError, RecordError
+        A setting does not fit the workload or the device; the manifest is damaged.
+    """
+    manifest = None if settings.manifest is None else _fitting(read_manifest(settings.manifest), workload, hw)
+    if isinstance(hw, GpuSpec):
+        named = settings.template if manifest is None else manifest.template
+        template = template_of(named, hw) if named else tuning_template(workload, hw)
+        conditions = {"template": template.name, "l2": check_l2(settings.l2 or "flush")}
+        place: dict[str, Any] = {
+            "device": checked_integer("tune: device", settings.device, 0, 1023),
+            "backend": settings.backend,
+        }
+        hardware: CpuSpec | GpuSpec = check_gpu(hw, host, **place, built=manifest is not None)
+    elif given := _of_gpus(settings):
+        raise SpaceError(f"tune: {given} is for GPUs, and {hw.name} is none; leave it out")
+    else:
+        template, conditions, place = template_of(None, hw), {}, {}
+        hardware = check_cpu(hw, host)
+    threads = choose_threads(hardware, settings.threads)
+    check_runs_here(workload, hardware)
+    return Target(workload, hardware, template, threads, conditions, place, manifest)
+
+
+def _of_gpus(settings: TuningSettings) -> str:
+    """Return the first setting that only GPUs have and that was given; an empty text if there is none."""
+    unset = {"template": (None, CPU.name), "l2": (None,), "device": (0,), "backend": (None,), "manifest": (None,)}
+    return next((name for name, values in unset.items() if getattr(settings, name) not in values), "")
+
+
+def _fitting(manifest: Manifest, workload: Workload, hw: CpuSpec | GpuSpec) -> Manifest:
+    """Return the manifest if it is of this workload and kind of GPU."""
+    if manifest.workload != workload:
+        raise SpaceError(
+            f"manifest: its kernels compute {manifest.workload.describe()}, expected {workload.describe()}; "
+            "name the manifest of this workload"
+        )
+    if hw.arch != manifest.hardware.arch:
+        raise SpaceError(
+            f"manifest: its kernels are for {manifest.hardware.name} ({manifest.hardware.arch}), expected {hw.arch} "
+            f"for {hw.name}; build them with --hw {hw.name}"
+        )
+    return manifest
+
+
+def provenance(target: Target) -> dict[str, Any]:
+    """Return what a GPU's records have to say beside the environment; nothing on CPUs."""
+    if not target.place:
+        return {}
+    from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
+    from anatune.measure.cuda.detect import gpu_environment
+
+    built = target.manifest
+    return {
+        **gpu_environment(**target.place),
+        "built": "here" if built is None else "elsewhere",
+        "compiler": compiler_version() if built is None else built.compiler,
+        "flags": list(FLAGS if built is None else built.flags),
+    }
