@@ -10,12 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from anatune.core.workload.nest import Workload
 
-__all__ = ["CPU_TILING", "GPU_TILING", "INLINED", "KINDS", "ROOT", "Tiling", "UnfitError", "match_axes", "read_trace"]
+__all__ = [
+    "CPU_TILING",
+    "GPU_TILING",
+    "INLINED",
+    "KINDS",
+    "ROOT",
+    "WRONG_TILES",
+    "Factors",
+    "Json",
+    "Tiling",
+    "UnfitError",
+    "axis_factors",
+    "match_axes",
+    "read_trace",
+]
 
+WRONG_TILES = "tiles do not multiply to the workload's extents"
 GPU_TILING = "SSSRRSRS"
 CPU_TILING = "SSRSRS"
 ROOT, INLINED = -1, -2
@@ -29,6 +44,12 @@ KINDS: dict[str, tuple[bool, bool, bool]] = {
 }  # fmt: skip
 """Instructions that are read, and of each whether inputs, attributes and outputs: others may be left out."""
 _PREFIX = "meta_schedule."
+
+Json: TypeAlias = Any
+"""JSON that another program wrote, read as if it were whole: what is not there raises KeyError, IndexError, TypeError,
+ValueError or AttributeError, which readers count as damage."""
+Factors: TypeAlias = tuple[int, ...]
+"""Of one loop or axis, outer to inner."""
 
 
 class UnfitError(Exception):
@@ -63,7 +84,7 @@ class Tiling(NamedTuple):
 
     structure: str
     block: str
-    tiles: tuple[tuple[int, ...], ...]
+    tiles: tuple[Factors, ...]
     unroll: int = 0
     fetch: Mapping[int, int] = {}
     stages: int = 1
@@ -72,8 +93,12 @@ class Tiling(NamedTuple):
     parallel: int = 0
     vectorize: int = 0
 
+    def loops(self, kind: str) -> list[Factors]:
+        """Return the factors of the "S" (spatial) or the "R" (reduction) loops, in the block's order."""
+        return [factors for factors in self.tiles if len(factors) == self.structure.count(kind)]
 
-def read_trace(instructions: Sequence[Any], decisions: Sequence[Any]) -> Tiling:
+
+def read_trace(instructions: Sequence[Json], decisions: Sequence[Json]) -> Tiling:
     """Return what a trace decides.
 
     Raises
@@ -85,23 +110,32 @@ def read_trace(instructions: Sequence[Any], decisions: Sequence[Any]) -> Tiling:
     """
     decided = {int(number): value for number, value in decisions}
     found = _Reading(decided)
-    for number, step in enumerate(instructions):
-        kind, inputs, attributes, outputs = step
+    for number, (kind, *parts) in enumerate(instructions):
         kind = str(kind).replace("GetBlock", "GetSBlock")  # as older versions of TVM call it
+        step = _Step(number, *parts)
         reader = getattr(found, f"on_{kind.lower()}", None)
         if reader is not None:
-            reader(number, inputs, attributes, outputs)
+            reader(step)
     return found.tiling()
+
+
+class _Step(NamedTuple):
+    """An instruction: its number, and of what it says the parts that `KINDS` names."""
+
+    number: int
+    inputs: Json
+    attributes: Json
+    outputs: Json
 
 
 class _Reading:
     """The state of reading one trace, instruction by instruction."""
 
-    def __init__(self, decided: Mapping[int, Any]) -> None:
+    def __init__(self, decided: Mapping[int, Json]) -> None:
         self._decided = decided
         self._structures: list[tuple[str, str]] = []
         self._names: dict[str, str] = {}
-        self._tiles: list[tuple[int, ...]] = []
+        self._tiles: list[Factors] = []
         self._order: list[str] = []
         self._values: dict[str, int] = {}
         self._reads: dict[str, int] = {}
@@ -142,60 +176,60 @@ class _Reading:
 
     # ---- instructions; what postprocessors add says nothing new ----------------------------------------------
 
-    def on_enterpostproc(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
+    def on_enterpostproc(self, step: _Step) -> None:
         self._is_over = True
 
-    def on_getsblock(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
-        self._names[outputs[0]] = str(attributes[0])
+    def on_getsblock(self, step: _Step) -> None:
+        self._names[step.outputs[0]] = str(step.attributes[0])
 
-    def on_rfactor(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
+    def on_rfactor(self, step: _Step) -> None:
         raise UnfitError("a split reduction (rfactor)")
 
-    def on_tensorize(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
+    def on_tensorize(self, step: _Step) -> None:
         raise UnfitError("tensor cores or other intrinsics")
 
-    def on_sampleperfecttile(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
-        self._tiles.append(tuple(int(factor) for factor in self._decided[number]))
+    def on_sampleperfecttile(self, step: _Step) -> None:
+        self._tiles.append(tuple(int(factor) for factor in self._decided[step.number]))
 
-    def on_samplecategorical(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
-        self._values[outputs[0]] = int(attributes[0][int(self._decided[number])])
+    def on_samplecategorical(self, step: _Step) -> None:
+        self._values[step.outputs[0]] = int(step.attributes[0][int(self._decided[step.number])])
 
-    def on_samplecomputelocation(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
-        self._producers[self._names.get(inputs[0], inputs[0])] = int(self._decided[number])
+    def on_samplecomputelocation(self, step: _Step) -> None:
+        self._producers[self._names.get(step.inputs[0], step.inputs[0])] = int(self._decided[step.number])
 
-    def on_reorder(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
+    def on_reorder(self, step: _Step) -> None:
         if not self._order:
-            self._order = list(inputs)
+            self._order = list(step.inputs)
 
-    def on_cacheread(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
-        self._reads[outputs[0]] = int(attributes[0])
+    def on_cacheread(self, step: _Step) -> None:
+        self._reads[step.outputs[0]] = int(step.attributes[0])
 
-    def on_cachewrite(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
-        self._written.add(outputs[0])
+    def on_cachewrite(self, step: _Step) -> None:
+        self._written.add(step.outputs[0])
 
-    def on_reversecomputeat(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
-        if inputs[0] in self._written and inputs[1] in self._order:
-            self._write_depth = self._order.index(inputs[1])
+    def on_reversecomputeat(self, step: _Step) -> None:
+        if step.inputs[0] in self._written and step.inputs[1] in self._order:
+            self._write_depth = self._order.index(step.inputs[1])
 
-    def on_annotate(self, number: int, inputs: Any, attributes: Any, outputs: Any) -> None:
-        key = str(attributes[0])
+    def on_annotate(self, step: _Step) -> None:
+        key = str(step.attributes[0])
         if self._is_over:
             return
         if key == "software_pipeline_stage":
-            self._stages = 1 + max(int(stage) for stage in inputs[1])
+            self._stages = 1 + max(int(stage) for stage in step.inputs[1])
         if not key.startswith(_PREFIX):
             return
         key = key.removeprefix(_PREFIX)
         if key == "tiling_structure":
-            self._structures.append((inputs[0], str(inputs[1]).strip('"')))
+            self._structures.append((step.inputs[0], str(step.inputs[1]).strip('"')))
         elif key.startswith("auto_tensorize"):
             raise UnfitError("tensor cores or other intrinsics")
         elif key == "cooperative_fetch":
-            self._fetch[self._reads.get(inputs[0], len(self._fetch))] = self._value(inputs[1])
+            self._fetch[self._reads.get(step.inputs[0], len(self._fetch))] = self._value(step.inputs[1])
         elif key in ("parallel", "vectorize", "unroll_explicit", "unroll_implicit"):
-            self._numbers[key] = self._value(inputs[1])
+            self._numbers[key] = self._value(step.inputs[1])
 
-    def _value(self, value: Any) -> int:
+    def _value(self, value: Json) -> int:
         """Return the value of an annotation: a number, or the chosen candidate of a SampleCategorical."""
         if isinstance(value, int | float):
             return int(value)
@@ -212,14 +246,23 @@ def match_axes(tiling: Tiling, workload: Workload) -> dict[str, tuple[int, ...]]
     UnfitError
         They are not.
     """
-    widths = {"spatial": tiling.structure.count("S"), "reduction": tiling.structure.count("R")}
-    found: dict[str, tuple[int, ...]] = {}
-    for kind, width in widths.items():
-        loops = [factors for factors in tiling.tiles if len(factors) == width and math.prod(factors) > 1]
-        axes = [axis for axis in workload.axes if axis.kind == kind]
-        named = [axis for axis in axes if axis.extent > 1]
-        if [math.prod(factors) for factors in loops] != [axis.extent for axis in named]:
-            raise UnfitError("tiles do not multiply to the workload's extents")
-        found |= dict(zip([axis.name for axis in named], loops, strict=True))
-        found |= {axis.name: (1,) * width for axis in axes if axis.extent == 1}
+    found: dict[str, Factors] = {}
+    for kind, axes in (("S", workload.spatial_axes), ("R", workload.reduction_axes)):
+        extents = {axis.name: axis.extent for axis in axes}
+        own = axis_factors(extents, tiling.loops(kind), tiling.structure.count(kind))
+        if own is None:
+            raise UnfitError(WRONG_TILES)
+        found |= own
     return {axis.name: found[axis.name] for axis in workload.axes}
+
+
+def axis_factors(extents: Mapping[str, int], loops: Sequence[Sequence[int]], width: int) -> dict[str, Factors] | None:
+    """Return axis -> factors, `width` each, of axes that are loops in order; None where they are not.
+
+    Loops and axes of one iteration may be missing on the other side.
+    """
+    kept = [tuple(factors) for factors in loops if math.prod(factors) > 1]
+    named = [name for name, extent in extents.items() if extent > 1]
+    if [math.prod(factors) for factors in kept] != [extents[name] for name in named]:
+        return None
+    return {name: (1,) * width for name in extents} | dict(zip(named, kept, strict=True))

@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,7 +22,7 @@ from anatune.core.workload.nest import Workload
 from anatune.records.foreign.parts import Line, gpu_schedule, tvm_measured
 from anatune.records.foreign.statements import NO_WORKLOAD, Shape, check_shapes, match_loops, product_of
 from anatune.records.foreign.targets import DeviceStatement, parse_target
-from anatune.records.traces import UnfitError
+from anatune.records.traces import Json, UnfitError
 
 __all__ = ["device_of", "read_line"]
 
@@ -52,12 +52,12 @@ class _Tiling(NamedTuple):
         return [math.prod(factors) for factors in (*self.spatial, *self.reduction)]
 
 
-def device_of(entry: Any) -> DeviceStatement:
+def device_of(entry: Json) -> DeviceStatement:
     """Return what a line says about the device."""
     return parse_target(entry["i"][0][1])
 
 
-def read_line(entry: Any, hardware: HardwareSpec, workload: Workload | None) -> Line:
+def read_line(entry: Json, hardware: HardwareSpec, workload: Workload | None) -> Line:
     """Read a line of multi-level tiling (SSSRRSRS on GPUs).
 
     Raises
@@ -77,7 +77,7 @@ def read_line(entry: Any, hardware: HardwareSpec, workload: Workload | None) -> 
     return Line(gpu_schedule(found, hardware, tiles, unroll, _fetches(steps, found)), tvm_measured(entry["r"]))
 
 
-def _key(text: Any) -> _Key:
+def _key(text: Json) -> _Key:
     try:
         name, *rest = msgspec.json.decode(str(text))
     except msgspec.DecodeError:
@@ -106,7 +106,7 @@ def _check_function(key: _Key, workload: Workload) -> None:
         raise UnfitError(f"another workload: function {key.function!r}, but the layout given is {layout}")
 
 
-def _tiling(steps: Sequence[Any]) -> _Tiling:
+def _tiling(steps: Sequence[Json]) -> _Tiling:
     splits = [step for step in steps if step[0] == "SP"]
     if any(step[0] == "RF" for step in steps):
         raise UnfitError("a split reduction (rfactor)")
@@ -120,7 +120,7 @@ def _tiling(steps: Sequence[Any]) -> _Tiling:
     return _Tiling(spatial, [_factors(step) for step in own if len(step[4]) == 2])
 
 
-def _factors(step: Sequence[Any]) -> tuple[int, ...]:
+def _factors(step: Sequence[Json]) -> tuple[int, ...]:
     lengths = [int(length) for length in step[4]]
     outer, rest = divmod(int(step[3]), math.prod(lengths))
     if rest:
@@ -128,7 +128,7 @@ def _factors(step: Sequence[Any]) -> tuple[int, ...]:
     return (outer, *lengths)
 
 
-def _fetches(steps: Sequence[Any], workload: Workload) -> dict[str, int]:
+def _fetches(steps: Sequence[Json], workload: Workload) -> dict[str, int]:
     """Return the elements that a thread fetches at once: the staged copies' vectors; stages are in operands' order."""
     vectors = {
         int(step[1]): int(step[4][0])

@@ -12,8 +12,8 @@ Facts: apache/tvm, python/tvm/autotvm/record.py, topi/{cuda,gpu,x86,arm_cpu}, is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
@@ -23,9 +23,11 @@ from anatune.core.workload.operators.matmul import batch_matmul, matmul
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import WorkloadError
 from anatune.records.foreign import autotvm_cpu, autotvm_gpu
+from anatune.records.foreign.autotvm_gpu import Knobs
 from anatune.records.foreign.parts import Line, tvm_measured
+from anatune.records.foreign.statements import Shape
 from anatune.records.foreign.targets import DeviceStatement, parse_target
-from anatune.records.traces import UnfitError
+from anatune.records.traces import Json, UnfitError
 
 __all__ = ["AutoTvmReader"]
 
@@ -33,21 +35,19 @@ _DIRECT = "conv2d_nchw.cuda"
 _MENDED = 1565000000.0
 """Time (s since 1970) from which window factors are applied to the axes they name: August 2019."""
 
-Knobs = Mapping[str, Any]
-
 
 class _Task(NamedTuple):
     """What a line says besides its target and times."""
 
     name: str
-    arguments: Sequence[Any]
-    knobs: dict[str, Any]
+    arguments: Sequence[Json]
+    knobs: dict[str, Json]
 
 
 class _Template(NamedTuple):
     """One of topi's templates: what its arguments mean, and what its knobs do."""
 
-    workload: Callable[[Sequence[Any]], Workload]
+    workload: Callable[[Sequence[Json]], Workload]
     schedule: Callable[[Workload, HardwareSpec, Knobs], Schedule]
 
 
@@ -60,14 +60,14 @@ class AutoTvmReader:
         All of it, for what only the whole says.
     """
 
-    def __init__(self, entries: Iterable[Any]) -> None:
+    def __init__(self, entries: Iterable[Json]) -> None:
         self._crosswise = _crosswise(entries)
 
-    def device_of(self, entry: Any) -> DeviceStatement:
+    def device_of(self, entry: Json) -> DeviceStatement:
         """Return what a line says about the device."""
         return parse_target(_input(entry)[0])
 
-    def read_line(self, entry: Any, hardware: HardwareSpec, workload: Workload | None) -> Line:
+    def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> Line:
         """Read a line.
 
         Parameters
@@ -93,7 +93,7 @@ class AutoTvmReader:
         knobs = self._windows(task.knobs, _result(entry)) if task.name == _DIRECT else task.knobs
         return Line(template.schedule(found, hardware, knobs), tvm_measured(_result(entry)))
 
-    def _windows(self, knobs: dict[str, Any], result: Sequence[Any]) -> dict[str, Any]:
+    def _windows(self, knobs: dict[str, Json], result: Sequence[Json]) -> dict[str, Json]:
         """Return knobs with the window's factors under the names of the axes that they were applied to."""
         ry, rx = knobs["tile_ry"], knobs["tile_rx"]
         if float(result[3]) >= _MENDED or ry[1:] == rx[1:] or self._crosswise is False:
@@ -106,15 +106,15 @@ class AutoTvmReader:
         return {**knobs, "tile_ry": rx, "tile_rx": ry}
 
 
-def _input(entry: Any) -> Any:
+def _input(entry: Json) -> Json:
     return entry["input" if "input" in entry else "i"]
 
 
-def _result(entry: Any) -> Any:
+def _result(entry: Json) -> Json:
     return entry["result" if "result" in entry else "r"]
 
 
-def _task(entry: Any) -> _Task:
+def _task(entry: Json) -> _Task:
     if "input" in entry:
         return _Task(str(entry["input"][1]), entry["input"][2], _knobs(entry["config"]["entity"]))
     target, name, arguments, _, workload, config = entry["i"]
@@ -124,13 +124,13 @@ def _task(entry: Any) -> _Task:
     return _Task(_modern_name(str(name), str(config.get("t", "")), str(target), knobs), arguments, knobs)
 
 
-def _argument(one: Any) -> Any:
+def _argument(one: Json) -> Json:
     """Return an argument of a workload as tasks have it: a tensor is its shape with the dtype behind it."""
     is_tensor = isinstance(one, list) and len(one) > 1 and isinstance(one[-1], str)
     return ["TENSOR", one[:-1], one[-1]] if is_tensor else one
 
 
-def _crosswise(entries: Iterable[Any]) -> bool | None:
+def _crosswise(entries: Iterable[Json]) -> bool | None:
     """Return whether window factors of before August 2019 are under the other axis's name, None if nothing tells."""
     found = set()
     for entry in entries:
@@ -146,7 +146,7 @@ def _crosswise(entries: Iterable[Any]) -> bool | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _knobs(entity: Sequence[Any]) -> dict[str, Any]:
+def _knobs(entity: Sequence[Json]) -> dict[str, Json]:
     return {str(name): value for name, _, value in entity}
 
 
@@ -172,12 +172,12 @@ def _modern_name(name: str, template: str, target: str, knobs: Knobs) -> str:
 # ---- arguments ------------------------------------------------------------------------------------------------
 
 
-def _tensor(argument: Any) -> tuple[tuple[int, ...], str]:
+def _tensor(argument: Json) -> tuple[Shape, str]:
     _, shape, dtype = argument
     return tuple(int(extent) for extent in shape), str(dtype)
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def _pair(value: Json) -> tuple[int, int]:
     first, second = value if isinstance(value, list) else (value, value)
     return int(first), int(second)
 
@@ -188,9 +188,9 @@ class _Windows(NamedTuple):
     dilation: tuple[int, int]
 
 
-def _windows(arguments: Sequence[Any]) -> _Windows:
+def _windows(arguments: Sequence[Json]) -> _Windows:
     """Return stride, padding and dilation (missing in the oldest logs), which precede layouts and dtypes."""
-    numbers: list[Any] = []
+    numbers: list[Json] = []
     for argument in arguments:
         if isinstance(argument, str):
             break
@@ -202,16 +202,24 @@ def _windows(arguments: Sequence[Any]) -> _Windows:
     return _Windows(_pair(stride), pads, _pair(rest[0]) if rest else (1, 1))
 
 
-def _check_dtypes(arguments: Sequence[Any], *dtypes: str) -> None:
-    """Raise UnfitError where sums are kept in another dtype than the operands', or operands differ."""
-    words = [one for one in arguments if isinstance(one, str) and one.rstrip("0123456789") in ("float", "int", "uint")]
-    if len({*dtypes}) > 1 or any(word != ("int32" if dtypes[0] == "int8" else dtypes[0]) for word in words):
-        raise UnfitError(f"operands of {' and '.join(dtypes)}, result of {', '.join(words) or 'the same'}")
+def _operands(arguments: Sequence[Json]) -> tuple[Shape, Shape, str]:
+    """Return the shapes of the two operands and their dtype.
+
+    Raises
+    ------
+    UnfitError
+        Sums are kept in another dtype than the operands', or operands differ.
+    """
+    (left, dtype), (right, other) = _tensor(arguments[0]), _tensor(arguments[1])
+    rest = [one for one in arguments[2:] if isinstance(one, str)]
+    words = [one for one in rest if one.rstrip("0123456789") in ("float", "int", "uint")]
+    if dtype != other or any(word != ("int32" if dtype == "int8" else dtype) for word in words):
+        raise UnfitError(f"operands of {dtype} and {other}, result of {', '.join(words) or 'the same'}")
+    return left, right, dtype
 
 
-def _conv2d(arguments: Sequence[Any]) -> Workload:
-    (data, dtype), (weight, other) = _tensor(arguments[0]), _tensor(arguments[1])
-    _check_dtypes(arguments[2:], dtype, other)
+def _conv2d(arguments: Sequence[Json]) -> Workload:
+    data, weight, dtype = _operands(arguments)
     if len(data) == 5 and len(weight) == 6:  # blocked by AlterOpLayout before the task was extracted
         data = (data[0], data[1] * data[4], *data[2:4])
         weight = (weight[0] * weight[5], weight[1] * weight[4], *weight[2:4])
@@ -221,16 +229,14 @@ def _conv2d(arguments: Sequence[Any]) -> Workload:
     return conv2d(n, c, h, w, k, r, s, *_windows(arguments[2:]), dtype=dtype)
 
 
-def _depthwise(arguments: Sequence[Any]) -> Workload:
-    (data, dtype), (weight, other) = _tensor(arguments[0]), _tensor(arguments[1])
-    _check_dtypes(arguments[2:], dtype, other)
+def _depthwise(arguments: Sequence[Json]) -> Workload:
+    data, weight, dtype = _operands(arguments)
     (n, c, h, w), (_, multiplier, r, s) = data, weight
     return depthwise_conv2d(n, c, h, w, r, s, multiplier, *_windows(arguments[2:]), dtype=dtype)
 
 
-def _dense(arguments: Sequence[Any]) -> Workload:
-    (data, dtype), (weight, other) = _tensor(arguments[0]), _tensor(arguments[1])
-    _check_dtypes(arguments[2:], dtype, other)
+def _dense(arguments: Sequence[Json]) -> Workload:
+    data, weight, dtype = _operands(arguments)
     if len(weight) == 3:  # packed: [n / block, k, block]
         weight = (weight[0] * weight[2], weight[1])
     (m, k), (n, _) = data, weight
@@ -238,9 +244,8 @@ def _dense(arguments: Sequence[Any]) -> Workload:
     return matmul(m, n, k, dtype=dtype, transpose_b=True, epilogue=("bias",) if biased else ())
 
 
-def _batch_matmul(arguments: Sequence[Any]) -> Workload:
-    ((batch, *left), dtype), ((other_batch, *right), other) = _tensor(arguments[0]), _tensor(arguments[1])
-    _check_dtypes(arguments[2:], dtype, other)
+def _batch_matmul(arguments: Sequence[Json]) -> Workload:
+    (batch, *left), (other_batch, *right), dtype = _operands(arguments)
     flags = [one for one in arguments[2:] if isinstance(one, bool | int)]
     flip_a, flip_b = (bool(flag) for flag in flags) if len(flags) == 2 else (False, True)
     if batch != other_batch:

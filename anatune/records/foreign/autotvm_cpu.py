@@ -9,9 +9,7 @@ Source: apache/tvm, python/tvm/topi: x86/{dense,conv2d_avx_common,conv2d_avx_1x1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,12 +18,10 @@ from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.space.cpu import CpuSpace
 from anatune.core.workload.nest import Workload
-from anatune.records.foreign.autotvm_gpu import split
-from anatune.records.traces import UnfitError
+from anatune.records.foreign.autotvm_gpu import Knobs, split
+from anatune.records.traces import Factors, UnfitError
 
 __all__ = ["blocked", "dense_pack", "spatial_pack"]
-
-Knobs = Mapping[str, Any]
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +98,7 @@ def spatial_pack(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Sc
     return space.schedule(tiles, packed=space.packable, parallel=channels[0] > 1)
 
 
-def _reduction(workload: Workload, unrolled: set[str]) -> dict[str, tuple[int, ...]]:
+def _reduction(workload: Workload, unrolled: set[str]) -> dict[str, Factors]:
     """Return the tiles of a convolution's reduction: all of it in registers' reach, some windows unrolled."""
     extents = workload.extents
     windows = {axis: (1, 1, extents[axis]) if axis in unrolled else (1, extents[axis], 1) for axis in ("ry", "rx")}

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.records.foreign.parts import WRONG_TILES, gpu_schedule
-from anatune.records.traces import UnfitError
+from anatune.records.foreign.parts import gpu_schedule
+from anatune.records.traces import WRONG_TILES, Factors, Json, UnfitError
 
-__all__ = ["dense", "depthwise", "direct", "products", "split"]
+__all__ = ["Knobs", "dense", "depthwise", "direct", "products", "split"]
 
 _UNROLLED = 512
 """Unroll depth that stands for the reduction loop that `dense_large_batch` unrolls whole."""
 _DOUBLE_BUFFERED = 2
 
-Knobs = Mapping[str, Any]
+Knobs = Mapping[str, Json]
+"""Of one of topi's templates: name -> factors, a choice, a flag."""
 
 
-def split(knobs: Knobs, name: str, extent: int) -> tuple[int, ...]:
+def split(knobs: Knobs, name: str, extent: int) -> Factors:
     """Return the factors of a knob; a first one of -1 is what remains.
 
     Raises
@@ -59,7 +59,7 @@ def _window(knobs: Knobs, axis: str, extent: int) -> tuple[int, int]:
 
 def direct(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
     """Return a schedule of conv2d_nchw.cuda: register loops inside all reduction loops."""
-    tiles: dict[str, tuple[int, ...]] = {"n": (workload.extents["n"], 1, 1, 1, 1)}
+    tiles: dict[str, Factors] = {"n": (workload.extents["n"], 1, 1, 1, 1)}
     for axis, extent in workload.extents.items():
         if axis in ("ry", "rx"):
             tiles[axis] = (*_window(knobs, axis, extent), 1)
@@ -74,7 +74,7 @@ def depthwise(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Sched
     extents = workload.extents
     if extents["f"] > 1:
         raise UnfitError("a depthwise convolution with several results a channel: its channels are two axes here")
-    tiles: dict[str, tuple[int, ...]] = {"n": (extents["n"], 1, 1, 1, 1), "f": (1, 1, 1, 1, 1)}
+    tiles: dict[str, Factors] = {"n": (extents["n"], 1, 1, 1, 1), "f": (1, 1, 1, 1, 1)}
     channels = extents.get("g", 1)
     for axis, knob, extent in (("g", "f", channels), ("y", "y", extents["y"]), ("x", "x", extents["x"])):
         tiles[axis] = (*split(knobs, f"tile_{knob}", extent), 1)
@@ -85,7 +85,7 @@ def depthwise(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Sched
 def dense(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
     """Return a schedule of dense_large_batch.gpu: both operands are staged through two buffers."""
     extents = workload.extents
-    tiles: dict[str, tuple[int, ...]] = {}
+    tiles: dict[str, Factors] = {}
     for axis, knob in (("i", "tile_x"), ("j", "tile_y")):
         *outer, inner = split(knobs, knob, extents[axis])
         tiles[axis] = (*outer, 1, inner)
@@ -96,7 +96,7 @@ def dense(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
 def products(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
     """Return a schedule of batch_matmul.cuda."""
     extents = workload.extents
-    tiles: dict[str, tuple[int, ...]] = {"b": (extents["b"], 1, 1, 1, 1)}
+    tiles: dict[str, Factors] = {"b": (extents["b"], 1, 1, 1, 1)}
     for axis, knob in (("i", "tile_y"), ("j", "tile_x")):
         block, threads, inner = split(knobs, knob, extents[axis])
         tiles[axis] = (block, 1, threads, 1, inner)

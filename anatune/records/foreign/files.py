@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from anatune.errors import RecordError
 from anatune.files import read_file, read_lines, reason
+from anatune.records.traces import Json
 
 __all__ = ["FORMATS", "OWN", "entries_of", "format_of", "is_export", "read_log", "whole_of"]
 
@@ -89,7 +89,7 @@ def format_of(text: str, path: Path) -> str:
     )
 
 
-def _kind(entry: Any) -> str:
+def _kind(entry: Json) -> str:
     """Return whose line an entry is, "" if nobody's."""
     if isinstance(entry, dict):
         if {"kind", "format"} <= set(entry):
@@ -103,7 +103,7 @@ def _kind(entry: Any) -> str:
     return ""
 
 
-def entries_of(text: str, kind: str) -> Iterator[tuple[int, Any]]:
+def entries_of(text: str, kind: str) -> Iterator[tuple[int, Json]]:
     """Yield (number, entry) of a log, from 1; None for a line that is no JSON."""
     if kind == "kernel_tuner":
         whole = whole_of(text) or {"results": []}
@@ -122,7 +122,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def whole_of(text: str) -> dict[str, Any] | None:
+def whole_of(text: str) -> dict[str, Json] | None:
     """Return a cache or results file of Kernel Tuner as one object, None if it is none.
 
     A cache is open while Kernel Tuner writes it: its last brackets are missing. A line of it that is damaged leaves an
@@ -141,13 +141,13 @@ def whole_of(text: str) -> dict[str, Any] | None:
     return _by_lines(stripped)
 
 
-def _by_lines(text: str) -> dict[str, Any] | None:
+def _by_lines(text: str) -> dict[str, Json] | None:
     """Return a cache of which some lines are damaged; Kernel Tuner writes an entry a line."""
     head, found, tail = text.partition('"cache": {')
     if not found:
         return None
     try:
-        whole: dict[str, Any] = msgspec.json.decode(head.rstrip() + '"cache": {}}')
+        whole: dict[str, Json] = msgspec.json.decode(head.rstrip() + '"cache": {}}')
     except msgspec.DecodeError:
         return None
     for number, line in enumerate(tail.split("\n")):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anatune.arguments import shown
 from anatune.core.hardware.spec import HardwareSpec
@@ -19,7 +19,7 @@ from anatune.records.foreign.files import entries_of, format_of, read_log, whole
 from anatune.records.foreign.parts import Line, gpu_schedule, measured
 from anatune.records.foreign.statements import NO_WORKLOAD
 from anatune.records.foreign.targets import DeviceStatement, device_name
-from anatune.records.traces import UnfitError
+from anatune.records.traces import Json, UnfitError
 
 __all__ = ["KernelTunerLog", "KernelTunerReader", "read_kernel_tuner"]
 
@@ -44,8 +44,8 @@ class KernelTunerLog(NamedTuple):
         Configurations, parameter -> value, and what was measured.
     """
 
-    header: dict[str, Any]
-    entries: list[tuple[dict[str, Any], Measurement]]
+    header: dict[str, Json]
+    entries: list[tuple[dict[str, Json], Measurement]]
 
 
 def read_kernel_tuner(path: Path) -> KernelTunerLog:
@@ -84,11 +84,11 @@ class KernelTunerReader:
     def __init__(self, text: str) -> None:
         self._header = _header(whole_of(text) or {})
 
-    def device_of(self, entry: Any) -> DeviceStatement | None:
+    def device_of(self, entry: Json) -> DeviceStatement | None:
         """Return what the file says about the device."""
         return device_name(self._header.get("device_name"))
 
-    def read_line(self, entry: Any, hardware: HardwareSpec, workload: Workload | None) -> Line:
+    def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> Line:
         """Read an entry of CLBlast's Xgemm: M is the contiguous dimension of its column-major result, so it is j here.
 
         Raises
@@ -133,7 +133,7 @@ class KernelTunerReader:
         size = self._size()
         return f" (its problem size is {'x'.join(map(str, size))}, M x N, and K stands nowhere)" if size else ""
 
-    def _check_size(self, entry: Any, workload: Workload) -> None:
+    def _check_size(self, entry: Json, workload: Workload) -> None:
         """Raise UnfitError unless the problem size, and the rate where one is recorded, are the workload's."""
         extents, size = workload.extents, self._size()
         own = (extents["j"], extents["i"], extents["k"])
@@ -150,7 +150,7 @@ class KernelTunerReader:
                 )
 
 
-def _whole_number(value: Any) -> int | None:
+def _whole_number(value: Json) -> int | None:
     """Return a size that may be written as text or with a fraction of 0; None: it is an expression, or nothing."""
     try:
         number = None if isinstance(value, bool) else float(value)
@@ -159,14 +159,14 @@ def _whole_number(value: Any) -> int | None:
     return int(number) if number is not None and number.is_integer() else None
 
 
-def _header(whole: dict[str, Any]) -> dict[str, Any]:
+def _header(whole: dict[str, Json]) -> dict[str, Json]:
     return {key: value for key, value in whole.items() if key not in ("cache", "results")}
 
 
-def _times(entry: Any) -> Measurement:
+def _times(entry: Json) -> Measurement:
     """Return the times of a cache entry (ms), or of a result in the form T4 (seconds or ms, by its unit)."""
     if "measurements" in entry:
-        time: dict[str, Any] = next((one for one in entry["measurements"] if one.get("name") == "time"), {})
+        time: dict[str, Json] = next((one for one in entry["measurements"] if one.get("name") == "time"), {})
         invalid = str(entry.get("invalidity", "correct"))
         scale = {"s": 1.0, "seconds": 1.0, "us": 1e-6}.get(str(time.get("unit", "ms")), 1e-3)
         values = [time["value"] * scale] if isinstance(time.get("value"), int | float) else []

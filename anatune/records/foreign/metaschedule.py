@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,11 +20,11 @@ from anatune.core.workload.nest import Workload
 from anatune.records.foreign.parts import Line, gpu_schedule, measured
 from anatune.records.foreign.statements import Shape, check_shapes, match_loops, product_of
 from anatune.records.foreign.targets import DeviceStatement, parse_target
-from anatune.records.traces import GPU_TILING, Tiling, UnfitError, match_axes, read_trace
+from anatune.records.traces import GPU_TILING, Factors, Json, UnfitError, match_axes, read_trace
 
 __all__ = ["FunctionReader", "MetaScheduleReader"]
 
-FunctionReader = Callable[[Any], "tuple[Workload, Workload] | str"]
+FunctionReader = Callable[[Json], "tuple[Workload, Workload] | str"]
 """An entry of database_workload.json -> the loop nest of its function and the workload that people call it, or why
 there is none."""
 _WORKLOADS = "database_workload.json"
@@ -51,12 +51,12 @@ class MetaScheduleReader:
         self._read_function = read_function
         self._functions: dict[int, tuple[Workload, Workload] | str] = {}
 
-    def device_of(self, entry: Any) -> DeviceStatement | None:
+    def device_of(self, entry: Json) -> DeviceStatement | None:
         """Return what a line says about the device."""
         target = entry[1][2]
         return parse_target(target) if target else None
 
-    def read_line(self, entry: Any, hardware: HardwareSpec, workload: Workload | None) -> Line:
+    def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> Line:
         """Read a line.
 
         Raises
@@ -77,7 +77,7 @@ class MetaScheduleReader:
             tiles = match_axes(tiling, nest)
             tiles = {axis.name: tiles.get(axis.name, _unit(axis.kind)) for axis in found.axes}
         else:
-            loops = _loops(tiling)
+            loops = tiling.loops("S"), tiling.loops("R")
             if workload is not None:
                 check_shapes(workload, said.shapes, said.dtypes)
             found = workload or _product(said, loops, function)
@@ -96,7 +96,7 @@ class MetaScheduleReader:
         return self._functions[number]
 
 
-def _function_entries(path: Path) -> list[Any]:
+def _function_entries(path: Path) -> list[Json]:
     """Return the functions of a database, none where its other file is missing or damaged."""
     beside = path.with_name(path.name.replace("tuning_record", "workload"))
     beside = beside if beside != path else path.with_name(_WORKLOADS)
@@ -109,18 +109,13 @@ def _function_entries(path: Path) -> list[Any]:
         return []
 
 
-def _arguments(arguments: Any) -> _Arguments:
+def _arguments(arguments: Json) -> _Arguments:
     """Return the shapes of a line's tensors: ["TENSOR", dtype, shape]."""
     tensors = [one for one in arguments or [] if isinstance(one, list) and len(one) == 3 and one[0] == "TENSOR"]
     return _Arguments([tuple(map(int, shape)) for _, _, shape in tensors], [str(dtype) for _, dtype, _ in tensors])
 
 
-def _loops(tiling: Tiling) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    spatial = [factors for factors in tiling.tiles if len(factors) == GPU_TILING.count("S")]
-    return spatial, [factors for factors in tiling.tiles if len(factors) == GPU_TILING.count("R")]
-
-
-def _product(said: _Arguments, loops: Sequence[Sequence[tuple[int, ...]]], why: str | tuple[Any, ...]) -> Workload:
+def _product(said: _Arguments, loops: Sequence[Sequence[Factors]], why: str) -> Workload:
     extents = [math.prod(factors) for kind in loops for factors in kind]
     try:
         return product_of(said.shapes, said.dtypes[0] if said.dtypes else "float32", extents)

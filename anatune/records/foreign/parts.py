@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.space.cuda import MAX_FETCH_BYTES, GpuSpace, staged_tensors
 from anatune.core.space.pipelined import PipelinedSpace, stage_counts
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.records.traces import UnfitError
+from anatune.records.traces import GPU_TILING, WRONG_TILES, Json, UnfitError
 
 __all__ = [
     "DAMAGED",
     "SENTINEL_S",
-    "WRONG_TILES",
     "Foreign",
     "ForeignTrial",
     "Line",
@@ -30,7 +29,6 @@ SENTINEL_S = 1e9
 """Times from here on stand for failures. Source: TVM's MAX_FLOAT (1e10; 1e9 until 2019), 1e20 of Kernel Tuner's old
 caches."""
 DAMAGED = "damaged or of an unknown version"
-WRONG_TILES = "tiles do not multiply to the workload's extents"
 _TVM_OUTCOMES = {
     1: Outcome.INVALID, 2: Outcome.BUILD_ERROR, 3: Outcome.BUILD_ERROR, 4: Outcome.RUN_ERROR, 5: Outcome.WRONG_RESULT,
     6: Outcome.BUILD_TIMEOUT, 7: Outcome.RUN_TIMEOUT,
@@ -79,7 +77,7 @@ class Line(NamedTuple):
     threads: int = 1
 
 
-def measured(times_s: Sequence[Any], outcome: Outcome | None) -> Measurement:
+def measured(times_s: Sequence[Json], outcome: Outcome | None) -> Measurement:
     """Return a measurement; times that stand for failures are none."""
     times = tuple(float(time) for time in times_s if isinstance(time, int | float))
     if outcome is None and times and all(0.0 < time < SENTINEL_S and math.isfinite(time) for time in times):
@@ -87,7 +85,7 @@ def measured(times_s: Sequence[Any], outcome: Outcome | None) -> Measurement:
     return Measurement(outcome or Outcome.RUN_ERROR, "recorded as failed")
 
 
-def tvm_measured(result: Sequence[Any]) -> Measurement:
+def tvm_measured(result: Sequence[Json]) -> Measurement:
     """Return the measurement of a TVM result: times, error number, .."""
     number = int(result[1])
     return measured(result[0], _TVM_OUTCOMES.get(number, Outcome.RUN_ERROR) if number else None)
@@ -95,7 +93,7 @@ def tvm_measured(result: Sequence[Any]) -> Measurement:
 
 def gpu_schedule(
     workload: Workload,
-    hardware: GpuSpec | CpuSpec,
+    hardware: HardwareSpec,
     tiles: Mapping[str, Sequence[int]],
     unroll: int,
     vector: Mapping[str, int],
@@ -114,7 +112,7 @@ def gpu_schedule(
         raise UnfitError(f"a GPU schedule, but {hardware.name} is a CPU")
     complete = {axis.name: tuple(int(factor) for factor in tiles[axis.name]) for axis in workload.axes}
     for axis in workload.axes:
-        width = 5 if axis.kind == "spatial" else 3
+        width = GPU_TILING.count("S" if axis.kind == "spatial" else "R")
         if len(complete[axis.name]) != width or math.prod(complete[axis.name]) != axis.extent:
             raise UnfitError(WRONG_TILES)
     widest = MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype]
@@ -129,5 +127,5 @@ def gpu_schedule(
     counts = stage_counts(workload, hardware)
     if stages not in counts:
         raise UnfitError(f"a staging pipeline of {stages} buffers, the template has up to {counts[-1]} here")
-    options: dict[str, Any] = {"stages": stages, "pad": 0}
-    return Schedule(workload, hardware, PipelinedSpace.template, complete, int(unroll), widths, options)
+    options = {"stages": stages, "pad": 0}
+    return Schedule(workload, hardware, PipelinedSpace.template, complete, int(unroll), widths, {**options})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.core.trial import Trial
@@ -19,7 +19,7 @@ from anatune.records.foreign.kernel_tuner import KernelTunerReader
 from anatune.records.foreign.metaschedule import FunctionReader, MetaScheduleReader
 from anatune.records.foreign.parts import DAMAGED, Foreign, ForeignTrial, Line
 from anatune.records.foreign.targets import DeviceStatement
-from anatune.records.traces import UnfitError
+from anatune.records.traces import Json, UnfitError
 
 __all__ = ["read_foreign"]
 
@@ -32,8 +32,8 @@ _NAMED_LINES = 3
 class _Reader(NamedTuple):
     """How the entries of one log are read."""
 
-    device_of: Callable[[Any], DeviceStatement | None]
-    read_line: Callable[[Any, HardwareSpec, Workload | None], Line]
+    device_of: Callable[[Json], DeviceStatement | None]
+    read_line: Callable[[Json, HardwareSpec, Workload | None], Line]
 
 
 def read_foreign(
@@ -109,7 +109,7 @@ def _reader(kind: str, text: str, path: Path, functions: Callable[[], FunctionRe
     return _Reader(ansor.device_of, ansor.read_line)
 
 
-def _read(reader: _Reader, devices: Devices, entry: Any, workload: Workload | None) -> Line:
+def _read(reader: _Reader, devices: Devices, entry: Json, workload: Workload | None) -> Line:
     if entry is None:
         raise ValueError("no JSON")
     said = reader.device_of(entry)

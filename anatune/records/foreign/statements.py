@@ -6,20 +6,19 @@ stride, padding and dilation may change and leave all shapes as they are.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators.matmul import batch_matmul, matmul
 from anatune.errors import WorkloadError
-from anatune.records.traces import UnfitError
+from anatune.records.traces import GPU_TILING, Factors, UnfitError, axis_factors
 
 __all__ = ["NO_WORKLOAD", "Shape", "axis_orders", "check_shapes", "match_loops", "product_of", "shapes_text"]
 
 Shape = tuple[int, ...]
 NO_WORKLOAD = "the log does not say which workload this is: give it, as for `anatune plan`"
-Tiles = dict[str, tuple[int, ...]]
 
 
 def shapes_text(shapes: Sequence[Shape]) -> str:
@@ -84,9 +83,9 @@ def _products(shapes: Sequence[Shape], dtype: str) -> Iterator[Workload]:
         for flip_b in (False, True):
             a, b = ((k, m) if flip_a else (m, k)), ((n, k) if flip_b else (k, n))
             if [*shapes[:2]] == [batch + a, batch + b]:
-                options: dict[str, Any] = {"dtype": dtype, "transpose_a": flip_a, "transpose_b": flip_b}
+                make = functools.partial(batch_matmul, batch[0]) if batch else matmul
                 try:
-                    yield batch_matmul(batch[0], m, n, k, **options) if batch else matmul(m, n, k, **options)
+                    yield make(m, n, k, dtype=dtype, transpose_a=flip_a, transpose_b=flip_b)
                 except WorkloadError:
                     return
 
@@ -107,7 +106,9 @@ def axis_orders(workload: Workload) -> list[tuple[str, ...]]:
     return [(*spatial, *reduction) for reduction in orders]
 
 
-def match_loops(workload: Workload, spatial: Sequence[Sequence[int]], reduction: Sequence[Sequence[int]]) -> Tiles:
+def match_loops(
+    workload: Workload, spatial: Sequence[Sequence[int]], reduction: Sequence[Sequence[int]]
+) -> dict[str, Factors]:
     """Return axis -> factors of the GPU's tiling, the tiled loops of a block being those of a workload.
 
     Parameters
@@ -121,16 +122,15 @@ def match_loops(workload: Workload, spatial: Sequence[Sequence[int]], reduction:
         Their extents are not the workload's.
     """
     extents = workload.extents
+    kinds = (("S", workload.spatial_axes, spatial), ("R", workload.reduction_axes, reduction))
     for order in axis_orders(workload):
-        tiles: Tiles = {}
-        for axes, loops, width in ((workload.spatial_axes, spatial, 5), (workload.reduction_axes, reduction, 3)):
-            names = [name for name in order if name in {axis.name for axis in axes}]
-            kept = [tuple(factors) for factors in loops if math.prod(factors) > 1]
-            wanted = [name for name in names if extents[name] > 1]
-            if [math.prod(factors) for factors in kept] != [extents[name] for name in wanted]:
+        tiles: dict[str, Factors] = {}
+        for kind, axes, loops in kinds:
+            own = {axis.name for axis in axes}
+            found = axis_factors({name: extents[name] for name in order if name in own}, loops, GPU_TILING.count(kind))
+            if found is None:
                 break
-            tiles |= dict(zip(wanted, kept, strict=True))
-            tiles |= {name: (1,) * width for name in names if extents[name] == 1}
+            tiles |= found
         else:
             return {axis.name: tiles[axis.name] for axis in workload.axes}
     stated = "x".join(str(math.prod(factors)) for factors in (*spatial, *reduction))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
+
+from anatune.records.traces import Json
 
 __all__ = ["DeviceStatement", "device_name", "parse_target"]
 
@@ -48,7 +50,7 @@ class DeviceStatement(NamedTuple):
     family: str = ""
 
 
-def parse_target(value: Any) -> DeviceStatement:
+def parse_target(value: Json) -> DeviceStatement:
     """Return what a TVM target says: "cuda -model=1080ti", "nvidia/geforce-rtx-3090", {"kind": "cuda", "arch": ..}.
 
     Raises
@@ -86,7 +88,7 @@ def parse_target(value: Any) -> DeviceStatement:
     return DeviceStatement(text, kind, vendor, "" if name.lower() in _NAMELESS else name, arch, family)
 
 
-def device_name(name: Any) -> DeviceStatement | None:
+def device_name(name: Json) -> DeviceStatement | None:
     """Return what a device's name as drivers give it says, None where there is none."""
     text = str(name or "").replace("_", " ").strip()
     if text.lower() in _NAMELESS:
