@@ -5,22 +5,44 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from anatune import api
-from anatune.arguments import shown
-from anatune.core.hardware.files import list_hardware
-from anatune.core.hardware.spec import GpuSpec
+from anatune.core.hardware import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.hardware_files import list_hardware
 from anatune.errors import AnatuneError, DeviceError, SpaceError
 
-__all__ = ["AUTO", "VARIABLE", "find_gpu"]
+__all__ = ["AUTO", "VARIABLE", "GpuLike", "cpu_of", "find_gpu", "gpu_of"]
 
 AUTO = "auto"
 VARIABLE = "ANATUNE_HW"
 """Environment variable that names the device where a program says "auto"."""
 
+GpuLike: TypeAlias = str | Path | GpuSpec
+"""How a GPU is named: what `find_gpu` takes."""
 
-def find_gpu(hw: str | Path | GpuSpec) -> GpuSpec:
+
+def gpu_of(spec: HardwareSpec, otherwise: str) -> GpuSpec:
+    """Return a spec that has to be a GPU's.
+
+    Raises
+    ------
+    SpaceError
+        It is none; `otherwise` is the message.
+    """
+    if isinstance(spec, GpuSpec):
+        return spec
+    raise SpaceError(otherwise)
+
+
+def cpu_of(spec: HardwareSpec, otherwise: str) -> CpuSpec:
+    """Return a spec that has to be a CPU's; errors as `gpu_of`."""
+    if isinstance(spec, CpuSpec):
+        return spec
+    raise SpaceError(otherwise)
+
+
+def find_gpu(hw: GpuLike) -> GpuSpec:
     """Return the spec of a GPU.
 
     Parameters
@@ -33,21 +55,15 @@ def find_gpu(hw: str | Path | GpuSpec) -> GpuSpec:
     DeviceError
         "auto", and there is no GPU here, or it has no spec.
     SpaceError
-        It is no GPU.
+        It is no GPU, or nothing of the kind.
     UnknownNameError, SpecError
         As `anatune.hardware`.
     """
-    if isinstance(hw, GpuSpec):
-        return hw
-    if not isinstance(hw, str | Path):
-        raise SpaceError(f"hw is {shown(hw)}, expected 'auto', a device's name, a TOML file or a spec")
     if str(hw) == AUTO:
         named = os.environ.get(VARIABLE)
         return _present() if not named else find_gpu(Path(named) if os.sep in named else named)
     spec = api.hardware(hw)
-    if not isinstance(spec, GpuSpec):
-        raise SpaceError(f"hw is {spec.name}, which is no GPU; name one of `anatune hw list`")
-    return spec
+    return gpu_of(spec, f"hw is {spec.name}, which is no GPU; name one of `anatune hw list`")
 
 
 def _present() -> GpuSpec:
@@ -75,8 +91,8 @@ def _like(driver: Any, index: int, advice: str) -> GpuSpec:
     arch = f"sm_{driver.get_current_target().arch}"
     num_sms = int(driver.utils.get_device_properties(index)["multiprocessor_count"])
     for spec in list_hardware():
-        if isinstance(spec, GpuSpec) and spec.arch == arch and spec.compute.num_sms == num_sms:
-            return spec
+        if spec.arch == arch and (gpu := gpu_of(spec, f"{arch} is no GPU's")).compute.num_sms == num_sms:
+            return gpu
     raise DeviceError(
         f"hw='auto': the present device ({arch}, {num_sms} SMs) has no spec; pip install 'anatune[cuda]' reads one "
         f"from it, or {advice}"

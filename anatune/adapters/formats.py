@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anatune import api
+from anatune.adapters.device import gpu_of
 from anatune.arguments import shown
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.templates import CUDA, template_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, UnknownNameError
@@ -51,7 +52,7 @@ class PruneRequest:
     """
 
     workload: Workload
-    hardware: GpuSpec | CpuSpec
+    hardware: HardwareSpec
     keep: float = 0.01
     most: int = 1000
     template: str | None = None
@@ -69,6 +70,11 @@ class PruneRequest:
     def may_choose(self, num_kept: int) -> bool:
         """Whether `model.pruning.diversity` chooses so few, as `anatune.prune` does; CUDA cores only."""
         return self.diverse and self.time_limit_s is None and 0 < num_kept <= MOST_DIVERSE
+
+    def gpu(self, form: str) -> GpuSpec:
+        """Return the hardware of a format for GPUs; SpaceError if it is a CPU."""
+        name = self.hardware.name
+        return gpu_of(self.hardware, f"{form}: {name} is no GPU; name one of `anatune hw list`, or use --for json")
 
     def require_cuda_cores(self, form: str) -> None:
         """Refuse other GPU templates than that of CUDA cores, for a format that knows it only.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 
@@ -15,11 +15,16 @@ from anatune.adapters.packages import import_optional
 from anatune.arguments import checked_path
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RecordError
+from anatune.files import reason
 from anatune.records.foreign import KernelTunerLog, read_kernel_tuner
+from anatune.records.traces import Json
 
 __all__ = ["read_results", "results_of", "write_cache", "write_t4"]
 
-Entries = Iterable[tuple[Mapping[str, Any], Measurement]]
+Entry: TypeAlias = dict[str, Json]
+"""JSON of one configuration: parameters, times, error."""
+Result: TypeAlias = tuple[Mapping[str, object], Measurement]
+"""A configuration and what came back."""
 
 _ERRORS = {
     Outcome.INVALID: "InvalidConfig",
@@ -47,12 +52,12 @@ def read_results(path: str | Path) -> KernelTunerLog:
 
 def write_cache(
     path: str | Path,
-    entries: Entries,
+    entries: Iterable[Result],
     *,
     kernel_name: str,
     problem_size: Sequence[int],
     device_name: str,
-    tune_params: Mapping[str, Sequence[Any]] | None = None,
+    tune_params: Mapping[str, Sequence[object]] | None = None,
 ) -> None:
     """Write a cache that ``tune_kernel(cache=...)`` continues and its simulation mode replays.
 
@@ -74,7 +79,7 @@ def write_cache(
     listed = list(entries)
     names = _names(listed)
     values = {name: _values(config[name] for config, _ in listed) for name in names}
-    cache: dict[str, Any] = {}
+    cache: dict[str, Entry] = {}
     for config, measurement in listed:
         key = ",".join(str(config[name]) for name in names)
         if key in cache:
@@ -90,11 +95,10 @@ def write_cache(
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise RecordError(f"{path}: {reason}, the cache was not written; name another file") from None
+        raise RecordError(f"{path}: {reason(error)}, the cache was not written; name another file") from None
 
 
-def write_t4(path: str | Path, entries: Entries) -> None:
+def write_t4(path: str | Path, entries: Iterable[Result]) -> None:
     """Write results in the form T4, through Kernel Tuner.
 
     Raises
@@ -110,11 +114,10 @@ def write_t4(path: str | Path, entries: Entries) -> None:
     try:
         files.store_output_file(str(path), results_of(listed), dict.fromkeys(names, ()), "time")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise RecordError(f"{path}: {reason}, the results were not written; name another file") from None
+        raise RecordError(f"{path}: {reason(error)}, the results were not written; name another file") from None
 
 
-def results_of(entries: Entries) -> list[dict[str, Any]]:
+def results_of(entries: Iterable[Result]) -> list[Entry]:
     """Return measurements as ``tune_kernel`` returns its results.
 
     Raises
@@ -133,7 +136,7 @@ def results_of(entries: Entries) -> list[dict[str, Any]]:
     return found
 
 
-def _names(listed: Sequence[tuple[Mapping[str, Any], Measurement]]) -> list[str]:
+def _names(listed: Sequence[Result]) -> list[str]:
     if not listed:
         raise RecordError("no measurement to write, expected pairs of a configuration and its Measurement")
     names = list(listed[0][0])
@@ -146,7 +149,7 @@ def _names(listed: Sequence[tuple[Mapping[str, Any], Measurement]]) -> list[str]
     return names
 
 
-def _values(values: Iterable[Any]) -> list[Any]:
+def _values(values: Iterable[Json]) -> list[Json]:
     found = list(dict.fromkeys(values))
     try:
         return sorted(found)
@@ -154,9 +157,9 @@ def _values(values: Iterable[Any]) -> list[Any]:
         return found
 
 
-def _entry(config: Mapping[str, Any], measurement: Measurement) -> dict[str, Any]:
+def _entry(config: Mapping[str, object], measurement: Measurement) -> Entry:
     """Return an entry of a cache; times in ms, as Kernel Tuner measures them."""
-    entry: dict[str, Any] = dict(config)
+    entry: Entry = dict(config)
     if measurement.time_s is not None:
         entry |= {"time": measurement.time_s * 1e3, "times": [time * 1e3 for time in measurement.times_s]}
     else:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune import api
 from anatune.adapters.packages import import_optional
-from anatune.arguments import shown
+from anatune.arguments import checked_integer, shown
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
@@ -53,8 +53,7 @@ def schedule_space(
     UnknownNameError, SpecError
         As `anatune.hardware`.
     """
-    if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= MOST_CHOSEN:
-        raise SpaceError(f"optuna: keep is {shown(keep)}, expected a count of schedules from 1 to {MOST_CHOSEN}")
+    keep = checked_integer("optuna: keep", keep, 1, MOST_CHOSEN)
     subset = api.prune(
         workload,
         hw,
@@ -66,6 +65,18 @@ def schedule_space(
     )
     assert isinstance(subset, SpaceSubset)
     return ScheduleSpace(subset)
+
+
+class _Trial(Protocol):
+    """An ``optuna.Trial``, as far as it is used here."""
+
+    def suggest_categorical(self, name: str, choices: list[str]) -> object: ...
+
+
+class _Study(Protocol):
+    """An ``optuna.Study``, as far as it is used here."""
+
+    def enqueue_trial(self, params: dict[str, str], *, skip_if_exists: bool) -> None: ...
 
 
 class ScheduleSpace:
@@ -153,7 +164,7 @@ class ScheduleSpace:
         found: Schedule = self.space.schedule_of(point)
         return found
 
-    def suggest(self, trial: Any) -> Schedule:
+    def suggest(self, trial: _Trial) -> Schedule:
         """Return the schedule that a trial is about; to be called in an objective.
 
         Raises
@@ -161,13 +172,13 @@ class ScheduleSpace:
         optuna.TrialPruned
             The sampler has combined values that break a rule of the device.
         """
-        params = {name: trial.suggest_categorical(name, values) for name, values in self.choices.items()}
+        params = {name: str(trial.suggest_categorical(name, values)) for name, values in self.choices.items()}
         try:
             return self.schedule(params)
         except SpaceError as error:
             raise import_optional("optuna", "optuna", "suggest").TrialPruned(str(error)) from None
 
-    def enqueue(self, study: Any, count: int = 8) -> None:
+    def enqueue(self, study: _Study, count: int = 8) -> None:
         """Make the best schedules the next trials of a study; those it has already are left out.
 
         Raises
@@ -175,9 +186,7 @@ class ScheduleSpace:
         SpaceError
             `count` is below 1.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise SpaceError(f"optuna: count is {shown(count)}, expected an integer >= 1")
-        for schedule in self.schedules[:count]:
+        for schedule in self.schedules[: checked_integer("optuna: count", count, 1)]:
             study.enqueue_trial(self.params(schedule), skip_if_exists=True)
 
     @cached_property

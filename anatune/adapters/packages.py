@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from types import ModuleType
 
 from anatune.errors import MissingDependencyError
 
 __all__ = ["import_optional"]
 
 
-def import_optional(package: str, extra: str, purpose: str) -> Any:
+def import_optional(package: str, extra: str, purpose: str) -> ModuleType:
     """Return a package that an extra of anatune installs.
 
     Parameters

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anatune.adapters.kernel_tuner.names import Names, is_clblast
+from anatune.adapters.kernel_tuner.names import Config, Names, Value, Values, is_clblast
 from anatune.adapters.kernel_tuner.scores import MISFIT, Scores
 from anatune.arguments import shown
 from anatune.errors import SpaceError
@@ -26,18 +25,18 @@ _FEW = 4
 """Parameters that a message lists."""
 
 
-class _Reads(dict[str, Any]):
+class _Reads(dict[str, Value]):
     """A configuration that remembers which parameters a function of it reads."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Config) -> None:
         super().__init__(values)
         self.read: set[str] = set()
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Value:
         self.read.add(name)
         return super().__getitem__(name)
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: Value = None) -> Value:
         self.read.add(name)
         return super().get(name, default)
 
@@ -61,7 +60,7 @@ class Fit:
         self,
         names: Names,
         parameters: Sequence[str],
-        configs: Sequence[tuple[Any, ...]],
+        configs: Sequence[Values],
         scores: Scores,
         spread: float | str,
     ) -> None:
@@ -134,7 +133,7 @@ def checked_spread(spread: float | str) -> float | str:
     return spread
 
 
-def _meant(names: Names, config: Mapping[str, Any]) -> Iterator[str]:
+def _meant(names: Names, config: Config) -> Iterator[str]:
     """Yield the parameters that have a role which the template knows."""
     for role, source in names.items():
         if role.partition("_")[0] not in _UNDERSTOOD:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,14 +20,13 @@ from numpy.typing import NDArray
 
 from anatune.adapters.formats import PruneRequest
 from anatune.adapters.kernel_tuner.names import Names
-from anatune.core.hardware.spec import GpuSpec
-from anatune.core.space.cuda import GpuSpace
-from anatune.core.workload.nest import Workload
+from anatune.core.space_gpu import GpuSpace
+from anatune.core.workload import Workload
 from anatune.errors import SpaceError
-from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.learned.corrections import NONE, named_correction
-from anatune.model.pruning.order import ChosenOrder, PlainOrder
-from anatune.model.templates import make_model
+from anatune.model.corrected import CorrectedModel
+from anatune.model.corrections import NONE, named_correction
+from anatune.model.gpu_model import GpuModel
+from anatune.model.order import ChosenOrder, PlainOrder
 
 __all__ = ["kernel_tuner_lines", "membership", "parameter_names"]
 
@@ -54,9 +52,7 @@ def kernel_tuner_lines(request: PruneRequest) -> Iterator[str]:
     SpaceError
         The device is no GPU, or the template is not that of CUDA cores.
     """
-    workload, spec = request.workload, request.hardware
-    if not isinstance(spec, GpuSpec):
-        raise SpaceError(f"kernel-tuner: {spec.name} is no GPU; name one of `anatune hw list`, or use --for json")
+    workload, spec = request.workload, request.gpu("kernel-tuner")
     request.require_cuda_cores("kernel-tuner")
     if request.correction == "auto":  # those are of TVM's kernels
         request = dataclasses.replace(request, correction=NONE)
@@ -124,7 +120,7 @@ def _expression(names: Sequence[str], rows: dict[Row, None]) -> str:
     return f"({','.join(names)},) in {{{listed}}}"
 
 
-def _t1(params: dict[str, list[int]], restrictions: list[str]) -> dict[str, Any]:
+def _t1(params: dict[str, list[int]], restrictions: list[str]) -> dict[str, object]:
     """Return the part of a T1 file that describes the space."""
     return {
         "TuningParameters": [
@@ -149,7 +145,7 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
     share = isinstance(request.keep, float)
     wanted = min(request.most, asked.num_kept)
     most = min(asked.num_kept, _MOST_READ) if share else _MOST_READ
-    model: Any = make_model(request.workload, request.hardware, "cuda")
+    model = GpuModel(request.workload, request.gpu("kernel-tuner"))
     corrected = None if request.correction == NONE else named_correction(request.correction)
     if request.may_choose(asked.num_kept):
         used = model if corrected is None else CorrectedModel(model, corrected.model)

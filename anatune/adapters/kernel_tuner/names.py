@@ -14,21 +14,39 @@ weight : what a predicted time is multiplied by, for what the template cannot ex
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import shown
-from anatune.core.workload.nest import Workload
-from anatune.core.workload.operators.matmul import matmul
+from anatune.core.operators import CONSTRUCTORS
+from anatune.core.operators.matmul import matmul
+from anatune.core.workload import Workload
 from anatune.errors import SpaceError
 
-__all__ = ["CLBLAST", "Names", "clblast_gemm", "is_clblast", "roles_of", "rounded_workload", "tile_points"]
+__all__ = [
+    "CLBLAST",
+    "Config",
+    "Names",
+    "Value",
+    "Values",
+    "clblast_gemm",
+    "is_clblast",
+    "roles_of",
+    "rounded_workload",
+    "tile_points",
+]
 
 Integers = NDArray[np.int64]
-Source = str | int | Callable[[Mapping[str, Any]], int]
-Names = Mapping[str, Source]
+Value: TypeAlias = Any
+"""Of a tunable parameter: whatever Kernel Tuner takes, mostly integers."""
+Config: TypeAlias = Mapping[str, Value]
+"""A configuration: parameter -> its value."""
+Values: TypeAlias = tuple[Value, ...]
+"""A configuration as values in the order of the parameters."""
+Source: TypeAlias = str | int | Callable[[Config], int]
+Names: TypeAlias = Mapping[str, Source]
 
 _UNROLL = 512
 """Depth that stands for loops of constant length, which compilers unroll."""
@@ -41,10 +59,10 @@ _UNSTAGED_COST = 0.02
 """The same for each operand that is not staged. Assumed: the model does not know; keeps such kernels behind others."""
 
 
-def _inner(width: str, strided: str, tile: str, threads: str) -> Callable[[Mapping[str, Any]], int]:
+def _inner(width: str, strided: str, tile: str, threads: str) -> Callable[[Config], int]:
     """Return CLBlast's results side by side: a vector where threads are strided, else all of the thread's."""
 
-    def found(config: Mapping[str, Any]) -> int:
+    def found(config: Config) -> int:
         return int(config[width]) if config.get(strided, 0) else int(config[tile]) // int(config[threads])
 
     return found
@@ -135,7 +153,7 @@ class Roles:
         A value is no integer.
     """
 
-    def __init__(self, names: Names, parameters: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def __init__(self, names: Names, parameters: Sequence[str], rows: Sequence[Values]) -> None:
         self._names, self._parameters, self._rows = names, list(parameters), rows
 
     def has(self, role: str) -> bool:
@@ -147,7 +165,7 @@ class Roles:
         if role not in self._names:
             return np.broadcast_to(np.asarray(default, dtype=np.int64), (len(self._rows),))
         source = self._names[role]
-        values: list[Any]
+        values: list[Value]
         if isinstance(source, str):
             at = self._parameters.index(source)
             values = [row[at] for row in self._rows]
@@ -190,7 +208,7 @@ def _reduction(roles: Roles, axis: str, extents: Integers, valid: NDArray[np.boo
 
 
 def tile_points(
-    names: Names, workload: Workload, parameters: Sequence[str], rows: Sequence[Sequence[Any]]
+    names: Names, workload: Workload, parameters: Sequence[str], rows: Sequence[Values]
 ) -> tuple[Integers, NDArray[np.bool_], NDArray[np.float64]]:
     """Turn configurations into points of the GPU template.
 
@@ -236,5 +254,5 @@ def rounded_workload(workload: Workload, extents: Mapping[str, int]) -> Workload
     """
     if dict(extents) == dict(workload.extents) or workload.operator != "matmul":
         return workload
-    sizes: dict[str, Any] = {"m": extents["i"], "n": extents["j"], "k": extents["k"]}
-    return matmul(**{**workload.attribute, **sizes})
+    sizes = {"m": extents["i"], "n": extents["j"], "k": extents["k"]}
+    return CONSTRUCTORS[workload.operator](**workload.attribute | sizes)

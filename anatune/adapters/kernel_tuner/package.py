@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 from anatune.adapters.packages import import_optional
 
 __all__ = ["import_kernel_tuner"]
 
 
-def import_kernel_tuner(module: str = "") -> Any:
+def import_kernel_tuner(module: str = "") -> ModuleType:
     """Return Kernel Tuner, or a module of it.
 
     Raises

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.kernel_tuner.names import Names, rounded_workload, tile_points
+from anatune.adapters.kernel_tuner.names import Names, Values, rounded_workload, tile_points
 from anatune.adapters.kernel_tuner.windows import shared_by_windows
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.workload.nest import Workload
-from anatune.model.base import Rule
-from anatune.model.cuda.model import GpuModel
-from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.templates import make_model
-from anatune.numerics.cuda.columns import Col
+from anatune.core.workload import Workload
+from anatune.model.corrected import CorrectedModel
+from anatune.model.corrections import SavedCorrection
+from anatune.model.evaluation import Rule
+from anatune.model.gpu_model import GpuModel
+from anatune.numerics.columns import Col
 
 __all__ = ["MISFIT", "Scorer", "Scores"]
 
@@ -79,17 +79,17 @@ class Scorer:
         hardware: GpuSpec,
         names: Names,
         parameters: Sequence[str],
-        correction: Any = None,
+        correction: SavedCorrection | None = None,
         *,
         windows: bool = True,
     ) -> None:
         self._workload, self._hardware, self._names = workload, hardware, names
         self._parameters, self._correction = parameters, correction
         self._windows = windows and correction is None
-        self._models: dict[Workload, Any] = {}
+        self._models: dict[Workload, tuple[GpuModel, GpuModel | CorrectedModel]] = {}
         self._widths = [5 if axis.kind == "spatial" else 3 for axis in workload.axes]
 
-    def score(self, configs: Sequence[tuple[Any, ...]]) -> Scores:
+    def score(self, configs: Sequence[Values]) -> Scores:
         """Score configurations: values in the order of the parameters."""
         points, valid, weight = tile_points(self._names, self._workload, self._parameters, configs)
         time_s, rule = np.full(len(configs), np.inf), np.full(len(configs), MISFIT, dtype=np.int64)
@@ -100,19 +100,19 @@ class Scorer:
             rows = np.flatnonzero((which.reshape(-1) == number) & valid)
             if not len(rows):
                 continue
-            model = self._model(shape)
+            plain, model = self._made(shape)
             times, rule[rows] = model.times(points[rows])
-            if self._windows and isinstance(model, GpuModel):
-                times = _with_shared_windows(model, points[rows], times)
+            if self._windows:
+                times = _with_shared_windows(plain, points[rows], times)
             time_s[rows] = times * weight[rows]
-            sure = 1 + [one.id for one in model.rules].index(_SURE)
+            sure = 1 + [one.id for one in plain.rules].index(_SURE)
             runs[rows] = rule[rows] != sure
         overhangs = (extents != [axis.extent for axis in self._workload.axes]).any(axis=1) & valid
         return Scores(time_s, rule, runs, overhangs, points)
 
     def prediction(self, point: Integers) -> tuple[Prediction, Sequence[Rule]]:
         """Return what the template's model says of one point, and its rules."""
-        model = self._model(self._extents(point[None, :])[0].tolist())
+        _, model = self._made(self._extents(point[None, :])[0].tolist())
         return model.predictions(point[None, :])[0], model.rules
 
     def _extents(self, points: Integers) -> Integers:
@@ -121,13 +121,13 @@ class Scorer:
             [points[:, at : at + width].prod(axis=1) for at, width in zip(first, self._widths, strict=False)]
         )
 
-    def _model(self, shape: Sequence[int]) -> Any:
+    def _made(self, shape: Sequence[int]) -> tuple[GpuModel, GpuModel | CorrectedModel]:
+        """Return the analytical model of blocks of these extents, and the one that is asked: it may be corrected."""
         names: Mapping[str, int] = dict(zip((axis.name for axis in self._workload.axes), shape, strict=True))
         rounded = rounded_workload(self._workload, names)
         if rounded not in self._models:
-            plain = make_model(rounded, self._hardware, "cuda")
-            saved = self._correction
-            self._models[rounded] = plain if saved is None else CorrectedModel(plain, saved.model)
+            plain, saved = GpuModel(rounded, self._hardware), self._correction
+            self._models[rounded] = plain, plain if saved is None else CorrectedModel(plain, saved.model)
         return self._models[rounded]
 
 

@@ -6,24 +6,24 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.device import AUTO, find_gpu
+from anatune.adapters.device import GpuLike, find_gpu
 from anatune.adapters.kernel_tuner.fit import AUTO_SPREAD, Fit, checked_spread
-from anatune.adapters.kernel_tuner.names import CLBLAST, Names, is_clblast
+from anatune.adapters.kernel_tuner.names import CLBLAST, Config, Names, Value, Values, is_clblast
 from anatune.adapters.kernel_tuner.package import import_kernel_tuner
 from anatune.adapters.kernel_tuner.scores import MISFIT, Scorer
 from anatune.arguments import is_iterable, shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.learned.corrections import NONE, named_correction, shipped_correction
-from anatune.model.pruning.portfolio import portfolio, value_places
-from anatune.model.pruning.subset import Verdict, kept_count
+from anatune.model.corrections import AUTO, NONE, SavedCorrection, named_correction, shipped_correction
+from anatune.model.portfolio import portfolio, value_places
+from anatune.model.pruning import Verdict, kept_count
 
 __all__ = ["PrunedSpace", "prune", "restrict"]
 
@@ -33,18 +33,19 @@ _UNFIT = "values that do not fit together: threads times results of a thread mus
 
 _UNJUDGED = "kept without a judgement"
 
-Config = Mapping[str, Any]
+TuneParams: TypeAlias = Mapping[str, Sequence[Value]]
+"""Parameter -> its values."""
 Floats = NDArray[np.float64]
 
 
 def prune(
     workload: Workload,
-    hw: str | Path | GpuSpec,
-    tune_params: Mapping[str, Sequence[Any]],
+    hw: GpuLike,
+    tune_params: TuneParams,
     *,
     names: Names = CLBLAST,
     keep: float = 0.05,
-    restrictions: Any = None,
+    restrictions: object = None,
     correction: str | Path = "auto",
     spread: float | str = AUTO_SPREAD,
 ) -> PrunedSpace:
@@ -89,17 +90,17 @@ def prune(
     DeviceError, UnknownNameError, SpecError, ModelVersionError
         The device, or the correction, cannot be found or used.
     """
-    return _pruned(workload, hw, tune_params, names, keep, restrictions, correction, spread)
+    return PrunedSpace(workload, hw, tune_params, names, keep, restrictions, correction, spread)
 
 
 def restrict(
     workload: Workload,
-    hw: str | Path | GpuSpec,
-    tune_params: Mapping[str, Sequence[Any]],
+    hw: GpuLike,
+    tune_params: TuneParams,
     *,
     names: Names = CLBLAST,
     keep: float = 0.05,
-    restrictions: Any = None,
+    restrictions: object = None,
     correction: str | Path = "auto",
     spread: float | str = AUTO_SPREAD,
 ) -> Callable[..., bool]:
@@ -108,31 +109,7 @@ def restrict(
     It can stand alone or in a list beside other restrictions. Parameters, warnings and errors: as `prune`, whose
     `PrunedSpace.keeps` it is.
     """
-    return _pruned(workload, hw, tune_params, names, keep, restrictions, correction, spread).keeps
-
-
-def _pruned(
-    workload: Workload,
-    hw: str | Path | GpuSpec,
-    tune_params: Mapping[str, Sequence[Any]],
-    names: Names,
-    keep: float,
-    restrictions: Any,
-    correction: str | Path,
-    spread: float | str,
-) -> PrunedSpace:
-    if not isinstance(workload, Workload):
-        raise SpaceError(f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...)")
-    if not isinstance(tune_params, Mapping) or not all(map(is_iterable, tune_params.values())):
-        raise SpaceError(f"tune_params is {shown(tune_params)}, expected a mapping from parameters to their values")
-    if not isinstance(names, Mapping):
-        raise SpaceError(f"names is {shown(names)}, expected a mapping from roles to parameters")
-    kept_count(keep, 1)
-    checked_spread(spread)
-    space = PrunedSpace(workload, find_gpu(hw), tune_params, names, keep, restrictions, correction, spread)
-    if len(space) < space.num_legal:
-        space.fit.warn(len(space), space.num_configs)
-    return space
+    return PrunedSpace(workload, hw, tune_params, names, keep, restrictions, correction, spread).keeps
 
 
 class PrunedSpace:
@@ -157,18 +134,29 @@ class PrunedSpace:
     def __init__(
         self,
         workload: Workload,
-        hardware: GpuSpec,
-        tune_params: Mapping[str, Sequence[Any]],
+        hw: GpuLike,
+        tune_params: TuneParams,
         names: Names,
         keep: float,
-        restrictions: Any,
+        restrictions: object,
         correction: str | Path,
         spread: float | str = AUTO_SPREAD,
     ) -> None:
+        if not isinstance(workload, Workload):
+            raise SpaceError(f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...)")
+        if not isinstance(tune_params, Mapping) or not all(map(is_iterable, tune_params.values())):
+            raise SpaceError(f"tune_params is {shown(tune_params)}, expected a mapping from parameters to their values")
+        if not isinstance(names, Mapping):
+            raise SpaceError(f"names is {shown(names)}, expected a mapping from roles to parameters")
+        kept_count(keep, 1)
+        checked_spread(spread)
+        hardware = find_gpu(hw)
         self.workload, self.keep = workload, keep
         self.hardware = _unlimited(hardware) if names is CLBLAST else hardware
         self.tune_params = {name: list(values) for name, values in tune_params.items()}
-        self._configs: list[tuple[Any, ...]] = _listed(self.tune_params, restrictions, hardware)
+        self._configs = _listed(self.tune_params, restrictions, hardware)
+        self._order: list[int] = []
+        self._places: dict[Values, int] = {}
         saved = _correction(correction, self.hardware, names)
         self._scorer = Scorer(workload, self.hardware, names, self.parameters, saved, windows=not is_clblast(names))
         self.num_configs = len(self._configs)
@@ -183,8 +171,10 @@ class PrunedSpace:
                 f"the first one: {why}"
             )
         self._time_s = np.where(scores.known, scores.time_s, np.inf)
-        self._order: list[int] = self._chosen(scores.runs, scores.known).tolist()
+        self._order = self._chosen(scores.runs, scores.known).tolist()
         self._places = {self._configs[at]: place for place, at in enumerate(self._order, 1)}
+        if len(self) < self.num_legal:
+            self.fit.warn(len(self), self.num_configs)
 
     def _chosen(self, runs: NDArray[np.bool_], known: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return the rows that are kept, in predicted order."""
@@ -208,7 +198,7 @@ class PrunedSpace:
     def __len__(self) -> int:
         return len(self._order)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PrunedSpace:
+    def __deepcopy__(self, memo: dict[int, object]) -> PrunedSpace:
         return self  # Kernel Tuner copies restrictions deeply; this one never changes
 
     @property
@@ -217,7 +207,7 @@ class PrunedSpace:
         return tuple(self.tune_params)
 
     @property
-    def configs(self) -> list[dict[str, Any]]:
+    def configs(self) -> list[dict[str, Value]]:
         """The kept configurations, best first."""
         return [dict(zip(self.parameters, self._configs[at], strict=True)) for at in self._order]
 
@@ -227,11 +217,11 @@ class PrunedSpace:
         return self._time_s[self._order]
 
     @property
-    def start(self) -> list[Any]:
+    def start(self) -> list[Value]:
         """The best configuration's values: ``strategy_options={"x0": ...}``."""
         return list(self._configs[self._order[0]])
 
-    def population(self, count: int) -> list[list[Any]]:
+    def population(self, count: int) -> list[list[Value]]:
         """Return the values of `count` good configurations that differ, best first; fewer where fewer are kept.
 
         Those that are tiled alike take turns: first one of each tile, then a second one of each, and so on.
@@ -246,21 +236,21 @@ class PrunedSpace:
         return [list(self._configs[self._order[place]]) for place in chosen]
 
     @cached_property
-    def kept_params(self) -> dict[str, list[Any]]:
+    def kept_params(self) -> dict[str, list[Value]]:
         """`tune_params` without the values that no kept configuration has: Kernel Tuner lists spaces sooner."""
         return {
             name: [value for value in values if any(self._configs[row][at] == value for row in self._order)]
             for at, (name, values) in enumerate(self.tune_params.items())
         }
 
-    def keeps(self, *values: Any, **config: Any) -> bool:
+    def keeps(self, *values: Value, **config: Value) -> bool:
         """Return whether a configuration is kept: as one mapping, as values in order, or by name.
 
         Kernel Tuner calls restrictions in all three ways.
         """
         return self._key(values, config) in self._places
 
-    def explain(self, *values: Any, **config: Any) -> Verdict:
+    def explain(self, *values: Value, **config: Value) -> Verdict:
         """Return why a configuration is kept or not, given as in `keeps`.
 
         Raises
@@ -270,7 +260,7 @@ class PrunedSpace:
         """
         return self._verdict_of(self._key(values, config))
 
-    def _key(self, values: tuple[Any, ...], config: Config) -> tuple[Any, ...]:
+    def _key(self, values: Values, config: Config) -> Values:
         if len(values) == 1 and isinstance(values[0], Mapping):
             config, values = values[0], ()
         try:
@@ -280,30 +270,29 @@ class PrunedSpace:
                 f"configuration {shown(dict(config))} lacks {missing}, expected {', '.join(self.parameters)}"
             ) from None
 
-    def _verdict_of(self, key: tuple[Any, ...]) -> Verdict:
+    def _verdict_of(self, key: Values) -> Verdict:
         if len(key) != len(self.parameters):
             raise SpaceError(
                 f"configuration has {len(key)} values, expected {len(self.parameters)}: {', '.join(self.parameters)}"
             )
         scores = self._scorer.score([key])
         time_s, code = float(scores.time_s[0]), int(scores.rule[0])
-        nothing = math.nan
-        kept = getattr(self, "_order", [])
-        best_s, cut_s = (float(self._time_s[kept[at]]) for at in (0, -1)) if kept else (nothing, nothing)
-        facts = {"time_s": time_s, "best_s": best_s, "cut_s": cut_s, "factor": time_s / cut_s}
-        place = getattr(self, "_places", {}).get(key)
+        kept = self._order
+        best_s, cut_s = (float(self._time_s[kept[at]]) for at in (0, -1)) if kept else (math.nan, math.nan)
+        place = self._places.get(key)
+        rule, limit, part = "", None, ""
         if code == MISFIT:
-            text = f"{_UNJUDGED if place else 'left out'}: {_UNFIT}"
-            return Verdict(place is not None, place, "values", None, None, **facts, bound_by="", text=text)
-        prediction, rules = self._scorer.prediction(scores.points[0])
-        if code:
-            limit = rules[code - 1]
-            text = f"{_UNJUDGED if place else 'left out'}: {limit.id}: {limit.text}: at most {limit.limit:.10g}"
-            return Verdict(
-                place is not None, place, limit.id, None, limit.limit, **facts, bound_by=prediction.bound_by, text=text
-            )
-        said = f"predicted {time_s * 1e3:.4g} ms, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"
-        if place is not None:
+            rule, said = "values", _UNFIT
+        else:
+            prediction, rules = self._scorer.prediction(scores.points[0])
+            part = prediction.bound_by
+            said = f"predicted {time_s * 1e3:.4g} ms, {time_s / best_s:.3g} times the best, bound by {part}"
+            if code:
+                broken = rules[code - 1]
+                rule, limit, said = broken.id, broken.limit, broken.broken_text(None)
+        if rule:
+            text = f"{_UNJUDGED if place else 'left out'}: {said}"
+        elif place is not None:
             text = f"kept: place {place} of {len(self)}, {said}"
         elif time_s > cut_s:
             text = f"left out: {said}; {time_s / cut_s:.3g} times the last one kept"
@@ -311,7 +300,7 @@ class PrunedSpace:
             text = f"left out: {said}; not drawn: {self.fit.spread:.0%} of the choice is spread over all configurations"
         else:
             text = f"left out: {said}; the restrictions exclude it, or it comes behind its equals"
-        return Verdict(place is not None, place, "", None, None, **facts, bound_by=prediction.bound_by, text=text)
+        return Verdict(place is not None, place, rule, None, limit, time_s, best_s, cut_s, time_s / cut_s, part, text)
 
 
 def _unlimited(hardware: GpuSpec) -> GpuSpec:
@@ -323,7 +312,7 @@ def _unlimited(hardware: GpuSpec) -> GpuSpec:
     return msgspec.structs.replace(hardware, compiler=own)
 
 
-def _correction(correction: str | Path, hardware: GpuSpec, names: Names) -> Any:
+def _correction(correction: str | Path, hardware: GpuSpec, names: Names) -> SavedCorrection | None:
     if str(correction) == NONE:
         return None
     if str(correction) != AUTO:
@@ -331,7 +320,7 @@ def _correction(correction: str | Path, hardware: GpuSpec, names: Names) -> Any:
     return shipped_correction(hardware, _KERNELS) if names is CLBLAST else None
 
 
-def _listed(tune_params: Mapping[str, Sequence[Any]], restrictions: Any, hardware: GpuSpec) -> list[tuple[Any, ...]]:
+def _listed(tune_params: TuneParams, restrictions: object, hardware: GpuSpec) -> list[Values]:
     """Return the configurations that the kernel's own restrictions allow, as Kernel Tuner lists them."""
     if not tune_params or not all(tune_params.values()):
         raise SpaceError("tune_params is empty, or a parameter has no value; give what tune_kernel gets")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias
 
+from anatune.adapters.kernel_tuner.names import Value, Values
 from anatune.adapters.kernel_tuner.package import import_kernel_tuner
 from anatune.adapters.kernel_tuner.space import PrunedSpace
 from anatune.arguments import shown
@@ -14,6 +15,42 @@ __all__ = ["Ordered", "Within"]
 
 _PATIENCE = 50
 """Requests for known configurations, over those there are, after which a search has seen what it can reach."""
+
+
+Results: TypeAlias = list[dict[str, Value]]
+"""What ``tune_kernel`` returns: configurations with their times."""
+
+
+class TuningOptions(Protocol):
+    """Kernel Tuner's options of one search, as far as they are read here."""
+
+    @property
+    def strategy_options(self) -> dict[str, object]:
+        """Options of the strategy."""
+
+
+class Searchspace(Protocol):
+    """Kernel Tuner's space, as far as it is used here."""
+
+    size: int
+
+    def is_param_config_valid(self, config: Values) -> bool:
+        """Whether the restrictions allow a configuration."""
+
+    def get_random_sample(self, count: int) -> list[Values]:
+        """Return some configurations."""
+
+    def get_random_neighbor(
+        self, config: Values, neighbor_method: str | None = None, use_partial_cache: bool = True
+    ) -> Values | None:
+        """Return one that differs little, None if there is none."""
+
+
+class Runner(Protocol):
+    """Kernel Tuner's runner, as far as it is used here."""
+
+    def run(self, parameter_space: list[list[Value]], tuning_options: TuningOptions) -> Results:
+        """Build and measure configurations."""
 
 
 class Ordered:
@@ -29,7 +66,7 @@ class Ordered:
     def __init__(self, space: PrunedSpace) -> None:
         self.space = space
 
-    def tune(self, searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, Any]]:
+    def tune(self, searchspace: Searchspace, runner: Runner, tuning_options: TuningOptions) -> Results:
         """Search; what Kernel Tuner calls."""
         common = import_kernel_tuner(".strategies.common")
         stop = import_kernel_tuner(".util").StopCriterionReached
@@ -41,7 +78,7 @@ class Ordered:
                     cost(list(config.values()), check_restrictions=False)
         except stop:
             pass
-        found: list[dict[str, Any]] = cost.results
+        found: Results = cost.results
         return found
 
 
@@ -77,7 +114,7 @@ class Within:
             )
         self.space, self.strategy, self.best_first = space, strategy, best_first
 
-    def tune(self, searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, Any]]:
+    def tune(self, searchspace: Searchspace, runner: Runner, tuning_options: TuningOptions) -> Results:
         """Search; what Kernel Tuner calls."""
         strategy = import_kernel_tuner(".interface").strategy_map[self.strategy]
         mended = {
@@ -88,18 +125,18 @@ class Within:
         for (owner, name), method in mended.items():
             setattr(owner, name, method)
         try:
-            found: list[dict[str, Any]] = strategy.tune(searchspace, runner, tuning_options)
+            found: Results = strategy.tune(searchspace, runner, tuning_options)
         finally:
             for owner, name in mended:
                 delattr(owner, name)
         return found
 
-    def _sample(self, searchspace: Any) -> Callable[[int], list[tuple[Any, ...]]]:
+    def _sample(self, searchspace: Searchspace) -> Callable[[int], list[Values]]:
         allowed, draw = searchspace.is_param_config_valid, searchspace.get_random_sample
         best = [tuple(values) for values in self.space.population(len(self.space)) if allowed(tuple(values))]
         fresh = {"one", "population"} if self.best_first and best else set()
 
-        def sample(count: int) -> list[tuple[Any, ...]]:
+        def sample(count: int) -> list[Values]:
             kind = "one" if count == 1 else "population"
             if kind not in fresh:
                 return list(draw(count))
@@ -112,11 +149,11 @@ class Within:
         return sample
 
 
-def _neighbour(searchspace: Any) -> Callable[..., Any]:
+def _neighbour(searchspace: Searchspace) -> Callable[..., Values | None]:
     """Return a draw of a neighbour that finds one for lonely configurations, too."""
     draw, any_of = searchspace.get_random_neighbor, searchspace.get_random_sample
 
-    def neighbour(config: Any, neighbor_method: Any = None, **options: Any) -> Any:
+    def neighbour(config: Values, neighbor_method: str | None = None, **options: Value) -> Values | None:
         found = draw(config, neighbor_method=neighbor_method, **options)
         # repair() asks for wider neighbourhoods before it gives up: only the widest is the last word
         return found if found is not None or neighbor_method != "Hamming" else any_of(1)[0]
@@ -124,15 +161,15 @@ def _neighbour(searchspace: Any) -> Callable[..., Any]:
     return neighbour
 
 
-def _ending(runner: Any, size: int) -> Callable[..., Any]:
+def _ending(runner: Runner, size: int) -> Callable[..., Results]:
     """Return the runner's method, which ends a search that has asked for nothing new for long."""
     run, seen = runner.run, set()
     stop = import_kernel_tuner(".util").StopCriterionReached
     old = 0
 
-    def ending(configs: Any, tuning_options: Any) -> Any:
+    def ending(parameter_space: Iterable[Sequence[Value]], tuning_options: TuningOptions) -> Results:
         nonlocal old
-        configs = [tuple(config) for config in configs]
+        configs = [tuple(config) for config in parameter_space]
         old = 0 if any(config not in seen for config in configs) else old + len(configs)
         seen.update(configs)
         if old > _PATIENCE * size:

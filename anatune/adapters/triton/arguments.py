@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeAlias
 
-from anatune.adapters.triton.checks import check_operands
+from anatune.adapters.triton.checks import Argument, Arguments, check_operands
 from anatune.arguments import shown
 from anatune.errors import SpaceError
 from anatune.model.foreign.triton_tiles import TILE_FIELDS, MatmulProblem
 
-__all__ = ["KERNEL_DTYPES", "SIZES", "ArgumentNames", "Names", "dtype_name"]
+__all__ = ["KERNEL_DTYPES", "SIZES", "ArgumentNames", "KernelNames", "dtype_name"]
 
-Names = Mapping[str, str | Callable[[Mapping[str, Any]], int]]
+KernelNames: TypeAlias = Mapping[str, str | Callable[[Arguments], int]]
 """What anatune calls something -> what the kernel calls it, or for sizes a function of all arguments."""
 
 SIZES = ("m", "n", "k")
@@ -35,7 +35,7 @@ KERNEL_DTYPES = {
     "tf32": "tf32", "float32": "float32", "fp32": "float32", "fp8": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
     "float8_e4m3fnuz": "fp8", "float8_e5m2fnuz": "fp8", "fp8e4nv": "fp8", "fp8e5": "fp8", "fp8e4b15": "fp8",
 }  # fmt: skip
-"""Names of operand types, of PyTorch, NumPy and Triton -> those of `MatmulProblem`."""
+"""KernelNames of operand types, of PyTorch, NumPy and Triton -> those of `MatmulProblem`."""
 
 
 def dtype_name(given: object) -> str:
@@ -68,7 +68,7 @@ class ArgumentNames:
         A key of `names` is unknown, or the dtype is.
     """
 
-    def __init__(self, names: Names | None = None, dtype: object | None = None) -> None:
+    def __init__(self, names: KernelNames | None = None, dtype: object | None = None) -> None:
         if names is not None and not isinstance(names, Mapping):
             raise SpaceError(f"names is {shown(names)}, expected a mapping such as {{'block_m': 'BLOCK_SIZE_M'}}")
         self.names = dict(names or {})
@@ -80,7 +80,7 @@ class ArgumentNames:
         self.dtype = None if dtype is None else dtype_name(dtype)
         self._of_config: dict[tuple[str, ...], list[str | None]] = {}
 
-    def tile(self, kwargs: Mapping[str, Any], num_warps: object, num_stages: object) -> list[int]:
+    def tile(self, kwargs: Arguments, num_warps: object, num_stages: object) -> list[int]:
         """Return the tile of one configuration, in the order of `TILE_FIELDS`.
 
         Raises
@@ -101,7 +101,7 @@ class ArgumentNames:
                 raise SpaceError(f"configuration {shown(dict(kwargs))}: {field} is {shown(value)}, expected an integer")
         return [max(1, value) for value in row]
 
-    def problem(self, arguments: Mapping[str, Any]) -> MatmulProblem:
+    def problem(self, arguments: Arguments) -> MatmulProblem:
         """Return the product that a call computes.
 
         Raises
@@ -150,7 +150,7 @@ class ArgumentNames:
             )
         return matches[0] if matches else None
 
-    def _size(self, size: str, arguments: Mapping[str, Any]) -> int:
+    def _size(self, size: str, arguments: Arguments) -> int:
         given = self.names.get(size)
         if callable(given):
             try:
@@ -165,7 +165,7 @@ class ArgumentNames:
             )
         return arguments[key]  # type: ignore[no-any-return]  # MatmulProblem checks it
 
-    def _operand(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    def _operand(self, name: str, arguments: Arguments) -> Argument:
         given = self.names.get(name)
         if isinstance(given, str):
             return arguments.get(given)
@@ -181,7 +181,7 @@ def _plain(word: str) -> str:
     return word.lower().replace("_", "")
 
 
-def _is_inner(tensor: Any, extents: tuple[int, int]) -> bool:
+def _is_inner(tensor: Argument, extents: tuple[int, int]) -> bool:
     """Return whether a matrix of these extents runs along the second one in memory; True where it does not say.
 
     Its shape may be the other way round: a weight is often stored with the other index first.

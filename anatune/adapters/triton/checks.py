@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from anatune.errors import SpaceError
 from anatune.model.foreign.triton_tiles import TILE_FIELDS, MatmulProblem
 
-__all__ = ["check_grid", "check_operands", "unmodelled_option"]
+__all__ = ["Argument", "Arguments", "Config", "check_grid", "check_operands", "unmodelled_option"]
+
+Argument: TypeAlias = Any
+"""Of a kernel: a tensor of whatever package, a number, or anything else; what it has is looked at."""
+Arguments: TypeAlias = Mapping[str, Argument]
+"""Of a call, by the kernel's names: arguments, meta-parameters, grid."""
+
+
+class Config(Protocol):
+    """A ``triton.Config``, as far as it is read here."""
+
+    kwargs: dict[str, Argument]
+    num_warps: int
+    num_stages: int
+
 
 _OPERANDS = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
 
 
-def check_operands(problem: MatmulProblem, operands: Mapping[str, Any]) -> None:
+def check_operands(problem: MatmulProblem, operands: Arguments) -> None:
     """Refuse operands that are more than the matrices of one product.
 
     Parameters
@@ -42,7 +56,7 @@ def check_operands(problem: MatmulProblem, operands: Mapping[str, Any]) -> None:
             raise SpaceError(f"operand {name} has no dimension without steps between elements")
 
 
-def check_grid(problem: MatmulProblem, tile: list[int], grid: Any, arguments: Mapping[str, Any]) -> None:
+def check_grid(problem: MatmulProblem, tile: list[int], grid: Argument, arguments: Arguments) -> None:
     """Refuse a launch that is not one block for each tile of the result.
 
     Parameters
@@ -74,13 +88,13 @@ def check_grid(problem: MatmulProblem, tile: list[int], grid: Any, arguments: Ma
         raise SpaceError("the grid has fewer blocks than the product has tiles: each takes several")
 
 
-def unmodelled_option(options: Mapping[str, Any]) -> str:
+def unmodelled_option(options: Arguments) -> str:
     """Return the option of a configuration (its ``all_kwargs()``) that the model does not know, "" without one."""
     if (options.get("num_ctas") or 1) > 1:
         return "num_ctas"
     return next((name for name in ("maxnreg", "ir_override") if options.get(name) is not None), "")
 
 
-def _shape(tensor: Any) -> tuple[int, ...]:
+def _shape(tensor: Argument) -> tuple[int, ...]:
     shape = getattr(tensor, "shape", None)
     return tuple(int(extent) for extent in shape) if isinstance(shape, tuple | list) else ()

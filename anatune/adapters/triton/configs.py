@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from anatune.adapters.device import AUTO, find_gpu
+from anatune.adapters.device import AUTO, GpuLike, find_gpu
 from anatune.adapters.formats import PruneRequest
 from anatune.adapters.packages import import_optional
 from anatune.adapters.triton.arguments import ArgumentNames, dtype_name
 from anatune.adapters.triton.tiles import propose
-from anatune.core.hardware.spec import GpuSpec
-from anatune.core.workload.implicit_gemm import implicit_gemm
+from anatune.core.implicit_gemm import implicit_gemm
 from anatune.errors import SpaceError
 from anatune.model.foreign.triton_tiles import MatmulProblem
 from anatune.model.pruning.subset import kept_count
@@ -34,7 +32,7 @@ def configs_for(
     k: int,
     *,
     dtype: str = "float16",
-    hw: str | Path | GpuSpec = AUTO,
+    hw: GpuLike = AUTO,
     keep: float = 8,
     names: Mapping[str, str] | None = None,
     make: Callable[..., Any] | None = None,
@@ -93,9 +91,7 @@ def config_lines(request: PruneRequest) -> Iterator[str]:
     SpaceError
         The workload is no matrix product of one batch, or the device is no GPU.
     """
-    workload, spec = request.workload, request.hardware
-    if not isinstance(spec, GpuSpec):
-        raise SpaceError(f"triton: {spec.name} is no GPU; name one of `anatune hw list`")
+    workload, spec = request.workload, request.gpu("triton")
     gemm = implicit_gemm(workload)
     extents = gemm.extents
     if extents["batch"] > 1 or workload.operator != "matmul":

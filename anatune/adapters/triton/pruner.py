@@ -7,14 +7,12 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from anatune.adapters.device import AUTO, find_gpu
-from anatune.adapters.triton.arguments import ArgumentNames, Names
-from anatune.adapters.triton.checks import check_grid, unmodelled_option
+from anatune.adapters.device import AUTO, GpuLike, find_gpu
+from anatune.adapters.triton.arguments import ArgumentNames, KernelNames
+from anatune.adapters.triton.checks import Argument, Arguments, Config, check_grid, unmodelled_option
 from anatune.adapters.triton.tiles import bound_by
 from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
@@ -30,9 +28,9 @@ _USUAL = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (16, 32, 64, 128), (2,
 
 
 def matmul_pruner(
-    hw: str | Path | GpuSpec = AUTO,
+    hw: GpuLike = AUTO,
     keep: float = 8,
-    names: Names | None = None,
+    names: KernelNames | None = None,
     dtype: str | None = None,
 ) -> MatmulPruner:
     """Return what ``triton.autotune(prune_configs_by=...)`` takes, for a kernel that multiplies matrices.
@@ -76,7 +74,7 @@ class _Call:
     `reason` says why it could not be judged at all; `unjudged`, by place, why a configuration could not.
     """
 
-    configs: list[Any]
+    configs: list[Config]
     kept: set[int]
     problem: MatmulProblem | None = None
     tiles: Mapping[int, list[int]] = field(default_factory=dict)
@@ -84,7 +82,7 @@ class _Call:
     reason: str = ""
 
 
-class MatmulPruner(Mapping[str, Any]):
+class MatmulPruner(Mapping[str, object]):
     """A mapping with ``early_config_prune``, ``perf_model`` and ``top_k``; each of them can be used on its own.
 
     Guarantees: deterministic; the configurations kept are the first of the predicted order, the caller's first (where
@@ -101,9 +99,9 @@ class MatmulPruner(Mapping[str, Any]):
 
     def __init__(
         self,
-        hw: str | Path | GpuSpec = AUTO,
+        hw: GpuLike = AUTO,
         keep: float = 8,
-        names: Names | None = None,
+        names: KernelNames | None = None,
         dtype: str | None = None,
     ) -> None:
         kept_count(keep, 1)
@@ -120,7 +118,7 @@ class MatmulPruner(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"matmul_pruner(hw={self._hw if self._spec is None else self._spec.name!r}, keep={self.keep})"
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         if key not in ("early_config_prune", "perf_model", "top_k"):
             raise KeyError(key)
         return getattr(self, key)
@@ -145,8 +143,8 @@ class MatmulPruner(Mapping[str, Any]):
         return self._spec
 
     def early_config_prune(
-        self, configs: Sequence[Any], named_args: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> list[Any]:
+        self, configs: Sequence[Config], named_args: Arguments | None = None, **kwargs: Argument
+    ) -> list[Config]:
         """Return the configurations to measure, best first; what Triton calls.
 
         What cannot be judged stays: a configuration with options that the model does not know, behind the others; the
@@ -186,7 +184,7 @@ class MatmulPruner(Mapping[str, Any]):
         self._call = _Call(configs, set(kept), problem, tiles, unjudged)
         return [configs[place] for place in kept]
 
-    def perf_model(self, **arguments: Any) -> float:
+    def perf_model(self, **arguments: Argument) -> float:
         """Return the predicted seconds of one configuration, infinite where it breaks a limit; what Triton calls.
 
         0 where it cannot be judged (a `NotJudgedWarning` says why, once): the list then keeps its order.
@@ -223,7 +221,7 @@ class MatmulPruner(Mapping[str, Any]):
             self._said.add(text)
             warnings.warn(f"anatune, matmul_pruner: {text}", NotJudgedWarning, stacklevel=3)
 
-    def _judged(self, configs: Sequence[Any]) -> tuple[dict[int, list[int]], dict[int, str]]:
+    def _judged(self, configs: Sequence[Config]) -> tuple[dict[int, list[int]], dict[int, str]]:
         """Return the tiles of configurations by place, and of the others why they cannot be judged."""
         tiles: dict[int, list[int]] = {}
         unjudged: dict[int, str] = {}
@@ -242,7 +240,7 @@ class MatmulPruner(Mapping[str, Any]):
         return tiles, unjudged
 
     def _problem(
-        self, arguments: Mapping[str, Any], configs: Sequence[Any], tiles: Mapping[int, list[int]]
+        self, arguments: Arguments, configs: Sequence[Config], tiles: Mapping[int, list[int]]
     ) -> MatmulProblem:
         """Return the product that a call computes, with a look at its grid."""
         problem = self._arguments.problem(arguments)
@@ -250,7 +248,7 @@ class MatmulPruner(Mapping[str, Any]):
         check_grid(problem, tile, arguments.get("grid"), {**arguments, **(configs[place].kwargs or {})})
         return problem
 
-    def explain(self, config: Any, **arguments: Any) -> Verdict:
+    def explain(self, config: Config, **arguments: Argument) -> Verdict:
         """Return why a configuration is measured or not.
 
         Parameters
@@ -324,6 +322,6 @@ class MatmulPruner(Mapping[str, Any]):
         return Verdict(is_kept, rank, name, needed, limit, time_s, best_s, cut_s, time_s / cut_s, part, text)
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(one: Config, other: Config) -> bool:
     keys = ("kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
     return all(getattr(one, key, None) == getattr(other, key, None) for key in keys)
