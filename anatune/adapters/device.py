@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from anatune import api
-from anatune.core.hardware import CpuSpec, GpuSpec, HardwareSpec
-from anatune.core.hardware_files import list_hardware
+from anatune.core.hardware.files import list_hardware
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import AnatuneError, DeviceError, SpaceError
 
 __all__ = ["AUTO", "VARIABLE", "GpuLike", "cpu_of", "find_gpu", "gpu_of"]

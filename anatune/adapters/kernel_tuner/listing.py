@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from anatune.adapters.formats import PruneRequest
 from anatune.adapters.kernel_tuner.names import Names
-from anatune.core.space_gpu import GpuSpace
-from anatune.core.workload import Workload
+from anatune.core.space.cuda import GpuSpace
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.corrected import CorrectedModel
-from anatune.model.corrections import NONE, named_correction
-from anatune.model.gpu_model import GpuModel
-from anatune.model.order import ChosenOrder, PlainOrder
+from anatune.model.cuda.model import GpuModel
+from anatune.model.learned.corrected import CorrectedModel
+from anatune.model.learned.corrections import NONE, named_correction
+from anatune.model.pruning.order import ChosenOrder, PlainOrder
 
 __all__ = ["kernel_tuner_lines", "membership", "parameter_names"]
 

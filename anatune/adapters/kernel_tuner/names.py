@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import shown
-from anatune.core.operators import CONSTRUCTORS
-from anatune.core.operators.matmul import matmul
-from anatune.core.workload import Workload
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators import CONSTRUCTORS
+from anatune.core.workload.operators.matmul import matmul
 from anatune.errors import SpaceError
 
 __all__ = [

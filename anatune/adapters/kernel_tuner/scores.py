@@ -12,12 +12,12 @@ from anatune.adapters.kernel_tuner.names import Names, Values, rounded_workload,
 from anatune.adapters.kernel_tuner.windows import shared_by_windows
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.workload import Workload
-from anatune.model.corrected import CorrectedModel
-from anatune.model.corrections import SavedCorrection
-from anatune.model.evaluation import Rule
-from anatune.model.gpu_model import GpuModel
-from anatune.numerics.columns import Col
+from anatune.core.workload.nest import Workload
+from anatune.model.base import Rule
+from anatune.model.cuda.model import GpuModel
+from anatune.model.learned.corrected import CorrectedModel
+from anatune.model.learned.corrections import SavedCorrection
+from anatune.numerics.cuda.columns import Col
 
 __all__ = ["MISFIT", "Scorer", "Scores"]
 

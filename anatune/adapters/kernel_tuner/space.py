@@ -21,9 +21,9 @@ from anatune.arguments import is_iterable, shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.corrections import AUTO, NONE, SavedCorrection, named_correction, shipped_correction
-from anatune.model.portfolio import portfolio, value_places
-from anatune.model.pruning import Verdict, kept_count
+from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, named_correction, shipped_correction
+from anatune.model.pruning.portfolio import portfolio, value_places
+from anatune.model.pruning.subset import Verdict, kept_count
 
 __all__ = ["PrunedSpace", "prune", "restrict"]
 

@@ -10,7 +10,7 @@ from anatune.adapters.formats import PruneRequest
 from anatune.adapters.packages import import_optional
 from anatune.adapters.triton.arguments import ArgumentNames, dtype_name
 from anatune.adapters.triton.tiles import propose
-from anatune.core.implicit_gemm import implicit_gemm
+from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.errors import SpaceError
 from anatune.model.foreign.triton_tiles import MatmulProblem
 from anatune.model.pruning.subset import kept_count
