@@ -29,7 +29,10 @@ from rich.console import Console
 from rich.table import Table
 
 import anatune
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
+from anatune.model.foreign.tvm_nest import CompiledNestModel
+from anatune.records.traces import UnfitError, read_trace
 from bench.cpu.metaschedule import SLOW_INTRINSICS
 from bench.replay.metrics import spearman
 
@@ -159,11 +162,20 @@ def measure(workload: Workload, count: int, rounds: int, seed: int) -> list[dict
     return rows
 
 
-def predicted(workload: Workload, rows: list[dict[str, Any]], hardware: Any) -> list[float]:
-    """Return the predicted seconds of each row's trace."""
-    from anatune.adapters.metaschedule.traces import trace_times
+def predicted(workload: Workload, hardware: CpuSpec, traces: Sequence[Any]) -> list[float]:
+    """Return the predicted seconds of recorded traces on one core, NaN where one is not understood."""
+    from anatune.adapters.metaschedule.traces import nests_of
 
-    return trace_times(workload, hardware, [row["trace"] for row in rows])
+    model = CompiledNestModel(workload, hardware, 1)
+    times = []
+    for instructions, decisions in traces:
+        try:
+            nests = nests_of(workload, [read_trace(instructions, decisions)])
+        except UnfitError:
+            times.append(math.nan)
+        else:
+            times.append(float(model.evaluate(nests).time_s[0]))
+    return times
 
 
 def report(name: str, workload: Workload, rows: list[dict[str, Any]], times: list[float]) -> dict[str, Any]:
@@ -218,6 +230,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.modules.setdefault(f"tvm.s_tir.tensor_intrin.{name}", types.ModuleType(name))
     options.folder.mkdir(parents=True, exist_ok=True)
     hardware = anatune.hardware(options.hw)
+    if not isinstance(hardware, CpuSpec):
+        parser.error(f"--hw {options.hw} is a GPU, expected a CPU")
     reports = []
     for name in options.workload or WORKLOADS:
         path = options.folder / f"{name}-{options.seed}.json"
@@ -226,7 +240,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows = measure(WORKLOADS[name], options.candidates, options.rounds, options.seed)
             path.write_text(json.dumps(rows), encoding="utf-8")
         rows = json.loads(path.read_text(encoding="utf-8"))
-        reports.append(report(name, WORKLOADS[name], rows, predicted(WORKLOADS[name], rows, hardware)))
+        reports.append(
+            report(name, WORKLOADS[name], rows, predicted(WORKLOADS[name], hardware, [row["trace"] for row in rows]))
+        )
     Console(width=120).print(table_of(reports))
     if options.json:
         options.json.write_text(json.dumps(reports, indent=1), encoding="utf-8")

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from anatune import api
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.measure.run.replay import ReplayRunner
 from anatune.model.learned.features import FeatureTable, feature_table
 from anatune.search.table import TableModel
 from bench.replay.recorded_gpu import Group, load_groups
+from bench.replay.runner import ReplayRunner
 
 __all__ = ["ForeignModel", "RecordedTable", "load_tables"]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.adapters.metaschedule.traces import nests_of, trace_times
+from anatune.adapters.metaschedule.traces import nests_of
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
 from anatune.model.foreign.tvm_nest import INLINED, NO_PRODUCER, PARTS, CompiledNestModel
@@ -194,13 +194,6 @@ def test_threads_share_the_chunks():
 def test_only_sums_of_products_in_float32():
     with pytest.raises(SpaceError, match="float32"):
         CompiledNestModel(anatune.matmul(64, 64, 64, dtype="float16"), CPU)
-
-
-def test_recorded_traces_have_times():
-    fine, strange = trace(), trace(more=[(["RFactor", ["l1"], [0], ["b5"]], None)])
-    found = trace_times(MATMUL, CPU, [fine, strange])
-    assert found[0] > 0
-    assert np.isnan(found[1])
 
 
 # ---- what measurements correct -------------------------------------------------------------------------------

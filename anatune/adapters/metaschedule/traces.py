@@ -15,14 +15,14 @@ import numpy as np
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.tvm.kernel import TirTask
 from anatune.codegen.tvm.nest import read_block
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import WorkloadError
-from anatune.model.foreign.tvm_nest import NO_PRODUCER, CompiledNestModel, TiledNests
+from anatune.model.foreign.tvm_nest import NO_PRODUCER, TiledNests
 from anatune.records.traces import CPU_TILING, GPU_TILING, KINDS, Tiling, UnfitError, match_axes, read_trace
 
-__all__ = ["FunctionMeaning", "nests_of", "recorded_trace", "tiling_of", "trace_times"]
+__all__ = ["FunctionMeaning", "nests_of", "recorded_trace", "tiling_of"]
 
 
 class FunctionMeaning:
@@ -177,15 +177,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     return _plain(value.value) if hasattr(value, "value") else [_plain(one) for one in value]
-
-
-def trace_times(workload: Workload, hardware: CpuSpec, traces: Sequence[Any], threads: int = 1) -> list[float]:
-    """Return the predicted seconds of recorded CPU traces (see `recorded_trace`), NaN where one is not understood."""
-    model = CompiledNestModel(workload, hardware, threads)
-    times = []
-    for instructions, decisions in traces:
-        try:
-            times.append(float(model.evaluate(nests_of(workload, [read_trace(instructions, decisions)])).time_s[0]))
-        except UnfitError:
-            times.append(float("nan"))
-    return times

@@ -27,7 +27,6 @@ __all__ = ["ROLLED", "GpuProgram"]
 ROLLED = "rolled_"
 """Prefix of loops that the compiler must not unroll either: `lower` writes ``#pragma unroll 1`` before them."""
 
-_LOWEST = {"float32": 'T.min_value("float32")', "int32": 'T.min_value("int32")'}
 _REGISTER = ("vthread", "reg_inner")
 
 

@@ -32,7 +32,7 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import conv2d, matmul
 from anatune.errors import UnknownNameError
 
-__all__ = ["layer", "layer_names", "layers"]
+__all__ = ["layer", "layer_names"]
 
 _BERT: dict[str, tuple[int, int, int]] = {  # M, N, K
     "M0": (512, 64, 1024),
@@ -129,31 +129,6 @@ def layer_names() -> list[str]:
     return [f"{network}:{name}" for network, members in _NETWORKS.items() for name in members]
 
 
-def _members(network: str, asked: str) -> dict[str, Callable[[], Workload]]:
-    """Return the layers of one network."""
-    if network.lower() in _NETWORKS:
-        return _NETWORKS[network.lower()]
-    close = difflib.get_close_matches(network.lower(), _NETWORKS, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]}?" if close else "; write for example resnet18:C2"
-    raise UnknownNameError(f"layer {asked!r}: network {network!r} is unknown, expected {', '.join(_NETWORKS)}{hint}")
-
-
-def layers(network: str) -> dict[str, Workload]:
-    """Return all layers of one network by their short names, in the papers' order.
-
-    Parameters
-    ----------
-    network : {"bert", "resnet50", "yolo9000", "resnet18"}
-        Upper and lower case are the same.
-
-    Raises
-    ------
-    UnknownNameError
-        If the network is unknown.
-    """
-    return {name: build() for name, build in _members(network, network).items()}
-
-
 def layer(name: str) -> Workload:
     """Return one layer of the papers.
 
@@ -178,7 +153,11 @@ def layer(name: str) -> Workload:
             f"layer {shown(name)} is unknown, expected network:layer with a network of {', '.join(_NETWORKS)}; "
             "write for example resnet18:C2"
         )
-    members = _members(network, name)
+    members = _NETWORKS.get(network.lower())
+    if members is None:
+        close = difflib.get_close_matches(network.lower(), _NETWORKS, n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]}?" if close else "; write for example resnet18:C2"
+        raise UnknownNameError(f"layer {name!r}: network {network!r} is unknown, expected {', '.join(_NETWORKS)}{hint}")
     if short.upper() not in members:
         close = difflib.get_close_matches(short.upper(), members, n=1, cutoff=0.5)
         hint = f"; did you mean {network.lower()}:{close[0]}?" if close else "; choose one of them"

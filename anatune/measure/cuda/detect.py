@@ -14,12 +14,7 @@ from anatune.errors import DeviceError, RunError, SpecError
 from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, Backend, LostDeviceError, make_backend
 from anatune.resources import data_folder
 
-__all__ = ["detect_gpus", "gpu_detection", "gpu_environment"]
-
-
-def detect_gpus() -> list[GpuSpec]:
-    """Return the specs of this machine's NVIDIA GPUs; empty where none can be asked (`gpu_detection`)."""
-    return gpu_detection()[0]
+__all__ = ["gpu_detection", "gpu_environment"]
 
 
 def gpu_detection(driver: Backend | str | None = None) -> tuple[list[GpuSpec], str]:

@@ -345,35 +345,6 @@ class GpuDevice:
             self._backend.record(stop)
         return [self._backend.elapsed_s(start, stop) / launches for start, stop in pairs]
 
-    def time_launches(
-        self,
-        function: GpuFunction,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
-        arguments: Sequence[Argument],
-        *,
-        samples: int = 5,
-        launches: int = 1,
-        warmup: int = 1,
-        flush: GpuBuffer | None = None,
-    ) -> list[float]:
-        """Return the seconds of one launch, sample by sample, after `warmup` launches.
-
-        Parameters
-        ----------
-        function, grid, block, arguments
-            As for `prepare`.
-        samples, launches : int
-            Number of samples; launches in a row of each.
-        flush : GpuBuffer, optional
-            Overwritten before every sample (twice the L2 cache or more: its contents are gone).
-        """
-        call = self.prepare(function, grid, block, arguments)
-        for _ in range(warmup):
-            call()
-        before = None if flush is None else (lambda: self.fill(flush))
-        return self.time_calls(call, samples=samples, launches=launches, before=before)
-
 
 def open_device(index: int = 0, backend: str | Backend | None = None) -> GpuDevice:
     """Open a GPU of this machine.

@@ -26,7 +26,7 @@ from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate.cuda_text import cpp_source
 from anatune.measure.run.correctness import array_dtype
 
-__all__ = ["ALL_BLOCKS", "Blocks", "Program", "compiler", "emulate"]
+__all__ = ["ALL_BLOCKS", "Blocks", "Program", "compiler"]
 
 Array = NDArray[Any]
 
@@ -270,11 +270,3 @@ def _start(num_bytes: int, order: int) -> int:
     """Return where an array lies in its pages: at their end in even orders, at their beginning in odd ones."""
     pages = -(-max(num_bytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
     return 0 if order & 1 else (pages - num_bytes) // 16 * 16
-
-
-def emulate(kernel: CudaKernel, arrays: Mapping[str, Array], *, order: int = 0, traced: bool = False) -> None:
-    """Compile a kernel for the CPU and run it once; the result's array is changed in place.
-
-    See `Program` and `Program.run` for the parameters and the errors.
-    """
-    Program(kernel, traced=traced).run(arrays, order=order)

@@ -26,7 +26,6 @@ from anatune.numerics.cpu.tile_traffic import tile_traffic
 __all__ = ["INLINED", "NO_PRODUCER", "CompiledNestModel", "TiledNests"]
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 COLLIDING_SHARE = 0.75
 """Of the sets that rows of one tensor fill, the share that they would have to overfill to be lost: as many rows as a

@@ -14,10 +14,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.numerics._jit import jit, jit_helper, jit_inline
-from anatune.numerics.cpu.nest import CpuCore, CpuMachine, CpuNest, ceil_div, leaves_out_padding
+from anatune.numerics._jit import jit_helper, jit_inline
+from anatune.numerics.cpu.nest import CpuCore, CpuNest, ceil_div, leaves_out_padding
 
-__all__ = ["NUM_PARTS", "call_one", "core_cycles", "microkernel_step", "result_stores", "rule_one", "step_one"]
+__all__ = ["NUM_PARTS", "call_one", "core_cycles", "result_stores", "rule_one", "step_one"]
 
 NUM_PARTS = 3
 """Entries of the scratch array of `core_cycles`."""
@@ -282,13 +282,3 @@ def core_cycles(
             parts[1] = max(parts[1], registers)
             parts[2] = max(parts[2], accumulators * unroll)
     return total
-
-
-@jit
-def microkernel_step(
-    nest: CpuNest, machine: CpuMachine, rows: NDArray[np.int64], vectors: float, packed: NDArray[np.bool_]
-) -> tuple[float, float]:
-    """Return (cycles of a step, registers) of one microkernel with no unrolling: for tables and tests."""
-    accumulators, loads, held, broadcast = _operands(nest, rows, packed, vectors)
-    step = step_one(machine.core, accumulators, loads, held, broadcast, 1.0, float(nest.simd[3]))
-    return step[0], step[1]

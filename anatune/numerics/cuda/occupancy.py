@@ -8,12 +8,10 @@ Source: [CUDA-occupancy] cuda_occupancy.h of CUDA 13.5; checked against 1800 row
 
 from __future__ import annotations
 
-from typing import Any
-
 from anatune.numerics._jit import jit, jit_inline
 from anatune.numerics.cuda.columns import Gpu, Limiter
 
-__all__ = ["ceil_div", "fill_register_tables", "resident_blocks", "resident_blocks_one"]
+__all__ = ["ceil_div", "fill_register_tables", "resident_blocks_one"]
 
 _THREADS = int(Limiter.THREADS)
 _REGISTERS = int(Limiter.REGISTERS)
@@ -81,10 +79,3 @@ def fill_register_tables(gpu: Gpu) -> None:
         threads = min(warps * gpu.warp_size, gpu.max_threads_block)
         for registers in range(cap + 1):
             gpu.resident_by_registers[warps, registers] = resident_blocks_one(threads, registers, 0, gpu)[0]
-
-
-@jit
-def resident_blocks(threads: Any, registers: Any, shared_bytes: Any, gpu: Gpu, resident: Any, limiter: Any) -> None:
-    """Fill `resident` and `limiter` for a batch: all arrays (num_points,) int64."""
-    for i in range(threads.shape[0]):
-        resident[i], limiter[i] = resident_blocks_one(threads[i], registers[i], shared_bytes[i], gpu)

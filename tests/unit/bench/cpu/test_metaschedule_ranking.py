@@ -1,8 +1,10 @@
 """The pure parts of the benchmark of MetaSchedule's CPU space: no TVM, no device."""
 
+import numpy as np
 import pytest
 
 from bench.cpu import metaschedule_ranking as bench
+from tests.unit.test_metaschedule_traces import CPU, MATMUL, trace
 
 
 def test_a_report_judges_the_order_of_what_is_understood():
@@ -22,3 +24,10 @@ def test_a_report_judges_the_order_of_what_is_understood():
 def test_axes_stand_in_the_order_of_the_result():
     ordered = bench.WORKLOADS["conv2d_nhwc"]
     assert [axis.name for axis in ordered.spatial_axes] == list(ordered.output_axes)
+
+
+def test_recorded_traces_have_times_where_they_are_understood():
+    strange = trace(more=[(["RFactor", ["l1"], [0], ["b5"]], None)])
+    found = bench.predicted(MATMUL, CPU, [trace(), strange])
+    assert found[0] > 0
+    assert np.isnan(found[1])

@@ -15,7 +15,7 @@ from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.host_files import write_host_spec
 from anatune.measure.cuda import backends as gpu_backends
 from anatune.measure.cuda.backends import CudaBindings
-from anatune.measure.cuda.detect import detect_gpus, gpu_detection
+from anatune.measure.cuda.detect import gpu_detection
 
 LINUX = pytest.mark.skipif(platform.system() != "Linux", reason="reads this machine's /proc and /sys")
 AVX512 = "fpu sse sse2 avx avx2 fma avx512f avx512vl"
@@ -460,5 +460,6 @@ def test_no_gpu_is_no_error(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(gpu_backends.importlib, "import_module", missing)
-    assert detect_gpus() == []
-    assert "pip install cuda-bindings" in gpu_detection()[1]
+    found, why = gpu_detection()
+    assert found == []
+    assert "pip install cuda-bindings" in why

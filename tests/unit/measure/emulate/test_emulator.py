@@ -13,7 +13,7 @@ from anatune.codegen.cpu.artifact import Buffer
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate import emulator
-from anatune.measure.emulate.emulator import Blocks, Program, compiler, emulate
+from anatune.measure.emulate.emulator import Blocks, Program, compiler
 
 try:
     compiler()
@@ -338,7 +338,7 @@ def test_sixteen_bit_floats(dtype, software, tmp_path, monkeypatch):
     widen = make("y[blockIdx.x * 64 + threadIdx.x] = (float)x[blockIdx.x * 64 + threadIdx.x];", size=65536, grid=1024,
                  preamble=header, kinds=(name, dtype), result=("float", "float32"))  # fmt: skip
     x, y = np.arange(65536, dtype=np.uint16).view(dtype_class), np.zeros(65536, np.float32)
-    emulate(widen, {"x": x, "y": y})
+    Program(widen).run({"x": x, "y": y})
     np.testing.assert_array_equal(y, x.astype(np.float32))
     narrow = make(f"y[blockIdx.x * 64 + threadIdx.x] = ({name})x[blockIdx.x * 64 + threadIdx.x];", size=65536,
                   grid=1024, preamble=header, result=(name, dtype))  # fmt: skip
@@ -346,7 +346,7 @@ def test_sixteen_bit_floats(dtype, software, tmp_path, monkeypatch):
     bits[:20000] = bits[:20000] & 0xFFFF | 0x33000000 + (bits[:20000] >> 28 << 24)  # magnitudes where halves live
     values = bits.view(np.float32)
     out = np.zeros(65536, dtype_class)
-    emulate(narrow, {"x": values, "y": out})
+    Program(narrow).run({"x": values, "y": out})
     with np.errstate(over="ignore", invalid="ignore"):
         np.testing.assert_array_equal(out.astype(np.float32), values.astype(dtype_class).astype(np.float32))
 
@@ -374,14 +374,14 @@ def test_bad_input():
     with pytest.raises(RunError, match=r"ptx_foo_bar"):
         Program(make('asm("foo.bar %0;" :: "r"(1));'))
     with pytest.raises(RunError, match="no function main"):
-        emulate(CudaKernel("", "main", "int i;", "sm_86", (), "y", 1, 1), {})
+        Program(CudaKernel("", "main", "int i;", "sm_86", (), "y", 1, 1)).run({})
     x, y = operand(), operand()
     with pytest.raises(RunError, match="the array for y is missing"):
         program(REVERSE).run({"x": x})
     with pytest.raises(RunError, match=r"x is float64 of shape \(256,\), expected contiguous float32 of"):
         program(REVERSE).run({"x": x.astype(np.float64), "y": y})
     with pytest.raises(RunError, match="2048 threads a block"):
-        emulate(make("y[0] = 0.0f;", block=2048), {"x": x, "y": y})
+        Program(make("y[0] = 0.0f;", block=2048)).run({"x": x, "y": y})
 
 
 def test_a_full_disk(monkeypatch):
@@ -397,4 +397,4 @@ def test_no_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", os.fspath(tmp_path / "missing"))
     with pytest.raises(MissingDependencyError, match=r"needs a C\+\+ compiler"):
-        emulate(make(REVERSE), {"x": operand(), "y": operand()})
+        Program(make(REVERSE)).run({"x": operand(), "y": operand()})

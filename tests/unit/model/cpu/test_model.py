@@ -9,7 +9,7 @@ import anatune
 from anatune.core.hardware.spec import CpuSpec
 from anatune.model.cpu.model import PARTS, CpuModel
 from anatune.model.cpu.rules import count_rules
-from anatune.numerics.cpu.microkernel import microkernel_step
+from anatune.numerics.cpu.microkernel import step_one
 
 # (rows, vectors) -> per cent of peak, Xeon Gold 6230R, float32. Source: TTile's table (facts of the microkernel work).
 FITTING = {(9, 3): 98.06, (6, 4): 97.86, (8, 3): 97.78, (5, 5): 97.59, (7, 3): 97.44, (13, 2): 97.42}
@@ -30,8 +30,8 @@ def matmul(hardware: CpuSpec) -> CpuModel:
 
 def kernel_share(model: CpuModel, rows: int, vectors: int) -> float:
     """Share of the peak that a microkernel's step reaches with its operands in L1."""
-    factors = np.array([rows, 1, 1], dtype=np.int64)
-    step, _ = microkernel_step(model.nest, model.machine, factors, float(vectors), np.ones(3, dtype=bool))
+    held = float(vectors) if rows > 1 else 1.0
+    step = step_one(model.machine.core, float(rows * vectors), float(rows + vectors), held, float(rows), 1.0, 1.0)[0]
     return rows * vectors / model.machine.core.fma_per_cycle / step
 
 

@@ -15,7 +15,7 @@ from anatune.core.hardware.files import list_hardware
 from anatune.core.hardware.spec import GpuSpec
 from anatune.model.cuda.pack import pack_gpu
 from anatune.numerics.cuda.columns import Gpu, Limiter
-from anatune.numerics.cuda.occupancy import ceil_div, resident_blocks, resident_blocks_one
+from anatune.numerics.cuda.occupancy import ceil_div, resident_blocks_one
 from tests import naive_gpu
 
 ORACLE = Path(__file__).parent / "occupancy_oracle.csv"
@@ -93,12 +93,11 @@ def test_the_oracle_has_all_devices_and_rows() -> None:
 
 @pytest.mark.parametrize("capability", LIMITS)
 def test_agrees_with_nvidias_calculator(capability: float) -> None:
-    table = np.array(oracle()[capability], dtype=np.int64)
-    resident, limiter = np.empty(len(table), np.int64), np.empty(len(table), np.int64)
-    threads, registers, shared_bytes = (np.ascontiguousarray(column) for column in table.T[:3])
-    resident_blocks(threads, registers, shared_bytes, gpu_of(capability), resident, limiter)
-    assert resident.tolist() == table[:, 3].tolist()
-    assert set(limiter.tolist()) <= {int(name) for name in Limiter}
+    packed = gpu_of(capability)
+    for *block, blocks in oracle()[capability]:
+        resident, limiter = resident_blocks_one(*block, packed)
+        assert resident == blocks
+        assert limiter in {int(name) for name in Limiter}
 
 
 @pytest.mark.parametrize("line", VECTORS.strip().splitlines())

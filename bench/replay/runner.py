@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +11,12 @@ from numpy.typing import NDArray
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RecordError
+from anatune.search.table import TableModel
 
-__all__ = ["NOT_RECORDED", "Recorded", "ReplayRunner"]
+__all__ = ["NOT_RECORDED", "ReplayRunner"]
 
 NOT_RECORDED = "never recorded"
 """Message of the outcome of a point that is not in the table."""
-
-
-class Recorded(Protocol):
-    """A list of points that knows the row of a schedule, such as `search.table.TableModel`."""
-
-    @property
-    def space(self) -> Any:
-        """Its space, with ``size``."""
-
-    def row_of(self, schedule: Schedule) -> int | None:
-        """Return the row of a schedule, None if it is not in the table."""
 
 
 class ReplayRunner:
@@ -49,7 +38,9 @@ class ReplayRunner:
         The times are not one for each point.
     """
 
-    def __init__(self, table: Recorded, time_s: NDArray[np.float64], spread: NDArray[np.float64] | None = None) -> None:
+    def __init__(
+        self, table: TableModel, time_s: NDArray[np.float64], spread: NDArray[np.float64] | None = None
+    ) -> None:
         for name, values in (("time_s", time_s), ("spread", spread)):
             if values is not None and values.shape != (table.space.size,):
                 raise RecordError(
