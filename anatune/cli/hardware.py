@@ -282,7 +282,6 @@ def _calibration_lines(spec: CpuSpec) -> list[str]:
         for name, cache in caches
         if cache is not None
     ]
-    best = max(spec.microkernels.tiles, key=lambda tile: tile[3], default=None) if spec.microkernels else None
     lines = [
         f"CPU: {spec.model} ({spec.arch}), {compute.num_cores} cores, {units.flop_rate(compute.fp32_peak_flop_per_s)}, "
         f"FMA latency {compute.fma_latency_cycles:g} cycles",
@@ -297,17 +296,19 @@ def _calibration_lines(spec: CpuSpec) -> list[str]:
             f"parallel start {1e6 * launch.parallel_start_s:.1f} us, function call "
             f"{1e6 * launch.function_call_s:.2f} us, microkernel call {launch.microkernel_call_cycles:g} cycles"
         )
-    if best is not None and spec.microkernels is not None:
-        lines.append(
-            f"{len(spec.microkernels.tiles)} microkernels kept; best {best[0]} rows x {best[1]} vectors, "
-            f"{best[2]} steps unrolled: {100 * best[3]:.1f} % of the peak"
-        )
     return lines
 
 
 def _prediction_lines(result: Calibration) -> list[str]:
-    """Say how well the model predicts the good tiles, and what the samples are worth."""
+    """Say which tile is best, how well the model predicts the good ones, and what the samples are worth."""
     lines = []
+    best = max(result.tiles, key=lambda entry: entry.share, default=None)
+    if best is not None:
+        rows, vectors, unroll = best.tile
+        lines.append(
+            f"best register tile: {rows} rows x {vectors} vectors, {unroll} steps unrolled, "
+            f"{100 * best.share:.1f} % of the peak"
+        )
     for what, found in (("that fit the registers", result.fitting), ("tried", result.agreement)):
         lines.append(
             f"of the tiles {what}, {found.num_good} reach 80 % of the peak; the model predicts {found.num_predicted}: "

@@ -19,7 +19,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anatune.measure.cpu.calibration.calibrate import Calibration, calibrate
-from anatune.measure.cpu.calibration.tiles import UNROLLS, Agreement, MeasuredTile, classes, fits_registers
+from anatune.measure.cpu.calibration.tiles import LEAST_SHARE, UNROLLS, Agreement, MeasuredTile, fits_registers
+
+
+def classes(measured: Sequence[MeasuredTile]) -> dict[tuple[int, int], list[int]]:
+    """Return the classes of good tiles: (vectors, unrolled steps) -> rows, ascending. Source: [TACO22] Sec. 4.1."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for tile, share, _, _ in sorted(measured, key=lambda entry: entry.tile):
+        if share >= LEAST_SHARE:
+            found.setdefault((tile.vectors, tile.unroll), []).append(tile.rows)
+    return dict(sorted(found.items()))
 
 
 def _intervals(rows: Sequence[int]) -> str:

@@ -13,7 +13,6 @@ l2, l3 bandwidth_bytes_per_cycle l2_s and l3_s: fills into L1 and into L2; that 
 dram bandwidths                  dram_s, of one core and shared by all
 launch                           start of a parallel loop, entry of a microkernel call
 latency_cycles, latency_s        nothing yet: explanations
-microkernels                     nothing yet: which tiles are near the peak
 =============================== ================================================================================
 
 The clock is measured with dependent integer instructions, which need no knowledge of the vector units. The
@@ -34,12 +33,10 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.core.hardware.spec import CacheLevel, CpuLaunch, CpuSpec, MicrokernelTable
+from anatune.core.hardware.spec import CacheLevel, CpuLaunch, CpuSpec
 from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, Machine, one_core
 from anatune.measure.cpu.calibration.samples import Samples, sample_quantities, snapped
 from anatune.measure.cpu.calibration.tiles import (
-    LEAST_SHARE,
-    MOST_STEPS,
     Agreement,
     MeasuredTile,
     Tile,
@@ -113,7 +110,7 @@ class Calibration:
     Attributes
     ----------
     tiles : tuple of MeasuredTile
-        All that were tried; the spec keeps those above `least_share` that fit the registers.
+        All that were tried.
     agreement, fitting : Agreement
         Of the predictions for all tiles, and for those that need no more registers than there are.
     quiet_share : float
@@ -328,12 +325,7 @@ def calibrated_spec(
             source=source,
             unverified=() if numbers.parallel_start_s else ("parallel_start_s",),
         ),
-        microkernels=MicrokernelTable(
-            depth=MOST_STEPS,
-            least_share=LEAST_SHARE,
-            tiles=_table(shares, hardware),
-            source=source,
-        ),
+        microkernels=None,
     )
     notes = (
         f"clock {clock / 1e9:.3f} GHz in vector code, {numbers.integer_clock_hz / 1e9:.3f} GHz in integer code",
@@ -364,21 +356,6 @@ def _unverified(before: Sequence[str], unsure: Mapping[str, bool]) -> tuple[str,
     """Return the doubtful keys: those that were not measured, and measured ones that are unsure."""
     kept = [key for key in before if not unsure.get(key) and key not in unsure]
     return (*kept, *(key for key, is_unsure in unsure.items() if is_unsure))
-
-
-def _table(shares: Mapping[Tile, float], hardware: CpuSpec) -> tuple[tuple[int, int, int, float], ...]:
-    """Return the tiles above the least share that fit the registers, class by class.
-
-    Others were lucky: their accumulators on the stack lie on whole cache lines in some processes and across two in
-    others (LLVM does not align the stack of TVM's functions), where they run at half the speed.
-    """
-    kept = [
-        (tile, round(min(share, 1.1), 3))
-        for tile, share in shares.items()
-        if share >= LEAST_SHARE and fits_registers(tile, hardware)
-    ]
-    kept.sort(key=lambda entry: (entry[0].vectors, entry[0].rows, entry[0].unroll))
-    return tuple((*tile, share) for tile, share in kept)
 
 
 def _round(value: float) -> float:

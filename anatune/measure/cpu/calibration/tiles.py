@@ -1,4 +1,4 @@
-"""The microkernel table: which register tiles are tried, what the model says of them, how often it is right."""
+"""Register tiles: which are tried, what the model says of them, how often it is right."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ __all__ = [
     "Tile",
     "agreement",
     "candidate_tiles",
-    "classes",
     "fits_registers",
     "predicted_share",
     "tile_depth",
@@ -136,12 +135,3 @@ def agreement(measured: Sequence[MeasuredTile], least_share: float = LEAST_SHARE
         missed=tuple(tile for tile in good if tile.predicted < least_share),
         promised=tuple(tile for tile in predicted if tile.share < least_share),
     )
-
-
-def classes(measured: Sequence[MeasuredTile], least_share: float = LEAST_SHARE) -> dict[tuple[int, int], list[int]]:
-    """Return the classes of good tiles: (vectors, unrolled steps) -> rows, ascending. Source: [TACO22] Sec. 4.1."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for tile, share, _, _ in sorted(measured, key=lambda entry: entry.tile):
-        if share >= least_share:
-            found.setdefault((tile.vectors, tile.unroll), []).append(tile.rows)
-    return dict(sorted(found.items()))

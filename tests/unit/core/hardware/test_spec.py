@@ -488,7 +488,7 @@ def test_specs_are_hashable_and_frozen():
 
 
 def calibrated_cpu():
-    """A packaged CPU with the groups that `anatune hw calibrate` adds."""
+    """A packaged CPU with the groups that `anatune hw calibrate` adds, or once added."""
     spec = hardware("ryzen_7950x")
     return msgspec.structs.replace(
         spec,
@@ -513,9 +513,7 @@ def test_measured_groups_round_trip(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("0.97]", "97.0]", ["tiles", "97.0", "share of the peak"]),
         ("0.97]", "'good']", ["microkernels.tiles", "lists of numbers"]),
-        ("[8, 3,", "[14, 2,", ["tiles", "twice"]),
         ("broadcasts_per_cycle = 2.0", "broadcasts_per_cycle = 'two'", ["compute.broadcasts_per_cycle", "a number"]),
         ("parallel_start_s = 2e-06", "parallel_start_s = 2.0", ["launch.parallel_start_s", "us"]),
     ],
