@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.cpu.layers import Layer
 from bench.cpu.quiet import Ratio, Sample, Thresholds, geometric_mean, paired_ratio, quiet_or_all, share_of_peak, spread
+from bench.layers import Layer
 
 __all__ = [
     "OURS",

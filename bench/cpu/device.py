@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.cpu.comparison import OURS, LayerResult, bandwidth_bound_s, print_tables, ratio_text, row_of, targets
-from bench.cpu.layers import Layer, choose_layers
+from bench.cpu.layers import LAYERS
 from bench.cpu.quiet import Method, Sample, Thresholds, interleave, loop
+from bench.layers import Layer, choose
 
 if TYPE_CHECKING:
     from bench.cpu.probes import Reading
@@ -164,7 +165,7 @@ def _tune(layers: Sequence[Layer], hardware: Any, options: argparse.Namespace) -
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     options = _parser().parse_args(arguments)
-    layers = choose_layers(options.layers)
+    layers = choose(options.layers, LAYERS)
     # Both thread pools live in this process: TVM's workers must sleep soon after a call, and must not pin this thread
     # (PyTorch's workers would inherit its core). Read when TVM starts its pool.
     os.environ["TVM_NUM_THREADS"] = str(options.threads)

@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.cpu.layers import LAYERS, Layer, Matmul
+from bench.cpu.layers import LAYERS
+from bench.layers import Layer, Matmul
 
 __all__ = ["SLOW_INTRINSICS", "Result", "search", "timed_call"]
 

@@ -23,8 +23,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.cpu.layers import Convolution, Layer, Matmul, choose_layers
+from bench.cpu.layers import LAYERS
 from bench.cpu.quiet import Method, Sample, Thresholds, interleave, loop, quiet_or_all, share_of_peak, spread
+from bench.layers import Convolution, Layer, Matmul, choose
 
 __all__ = ["KINDS", "best_variants", "find_torch", "kernel_methods", "kernel_times_s", "rivals"]
 
@@ -306,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from bench.cpu.probes import Probes
 
     probes = Probes(options.threads)
-    layers = {layer.name: layer for layer in choose_layers(options.layers)}
+    layers = {layer.name: layer for layer in choose(options.layers, LAYERS)}
     everything: dict[str, dict[str, list[Sample]]] = {}
     notes: list[str] = []
     implementations: dict[str, dict[str, str]] = {}

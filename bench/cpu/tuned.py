@@ -18,7 +18,7 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
 from anatune.errors import AnatuneError
-from bench.cpu.layers import Layer
+from bench.layers import Layer
 
 __all__ = ["BUDGETS", "Tuned", "TunedFile", "best_after", "tune_layer"]
 

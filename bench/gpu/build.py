@@ -11,8 +11,8 @@ from anatune.codegen.cuda.artifact import GpuArtifact
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError
 from anatune.tuning.manifest import build_manifest
-from bench.gpu.layers import Layer
 from bench.gpu.system import entry_folder, operands_dtype, template_of
+from bench.layers import Layer
 
 __all__ = ["build_layers", "folder_bytes"]
 
@@ -72,7 +72,7 @@ def build_layers(
             continue
         try:
             manifest = build(
-                layer.workload(operands_dtype(dtype)), spec, target, trials=trials, template=template_of(dtype)
+                layer.workload("NCHW", operands_dtype(dtype)), spec, target, trials=trials, template=template_of(dtype)
             )
         except AnatuneError as error:
             say(f"build {name}: {error}")

@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.gpu.layers import Layer, choose_layers
+from bench.gpu.layers import LAYERS
 from bench.gpu.state import OURS, LayerState, State, entry_name
 from bench.gpu.timing import interleave
+from bench.layers import Layer, choose
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import GpuSpec
@@ -64,7 +65,7 @@ class Run:
         self.path = self._folder / "state.json"
         self.state = State.open(self.path, system.name, system.arch)
         self.state.environment.update(system.versions())
-        self.layers = choose_layers(options.layers)
+        self.layers = choose(options.layers, LAYERS)
         self.is_cut_off = False
 
     # ---- stages ---------------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ class Run:
 
     def tensorcore(self) -> None:
         """Plan, tune and time matmuls for matrix units."""
-        layers = self.layers if self._options.layers else choose_layers(_TENSOR_LAYERS)
+        layers = self.layers if self._options.layers else choose(_TENSOR_LAYERS, LAYERS)
         for dtype in self._options.dtypes.split(","):
             for step in (self.plan, lambda *rest: self.tune(_TENSOR_TRIALS, *rest), self.anchors):
                 if not self.is_cut_off:
@@ -208,7 +209,7 @@ class Run:
         if name not in self.state.layers:
             from bench.gpu.system import operands_dtype
 
-            workload = layer.workload(operands_dtype(dtype))
+            workload = layer.workload("NCHW", operands_dtype(dtype))
             self.state.layers[name] = LayerState(layer.name, dtype, workload.describe(), workload.flop)
         return self.state.layers[name]
 
@@ -301,9 +302,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.build is not None:
             from bench.gpu.build import build_layers
 
-            wanted = [(layer, "float32", options.trials) for layer in choose_layers(options.layers)]
+            wanted = [(layer, "float32", options.trials) for layer in choose(options.layers, LAYERS)]
             if "tensorcore" in names:
-                layers = choose_layers(options.layers or _TENSOR_LAYERS)
+                layers = choose(options.layers or _TENSOR_LAYERS, LAYERS)
                 wanted += [(layer, d, _TENSOR_TRIALS) for d in options.dtypes.split(",") for layer in layers]
             build_layers(wanted, options.hw or "h200", options.build, options.megabytes, say)
             return

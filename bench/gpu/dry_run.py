@@ -17,9 +17,9 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.measure.cuda.calibration.calibrate import GpuCalibration, calibrated_gpu_spec
 from anatune.measure.cuda.calibration.numbers import GpuNumbers, Measured
-from bench.gpu.layers import Convolution, Layer
 from bench.gpu.system import Bench, Found, first_choice, operands_dtype, template_of
 from bench.gpu.timing import Method
+from bench.layers import Convolution, Layer
 
 __all__ = ["DrySystem"]
 
@@ -83,7 +83,7 @@ class DrySystem:
     def tune(  # noqa: D102
         self, layer: Layer, dtype: str, spec: GpuSpec, trials: int, records: Path, budget_s: float
     ) -> Found:
-        space = api.space(layer.workload(operands_dtype(dtype)), spec, template=template_of(dtype))
+        space = api.space(layer.workload("NCHW", operands_dtype(dtype)), spec, template=template_of(dtype))
         best = first_choice(layer, dtype, spec)
         others = sorted(space.sample(max(1, trials // 8), trials), key=_predicted_s)
         if _predicted_s(others[0]) < _predicted_s(best):
@@ -106,9 +106,9 @@ class DrySystem:
         for name, schedule in schedules.items():
             add(f"anatune:{name}", _predicted_s(schedule))
         best_s = min((self.clock.times[method] for method in methods.values()), default=1e-3)
-        if isinstance(layer.shape, Convolution):
+        if isinstance(layer, Convolution):
             add("torch:nchw", best_s * _LIBRARY)
-            kernels["torch:nchw"] = ["winograd_3x3" if layer.shape.kernel == 3 else "implicit_convolve_sgemm"]
+            kernels["torch:nchw"] = ["winograd_3x3" if layer.kernel == 3 else "implicit_convolve_sgemm"]
         else:
             add("torch:mm", best_s * _LIBRARY)
             add("triton:matmul", best_s * 1.1)

@@ -6,118 +6,32 @@ matmul of 4096x4096x4096, is measured only where it is asked for and by the stag
 
 from __future__ import annotations
 
-import fnmatch
-from dataclasses import dataclass
-
 import anatune
 from anatune.core.workload.layers import layer_names
-from anatune.core.workload.nest import Workload
+from bench.layers import EXTRA, Convolution, Layer, Matmul
 
-__all__ = ["GROUPS", "LAYERS", "Convolution", "Layer", "Matmul", "choose_layers"]
+__all__ = ["LAYERS"]
 
-GROUPS = ("bert", "resnet50", "yolo9000")
-_EXTRA = "extra"
-
-
-@dataclass(frozen=True)
-class Matmul:
-    """C[m, n] = sum over k of A[m, k] B[k, n]."""
-
-    m: int
-    n: int
-    k: int
+_GROUPS = ("bert", "resnet50", "yolo9000")
 
 
-@dataclass(frozen=True)
-class Convolution:
-    """One image, square input and kernel, zeros around it."""
-
-    channels: int
-    size: int
-    filters: int
-    kernel: int
-    stride: int
-    padding: int
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A layer by its short name."""
-
-    name: str
-    group: str
-    shape: Matmul | Convolution
-
-    def workload(self, dtype: str = "float32") -> Workload:
-        """Return what anatune computes."""
-        shape = self.shape
-        if isinstance(shape, Matmul):
-            return anatune.matmul(shape.m, shape.n, shape.k, dtype=dtype)
-        return anatune.conv2d(
-            1,
-            shape.channels,
-            shape.size,
-            shape.size,
-            shape.filters,
-            shape.kernel,
-            shape.kernel,
-            stride=shape.stride,
-            padding=shape.padding,
-            dtype=dtype,
-        )
-
-    @property
-    def text(self) -> str:
-        """The shape in a few characters."""
-        shape = self.shape
-        if isinstance(shape, Matmul):
-            return f"{shape.m}x{shape.n}x{shape.k}"
-        stride = f" s{shape.stride}" if shape.stride > 1 else ""
-        return f"{shape.channels},{shape.size} -> {shape.filters}, {shape.kernel}x{shape.kernel}{stride}"
-
-
-def _shape(workload: Workload) -> Matmul | Convolution:
-    """Return the shape of a layer of the papers."""
+def _layer(full: str) -> Layer:
+    """Return a layer of the papers by its name, "resnet50:R5"."""
+    group, _, name = full.partition(":")
+    workload = anatune.layer(full)
     extents = workload.extents
     if workload.operator == "matmul":
-        return Matmul(extents["i"], extents["j"], extents["k"])
-    data, kernel = workload.reads[0].shape, extents["ry"]
+        return Matmul(name, group, extents["i"], extents["j"], extents["k"])
+    size, kernel = workload.reads[0].shape[2], extents["ry"]
     padding = kernel // 2
-    stride = max(1, round((data[2] + 2 * padding - kernel) / max(1, extents["y"] - 1)))
-    return Convolution(extents["rc"], data[2], extents["f"], kernel, stride, padding)
+    stride = max(1, round((size + 2 * padding - kernel) / max(1, extents["y"] - 1)))
+    return Convolution(name, group, extents["rc"], size, extents["f"], kernel, stride, padding)
 
 
-def _papers_layers() -> dict[str, Layer]:
-    found = {}
-    for full in layer_names():
-        group, _, name = full.partition(":")
-        if group in GROUPS and name[0].isalpha():
-            found[name] = Layer(name, group, _shape(anatune.layer(full)))
-    return found
-
-
-LAYERS: dict[str, Layer] = {**_papers_layers(), "L0": Layer("L0", _EXTRA, Matmul(4096, 4096, 4096))}
-
-
-def choose_layers(text: str | None) -> list[Layer]:
-    """Return the layers that a comma-separated list of names, groups and patterns asks for, in the order of `LAYERS`.
-
-    Nothing asked means all but L0.
-
-    Raises
-    ------
-    SystemExit
-        A name is unknown.
-    """
-    if not text:
-        return [layer for layer in LAYERS.values() if layer.group != _EXTRA]
-    chosen: set[str] = set()
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        found = [n for n, layer in LAYERS.items() if fnmatch.fnmatch(n, part.upper()) or layer.group == part.lower()]
-        if not found:
-            raise SystemExit(
-                f"--layers: {part!r} is unknown, expected names of {', '.join(LAYERS)}, a pattern (R*) or a group "
-                f"({', '.join(GROUPS)})"
-            )
-        chosen.update(found)
-    return [layer for name, layer in LAYERS.items() if name in chosen]
+LAYERS: dict[str, Layer] = {
+    layer.name: layer
+    for layer in (
+        *(_layer(name) for name in layer_names() if name.split(":")[0] in _GROUPS and name.split(":")[1][0].isalpha()),
+        Matmul("L0", EXTRA, 4096, 4096, 4096),
+    )
+}

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.gpu.layers import Convolution, Layer, Matmul
 from bench.gpu.timing import Method
+from bench.layers import Convolution, Layer, Matmul
 
 __all__ = ["Rivals", "is_same_arithmetic"]
 
@@ -87,8 +87,8 @@ class Rivals:
             torch.from_numpy(np.asarray(a, dtype=np.float32)).to(self._device, kind) for a in inputs.values()
         )
         calls: dict[str, Callable[[], Any]] = {}
-        if isinstance(layer.shape, Matmul):
-            out = torch.empty((layer.shape.m, layer.shape.n), dtype=kind, device=self._device)
+        if isinstance(layer, Matmul):
+            out = torch.empty((layer.m, layer.n), dtype=kind, device=self._device)
             calls["torch:mm"] = lambda: torch.mm(first, second, out=out)
             if self._triton is not None:
                 product, run = torch.empty_like(out), self._triton
@@ -99,7 +99,7 @@ class Rivals:
 
                 calls["triton:matmul"] = triton_call
         else:
-            calls.update(self._convolutions(layer.shape, first, second))
+            calls.update(self._convolutions(layer, first, second))
         found = {}
         with torch.inference_mode():
             for name, call in calls.items():
@@ -114,14 +114,14 @@ class Rivals:
                 found[name] = (_queued(torch, call), _reader(torch, call))
         return found
 
-    def _convolutions(self, shape: Convolution, data: Any, weight: Any) -> dict[str, Callable[[], Any]]:
+    def _convolutions(self, layer: Convolution, data: Any, weight: Any) -> dict[str, Callable[[], Any]]:
         functional = self._torch.nn.functional
         calls: dict[str, Callable[[], Any]] = {}
         for name, layout in (("nchw", "contiguous_format"), ("nhwc", "channels_last")):
             memory = getattr(self._torch, layout)
             x, w = data.contiguous(memory_format=memory), weight.contiguous(memory_format=memory)
             calls[f"torch:{name}"] = lambda x=x, w=w: functional.conv2d(  # type: ignore[misc]
-                x, w, stride=shape.stride, padding=shape.padding
+                x, w, stride=layer.stride, padding=layer.padding
             )
         return calls
 

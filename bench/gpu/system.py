@@ -23,8 +23,8 @@ from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, KernelFaultError, 
 from anatune.measure.run.correctness import array_dtype, expected, random_inputs
 from anatune.tuning.manifest import MANIFEST, Manifest, read_manifest
 from bench.cpu.tuned import best_after
-from bench.gpu.layers import Layer
 from bench.gpu.timing import Clock, Method, relative_error, spinner
+from bench.layers import Layer
 
 __all__ = [
     "Bench",
@@ -128,7 +128,7 @@ def template_of(dtype: str) -> str:
 
 def first_choice(layer: Layer, dtype: str, spec: GpuSpec) -> Schedule:
     """Return the plan's first choice, from the model alone."""
-    workload = layer.workload(operands_dtype(dtype))
+    workload = layer.workload("NCHW", operands_dtype(dtype))
     plan = anatune.plan(workload, spec, 1, template=template_of(dtype))
     best: Schedule = plan.best
     return best
@@ -221,7 +221,7 @@ class RealSystem:
     ) -> Found:
         manifest = self._manifest(layer, dtype)
         result = anatune.tune(
-            layer.workload(operands_dtype(dtype)),
+            layer.workload("NCHW", operands_dtype(dtype)),
             spec if manifest is None else manifest.hardware,
             trials=trials,
             records=str(records),
@@ -241,7 +241,7 @@ class RealSystem:
     def bench(  # noqa: D102
         self, layer: Layer, dtype: str, schedules: Mapping[str, Schedule], notes: list[str]
     ) -> Bench:
-        workload = layer.workload(operands_dtype(dtype))
+        workload = layer.workload("NCHW", operands_dtype(dtype))
         inputs = {name: np.ascontiguousarray(a) for name, a in random_inputs(workload, self._seed).items()}
         want = expected(workload, inputs).result
         found = Bench({}, {}, {}, lambda: None)

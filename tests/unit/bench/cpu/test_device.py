@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 import anatune
 from anatune.core.trial import Measurement, Outcome, Trial
 from bench.cpu import comparison, metaschedule, rivals, tuned
-from bench.cpu import layers as layers_cpu
 from bench.cpu import quiet as quiet_cpu
+from bench.cpu.layers import LAYERS
 from bench.cpu.probes import Reading
 from bench.cpu.quiet import Sample, Thresholds
+from bench.layers import Matmul, choose
 
 FAST, SLOW = Reading(100e9, 90e9), Reading(98e9, 60e9)  # the FMA probe alone would call the second one quiet
 LIMITS = Thresholds(93e9, 80e9)
@@ -23,13 +24,13 @@ def sample(number, seconds, before=FAST, after=FAST):
 
 
 def test_layers_are_those_of_the_anchors():
-    chosen = layers_cpu.choose_layers(None)
+    chosen = choose(None, LAYERS)
     assert [layer.name for layer in chosen] == [
         *(f"M{i}" for i in range(6)),
         *(f"R{i}" for i in range(12)),
         *(f"Y{i}" for i in range(11)),
     ]
-    for layer in (*chosen, layers_cpu.LAYERS["MX"]):
+    for layer in (*chosen, LAYERS["MX"]):
         for layout in ("NHWC", "NCHW"):
             workload = layer.workload(layout)
             assert workload.flop == layer.flop
@@ -37,19 +38,19 @@ def test_layers_are_those_of_the_anchors():
 
 
 def test_choosing_layers():
-    assert [layer.name for layer in layers_cpu.choose_layers("r8, R1,M*,mx")] == [
+    assert [layer.name for layer in choose("r8, R1,M*,mx", LAYERS)] == [
         *(f"M{i}" for i in range(6)),
         "R1",
         "R8",
         "MX",
     ]
-    assert len(layers_cpu.choose_layers("yolo9000")) == 11
+    assert len(choose("yolo9000", LAYERS)) == 11
     with pytest.raises(SystemExit, match="'R99' is unknown"):
-        layers_cpu.choose_layers("R99")
+        choose("R99", LAYERS)
 
 
 def test_products_with_padding():
-    layers = layers_cpu.LAYERS
+    layers = LAYERS
     assert layers["R11"].in_bounds == pytest.approx((19 / 21) ** 2)  # 7 outputs, 3 taps, one outside at either end
     assert layers["R9"].in_bounds == pytest.approx((20 / 21) ** 2)  # stride 2: outside on one side only
     assert layers["R2"].in_bounds == layers["M0"].in_bounds == 1.0
@@ -173,9 +174,9 @@ def test_variants_far_from_the_best_of_their_kind_are_dropped():
 
 
 def test_metaschedule_shapes_hold_every_element():
-    for layer in layers_cpu.LAYERS.values():
+    for layer in LAYERS.values():
         elements = sum(map(math.prod, metaschedule.shapes(layer)))
-        if isinstance(layer, layers_cpu.Matmul):
+        if isinstance(layer, Matmul):
             assert 4 * elements == layer.compulsory_bytes
         else:
             assert math.prod(metaschedule.shapes(layer)[2]) == layer.filters * layer.output_size**2
@@ -217,7 +218,7 @@ def test_file_of_schedules_goes_both_ways_and_belongs_to_one_machine(tmp_path):
 
 
 def result_of(name, **seconds):
-    layer = layers_cpu.LAYERS[name]
+    layer = LAYERS[name]
     unit = layer.flop / 100e9  # seconds at the peak
     samples = {
         method.replace("_", ":"): [sample(i, unit * factor) for i in range(4)] for method, factor in seconds.items()
@@ -261,9 +262,9 @@ def test_a_layer_without_our_kernels_still_has_a_row():
 
 def test_bandwidth_bound_comes_from_the_smallest_level_that_holds_everything():
     hardware = anatune.hardware("intel_xeon_gold_6230r")
-    small = layers_cpu.Matmul("small", "test", 64, 64, 64)
+    small = Matmul("small", "test", 64, 64, 64)
     assert comparison.bandwidth_bound_s(small, hardware, 1) == 0.0
-    large = layers_cpu.LAYERS["Y10"]  # 150 MB
+    large = LAYERS["Y10"]  # 150 MB
     seconds = large.compulsory_bytes / hardware.dram.core_bandwidth_bytes_per_s
     assert comparison.bandwidth_bound_s(large, hardware, 1) == pytest.approx(seconds)
     assert comparison.bandwidth_bound_s(large, hardware, 2) == pytest.approx(seconds / 2)

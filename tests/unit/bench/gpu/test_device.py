@@ -11,23 +11,24 @@ from anatune.errors import DeviceError, RunError
 from anatune.measure.cuda.driver import KernelFaultError
 from anatune.measure.run.correctness import expected, random_inputs
 from bench.gpu import device as device_gpu
-from bench.gpu import layers as layers_gpu
 from bench.gpu import rivals as rivals_gpu
 from bench.gpu import tables as tables_gpu
 from bench.gpu import timing
 from bench.gpu.dry_run import DrySystem
+from bench.gpu.layers import LAYERS
 from bench.gpu.state import LayerState, State, entry_name
 from bench.gpu.system import FaultedError, Found
+from bench.layers import EXTRA, Matmul, choose
 
 
 def test_layers_are_those_of_the_papers():
-    for name, layer in layers_gpu.LAYERS.items():
-        if layer.group != "extra":
-            assert layer.workload() == anatune.layer(f"{layer.group}:{name}")
-    assert len(layers_gpu.choose_layers(None)) == 6 + 13 + 11
-    assert [layer.name for layer in layers_gpu.choose_layers("l0, R1?,m0")] == ["M0", "R10", "R11", "R12", "L0"]
+    for name, layer in LAYERS.items():
+        if layer.group != EXTRA:
+            assert layer.workload("NCHW") == anatune.layer(f"{layer.group}:{name}")
+    assert len(choose(None, LAYERS)) == 6 + 13 + 11
+    assert [layer.name for layer in choose("l0, R1?,m0", LAYERS)] == ["M0", "R10", "R11", "R12", "L0"]
     with pytest.raises(SystemExit, match="'R99' is unknown"):
-        layers_gpu.choose_layers("R99")
+        choose("R99", LAYERS)
 
 
 class StillClock:
@@ -272,7 +273,7 @@ def test_a_damaged_state_is_one_line(tmp_path):
 def test_rivals_compute_the_layer(name, dtype):
     """PyTorch on the CPU computes what anatune's layer says, in its layout."""
     pytest.importorskip("torch")
-    layer, notes = layers_gpu.LAYERS[name], []
+    layer, notes = LAYERS[name], []
     workload = layer.workload(dtype)
     inputs = random_inputs(workload, 0)
     want = expected(workload, inputs).result
@@ -292,7 +293,7 @@ def test_winograd_is_told_from_its_name():
 
 # ---- the real machine's way, on a driver that pretends ---------------------------------------------------------------
 
-SMALL = layers_gpu.Layer("S0", "extra", layers_gpu.Matmul(32, 64, 16))
+SMALL = Matmul("S0", EXTRA, 32, 64, 16)
 
 
 def false_cubin(schedule, folder, fault=""):
@@ -373,7 +374,7 @@ def test_kernels_built_elsewhere(pretended, monkeypatch, tmp_path, capsys):
         return build_manifest(*arguments, builds=builds, **options)
 
     pytest.importorskip("cuda.bindings")
-    wanted = [(SMALL, "float32", 3), (layers_gpu.LAYERS["M0"], "float32", 3), (layers_gpu.LAYERS["M2"], "float32", 3)]
+    wanted = [(SMALL, "float32", 3), (LAYERS["M0"], "float32", 3), (LAYERS["M2"], "float32", 3)]
     told = []
     assert build_gpu.build_layers(wanted[:1], "h200", tmp_path, 48.0, told.append, built) == []
     assert "3 of 3 kernels" in told[0]
