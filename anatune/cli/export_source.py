@@ -54,9 +54,7 @@ def find_schedule(asked: Asked) -> tuple[Schedule, int]:
 
 def is_gpu(hardware: GpuSpec | CpuSpec) -> bool:
     """Whether the hardware is a GPU."""
-    from anatune.core.hardware.spec import GpuSpec
-
-    return isinstance(hardware, GpuSpec)
+    return hardware.kind == "gpu"
 
 
 def _check(asked: Asked, hardware: GpuSpec | CpuSpec) -> None:
@@ -82,9 +80,7 @@ def _workload(asked: Asked, example: str) -> Workload:
 
 
 def _cores(schedule: Schedule) -> int:
-    from anatune.core.hardware.spec import CpuSpec
-
-    return schedule.hardware.compute.num_cores if isinstance(schedule.hardware, CpuSpec) else 1
+    return schedule.hardware.most_threads or 1
 
 
 def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:

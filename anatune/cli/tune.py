@@ -212,7 +212,6 @@ def _note_all(lines: list[str]) -> None:
 
 def _threads(given: int | None, hardware: CpuSpec | GpuSpec) -> int | None:
     """Return the threads to tune for: the option, else TVM_NUM_THREADS (at most the cores), else None."""
-    from anatune.core.hardware.spec import CpuSpec
     from anatune.tuning.machine import choose_threads
 
     text = os.environ.get("TVM_NUM_THREADS")
@@ -222,4 +221,4 @@ def _threads(given: int | None, hardware: CpuSpec | GpuSpec) -> int | None:
         raise UsageError(
             f"the variable TVM_NUM_THREADS is {text!r}, expected an integer >= 1; unset it or use --threads"
         )
-    return min(int(text), choose_threads(hardware, None)) if isinstance(hardware, CpuSpec) else None
+    return min(int(text), choose_threads(hardware, None)) if hardware.most_threads else None

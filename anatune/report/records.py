@@ -18,9 +18,7 @@ __all__ = ["best_lines", "peak_of_threads", "session_lines", "trial_lines"]
 def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int) -> float:
     """Return the paper peak of as many cores as there are threads, operations a second; of a GPU, all of it."""
     peak = peak_flop_per_s(hardware, dtype)
-    if isinstance(hardware, GpuSpec):
-        return peak
-    return peak * min(1.0, threads / hardware.compute.num_cores)
+    return peak * min(1.0, threads / (hardware.most_threads or threads))
 
 
 def _rate(record: Record) -> float | None:

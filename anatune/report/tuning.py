@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.trial import Outcome, Trial
 from anatune.report import units
 from anatune.report.records import peak_of_threads
@@ -90,7 +89,7 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
 def _heading(result: TuningResult) -> str:
     threads = f", {result.threads} thread{'s' * (result.threads > 1)}"
     device = f"{result.hardware.name} ({result.hardware.model})"
-    return f"{result.workload.describe()} on {device}{threads if isinstance(result.hardware, CpuSpec) else ''}"
+    return f"{result.workload.describe()} on {device}{threads if result.hardware.most_threads else ''}"
 
 
 def _against_plan(result: TuningResult) -> str:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TypeVar
-
-import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import DeviceError, SpaceError
 
-__all__ = ["check_cpu", "check_gpu", "choose_threads", "usable_cores", "with_threads"]
-
-AnySpec = TypeVar("AnySpec", bound=CpuSpec | GpuSpec)
+__all__ = ["check_cpu", "check_gpu", "choose_threads", "usable_cores"]
 
 _OTHER_MEMORY = 1.2
 """Devices whose bandwidths differ by more than this factor are not the same."""
@@ -25,37 +20,6 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def with_threads(hardware: AnySpec, threads: int) -> AnySpec:
-    """Return the CPU with `threads` of its cores, what a kernel of so many threads can use; a GPU as it is.
-
-    Peak and core count scale; DRAM gives what so many cores can ask for, at most what the socket has; caches that cores
-    share are shared by as many of them as are left.
-
-    Parameters
-    ----------
-    threads : int
-        1 to the CPU's number of cores.
-    """
-    if isinstance(hardware, GpuSpec) or threads == hardware.compute.num_cores:
-        return hardware
-    cores = hardware.compute.num_cores
-    replace = msgspec.structs.replace
-    peak = hardware.compute.fp32_peak_flop_per_s * threads / cores
-    compute = replace(hardware.compute, num_cores=threads, fp32_peak_flop_per_s=peak)
-    dram = replace(
-        hardware.dram,
-        bandwidth_bytes_per_s=min(
-            hardware.dram.bandwidth_bytes_per_s, threads * hardware.dram.core_bandwidth_bytes_per_s
-        ),
-    )
-    caches = {
-        name: replace(cache, shared_by_cores=min(cache.shared_by_cores, threads))
-        for name in ("l1", "l2", "l3")
-        if (cache := getattr(hardware, name)) is not None
-    }
-    return replace(hardware, compute=compute, dram=dram, **caches)
-
-
 def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int | None = None) -> int:
     """Return the number of threads to tune for: `threads`, by default all cores of the spec that can be used.
 
@@ -66,17 +30,17 @@ def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int
     SpaceError
         `threads` is no integer >= 1, or more than the CPU or the process has.
     """
-    if isinstance(hardware, GpuSpec):
+    if hardware.most_threads is None:
         if threads not in (None, 1) or isinstance(threads, bool):
             raise SpaceError(f"threads is {threads!r}, but {hardware.name} is a GPU: leave threads out")
         return 1
-    most = min(hardware.compute.num_cores, usable_cores() if usable is None else usable)
+    most = min(hardware.most_threads, usable_cores() if usable is None else usable)
     if threads is None:
         return most
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= most:
         raise SpaceError(
             f"threads is {threads!r}, expected an integer from 1 to {most}: {hardware.name} has "
-            f"{hardware.compute.num_cores} cores, this process may use {most} of them"
+            f"{hardware.most_threads} cores, this process may use {most} of them"
         )
     return threads
 

@@ -13,7 +13,6 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement
 from anatune.errors import SpaceError
 from anatune.search.base import Strategy, make_strategy
-from anatune.tuning.machine import with_threads
 from anatune.tuning.manifest import Manifest, ManifestStrategy
 from anatune.tuning.target import Target
 
@@ -86,7 +85,7 @@ def source_of_model(target: Target, strategy: str, seed: int, start: str = "mode
     from anatune.model.learned.corrections import find_correction
     from anatune.model.templates import make_model
 
-    here = with_threads(target.hardware, target.threads)
+    here = target.hardware.with_threads(target.threads)
     model: Any = make_model(target.workload, here, target.template.name)
     # CPUs: the default strategy's own correction is made for CpuModel, and learns from the first trial on.
     saved = find_correction(here, model.space.template) if here.kind == "gpu" else None

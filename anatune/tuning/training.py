@@ -24,7 +24,6 @@ from anatune.model.templates import make_model
 from anatune.records.export import workload_text
 from anatune.records.foreign.recording import LogLine, lines_of, shared_lines
 from anatune.records.schema import Record
-from anatune.tuning.machine import with_threads
 
 __all__ = ["Family", "Judgement", "MeasuredWorkload", "Quality", "families_of", "judge", "train"]
 
@@ -161,8 +160,8 @@ def _measured(trials: Sequence[_Recorded], template: str) -> Measured | None:
     """Return the points of one workload on one device with their median times, None if none fits the template."""
     session = trials[-1][0].session
     hardware = session.hardware
-    if isinstance(hardware, CpuSpec):
-        hardware = with_threads(hardware, min(trials[-1][1].threads, hardware.compute.num_cores))
+    if hardware.most_threads:
+        hardware = hardware.with_threads(min(trials[-1][1].threads, hardware.most_threads))
     model = make_model(session.workload, hardware, template)
     times: dict[bytes, list[float]] = {}
     points: dict[bytes, NDArray[np.int64]] = {}

@@ -280,15 +280,14 @@ def test_another_model_scores_functions_that_are_not_understood():
 def test_kernels_of_anatune_are_scored_by_the_cpu_model():
     from anatune.codegen.tvm.kernel import TirTask
     from anatune.model.cpu.model import CpuModel
-    from anatune.tuning.machine import with_threads
 
     module = matmul()
     task = TirTask(module, threads=1)
-    own = CpuModel(task.workload, with_threads(CPU, 1), constants=())
+    own = CpuModel(task.workload, CPU.with_threads(1), constants=())
     points = own.rank(2).points
     schedules = [task.schedule(own.space.schedule_of(point)) for point in points]
     scores = cost_model(CPU).core.predict(context_of(module, LLVM), candidates_of(schedules))
-    floor_s = task.workload.flop / with_threads(CPU, 1).compute.fp32_peak_flop_per_s
+    floor_s = task.workload.flop / CPU.with_threads(1).compute.fp32_peak_flop_per_s
     np.testing.assert_allclose(scores, floor_s / own.times(points)[0])
     plain = cost_model(CPU).core.predict(context_of(module, LLVM), drawn(context_of(module, LLVM), 8))
     assert scores[0] > plain.max()

@@ -20,7 +20,6 @@ from anatune.model.cuda.model import GpuModel
 from anatune.model.foreign.tvm_nest import CompiledNestModel
 from anatune.model.learned.features import feature_table
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes
-from anatune.tuning.machine import with_threads
 
 __all__ = ["CandidateScores", "Scores"]
 
@@ -202,4 +201,4 @@ class CandidateScores:
         if not isinstance(self.hardware, CpuSpec):
             raise UnfitError("a CPU kernel of anatune's for a GPU")
         threads = min(self._threads, self.hardware.compute.num_cores)
-        return CpuModel(workload, with_threads(self.hardware, threads), constants=())
+        return CpuModel(workload, self.hardware.with_threads(threads), constants=())

@@ -18,7 +18,7 @@ from anatune.measure.named_hardware import HardwareLike
 from anatune.model.cpu.model import CpuModel
 from anatune.records.foreign import SENTINEL_S
 from anatune.search.base import Strategy, make_strategy
-from anatune.tuning.machine import choose_threads, with_threads
+from anatune.tuning.machine import choose_threads
 
 __all__ = ["Proposals", "check_cpu", "check_kind", "check_target", "cpu_spec", "target_from", "task_model", "task_of"]
 
@@ -120,7 +120,7 @@ def check_cpu(target: Any) -> None:
 def task_model(task: TirTask, hardware: CpuSpec) -> CpuModel:
     """Return the analytical model of a task: nothing is packed ahead, because TVM's functions take plain tensors."""
     threads = min(task.threads, choose_threads(hardware, None))
-    return CpuModel(task.workload, with_threads(hardware, threads), constants=())
+    return CpuModel(task.workload, hardware.with_threads(threads), constants=())
 
 
 def cpu_spec(hw: HardwareLike) -> CpuSpec:

@@ -78,8 +78,7 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
 
 def tvm_schedule(schedule: Schedule) -> Any:
     """Return a schedule as a ``tvm.s_tir.Schedule`` for all cores, which packs in every call; errors as `lower`."""
-    cores = schedule.hardware.compute.num_cores  # type: ignore[union-attr]
-    return lower(schedule, threads=cores, prepacked=False).tvm_schedule()
+    return lower(schedule, threads=schedule.hardware.most_threads or 1, prepacked=False).tvm_schedule()
 
 
 def compile_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Artifact:

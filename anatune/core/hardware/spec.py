@@ -367,6 +367,15 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return self.compute.reachable_fraction
 
     @property
+    def most_threads(self) -> None:
+        """None: a GPU's kernels have no threads on the host."""
+        return None
+
+    def with_threads(self, threads: int) -> GpuSpec:
+        """Return the GPU as it is."""
+        return self
+
+    @property
     def compute_capability(self) -> float | None:
         """NVIDIA compute capability (8.6), None for other vendors."""
         return int(self.arch[3:]) / 10 if self.arch.startswith("sm_") else None
@@ -505,6 +514,34 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def reachable_share(self, *, tensor_cores: bool = False) -> float:
         """Return the share of the paper peak that compiled code reaches."""
         return self.compute.reachable_fraction
+
+    @property
+    def most_threads(self) -> int:
+        """Threads that a kernel can use: one a core."""
+        return self.compute.num_cores
+
+    def with_threads(self, threads: int) -> CpuSpec:
+        """Return the CPU with `threads` of its cores, 1 to all: what a kernel of so many threads can use.
+
+        Peak and core count scale; DRAM gives what so many cores can ask for, at most what the socket has; caches that
+        cores share are shared by as many of them as are left.
+        """
+        if threads == self.compute.num_cores:
+            return self
+        replace = msgspec.structs.replace
+        peak = self.compute.fp32_peak_flop_per_s * threads / self.compute.num_cores
+        bandwidth = min(self.dram.bandwidth_bytes_per_s, threads * self.dram.core_bandwidth_bytes_per_s)
+        caches = {
+            name: replace(cache, shared_by_cores=min(cache.shared_by_cores, threads))
+            for name in ("l1", "l2", "l3")
+            if (cache := getattr(self, name)) is not None
+        }
+        return replace(
+            self,
+            compute=replace(self.compute, num_cores=threads, fp32_peak_flop_per_s=peak),
+            dram=replace(self.dram, bandwidth_bytes_per_s=bandwidth),
+            **caches,
+        )
 
     @property
     def fp32_lanes(self) -> int:

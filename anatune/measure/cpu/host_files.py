@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anatune.core.hardware.files import spec_to_toml, user_spec_folder
-from anatune.core.hardware.spec import CpuSpec, HardwareSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import DeviceError
 from anatune.files import replace_file
 from anatune.measure.cpu.detect import detect_cpu
@@ -27,7 +27,7 @@ def calibrated_file(spec: HardwareSpec, folder: str | Path | None = None) -> Pat
 
 
 def _path(spec: HardwareSpec, folder: Path) -> Path:
-    return folder / ("host.toml" if isinstance(spec, CpuSpec) else f"{spec.name}.toml")
+    return folder / ("host.toml" if spec.kind == "cpu" else f"{spec.name}.toml")
 
 
 def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None = None) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.core.hardware.spec import CpuSpec, HardwareSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError, SpecError
@@ -115,9 +115,8 @@ def _read(reader: _Reader, devices: Devices, entry: Json, workload: Workload | N
     said = reader.device_of(entry)
     spec = devices.resolve(said)
     line = reader.read_line(entry, spec, workload)
-    if isinstance(spec, CpuSpec):  # tuners of TVM's measure with all cores unless told otherwise
-        return line._replace(threads=spec.compute.num_cores)
-    return line
+    # tuners of TVM's measure with all cores unless told otherwise
+    return line._replace(threads=spec.most_threads) if spec.most_threads else line
 
 
 def _damaged_text(numbers: list[int], what: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 import anatune
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError, SpaceError
-from anatune.tuning.machine import check_cpu, check_gpu, choose_threads, usable_cores, with_threads
+from anatune.tuning.machine import check_cpu, check_gpu, choose_threads, usable_cores
 
 CPU = anatune.hardware("xeon_gold_6230r")
 CORES = CPU.compute.num_cores
@@ -14,7 +14,7 @@ CORES = CPU.compute.num_cores
 
 @pytest.mark.parametrize("threads", [1, 2, CORES - 1])
 def test_fewer_cores_have_less_of_everything(threads):
-    part = with_threads(CPU, threads)
+    part = CPU.with_threads(threads)
     assert part.compute.num_cores == threads
     assert part.compute.fp32_peak_flop_per_s == pytest.approx(CPU.compute.fp32_peak_flop_per_s * threads / CORES)
     assert CPU.dram.core_bandwidth_bytes_per_s <= part.dram.bandwidth_bytes_per_s <= CPU.dram.bandwidth_bytes_per_s
@@ -24,7 +24,7 @@ def test_fewer_cores_have_less_of_everything(threads):
 
 
 def test_all_cores_are_the_cpu_itself():
-    assert with_threads(CPU, CORES) is CPU
+    assert CPU.with_threads(CORES) is CPU
 
 
 def test_threads_by_default_and_by_choice():
