@@ -51,7 +51,7 @@ WARP = 32
 LEAST_CAPABILITY = 8.0
 """Triton 3 makes tensor-core code and asynchronous copies from sm_80 on."""
 LEAST_REGISTERS = 24
-"""Addresses and loop counters when registers are short, as in `numerics.tensorcore.time`."""
+"""Addresses and loop counters when registers are short, as in `numerics.tensorcore.block`."""
 GRID = 2**31 - 1
 _FP8_CAPABILITY = 8.9
 _TCGEN05_RATE = 4096.0

@@ -25,7 +25,8 @@ from anatune.model.foreign.triton_tiles import (
     resources,
 )
 from anatune.numerics.cuda.time import SM_FILL_BYTES, TAIL_OVERLAP
-from anatune.numerics.tensorcore.time import BLOCK_CYCLES, COPY_INSTRUCTIONS, QUEUE, STEP_CYCLES, STEP_INSTRUCTIONS
+from anatune.numerics.tensorcore.block import COPY_INSTRUCTIONS
+from anatune.numerics.tensorcore.time import BLOCK_CYCLES, QUEUE, STEP_CYCLES, STEP_INSTRUCTIONS
 
 __all__ = ["PARTS", "TileScores", "score_tiles", "tile_order"]
 

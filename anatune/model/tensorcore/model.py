@@ -21,8 +21,9 @@ from anatune.model.io_bound import gpu_io_bounds
 from anatune.model.tensorcore.ranking import rank_whole
 from anatune.numerics.cuda.columns import Limiter
 from anatune.numerics.cuda.tile import MAX_GRID
+from anatune.numerics.tensorcore.block import MOST_COPIES
 from anatune.numerics.tensorcore.columns import Product, TensorCol, TensorUnits
-from anatune.numerics.tensorcore.time import MOST_COPIES, run_products
+from anatune.numerics.tensorcore.time import run_products
 
 __all__ = ["TensorCoreModel"]
 

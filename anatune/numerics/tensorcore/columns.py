@@ -1,11 +1,11 @@
-"""Named records and columns of the tensor-core model, as `columns` for the CUDA-core one."""
+"""Named records and columns of the tensor-core model, as `cuda.columns` for the CUDA-core one."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import NamedTuple
 
-from anatune.numerics.cuda.columns import Ints
+from anatune.numerics.columns import Ints
 
 __all__ = ["Product", "TensorCol", "TensorUnits"]
 
@@ -53,7 +53,7 @@ class TensorUnits(NamedTuple):
 
 
 class TensorCol(IntEnum):
-    """Rows of what `tensorcore.run_products` fills. Per block and stage unless said otherwise; cycles of one SM."""
+    """Rows of what `time.run_products` fills. Per block and stage unless said otherwise; cycles of one SM."""
 
     TIME_S = 0
     MMA_S = 1
@@ -81,5 +81,4 @@ class TensorCol(IntEnum):
     ACCUMULATORS = 20
     USEFUL = 21
     """Share of the multiply-adds that are no padding, in (0, 1]."""
-    STEPS = 22
-    COUNT = 23
+    COUNT = 22
