@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CHUNK_SIZE", "Bools", "Floats", "Ints", "float_rows", "int_rows"]
+__all__ = ["CHUNK_SIZE", "Bools", "Bytes", "Floats", "Ints", "float_rows", "int_rows"]
 
 CHUNK_SIZE = 256
 """Points of a chunk: their columns stay in a core's L2 cache."""
@@ -16,6 +16,7 @@ CHUNK_SIZE = 256
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Bytes = NDArray[np.uint8]
 
 
 def float_rows(count: int) -> Floats:

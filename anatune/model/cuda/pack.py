@@ -6,9 +6,8 @@ import numpy as np
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
-from anatune.numerics.cuda.columns import Chunk, Gpu, Nest
+from anatune.numerics.cuda.columns import Chunk, Gpu, Nest, new_chunk
 from anatune.numerics.cuda.occupancy import fill_register_tables
-from anatune.numerics.cuda.tile import new_chunk
 
 __all__ = ["pack_chunk", "pack_gpu", "pack_nest"]
 

@@ -1,7 +1,7 @@
 """Columns of CPU points that are evaluated together.
 
-A chunk has a fixed number of points: loops over it have a constant trip count and no aliasing columns, which is what
-the compiler vectorises. The last chunk of a batch computes some leftovers that nobody reads.
+Loops over a chunk have a constant trip count and no aliasing columns, which the compiler vectorises best. The last
+chunk of a batch computes some leftovers that nobody reads.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["CHUNK_SIZE", "CpuChunk", "CpuCol", "new_chunk"]
+from anatune.numerics.columns import CHUNK_SIZE, Floats, Ints, float_rows
 
-CHUNK_SIZE = 256
-"""Points of a chunk: their columns stay in a core's L2 cache."""
+__all__ = ["CpuChunk", "CpuCol", "new_chunk"]
 
 
 class CpuCol(IntEnum):
@@ -104,64 +102,60 @@ class CpuCol(IntEnum):
 class CpuChunk(NamedTuple):
     """Columns of one chunk; a thread needs its own."""
 
-    raw: NDArray[np.float64]
+    raw: Floats
     """(columns of a point, points)."""
-    calls: NDArray[np.float64]
+    calls: Floats
     """(A, points): iterations of l1, or calls of a pair."""
-    inner: NDArray[np.float64]
+    inner: Floats
     """(A, points): tile of the l1 loops."""
-    is_pair: NDArray[np.float64]
+    is_pair: Floats
     """(A, points): 1 where a pair of microkernels covers the axis."""
-    small: NDArray[np.float64]
+    small: Floats
     """(A, points): rows of the (smaller) microkernel; 1 on the SIMD axis and reductions."""
-    tile: NDArray[np.float64]
+    tile: Floats
     """(A, points): the tile whose footprint is wanted."""
-    grown: NDArray[np.float64]
+    grown: Floats
     """(A, points): the tile after the loops of a level."""
-    trips: NDArray[np.float64]
+    trips: Floats
     """(A, points): iterations of these loops."""
-    packed: NDArray[np.float64]
+    packed: Floats
     """(X, points): 0 or 1."""
-    choice: NDArray[np.int64]
+    choice: Ints
     """(points,): order of a level."""
-    capacity: NDArray[np.float64]
+    capacity: Floats
     """(C, points): bytes that a tile occupies of each cache."""
-    colliding: NDArray[np.float64]
+    colliding: Floats
     """(C, points): the same of one tensor, if iterations of one dimension collide in few sets."""
-    size: NDArray[np.float64]
+    size: Floats
     """(C, points): bytes that one thread has of each cache."""
-    fill_s: NDArray[np.float64]
+    fill_s: Floats
     """(C, points): seconds to bring a byte into it."""
-    traffic: NDArray[np.float64]
+    traffic: Floats
     """(C, points): bytes brought in; -1 while open."""
-    held: NDArray[np.float64]
+    held: Floats
     """(3, points): bytes that the tiles of l1, l2, l3 occupy of L1, L2, L3."""
-    values: NDArray[np.float64]
+    values: Floats
     """(CpuCol.COUNT * points,): block `c` begins at ``c * CHUNK_SIZE``."""
 
 
 def new_chunk(num_columns: int, num_axes: int, num_tensors: int, num_levels: int) -> CpuChunk:
     """Allocate the columns of one chunk."""
-
-    def ones(rows: int) -> NDArray[np.float64]:
-        return np.ones((rows, CHUNK_SIZE))
-
     return CpuChunk(
-        raw=ones(num_columns),
-        calls=ones(num_axes),
-        inner=ones(num_axes),
-        is_pair=ones(num_axes),
-        small=ones(num_axes),
-        tile=ones(num_axes),
-        grown=ones(num_axes),
-        trips=ones(num_axes),
-        packed=ones(num_tensors),
+        raw=float_rows(num_columns),
+        calls=float_rows(num_axes),
+        inner=float_rows(num_axes),
+        is_pair=float_rows(num_axes),
+        small=float_rows(num_axes),
+        tile=float_rows(num_axes),
+        grown=float_rows(num_axes),
+        trips=float_rows(num_axes),
+        packed=float_rows(num_tensors),
         choice=np.zeros(CHUNK_SIZE, dtype=np.int64),
-        capacity=ones(num_levels),
-        colliding=ones(num_levels),
-        size=ones(num_levels),
-        fill_s=ones(num_levels),
-        traffic=ones(num_levels),
-        held=ones(3),
+        capacity=float_rows(num_levels),
+        colliding=float_rows(num_levels),
+        size=float_rows(num_levels),
+        fill_s=float_rows(num_levels),
+        traffic=float_rows(num_levels),
+        held=float_rows(3),
         values=np.zeros(int(CpuCol.COUNT) * CHUNK_SIZE),
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit, jit_helper
+from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.numerics.cpu.lattice import inner_seconds, segment_seconds
 from anatune.numerics.cpu.microkernel import NUM_PARTS, core_cycles
 from anatune.numerics.cpu.nest import CpuMachine, CpuNest, combine, footprint
@@ -15,10 +15,10 @@ __all__ = ["complete"]
 
 @jit_helper
 def repeats(
-    orders: NDArray[np.int64],
+    orders: Ints,
     choice: int,
-    small: NDArray[np.int64],
-    large: NDArray[np.int64],
+    small: Ints,
+    large: Ints,
 ) -> bool:
     """Whether an earlier order has the same loops between two tiles: those of one iteration are none."""
     most = orders.shape[1]
@@ -43,19 +43,19 @@ def repeats(
 def complete(
     nest: CpuNest,
     machine: CpuMachine,
-    tiles: NDArray[np.int64],
-    capacity: NDArray[np.float64],
-    node: NDArray[np.float64],
-    middle: NDArray[np.int64],
-    middle_worth: NDArray[np.float64],
-    chunks: NDArray[np.int64],
-    chunk_worth: NDArray[np.float64],
-    packed: NDArray[np.bool_],
-    size: NDArray[np.float64],
-    fill_s: NDArray[np.float64],
-    scalars: NDArray[np.float64],
+    tiles: Ints,
+    capacity: Floats,
+    node: Floats,
+    middle: Ints,
+    middle_worth: Floats,
+    chunks: Ints,
+    chunk_worth: Floats,
+    packed: Bools,
+    size: Floats,
+    fill_s: Floats,
+    scalars: Floats,
     wanted_step: float,
-    found: NDArray[np.int64],
+    found: Ints,
 ) -> tuple[int, float]:
     """Enumerate the completions of `node` whose time falls into tie step `wanted_step`, in the order of ties.
 

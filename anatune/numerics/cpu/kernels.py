@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from anatune.numerics._jit import jit_helper, jit_sequence
-from anatune.numerics.cpu.columns import CHUNK_SIZE, CpuChunk, CpuCol
+from anatune.numerics.columns import CHUNK_SIZE, Ints
+from anatune.numerics.cpu.columns import CpuChunk, CpuCol
 from anatune.numerics.cpu.microkernel import call_one, result_stores, rule_one, step_one
 from anatune.numerics.cpu.nest import CpuCore, CpuNest, leaves_out_padding
 
@@ -49,7 +49,7 @@ _COPY = int(CpuCol.OWN_COPY) * _N
 
 
 @jit_helper
-def load_points(points: Any, start: int, n: int, nest: CpuNest, c: CpuChunk) -> None:
+def load_points(points: Ints, start: int, n: int, nest: CpuNest, c: CpuChunk) -> None:
     """Read points[start : start + n] (rows in the order of CpuSpace.columns) into the chunk; the last one fills it."""
     v = c.values
     for column in range(points.shape[1]):

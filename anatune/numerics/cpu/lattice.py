@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit, jit_helper
+from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.numerics.cpu.nest import CpuMachine, CpuNest, first_tile, footprint
 
 __all__ = ["capacities", "cover", "inner_seconds", "segment_seconds"]
 
 
 @jit
-def capacities(
-    nest: CpuNest, machine: CpuMachine, tiles: NDArray[np.int64], packed: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def capacities(nest: CpuNest, machine: CpuMachine, tiles: Ints, packed: Bools) -> tuple[Floats, Floats]:
     """Return the capacity bytes of each tile per cache level, (N, C), and the bytes that all such tiles move, (N,).
 
     The latter bounds the traffic of every cache that holds a part of the tile but not more than the tile: what
@@ -33,19 +31,19 @@ def capacities(
 
 @jit_helper
 def segment_seconds(
-    boxes: NDArray[np.int64],
-    tensors: NDArray[np.float64],
-    extents: NDArray[np.int64],
-    order: NDArray[np.int64],
-    small: NDArray[np.int64],
-    large: NDArray[np.int64],
-    packed: NDArray[np.bool_],
+    boxes: Ints,
+    tensors: Floats,
+    extents: Ints,
+    order: Ints,
+    small: Ints,
+    large: Ints,
+    packed: Bools,
     line: float,
-    size: NDArray[np.float64],
-    fill_s: NDArray[np.float64],
-    small_capacity: NDArray[np.float64],
-    tile: NDArray[np.int64],
-    after: NDArray[np.float64],
+    size: Floats,
+    fill_s: Floats,
+    small_capacity: Floats,
+    tile: Ints,
+    after: Floats,
 ) -> float:
     """Return the transfer seconds decided by the loops that grow tile `small` to `large` in `order` (inner first).
 
@@ -80,16 +78,16 @@ def segment_seconds(
 @jit_helper
 def inner_seconds(
     nest: CpuNest,
-    order: NDArray[np.int64],
-    inner: NDArray[np.int64],
-    calls: NDArray[np.int64],
-    kernel: NDArray[np.int64],
-    packed: NDArray[np.bool_],
+    order: Ints,
+    inner: Ints,
+    calls: Ints,
+    kernel: Ints,
+    packed: Bools,
     line: float,
-    size: NDArray[np.float64],
-    fill_s: NDArray[np.float64],
-    tile: NDArray[np.int64],
-    after: NDArray[np.float64],
+    size: Floats,
+    fill_s: Floats,
+    tile: Ints,
+    after: Floats,
 ) -> float:
     """Return the transfer seconds decided inside the L1 tile `inner`: by a microkernel call and the l1 loops.
 
@@ -131,16 +129,16 @@ def cover(
     nest: CpuNest,
     machine: CpuMachine,
     level: int,
-    tiles: NDArray[np.int64],
-    capacity: NDArray[np.float64],
-    small: NDArray[np.int64],
-    large: NDArray[np.int64],
-    large_worth: NDArray[np.float64],
-    moved: NDArray[np.float64],
-    packed: NDArray[np.bool_],
-    size: NDArray[np.float64],
-    fill_s: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    tiles: Ints,
+    capacity: Floats,
+    small: Ints,
+    large: Ints,
+    large_worth: Floats,
+    moved: Floats,
+    packed: Bools,
+    size: Floats,
+    fill_s: Floats,
+) -> Floats:
     """Return the worth of the tiles `small`: cheapest way out through one of the tiles `large`.
 
     Parameters

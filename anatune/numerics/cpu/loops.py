@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from anatune.numerics._jit import jit
+from anatune.numerics.columns import Ints
 
 __all__ = ["list_loops"]
 
 
 @jit
 def list_loops(
-    points: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    order_columns: NDArray[np.int64],
-    orders: NDArray[np.int64],
-    flags: NDArray[np.int64],
-    rows: NDArray[np.int64],
+    points: Ints,
+    columns: Ints,
+    order_columns: Ints,
+    orders: Ints,
+    flags: Ints,
+    rows: Ints,
 ) -> None:
     """Write a row for each point; rows are equal where the loop nests are.
 

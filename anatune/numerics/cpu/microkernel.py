@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
 from anatune.numerics._jit import jit_helper, jit_inline
+from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.numerics.cpu.nest import CpuCore, CpuNest, ceil_div, leaves_out_padding
 
 __all__ = ["NUM_PARTS", "call_one", "core_cycles", "result_stores", "rule_one", "step_one"]
@@ -123,8 +121,8 @@ def rule_one(
 @jit_inline
 def _operands(
     nest: CpuNest,
-    rows: NDArray[np.int64],
-    packed: NDArray[np.bool_],
+    rows: Ints,
+    packed: Bools,
     vectors: float,
 ) -> tuple[float, float, float, float]:
     """Return accumulators, loads, held and broadcast vectors of a microkernel."""
@@ -162,9 +160,7 @@ def result_stores(each: float, lanes: float, rows: float) -> float:
 
 
 @jit_helper
-def _padding(
-    nest: CpuNest, inner: NDArray[np.int64], kernel: NDArray[np.int64], packed: NDArray[np.bool_], is_bound: bool
-) -> tuple[float, float]:
+def _padding(nest: CpuNest, inner: Ints, kernel: Ints, packed: Bools, is_bound: bool) -> tuple[float, float]:
     """Return the share of steps that is left when padding is left out, and the cycles of padded copies."""
     inside = 1.0
     cycles = 0.0
@@ -188,12 +184,12 @@ def _padding(
 def core_cycles(
     nest: CpuNest,
     cpu: CpuCore,
-    inner: NDArray[np.int64],
-    calls: NDArray[np.int64],
-    kernel: NDArray[np.int64],
-    packed: NDArray[np.bool_],
-    rows: NDArray[np.int64],
-    parts: NDArray[np.float64],
+    inner: Ints,
+    calls: Ints,
+    kernel: Ints,
+    packed: Bools,
+    rows: Ints,
+    parts: Floats,
     is_bound: bool,
 ) -> float:
     """Return the core cycles of all microkernel calls of one nest, on one core, padded copies included.

@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit_helper, jit_inline
+from anatune.numerics.columns import Bools, Floats, Ints
 
 __all__ = ["CpuCore", "CpuMachine", "CpuNest", "ceil_div", "combine", "first_tile", "footprint", "leaves_out_padding"]
 
@@ -23,41 +23,41 @@ __all__ = ["CpuCore", "CpuMachine", "CpuNest", "ceil_div", "combine", "first_til
 class CpuNest(NamedTuple):
     """A loop nest as a tuple of arrays; -1 fills what does not exist."""
 
-    extents: NDArray[np.int64]
+    extents: Ints
     """(A,) iterations."""
-    is_reduction: NDArray[np.int64]
+    is_reduction: Ints
     """(A,) 0 or 1."""
-    columns: NDArray[np.int64]
+    columns: Ints
     """(A, 6) columns of a point: outer, l3, l2, l1, register, the pair's calls; -1 where the axis lacks them."""
-    order_columns: NDArray[np.int64]
+    order_columns: Ints
     """(4,) columns of the orders: outer, l3, l2, l1."""
-    orders: NDArray[np.int64]
+    orders: Ints
     """(4, choices, A) axes from the innermost to the outermost loop, then -1."""
-    pack_columns: NDArray[np.int64]
+    pack_columns: Ints
     """(X,) column of the pack flag, or -1."""
-    boxes: NDArray[np.int64]
+    boxes: Ints
     """(terms, 6 + C) all index terms, tensor by tensor, last dimension first: tensor, axis, coefficient,
     0 inside a dimension, 1 at its end, 2 at the end of the tensor, and the dimension's size; at the end of a dimension
     above the last: its axis of the largest coefficient, and how far apart that axis's iterations lie in the sets of
     each cache, bytes: gcd(their distance, bytes of a way)."""
-    uses: NDArray[np.int64]
+    uses: Ints
     """(X, A) 1 where the tensor is indexed by the axis."""
-    tensors: NDArray[np.float64]
+    tensors: Floats
     """(X, 2 + C) bytes of an element; transfers of a byte (1 for operands, 2 for the result: read or allocated, and
     written back); gcd(row pitch, bytes of a way) for each cache: the least distance between rows in its sets."""
-    vector_loads: NDArray[np.float64]
+    vector_loads: Floats
     """(X,) loads for one vector of the unpacked tensor; 0: not indexed by the SIMD axis (a broadcast)."""
-    copy_bytes: NDArray[np.float64]
+    copy_bytes: Floats
     """(X, 2) bytes moved before or after the nest when not packed (padding) and when packed."""
-    copy_rate: NDArray[np.float64]
+    copy_rate: Floats
     """(X,) most of them that a cycle moves."""
-    simd: NDArray[np.int64]
+    simd: Ints
     """SIMD axis, lanes, parallel column, whether there is a reduction."""
-    padding: NDArray[np.int64]
+    padding: Ints
     """(P, 3) padded dimensions: tensor, spatial axis, window axis; axis -1 where taps outside cannot be left out."""
-    inside_share: NDArray[np.float64]
+    inside_share: Floats
     """(P,) share of a padded dimension's taps that lie inside the tensor."""
-    pad_cycles: NDArray[np.float64]
+    pad_cycles: Floats
     """(X,) core cycles of the padded copy that an unpacked tensor needs, 0 without padding."""
     result_row: int
     """Axis along which the result is contiguous if that is not the SIMD axis, else -1: stores are transposed."""
@@ -100,11 +100,11 @@ class CpuMachine(NamedTuple):
     """A CPU as a tuple of numbers and arrays."""
 
     core: CpuCore
-    size_bytes: NDArray[np.float64]
+    size_bytes: Floats
     """(C,) usable bytes of each data cache, one way left for streams. Source: [BLIS-model] Sec. 4.1."""
-    shared_by: NDArray[np.float64]
+    shared_by: Floats
     """(C,) cores that share one such cache."""
-    fill_bytes_per_cycle: NDArray[np.float64]
+    fill_bytes_per_cycle: Floats
     """(C,) bandwidth from the next level into this one; unused for the last (DRAM)."""
 
 
@@ -154,12 +154,12 @@ def leaves_out_padding(
 
 @jit_helper
 def footprint(
-    boxes: NDArray[np.int64],
-    tensors: NDArray[np.float64],
-    tile: NDArray[np.int64],
-    packed: NDArray[np.bool_],
+    boxes: Ints,
+    tensors: Floats,
+    tile: Ints,
+    packed: Bools,
     line: float,
-    capacity: NDArray[np.float64],
+    capacity: Floats,
 ) -> float:
     """Return the bytes a tile transfers (times passes) and write its capacity bytes per cache level to `capacity`.
 

@@ -7,10 +7,10 @@ the sum over the levels (transfers through the hierarchy are serialised: [ECM] S
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from anatune.numerics._jit import jit, jit_helper
-from anatune.numerics.cpu.columns import CHUNK_SIZE, CpuChunk, CpuCol
+from anatune.numerics.columns import CHUNK_SIZE, Floats, Ints
+from anatune.numerics.cpu.columns import CpuChunk, CpuCol
 from anatune.numerics.cpu.kernels import core_columns, load_points
 from anatune.numerics.cpu.nest import CpuMachine, CpuNest, combine
 from anatune.numerics.cpu.traffic import traffic
@@ -121,7 +121,7 @@ def _times(machine: CpuMachine, c: CpuChunk) -> None:
 
 
 @jit_helper
-def _results(start: int, n: int, c: CpuChunk, columns: Any) -> None:
+def _results(start: int, n: int, c: CpuChunk, columns: Floats) -> None:
     """Write the columns of the first `n` points of the chunk from column `start` on."""
     v = c.values
     for row in range(columns.shape[0]):
@@ -138,7 +138,14 @@ def _results(start: int, n: int, c: CpuChunk, columns: Any) -> None:
 
 @jit
 def run_points(
-    points: Any, task: int, nest: CpuNest, machine: CpuMachine, c: CpuChunk, rules: Any, times: Any, columns: Any
+    points: Ints,
+    task: int,
+    nest: CpuNest,
+    machine: CpuMachine,
+    c: CpuChunk,
+    rules: Ints,
+    times: Floats,
+    columns: Floats,
 ) -> None:
     """Check or predict `points` (num_points, columns of the space) int64.
 

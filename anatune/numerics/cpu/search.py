@@ -15,9 +15,9 @@ worth : (N,) seconds of the cheapest completion outside a tile, inf where there 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit, jit_inline
+from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.numerics.cpu.lattice import inner_seconds
 from anatune.numerics.cpu.microkernel import NUM_PARTS, core_cycles
 from anatune.numerics.cpu.nest import CpuMachine, CpuNest, combine
@@ -27,8 +27,8 @@ __all__ = ["best_kernels"]
 
 @jit_inline
 def is_before(
-    left: NDArray[np.float64],
-    right: NDArray[np.float64],
+    left: Floats,
+    right: Floats,
 ) -> bool:
     """Lexicographic order of two rows."""
     for i in range(left.shape[0]):
@@ -41,9 +41,9 @@ def is_before(
 
 @jit_inline
 def keep_best(
-    heap: NDArray[np.float64],
+    heap: Floats,
     count: int,
-    key: NDArray[np.float64],
+    key: Floats,
 ) -> int:
     """Insert `key` into a max-heap of rows (lexicographic), dropping the largest when full; return the new count."""
     capacity = heap.shape[0]
@@ -83,20 +83,20 @@ def keep_best(
 def best_kernels(
     nest: CpuNest,
     machine: CpuMachine,
-    tiles: NDArray[np.int64],
-    choices: NDArray[np.int64],
-    bound: NDArray[np.float64],
-    worth: NDArray[np.float64],
-    floor: NDArray[np.float64],
-    sequence: NDArray[np.int64],
-    packed: NDArray[np.bool_],
-    size: NDArray[np.float64],
-    fill_s: NDArray[np.float64],
-    scalars: NDArray[np.float64],
-    option_start: NDArray[np.int64],
-    option_values: NDArray[np.int64],
-    divisor_of: NDArray[np.int64],
-    heap: NDArray[np.float64],
+    tiles: Ints,
+    choices: Ints,
+    bound: Floats,
+    worth: Floats,
+    floor: Floats,
+    sequence: Ints,
+    packed: Bools,
+    size: Floats,
+    fill_s: Floats,
+    scalars: Floats,
+    option_start: Ints,
+    option_values: Ints,
+    divisor_of: Ints,
+    heap: Floats,
     count: int,
 ) -> tuple[int, int]:
     """Put the best (L1 tile, microkernel, l1 order) nodes into `heap`.

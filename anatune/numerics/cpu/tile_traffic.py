@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from anatune.numerics._jit import jit
-from anatune.numerics.cpu.columns import CHUNK_SIZE, CpuChunk
+from anatune.numerics.columns import CHUNK_SIZE, Floats
+from anatune.numerics.cpu.columns import CpuChunk
 from anatune.numerics.cpu.nest import CpuNest
 from anatune.numerics.cpu.traffic import traffic
 
@@ -17,15 +15,15 @@ _N = CHUNK_SIZE
 
 @jit
 def tile_traffic(
-    raw: NDArray[np.float64],
-    inner: NDArray[np.float64],
-    calls: NDArray[np.float64],
-    packed: NDArray[np.float64],
-    size: NDArray[np.float64],
+    raw: Floats,
+    inner: Floats,
+    calls: Floats,
+    packed: Floats,
+    size: Floats,
     nest: CpuNest,
     line: float,
     c: CpuChunk,
-    moved: NDArray[np.float64],
+    moved: Floats,
 ) -> None:
     """Fill `moved`, bytes that enter each cache.
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 
 from anatune.numerics._jit import jit_helper, jit_sequence
-from anatune.numerics.cpu.columns import CHUNK_SIZE, CpuChunk, CpuCol
+from anatune.numerics.columns import CHUNK_SIZE
+from anatune.numerics.cpu.columns import CpuChunk, CpuCol
 from anatune.numerics.cpu.nest import CpuNest
 
 __all__ = ["footprints", "traffic"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from anatune.numerics._jit import jit
-from anatune.numerics.cuda.columns import CHUNK_SIZE, Chunk, Col, Gpu, Nest
+from anatune.numerics.columns import CHUNK_SIZE, Bytes, Floats, Ints
+from anatune.numerics.cuda.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.cuda.micro import best_micro, loop_effects, micro
 from anatune.numerics.cuda.tile import limiters, load_points, macro, take_compiled
 from anatune.numerics.cuda.time import time
@@ -26,16 +26,16 @@ _TIME_S = int(Col.TIME_S)
 
 @jit
 def run_points(
-    points: Any,
+    points: Ints,
     task: int,
     nest: Nest,
     gpu: Gpu,
-    table: Any,
+    table: Bytes,
     c: Chunk,
-    rules: Any,
-    times: Any,
-    columns: Any,
-    compiled: Any,
+    rules: Ints,
+    times: Floats,
+    columns: Floats,
+    compiled: Floats,
 ) -> None:
     """Check, predict or bound `points` (num_points, columns of the space) int64.
 

@@ -10,14 +10,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["CHUNK_SIZE", "Chunk", "Col", "Gpu", "Limiter", "Nest"]
+from anatune.numerics.columns import CHUNK_SIZE, Floats, Ints, int_rows
 
-CHUNK_SIZE = 256
-"""Points evaluated together: their columns fit a core's L2 cache."""
-
-Ints = NDArray[np.int64]
+__all__ = ["Chunk", "Col", "Gpu", "Limiter", "Nest", "new_chunk"]
 
 
 class Gpu(NamedTuple):
@@ -94,7 +90,7 @@ class Nest(NamedTuple):
     """(tensors,): its coefficient there."""
     misaligned: Ints
     """(tensors,): 1 where rows do not start at multiples of a 32-byte sector."""
-    tensor_bytes: NDArray[np.float64]
+    tensor_bytes: Floats
     """(tensors,): bytes of the elements that are touched at all."""
     stages: int = 1
     """Buffers of the staging pipeline: one fewer steps are fetched ahead."""
@@ -130,7 +126,7 @@ class Chunk(NamedTuple):
     """(operands, points): elements a thread needs for one step of the reduction."""
     temporary: Ints
     """(14, points): work space of single functions."""
-    values: NDArray[np.float64]
+    values: Floats
     """(Col.COUNT, points): every other quantity, see Col."""
 
 
@@ -215,3 +211,21 @@ class Col(IntEnum):
     SCRATCH = 47
     """This row and the next: work space of single functions."""
     COUNT = 49
+
+
+def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:
+    """Allocate the columns of one chunk."""
+    return Chunk(
+        grid=int_rows(num_spatial),
+        thread=int_rows(num_spatial),
+        reg=int_rows(num_spatial),
+        inner=int_rows(num_spatial),
+        tile=int_rows(num_axes),
+        lanes=int_rows(num_spatial),
+        width=int_rows(num_operands),
+        footprint=int_rows(num_operands),
+        run=int_rows(num_operands),
+        fragment=int_rows(num_operands),
+        temporary=int_rows(14),
+        values=np.zeros((int(Col.COUNT), CHUNK_SIZE)),
+    )

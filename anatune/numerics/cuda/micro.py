@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
+from anatune.numerics.columns import Bytes
 from anatune.numerics.cuda.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.cuda.shared_memory import conflict_degree_one
 from anatune.numerics.cuda.tile import LIVE_REGISTERS, SECTOR
@@ -76,7 +76,7 @@ def loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) -> None:
+def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
     """Add the shared-memory loads of operand `t`.
 
     A thread reads vectors of up to 16 bytes where its elements are contiguous and aligned in the staged tile: along
@@ -225,7 +225,7 @@ def _stores(n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
 
 
 @jit_sequence
-def micro(n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Any) -> None:
+def micro(n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
     """Fill the micro quantities of the first `n` points from inner and width, after `macro`."""
     v = c.values
     for i in range(n):

@@ -9,12 +9,12 @@ multiplicity : points of the space that share a macro choice.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit
+from anatune.numerics.columns import Floats, Ints
 
 __all__ = ["Options", "list_macros"]
 
@@ -22,25 +22,25 @@ __all__ = ["Options", "list_macros"]
 class Options(NamedTuple):
     """The options of every axis (spatial axes first), padded to the longest axis."""
 
-    num_options: NDArray[np.int64]
+    num_options: Ints
     """(axes,)"""
-    first: NDArray[np.int64]
+    first: Ints
     """(axes, options): grid of a spatial axis, stages of a reduction axis."""
-    thread: NDArray[np.int64]
+    thread: Ints
     """(axes, options): threads (spatial axes)."""
-    rest: NDArray[np.int64]
+    rest: Ints
     """(axes, options): results of a thread (spatial axes), tile of a stage (reduction axes)."""
-    multiplicity: NDArray[np.float64]
+    multiplicity: Floats
     """(axes, options): factorisations of the remaining levels that share the option."""
-    below: NDArray[np.int64]
+    below: Ints
     """(axes,): macro choices of all later axes together."""
-    points_below: NDArray[np.float64]
+    points_below: Floats
     """(axes,): points (micro choices included) of all later axes together."""
 
 
 @jit
 def list_macros(
-    start: int, stop: int, num_spatial: int, o: Options, max_threads: int, points: Any, numbers: Any, weights: Any
+    start: int, stop: int, num_spatial: int, o: Options, max_threads: int, points: Ints, numbers: Ints, weights: Floats
 ) -> tuple[int, int, float]:
     """Write macro choices from number `start` on as points, skipping those with too many threads.
 

@@ -7,11 +7,10 @@ strides modulo the 32 banks and two counts: a small table holds all of them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from anatune.numerics._jit import jit, jit_inline
+from anatune.numerics.columns import Bytes
 
 __all__ = ["conflict_degree_one", "conflict_table"]
 
@@ -19,7 +18,7 @@ NUM_BANKS = 32
 
 
 @jit
-def conflict_table() -> Any:
+def conflict_table() -> Bytes:
     """Return (32, 33, 32, 33) uint8: [stride_1, count_1, stride_2, count_2] -> most words in one bank.
 
     Entries with count_1 * count_2 > 32 are 1 and unused.
@@ -43,7 +42,7 @@ def conflict_table() -> Any:
 
 @jit_inline
 def conflict_degree_one(
-    table: Any, stride_1: int, count_1: int, stride_2: int, count_2: int, others: int, phase: int
+    table: Bytes, stride_1: int, count_1: int, stride_2: int, count_2: int, others: int, phase: int
 ) -> float:
     """Return the conflict degree of a load that the hardware serves in phases of `phase` threads.
 

@@ -10,13 +10,10 @@ Everything else of a point (order of the register tile, k1/k2, unrolling, fetch 
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
-from anatune.numerics.cuda.columns import CHUNK_SIZE, Chunk, Col, Gpu, Nest
+from anatune.numerics.columns import Floats, Ints
+from anatune.numerics.cuda.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.cuda.occupancy import resident_blocks_one
 
 __all__ = [
@@ -27,7 +24,6 @@ __all__ = [
     "limiters",
     "load_points",
     "macro",
-    "new_chunk",
     "take_compiled",
 ]
 
@@ -73,30 +69,8 @@ _DRAM_BYTES = int(Col.DRAM_BYTES)
 _SCRATCH = int(Col.SCRATCH)
 
 
-def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:
-    """Allocate the columns of one chunk."""
-
-    def ones(rows: int) -> NDArray[np.int64]:
-        return np.ones((rows, CHUNK_SIZE), dtype=np.int64)
-
-    return Chunk(
-        grid=ones(num_spatial),
-        thread=ones(num_spatial),
-        reg=ones(num_spatial),
-        inner=ones(num_spatial),
-        tile=ones(num_axes),
-        lanes=ones(num_spatial),
-        width=ones(num_operands),
-        footprint=ones(num_operands),
-        run=ones(num_operands),
-        fragment=ones(num_operands),
-        temporary=ones(14),
-        values=np.zeros((int(Col.COUNT), CHUNK_SIZE)),
-    )
-
-
 @jit_helper
-def load_points(points: Any, start: int, n: int, nest: Nest, c: Chunk) -> None:
+def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
     """Read points[start : start + n] (rows in the order of GpuSpace.columns) into the chunk."""
     v = c.values
     stages, vthreads, reg_inner, reg_outer, k2 = v[_STAGES], v[_VTHREADS], v[_REG_INNER], v[_REG_OUTER], v[_K2]
@@ -357,7 +331,7 @@ def macro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def take_compiled(start: int, n: int, compiled: Any, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def take_compiled(start: int, n: int, compiled: Floats, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """Replace registers, shared bytes and spills by a compiler's (see `batch.run_points`), and what follows."""
     v = c.values
     most_warps = gpu.register_cap.shape[0] - 1

@@ -68,7 +68,7 @@ class Waves(NamedTuple):
     """All blocks, in cycles."""
 
     cycles: float
-    count: float
+    number: float
     each: float
 
 
@@ -233,8 +233,8 @@ def run_products(
         columns[TensorCol.SHARED_S, i] = stage.shared * total_s
         columns[TensorCol.L2_S, i] = l2_s
         columns[TensorCol.DRAM_S, i] = dram_s
-        columns[TensorCol.LATENCY_S, i] = waves.count * (block.steps * max(0.0, waiting) + fill) * cycle_s
-        columns[TensorCol.TAIL_S, i] = max(0.0, (waves.cycles - waves.count * waves.each) * cycle_s)
+        columns[TensorCol.LATENCY_S, i] = waves.number * (block.steps * max(0.0, waiting) + fill) * cycle_s
+        columns[TensorCol.TAIL_S, i] = max(0.0, (waves.cycles - waves.number * waves.each) * cycle_s)
         columns[TensorCol.THREADS, i] = block.threads
         columns[TensorCol.WARPS, i] = block.warps
         columns[TensorCol.BLOCKS, i] = block.blocks
@@ -243,7 +243,7 @@ def run_products(
         columns[TensorCol.RESIDENT, i] = resident
         columns[TensorCol.LIMITER, i] = limiter
         columns[TensorCol.HELD, i] = held
-        columns[TensorCol.WAVES, i] = waves.count
+        columns[TensorCol.WAVES, i] = waves.number
         columns[TensorCol.DRAM_BYTES, i] = dram_bytes
         columns[TensorCol.L2_BYTES, i] = l2_bytes
         columns[TensorCol.SHARED_TRAFFIC, i] = stage.fragments * block.steps * block.blocks

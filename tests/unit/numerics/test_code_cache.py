@@ -116,7 +116,8 @@ def test_without_a_home_nothing_is_kept(tmp_path):
         "import pathlib\n"
         "def home():\n    raise RuntimeError('no home')\n"
         "pathlib.Path.home = home\n"
-        "from anatune.numerics import _jit, shared_memory\n"
+        "from anatune.numerics import _jit\n"
+        "from anatune.numerics.cuda import shared_memory\n"
         "assert _jit.cache_folder() is None and not _jit.has_cached_code('')\n"
     )
     kept = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}

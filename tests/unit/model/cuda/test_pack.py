@@ -8,7 +8,7 @@ import pytest
 import anatune
 from anatune.core.space.cuda import staged_tensors
 from anatune.model.cuda.pack import pack_chunk, pack_gpu, pack_nest
-from anatune.numerics.cuda.columns import CHUNK_SIZE
+from anatune.numerics.columns import CHUNK_SIZE
 from tests.naive_gpu import DEVICES, WORKLOADS, gpu
 
 

@@ -16,7 +16,7 @@ from anatune.model.foreign.triton_tiles import (
     rules,
 )
 from anatune.model.foreign.triton_time import PARTS, score_tiles, tile_order
-from anatune.numerics.cuda import occupancy
+from anatune.numerics.cuda.occupancy import resident_blocks_one
 
 # What Triton 3.9 said without a GPU: spec, dtype, (m, n, k, warps, stages), shared bytes, registers, bytes spilled
 COMPILED = [
@@ -84,9 +84,9 @@ def test_resident_blocks_are_those_of_numerics(name):
     threads = rng.integers(1, 1100 // warp + 2, 3000) * warp
     registers = rng.integers(16, 260, 3000)
     shared = rng.integers(0, spec.shared_memory.per_block_bytes + 3000, 3000)
-    expected, limiter = np.empty(3000, dtype=np.int64), np.empty(3000, dtype=np.int64)
     gpu = pack_gpu(spec, "float32")
-    occupancy.resident_blocks(threads, registers, shared, gpu, expected, limiter)
+    points = zip(threads.tolist(), registers.tolist(), shared.tolist(), strict=True)
+    expected = np.array([resident_blocks_one(*point, gpu)[0] for point in points])
     same = registers <= gpu.registers_thread  # the compiler's own limit is none of the launch
     np.testing.assert_array_equal(resident_blocks(spec, threads, registers, shared)[same], expected[same])
 

@@ -7,7 +7,8 @@ import pytest
 
 import anatune
 from anatune.model.cpu.model import CpuModel
-from anatune.numerics.cpu.columns import CHUNK_SIZE, CpuCol
+from anatune.numerics.columns import CHUNK_SIZE
+from anatune.numerics.cpu.columns import CpuCol
 
 
 def naive_traffic(model: CpuModel, point: np.ndarray) -> list[float]:

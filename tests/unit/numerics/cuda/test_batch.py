@@ -7,8 +7,9 @@ import pytest
 
 import anatune
 from anatune.model.cuda.model import GpuModel
+from anatune.numerics.columns import CHUNK_SIZE
 from anatune.numerics.cuda.batch import BOUND, CHECK, MACRO_BOUND, PREDICT, run_points
-from anatune.numerics.cuda.columns import CHUNK_SIZE, Col
+from anatune.numerics.cuda.columns import Col
 from anatune.numerics.cuda.occupancy import fill_register_tables
 from anatune.numerics.cuda.search import list_macros
 from anatune.numerics.cuda.shared_memory import conflict_table

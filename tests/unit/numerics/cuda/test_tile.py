@@ -7,9 +7,10 @@ import pytest
 
 import anatune
 from anatune.model.cuda.model import GpuModel
+from anatune.numerics.columns import CHUNK_SIZE
 from anatune.numerics.cuda.batch import PREDICT
-from anatune.numerics.cuda.columns import CHUNK_SIZE, Col
-from anatune.numerics.cuda.tile import new_chunk, sector_bytes_one
+from anatune.numerics.cuda.columns import Col, new_chunk
+from anatune.numerics.cuda.tile import sector_bytes_one
 from tests.naive_gpu import WORKLOADS, Point, gpu, random_points, with_limits
 
 DEVICES = ("rtx3090", "k80", "mi50", "p100", "tx2")
