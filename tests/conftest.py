@@ -25,6 +25,17 @@ def pytest_unconfigure(config):
             del os.environ[variable]
 
 
+@pytest.hookimpl(optionalhook=True)  # unknown where pytest-xdist is missing or switched off
+def pytest_xdist_make_scheduler(config, log):
+    """Hand out whole files, in order: what a module shares is made once, and less is compiled twice at a time."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
+
+
 @pytest.fixture
 def interruptible():
     """SIGINT as in a program started in the foreground; in the background of a script it is ignored from the start.

@@ -1,5 +1,6 @@
 """What every registered search strategy must keep to; registering one is what gets it tested."""
 
+import functools
 import math
 import zlib
 
@@ -10,6 +11,7 @@ import anatune
 from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.model.templates import make_model
+from anatune.search import neighbours
 from anatune.search.base import DEFAULT_STRATEGY, STRATEGIES, Strategy, make_strategy
 from anatune.search.points import program_key
 from anatune.search.table import TableModel
@@ -17,7 +19,7 @@ from anatune.search.table import TableModel
 CPU = anatune.hardware("xeon_gold_6230r")
 GPU = anatune.hardware("rtx3090")
 MATMUL = anatune.matmul(48, 64, 36)
-CONV2D = anatune.conv2d(n=1, c=8, h=14, w=14, k=16, r=3, s=3, padding=1)
+CONV2D = anatune.conv2d(n=1, c=4, h=6, w=6, k=8, r=3, s=3, padding=1)
 MODELS = {
     "matmul": model(MATMUL, CPU),
     "conv2d": model(CONV2D, CPU),
@@ -38,6 +40,18 @@ CASES = [
 CASES += [(name, "paper", task) for name in sorted(STRATEGIES) for task in ("matmul", "gpu conv2d", "table")]
 
 
+ONCE_A_STRATEGY = pytest.mark.parametrize(
+    "case", [case for case in CASES if case[2] == "matmul"], ids=" ".join, indirect=True
+)
+FEWER_DRAWN = {"num_drawn": 2_000, "num_kept": 200}
+
+
+@pytest.fixture(autouse=True)
+def _fewer_drawn_on_cpus(monkeypatch):
+    monkeypatch.setattr(neighbours, "_SAMPLES", 4_000)
+    monkeypatch.setattr(neighbours, "_CHILDREN", 1_000)
+
+
 @pytest.fixture(params=CASES, ids=" ".join)
 def case(request):
     return request.param
@@ -51,14 +65,15 @@ def task(case):
 @pytest.fixture
 def new(case):
     """Return a function that makes the strategy, always the same way."""
+    return functools.partial(made_new, case)
+
+
+def made_new(case, seed=0, made=None):
     name, start, task = case
-
-    def make(seed=0, made=None):
-        made = made or MODELS[task]
-        ranked = RANKED[task] if made is MODELS[task] else made.rank(1).points
-        return make_strategy(name, made, seed=seed, start=start, ranked=ranked)
-
-    return make
+    made = made or MODELS[task]
+    ranked = RANKED[task] if made is MODELS[task] else made.rank(1).points
+    options = FEWER_DRAWN if name == DEFAULT_STRATEGY and made.hardware is GPU else None
+    return make_strategy(name, made, seed=seed, start=start, ranked=ranked, options=options)
 
 
 def measured(schedule, number=0, outcome=Outcome.OK):
@@ -72,21 +87,29 @@ def measured(schedule, number=0, outcome=Outcome.OK):
 
 
 def history(strategy, rounds=4, size=3):
+    """Return the trials of some rounds, and what is asked next."""
     trials = []
     for _ in range(rounds):
         told = [measured(schedule, len(trials)) for schedule in strategy.ask(size)]
         strategy.tell(told)
         trials += told
-    return trials
+    return trials, keys(strategy.ask(4))
+
+
+@functools.cache
+def lived(case):
+    return history(made_new(case))
 
 
 def keys(schedules):
     return [schedule.key for schedule in schedules]
 
 
-def test_is_a_strategy(new):
-    assert isinstance(new(), Strategy)
-    assert DEFAULT_STRATEGY in STRATEGIES
+@ONCE_A_STRATEGY
+def test_nothing_asked_for_nothing(new):
+    strategy = new()
+    assert isinstance(strategy, Strategy)
+    assert strategy.ask(0) == []
 
 
 def test_legal_and_never_twice(new, task):
@@ -108,40 +131,20 @@ def test_legal_and_never_twice(new, task):
     assert len({program_key(made.space, point) for point in points}) == len(asked) >= 7
 
 
-def test_nothing_asked_for_nothing(new):
-    assert new().ask(0) == []
+def test_same_seed_same_questions(case, new):
+    trials, following = history(new())
+    assert keys(trial.schedule for trial in trials) == keys(trial.schedule for trial in lived(case)[0])
+    assert following == lived(case)[1]
 
 
-def test_same_seed_same_questions(new):
-    assert keys(trial.schedule for trial in history(new())) == keys(trial.schedule for trial in history(new()))
-
-
-def test_any_order_and_any_batches_of_telling(new):
-    trials = history(new())
-    following = []
+def test_what_a_resumed_one_asks_depends_on_no_order_and_no_batches_of_telling(case, new):
+    """It goes on as if nothing had happened: what was asked last and never came back is asked again."""
+    trials, following = lived(case)
     for order, size in ((trials, 1), (trials[::-1], len(trials)), (trials[5:] + trials[:5], 4)):
         strategy = new()
         for first in range(0, len(order), size):
             strategy.tell(order[first : first + size])
-        following.append(keys(strategy.ask(4)))
-    assert following[0] == following[1] == following[2]
-
-
-def test_resuming_goes_on_as_if_nothing_had_happened(new):
-    strategy = new()
-    trials = history(strategy)
-    resumed = new()
-    resumed.tell(trials)
-    assert keys(resumed.ask(5)) == keys(strategy.ask(5))
-
-
-def test_what_was_lost_on_the_way_is_asked_again(new):
-    strategy = new()
-    trials = history(strategy)
-    lost = strategy.ask(2)  # killed before these came back
-    resumed = new()
-    resumed.tell(trials)
-    assert keys(resumed.ask(2)) == keys(lost)
+        assert keys(strategy.ask(4)) == following
 
 
 def test_failures_are_data(new):
@@ -171,6 +174,7 @@ def test_trials_of_another_space_change_nothing(new):
     assert keys(strategy.ask(3)) == keys(new().ask(3))
 
 
+@ONCE_A_STRATEGY
 def test_ends_when_the_space_is_used_up(new):
     tiny = model(anatune.matmul(2, 1, 2), CPU)
     strategy = new(seed=1, made=tiny)
