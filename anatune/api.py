@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
 from anatune.model.learned.corrections import AUTO, NONE, find_correction, named_correction
 from anatune.model.plan import AppliedCorrection, Plan, prediction_row
 from anatune.model.templates import make_model
+from anatune.tuning.machine import choose_threads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,20 +48,14 @@ SCHEDULES_A_PROGRAM = 8
 """Schedules that are ranked for each program to compile: unroll depths and fetch widths often make no difference."""
 
 
-@renamed(hardware="hw")
-def model(workload: Workload, hw: HardwareLike, template: str | None = None) -> GpuModel | TensorCoreModel | CpuModel:
-    """Return the analytical model of `workload` on `hw` (with its tile space as ``.space``).
-
-    Parameters
-    ----------
-    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
-        What the schedules look like; left out: "cuda" (CUDA cores) for GPUs, "cpu" for CPUs.
+def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> GpuSpec | CpuSpec:
+    """Return the hardware that is meant, with so many of its cores.
 
     Raises
     ------
     SpaceError
-        An argument is of another type (swapped arguments), or the template does not apply to the workload or the
-        hardware.
+        `workload` or `hw` is of another type (swapped arguments); `threads` is no number of the CPU's cores, or the
+        hardware is a GPU.
     UnknownNameError, SpecError
         As `hardware`.
     """
@@ -68,41 +64,70 @@ def model(workload: Workload, hw: HardwareLike, template: str | None = None) -> 
             f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...) or "
             "anatune.conv2d(...)"
         )
-    return make_model(workload, hardware(hw), template)
+    device = hardware(hw)
+    return device if threads is None else device.with_threads(choose_threads(device, threads, usable=sys.maxsize))
 
 
-@overload
-def space(workload: Workload, hw: HardwareLike, *, template: Literal["tensorcore"]) -> TensorCoreSpace: ...
+@renamed(hardware="hw")
+def model(
+    workload: Workload, hw: HardwareLike, template: str | None = None, threads: int | None = None
+) -> GpuModel | TensorCoreModel | CpuModel:
+    """Return the analytical model of `workload` on `hw` (with its tile space as ``.space``).
 
+    Parameters
+    ----------
+    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
+        What the schedules look like; left out: "cuda" (CUDA cores) for GPUs, "cpu" for CPUs.
+    threads : int, optional
+        Of CPUs: threads that kernels run with, from 1 to the number of cores (the default).
 
-@overload
-def space(workload: Workload, hw: HardwareLike, *, template: Literal["pipelined"]) -> PipelinedSpace: ...
+    Raises
+    ------
+    SpaceError
+        An argument is of another type (swapped arguments), the template does not apply to the workload or the
+        hardware, or `threads` does not apply to the hardware.
+    UnknownNameError, SpecError
+        As `hardware`.
+    """
+    return make_model(workload, _checked(workload, hw, threads), template)
 
 
 @overload
 def space(
-    workload: Workload, hw: HardwareLike, *, template: Literal["cuda", "cpu"] | None = None
+    workload: Workload, hw: HardwareLike, *, template: Literal["tensorcore"], threads: int | None = None
+) -> TensorCoreSpace: ...
+
+
+@overload
+def space(
+    workload: Workload, hw: HardwareLike, *, template: Literal["pipelined"], threads: int | None = None
+) -> PipelinedSpace: ...
+
+
+@overload
+def space(
+    workload: Workload, hw: HardwareLike, *, template: Literal["cuda", "cpu"] | None = None, threads: int | None = None
 ) -> GpuSpace | CpuSpace: ...
 
 
 @overload
 def space(
-    workload: Workload, hw: HardwareLike, *, template: str | None = None
+    workload: Workload, hw: HardwareLike, *, template: str | None = None, threads: int | None = None
 ) -> GpuSpace | TensorCoreSpace | CpuSpace: ...
 
 
 @renamed(hardware="hw")
 def space(
-    workload: Workload, hw: HardwareLike, *, template: str | None = None
+    workload: Workload, hw: HardwareLike, *, template: str | None = None, threads: int | None = None
 ) -> GpuSpace | TensorCoreSpace | CpuSpace:
     """Return the tile space of `workload` on `hw`: size, axes, extents, sample(), schedule().
 
     Parameters
     ----------
-    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
+    template, threads
         As in `model`.
     """
-    return model(workload, hw, template).space
+    return model(workload, hw, template, threads).space
 
 
 @renamed(hardware="hw")
@@ -112,6 +137,7 @@ def plan(
     top_k: int = 10,
     *,
     template: str | None = None,
+    threads: int | None = None,
     time_limit_s: float | None = None,
     distinct: bool = False,
     compile: int = 0,
@@ -130,6 +156,9 @@ def plan(
     template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
         "tensorcore" for float16, bfloat16 and tf32 (float32 operands are rounded) on tensor cores; left out: "cuda"
         (CUDA cores) for GPUs, "cpu" for CPUs.
+    threads : int, optional
+        Of CPUs: threads that kernels run with, from 1 to the number of cores (the default). A schedule for all cores is
+        seldom the best for one.
     time_limit_s : float, optional
         Stop the search after this many seconds; the guarantee then says how far from the optimum the answer can be.
     distinct : bool
@@ -150,8 +179,8 @@ def plan(
     Raises
     ------
     SpaceError
-        `top_k` or `time_limit_s` is not positive; the template does not apply; `compile` is no number of programs, or
-        the hardware is no GPU.
+        `top_k` or `time_limit_s` is not positive; the template or `threads` does not apply; `compile` is no number of
+        programs, or the hardware is no GPU.
     BuildError
         The compiler does not know the GPU's architecture.
     MissingDependencyError
@@ -165,7 +194,7 @@ def plan(
     distinct = checked_flag("plan: distinct", distinct)
     checked_function("plan: progress", progress)
     checked_function("plan: compile_progress", compile_progress)
-    chosen: Any = model(workload, hw, template)
+    chosen: Any = model(workload, hw, template, threads)
     device: GpuSpec | CpuSpec = chosen.hardware
     if compile:
         _check_compiler(device)
@@ -187,6 +216,7 @@ def plan(
         ranking.num_legal,
         ranking.rejected,
         chosen.rules,
+        chosen.space.template,
     )
     if saved is not None and len(ranking.points):
         support = float(chosen.correction(ranking.points[:1]).support[0])
@@ -199,7 +229,7 @@ def plan(
 
 def model_of(answer: Plan) -> Any:
     """Return the model that ordered a plan: the analytical one, with the plan's correction if it has one."""
-    chosen = model(answer.workload, answer.hardware, answer.best.template)
+    chosen = make_model(answer.workload, answer.hardware, answer.template)
     if answer.correction is None:
         return chosen
     return CorrectedModel(chosen, named_correction(answer.correction.folder).model)
@@ -266,14 +296,15 @@ def predict(
     hw: HardwareLike,
     schedules: Iterable[Schedule],
     *,
+    threads: int | None = None,
     correction: str | Path = AUTO,
 ) -> pd.DataFrame:
     """Score schedules with the analytical model, and a learned correction where one was made for the device.
 
     Parameters
     ----------
-    correction : "auto", "none", or str or Path
-        As in `plan`.
+    threads, correction
+        As in `plan`. Times are for so many threads, whatever a schedule was planned for.
 
     Returns
     -------
@@ -285,14 +316,15 @@ def predict(
     Raises
     ------
     SpaceError
-        A schedule belongs to another workload or template, or `schedules` holds something else. A schedule that was
+        A schedule belongs to another workload or template, `schedules` holds something else, or `threads` does not
+        apply. A schedule that was
         made for another device is scored on `hw`: that is how a choice is carried over.
     UnknownNameError, ModelVersionError, MissingDependencyError
         The correction that was named does not exist, does not fit, or needs a package that is not installed.
     """
     import pandas as pd
 
-    device = model(workload, hw).hardware
+    device = _checked(workload, hw, threads)
     if isinstance(schedules, Schedule) or not is_iterable(schedules):
         raise SpaceError(f"predict: schedules is {shown(schedules)}, expected a list of Schedule objects")
     schedules = list(schedules)
@@ -300,7 +332,7 @@ def predict(
         checked_schedule("predict", schedule)
     rows: list[dict[str, Any]] = [{} for _ in schedules]
     for template in dict.fromkeys(schedule.template for schedule in schedules):
-        chosen = model(workload, device, template)
+        chosen = make_model(workload, device, template)
         places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
         points = np.array([chosen.space.point_of(schedules[place]) for place in places], dtype=np.int64)
         predictions = chosen.predictions(points)
@@ -319,7 +351,7 @@ def predict(
             rows[place] = prediction_row(prediction) | columns
     if rows:
         return pd.DataFrame(rows)
-    chosen = model(workload, device)  # no schedules: no rows, but the columns
+    chosen = make_model(workload, device)  # no schedules: no rows, but the columns
     empty = np.array([chosen.space.point_of(chosen.space.schedule({}))], dtype=np.int64)
     return pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(empty)]).iloc[:0]
 
@@ -328,7 +360,7 @@ def _corrected_model(
     workload: Workload, hw: GpuSpec | CpuSpec, correction: str | Path, template: str | None
 ) -> GpuModel | TensorCoreModel | CpuModel | CorrectedModel:
     """Return the model of a template, corrected where there is a correction."""
-    chosen = model(workload, hw, template)
+    chosen = make_model(workload, hw, template)
     saved = find_correction(hw, chosen.space.template, correction)
     return chosen if saved is None else CorrectedModel(chosen, saved.model)
 
@@ -340,6 +372,7 @@ def prune(
     keep: float = 0.01,
     *,
     template: str | None = None,
+    threads: int | None = None,
     candidates: Iterable[Schedule] | None = None,
     time_limit_s: float | None = None,
     distinct: bool = False,
@@ -356,7 +389,7 @@ def prune(
     keep : float or int
         A float: share of the legal schedules, above 0 and below 1. An integer: how many. CPU schedules that describe
         the same loop nest are listed once, so fewer than that share of all come.
-    template : str, optional
+    template, threads
         As in `plan`.
     candidates : iterable of Schedule, optional
         Rank only these, of any templates, instead of a space.
@@ -388,8 +421,8 @@ def prune(
     Raises
     ------
     SpaceError
-        `keep` or `time_limit_s` is no such number, a candidate is no Schedule of the workload, the template does not
-        apply.
+        `keep` or `time_limit_s` is no such number, a candidate is no Schedule of the workload, the template or
+        `threads` does not apply.
     UnknownNameError, ModelVersionError, MissingDependencyError
         The correction that was named does not exist, does not fit, or needs a package that is not installed.
     """
@@ -400,7 +433,7 @@ def prune(
     distinct, diverse = checked_flag("prune: distinct", distinct), checked_flag("prune: diverse", diverse)
     checked_function("prune: progress", progress)
 
-    device = model(workload, hw).hardware
+    device = _checked(workload, hw, threads)
     model_of = partial(_corrected_model, workload, device, correction)
     if candidates is None:
         return SpaceSubset(

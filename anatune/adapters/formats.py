@@ -44,8 +44,8 @@ class PruneRequest:
 
     Attributes
     ----------
-    workload, hardware, keep, template, time_limit_s, distinct, diverse, correction,
-    progress
+    workload, hardware, keep, template, threads, time_limit_s, distinct, diverse,
+    correction, progress
         As `anatune.prune`.
     most : int
         Schedules that are written at most.
@@ -56,6 +56,7 @@ class PruneRequest:
     keep: float = 0.01
     most: int = 1000
     template: str | None = None
+    threads: int | None = None
     time_limit_s: float | None = None
     distinct: bool = False
     diverse: bool = True
@@ -104,6 +105,7 @@ class PruneRequest:
             self.hardware,
             self.keep,
             template=self.template,
+            threads=self.threads,
             time_limit_s=self.time_limit_s,
             distinct=self.distinct,
             diverse=self.diverse,

@@ -102,7 +102,7 @@ def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:
         check_arch(spec.arch)
     check_generation(workload, spec)
     note_first_compilation(spec, asked.template)
-    schedules = plan(workload, spec, top_k=1, template=asked.template).schedules
+    schedules = plan(workload, spec, top_k=1, template=asked.template, threads=asked.threads).schedules
     if not schedules:
         raise SpaceError(f"no schedule of {workload.describe()} is legal on {spec.name}; `anatune plan` says why")
     return schedules[0], _cores(schedules[0])

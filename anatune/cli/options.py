@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from anatune.arguments import MOST_SECONDS
 from anatune.cli.output import UsageError
+
+if TYPE_CHECKING:
+    from anatune.core.hardware.spec import CpuSpec, GpuSpec
 
 __all__ = [
     "DEFAULT_RECORDS",
@@ -20,6 +23,7 @@ __all__ = [
     "Template",
     "Threads",
     "correction_of",
+    "refuse_threads",
     "seconds_option",
 ]
 
@@ -55,6 +59,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def seconds_option(help: str) -> Any:
     """Return the option ``--time-limit`` of a command, with what the limit means there."""
     return typer.Option("--time-limit", metavar="SECONDS", min=_LEAST_SECONDS, max=MOST_SECONDS, help=help)
+
+
+def refuse_threads(threads: int | None, hardware: CpuSpec | GpuSpec) -> None:
+    """Raise UsageError if ``--threads`` is given for a GPU."""
+    if threads is not None and hardware.most_threads is None:
+        raise UsageError(f"--threads is for CPUs, and {hardware.name} is none; leave it out")
 
 
 def correction_of(name: str | None, plain: bool) -> str:

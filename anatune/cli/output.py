@@ -175,11 +175,10 @@ def count_progress(what: str, every_s: float = 10.0) -> Callable[[int, int], Non
 
 def note_first_compilation(hardware: GpuSpec | CpuSpec, template: str | None = None) -> None:
     """Say on stderr that the model is compiled now, if no earlier run left its code."""
-    from anatune.core.hardware.spec import GpuSpec
+    from anatune.core.templates import template_of
     from anatune.numerics import _jit
 
-    of_gpu = "tensorcore" if template == "tensorcore" else "cuda"
-    if _jit.has_cached_code(of_gpu if isinstance(hardware, GpuSpec) else "cpu"):
+    if _jit.has_cached_code(template_of(template, hardware).code):
         return
     folder = _jit.cache_folder()
     if folder is None:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.options import AsJson, CorrectionName, Device, Plain, Template, correction_of, seconds_option
+from anatune.cli.options import (
+    AsJson,
+    CorrectionName,
+    Device,
+    Plain,
+    Template,
+    Threads,
+    correction_of,
+    refuse_threads,
+    seconds_option,
+)
 from anatune.cli.output import (
     count_progress,
     line_width,
@@ -35,6 +45,7 @@ def plan(
     hw: Device,
     top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="How many schedules to return.")] = 10,
     template: Template = None,
+    threads: Threads = None,
     time_limit: Annotated[float | None, seconds_option("Stop then; the answer says how far off.")] = None,
     distinct: Annotated[
         bool, typer.Option("--distinct", help="One schedule of each predicted time: ties count as one.")
@@ -61,6 +72,7 @@ def plan(
 
     chosen = correction_of(correction, plain)
     hardware = api.hardware(hw)
+    refuse_threads(threads, hardware)
     note_first_compilation(hardware, template)
     start = time.perf_counter()
     answer = api.plan(
@@ -68,6 +80,7 @@ def plan(
         hardware,
         max(top_k, _NUM_EXPLAINED) if explain else top_k,
         template=template,
+        threads=threads,
         time_limit_s=time_limit,
         distinct=distinct,
         compile=compile_count,

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from anatune.cli.options import CorrectionName, Device, Plain, Template, correction_of, seconds_option
+from anatune.cli.options import (
+    CorrectionName,
+    Device,
+    Plain,
+    Template,
+    Threads,
+    correction_of,
+    refuse_threads,
+    seconds_option,
+)
 from anatune.cli.output import note, note_first_compilation, refuse_given, search_progress
 from anatune.cli.workload import with_workload
 
@@ -49,6 +58,7 @@ def prune(
     ] = "json",
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Write at most so many.")] = 1000,
     template: Template = None,
+    threads: Threads = None,
     time_limit: Annotated[float | None, seconds_option("Of the search; 10,000 at most then.")] = None,
     distinct: Annotated[
         bool, typer.Option("--distinct", help="One schedule of each predicted time; for a count.")
@@ -65,6 +75,7 @@ def prune(
 
     chosen = correction_of(correction, plain)
     hardware = api.hardware(hw)
+    refuse_threads(threads, hardware)
     write = writer(form)
     refuse_given(context, IGNORED.get(form, ()), f"does not apply to --for {form}")
     request = PruneRequest(
@@ -73,6 +84,7 @@ def prune(
         _keep(keep),
         most=most,
         template=template,
+        threads=threads,
         time_limit_s=time_limit,
         distinct=distinct,
         diverse=not no_diverse,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from anatune.cli.options import DEFAULT_RECORDS, AsJson, RecordFile, Template, seconds_option
+from anatune.cli.options import DEFAULT_RECORDS, AsJson, RecordFile, Template, refuse_threads, seconds_option
 from anatune.cli.output import UsageError, note, note_first_compilation, refuse_given
 from anatune.cli.tune_build import build_kernels
 from anatune.cli.tune_output import Display, schedule_file, show_result
@@ -139,6 +139,7 @@ def tune(
     workload, hardware = _task(workload, hw, manifest)
     if hardware.__struct_config__.tag != "gpu":
         refuse_given(context, _OF_GPUS, f"is for GPUs, and {hardware.name} is none")
+    refuse_threads(threads, hardware)
     chosen = _threads(threads, hardware)
     target = _target(output, workload)
     display = Display()

@@ -72,6 +72,8 @@ class Plan:
         Legal points, and rejected points per rule id (exact counts), or None where a time limit ended the count.
     rules : tuple of Rule
         What the ids of `rejected` mean, with the device's limits.
+    template : str
+        What the schedules look like.
     compilation : Compilation or None
         What the compiler said, where it was asked: schedules are then ordered by the corrected times, those that were
         not compiled last. The guarantee is about the order before.
@@ -88,8 +90,14 @@ class Plan:
     num_legal: int | None
     rejected: dict[str, int] | None
     rules: tuple[Rule, ...]
+    template: str
     compilation: Compilation | None = None
     correction: AppliedCorrection | None = None
+
+    @property
+    def threads(self) -> int | None:
+        """Threads that the schedules are for: as many as `hardware` has cores, or was given; None for GPUs."""
+        return self.hardware.most_threads
 
     @property
     def best(self) -> Schedule:
@@ -151,6 +159,8 @@ class Plan:
         return compiled | {
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
+            "template": self.template,
+            "threads": self.threads,
             "space": {
                 "size": self.space_size,
                 "legal": self.num_legal,

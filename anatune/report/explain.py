@@ -265,13 +265,13 @@ def _circumstances(best: Prediction, other: Prediction) -> list[str]:
 
 def _roofline(plan: Plan) -> list[str]:
     """Return what would have to change to be faster than the best schedule."""
-    best, floors = plan.predictions[0], roofline(plan.workload, plan.hardware, plan.schedules[0].template)
+    best, floors = plan.predictions[0], roofline(plan.workload, plan.hardware, plan.template)
     moving = (
         f"{units.duration(floors.dram_s)} for {units.size(plan.workload.compulsory_bytes)} of compulsory traffic at "
         f"{units.rate(plan.hardware.dram.bandwidth_bytes_per_s)}"
     )
     if plan.workload.flop:
-        template = plan.schedules[0].template
+        template = plan.template
         peak = units.flop_rate(peak_flop_per_s(plan.hardware, plan.workload.dtype, template))
         reached = units.percent(reachable_share(plan.hardware, template))
         moving = (
@@ -341,7 +341,7 @@ def _doubts(plan: Plan) -> list[str]:
 def _is_unused(key: str, plan: Plan) -> bool:
     """Whether an unverified number is about another dtype than the workload's, or about units that are not used."""
     dtype = plan.workload.dtype
-    on_tensor_cores = bool(plan.schedules) and template_named(plan.schedules[0].template).tensor_cores
+    on_tensor_cores = template_named(plan.template).tensor_cores
     if key.startswith("tensor_cores.") != on_tensor_cores and (key in _CUDA_CORES or key.startswith("tensor_cores.")):
         return True
     return key == "compute.fp16_rate" or (key == "compute.int8_rate" and dtype != "int8")

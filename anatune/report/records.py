@@ -46,10 +46,6 @@ def _when(created_utc: str) -> str:
     return created_utc[:19].replace("T", " ")
 
 
-def _threads(number: int) -> str:
-    return f"{number} thread{'s' * (number > 1)}"
-
-
 def trial_lines(records: Iterable[Record]) -> list[Line]:
     """Return one line a trial, under a line for each session; failures show their message instead of the schedule."""
     rows = [["id", "trial", "source", "outcome", "time", "GFLOP/s", "peak", "/ref", "samples", "schedule or message"]]
@@ -87,7 +83,7 @@ def trial_lines(records: Iterable[Record]) -> list[Line]:
 
 def _session_text(session: Session) -> str:
     return (
-        f"{workload_text(session.workload)} on {session.hardware.name}, {_threads(session.threads)}: session "
+        f"{workload_text(session.workload)} on {session.hardware.name}, {units.threads(session.threads)}: session "
         f"{session.id[:8]}, {session.strategy}, seed {session.seed}, begun {_when(session.created_utc)}"
     )
 

@@ -12,6 +12,7 @@ from anatune.core.templates import template_named
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
+from anatune.report.templates import template_text
 from anatune.report.text import Line, columns, wrapped, wrapped_items
 
 __all__ = [
@@ -47,6 +48,9 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
     """
     lines = [Line(text, "bold") for text in wrapped(_workload_text(plan), width, hanging="  ")]
     lines += [Line(text) for text in wrapped(_hardware_text(plan), width, hanging="  ")]
+    lines += [
+        Line(text) for text in wrapped(template_text(plan.workload, plan.hardware, plan.template), width, hanging="  ")
+    ]
     lines += [Line(text) for text in wrapped(guarantee_text(plan, seconds), width, hanging="  ")]
     if plan.correction is not None:
         lines += [Line(text) for text in wrapped(plan.correction.describe(), width, hanging="  ")]
@@ -72,18 +76,15 @@ def _workload_text(plan: Plan) -> str:
     return f"{name} {loops}, {workload.dtype}: {units.flop(workload.flop)}, {moved}"
 
 
-def _template(plan: Plan) -> str:
-    return plan.schedules[0].template if plan.schedules else ""
-
-
 def _hardware_text(plan: Plan) -> str:
     hardware, dtype = plan.hardware, plan.workload.dtype
-    peak = units.flop_rate(peak_flop_per_s(hardware, dtype, _template(plan)))
+    peak = units.flop_rate(peak_flop_per_s(hardware, dtype, plan.template))
     unit = dtype
-    if plan.schedules and template_named(_template(plan)).tensor_cores:
+    if template_named(plan.template).tensor_cores:
         unit = f"{_TENSOR_DTYPE.get(dtype, dtype)} on tensor cores"
+    threads = f", {units.threads(plan.threads)}" if plan.threads is not None else ""
     return (
-        f"on {hardware.model} ({hardware.name}, {hardware.arch}): peak {peak} in {unit}, "
+        f"on {hardware.model} ({hardware.name}, {hardware.arch}){threads}: peak {peak} in {unit}, "
         f"DRAM {units.rate(hardware.dram.bandwidth_bytes_per_s)}"
     )
 
@@ -114,7 +115,7 @@ def _cells(plan: Plan) -> list[list[str]]:
             peak = plan.hardware.dram.bandwidth_bytes_per_s
         else:
             rate = prediction.gflop_per_s * 1e9
-            peak = peak_flop_per_s(plan.hardware, plan.workload.dtype, _template(plan))
+            peak = peak_flop_per_s(plan.hardware, plan.workload.dtype, plan.template)
         limiter = LIMITERS.get(prediction.occupancy_limiter, prediction.occupancy_limiter)
         rows.append(
             [

@@ -8,6 +8,7 @@ from anatune.core.trial import Outcome, Trial
 from anatune.report import units
 from anatune.report.records import peak_of_threads
 from anatune.report.tables import schedule_items
+from anatune.report.templates import template_text
 from anatune.report.text import Line, wrapped, wrapped_items
 from anatune.tuning.comparison import FinalComparison
 from anatune.tuning.result import TuningProgress, TuningResult
@@ -70,6 +71,9 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
         Characters a line.
     """
     lines = [Line(text, "bold") for text in wrapped(_heading(result), width, hanging="  ")]
+    for trial in result.trials[:1]:
+        said = template_text(result.workload, result.hardware, trial.schedule.template)
+        lines += [Line(text) for text in wrapped(said, width, hanging="  ")]
     outcomes = ", ".join(f"{number} {outcome.value}" for outcome, number in result.outcomes.items())
     resumed = f" ({result.num_resumed} of them resumed)" if result.num_resumed else ""
     lines.append(
@@ -87,9 +91,8 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
 
 
 def _heading(result: TuningResult) -> str:
-    threads = f", {result.threads} thread{'s' * (result.threads > 1)}"
-    device = f"{result.hardware.name} ({result.hardware.model})"
-    return f"{result.workload.describe()} on {device}{threads if result.hardware.most_threads else ''}"
+    threads = f", {units.threads(result.threads)}" if result.hardware.most_threads else ""
+    return f"{result.workload.describe()} on {result.hardware.name} ({result.hardware.model}){threads}"
 
 
 def _against_plan(result: TuningResult) -> str:

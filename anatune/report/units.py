@@ -9,7 +9,7 @@ import math
 
 from anatune.core.show import digits, duration
 
-__all__ = ["count", "duration", "flop", "flop_rate", "percent", "rate", "ratio", "size"]
+__all__ = ["count", "duration", "flop", "flop_rate", "percent", "rate", "ratio", "size", "threads"]
 
 _BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -122,3 +122,14 @@ def ratio(value: float) -> str:
     if value >= 99.95:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def threads(number: int) -> str:
+    """Return a number of threads.
+
+    Examples
+    --------
+    >>> threads(1), threads(8)
+    ('1 thread', '8 threads')
+    """
+    return f"{number} thread{'s' * (number > 1)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from anatune.arguments import shown
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import DeviceError, SpaceError
 
@@ -21,26 +22,33 @@ def usable_cores() -> int:
 
 
 def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int | None = None) -> int:
-    """Return the number of threads to tune for: `threads`, by default all cores of the spec that can be used.
+    """Return the number of threads to plan or tune for: `threads`, by default all cores of the spec that can be used.
 
     1 for GPUs: their kernels have no threads on the host.
+
+    Parameters
+    ----------
+    usable : int, optional
+        Cores that can be used; by default those that this process may run on.
 
     Raises
     ------
     SpaceError
-        `threads` is no integer >= 1, or more than the CPU or the process has.
+        `threads` is no integer >= 1, or more than the CPU or the process has; or it is given for a GPU.
     """
     if hardware.most_threads is None:
-        if threads not in (None, 1) or isinstance(threads, bool):
-            raise SpaceError(f"threads is {threads!r}, but {hardware.name} is a GPU: leave threads out")
+        if threads is not None:
+            raise SpaceError(f"threads is {shown(threads)}, but {hardware.name} is a GPU: leave threads out")
         return 1
-    most = min(hardware.most_threads, usable_cores() if usable is None else usable)
+    cores = hardware.most_threads
+    most = min(cores, usable_cores() if usable is None else usable)
     if threads is None:
         return most
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= most:
+        allowed = f", this process may use {most} of them" if most < cores else ""
         raise SpaceError(
-            f"threads is {threads!r}, expected an integer from 1 to {most}: {hardware.name} has "
-            f"{hardware.most_threads} cores, this process may use {most} of them"
+            f"threads is {shown(threads)}, expected an integer from 1 to {most}: {hardware.name} has {cores} cores"
+            f"{allowed}"
         )
     return threads
 

@@ -58,7 +58,7 @@ def answer(done):
 
 
 def check_contract(tree, top_k):
-    assert set(tree) == {"workload", "hardware", "space", "guarantee", "schedules"}
+    assert set(tree) == {"workload", "hardware", "template", "threads", "space", "guarantee", "schedules"}
     assert tree["hardware"].keys() == {"name", "model", "arch"}
     space = tree["space"]
     assert space.keys() == {"size", "legal", "rejected", "rules"}
@@ -151,6 +151,48 @@ def test_workload_options_arrive(anatune):
     assert tree["workload"]["epilogue"] == ["bias", "relu"]
     assert tree["workload"]["reads"][0]["dtype"] == "float16"
     assert dict(tree["workload"]["attributes"])["transpose_b"] is True
+
+
+def test_threads(anatune):
+    words = ("plan", "--hw", "xeon_gold_6230r", "matmul", "64x96x32", "--top-k", 1)
+    one, all_ = answer(anatune(*words, "--threads", 1, "--json")), answer(anatune(*words, "--json"))
+    assert (one["threads"], all_["threads"]) == (1, 26)
+    assert one["schedules"][0]["hardware"]["compute"]["num_cores"] == 1
+    assert one["schedules"][0]["prediction"]["time_s"] > all_["schedules"][0]["prediction"]["time_s"]
+    assert "(xeon_gold_6230r, cascadelake), 1 thread: peak 147.2 GFLOP/s" in " ".join(
+        anatune(*words, "--threads", 1).stdout.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "text"),
+    [
+        ("--hw rtx3090 --threads 1", 2, "--threads is for CPUs, and rtx3090 is none"),
+        ("--hw xeon_gold_6230r --threads 27", 1, "threads is 27, expected an integer from 1 to 26"),
+        ("--hw xeon_gold_6230r --threads 0", 2, "--threads"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "prune"])
+def test_threads_that_do_not_apply_are_one_line(anatune, command, options, status, text):
+    done = anatune(command, *options.split(), "matmul", "8x8x8")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
+    assert text in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            "--hw rtx3090",
+            "template: cuda (plan's default); --template names others: pipelined (tune's default), tensorcore",
+        ),
+        ("--hw rtx3090 --template tensorcore", "others: cuda (plan's default), pipelined (tune's default)"),
+        ("--hw xeon_gold_6230r", "template: cpu guarantee: "),
+    ],
+)
+def test_the_template_is_named(anatune, options, text):
+    done = anatune("plan", *options.split(), "matmul", "64x64x64", "--top-k", 1)
+    assert text in " ".join(done.stdout.split())
 
 
 def test_spec_file_and_host(anatune, tmp_path):

@@ -111,7 +111,7 @@ SHAPES = {
 }  # fmt: skip
 RANKING = {
     "--hw": DEVICES, "--template": TEMPLATES, "--time-limit": ["1", "0.01"], "--distinct": None, "--plain": None,
-    "--model": ["ansor_k80", "autotvm_mi50", *FILES],
+    "--threads": COUNTS, "--model": ["ansor_k80", "autotvm_mi50", *FILES],
 }  # fmt: skip
 FILTERS = {"--records": FILES, "--hw": DEVICES, "--threads": COUNTS, "--session": ["0", "1"]}
 TRIALS = {**FILTERS, "--outcome": ["ok", "build_error"], "--limit": COUNTS}
@@ -215,14 +215,30 @@ CALLS: list[tuple[object, dict[str, object]]] = [
     (anatune.space, {"workload": SMALL, "hw": GPU, "template": None}),
     (
         anatune.plan,
-        {"workload": SMALL, "hw": GPU, "top_k": 1, "template": None, "time_limit_s": None, "distinct": False}
+        {
+            "workload": SMALL,
+            "hw": GPU,
+            "top_k": 1,
+            "template": None,
+            "time_limit_s": None,
+            "distinct": False,
+            "threads": None,
+        }
         | {"compile": 0, "correction": "auto", "progress": None, "compile_progress": None},
     ),
-    (anatune.predict, {"workload": SMALL, "hw": GPU, "schedules": [POINT], "correction": "auto"}),
+    (anatune.predict, {"workload": SMALL, "hw": GPU, "schedules": [POINT], "threads": None, "correction": "auto"}),
     (
         anatune.prune,
-        {"workload": SMALL, "hw": GPU, "keep": 4, "template": None, "candidates": None, "time_limit_s": None}
-        | {"distinct": False, "diverse": True, "correction": "auto"},
+        {
+            "workload": SMALL,
+            "hw": GPU,
+            "keep": 4,
+            "template": None,
+            "threads": None,
+            "candidates": None,
+            "time_limit_s": None,
+        }
+        | {"threads": None, "distinct": False, "diverse": True, "correction": "auto"},
     ),
     (
         anatune.tune,

@@ -142,3 +142,30 @@ def test_plan_agrees_with_predict() -> None:
     assert plan.guarantee.kind == "exhaustive"
     again = anatune.plan(anatune.matmul(8, 12, 5), hardware, top_k=7)
     assert again.schedules == plan.schedules
+
+
+def test_threads_of_a_cpu() -> None:
+    """A plan for one thread is the best for one thread; every call takes `threads` and means the same."""
+    one, all_ = anatune.plan(MATMUL, "xeon_gold_6230r", 1, threads=1), anatune.plan(MATMUL, "xeon_gold_6230r", 1)
+    assert (one.threads, all_.threads) == (1, 26)
+    best = [one.best, all_.best]
+    times = anatune.predict(MATMUL, "xeon_gold_6230r", best, threads=1)
+    assert times["time_s"].iloc[0] == one.predictions[0].time_s
+    assert not times["legal"].iloc[1] or times["time_s"].iloc[1] > times["time_s"].iloc[0]
+    assert next(iter(anatune.prune(MATMUL, "xeon_gold_6230r", 3, threads=1))) == one.best
+    assert anatune.space(MATMUL, "xeon_gold_6230r", threads=2).hardware.compute.num_cores == 2
+    assert anatune.plan(MATMUL, "xeon_gold_6230r", 1, threads=26).best == all_.best
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **more: anatune.space(MATMUL, "rtx3090", **more),
+        lambda **more: anatune.plan(MATMUL, "rtx3090", **more),
+        lambda **more: anatune.prune(MATMUL, "rtx3090", **more),
+        lambda **more: anatune.predict(MATMUL, "rtx3090", [], **more),
+    ],
+)
+def test_threads_of_a_gpu_are_refused(call: Callable[..., object]) -> None:
+    with pytest.raises(SpaceError, match="threads is 1, but rtx3090 is a GPU: leave threads out"):
+        call(threads=1)

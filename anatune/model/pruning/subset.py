@@ -364,6 +364,7 @@ class SpaceSubset(Subset):
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
             "template": self.space.template,
+            "threads": self.hardware.most_threads,
             "space": {"size": self.space.size, "legal": ranking.num_legal, "rejected": ranking.rejected},
             "keep": self.keep,
             "num_kept": self.num_kept,

@@ -59,6 +59,7 @@ def gpu_plan(*, predictions=None, guarantee=None, num_legal=7_500_000, rejected=
         if rejected is None
         else rejected,
         RULES,
+        "cuda",
     )
 
 

@@ -66,6 +66,7 @@ def test_copies_are_rated_in_bytes():
         5,
         {},
         (),
+        "cuda",
     )
     text = plain(tables.plan_lines(plan))
     assert "GB/s" in text

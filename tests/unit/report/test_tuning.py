@@ -2,11 +2,17 @@
 
 import dataclasses
 
+import pytest
+
+import anatune
 from anatune.core.trial import Outcome
+from anatune.report.templates import template_text
 from anatune.report.text import plain
 from anatune.report.tuning import best_text, progress_text, result_lines
 from anatune.tuning.result import TuningProgress
 from tests.unit.tuning.fakes import failed, session
+
+MATMUL = anatune.matmul(64, 64, 64)
 
 
 def flat(lines):
@@ -32,11 +38,31 @@ def test_summary():
     text = flat(result_lines(result, ["all trials: tuning.sqlite"], width=80))
     assert "matmul i=48 j=64 k=36" in text
     assert "1 thread" in text
+    assert "template: cpu 6 trials" in text
     assert "6 trials in" in text
     assert f"best: trial {result.best_trial.number}" in text
     assert "plan's own first choice" in text
     assert text.endswith("all trials: tuning.sqlite")
     assert all(len(line.text) <= 80 for line in result_lines(result, width=80))
+
+
+@pytest.mark.parametrize(
+    ("workload", "hw", "template", "text"),
+    [
+        (
+            MATMUL,
+            "a100",
+            "cuda",
+            "template: cuda (plan's default); --template names others: pipelined (tune's default), ",
+        ),
+        (MATMUL, "a100", "pipelined", "template: pipelined (tune's default); --template names others: cuda (plan's"),
+        (MATMUL, "mi50", "cuda", "template: cuda (the default); --template names others: tensorcore"),
+        (MATMUL, "xeon_gold_6230r", "cpu", "template: cpu"),
+        (anatune.elementwise((64, 64)), "a100", "cuda", "template: cuda (the default); "),
+    ],
+)
+def test_which_template_and_how_to_get_others(workload, hw, template, text):
+    assert template_text(workload, anatune.hardware(hw), template).startswith(text)
 
 
 def test_how_the_plan_did():

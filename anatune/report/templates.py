@@ -1,0 +1,27 @@
+"""Which template an answer is of, in words, and how to get the others."""
+
+from __future__ import annotations
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.templates import templates_of
+from anatune.core.workload.nest import Workload
+from anatune.model.templates import tuning_template
+
+__all__ = ["template_text"]
+
+
+def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str) -> str:
+    """Return one sentence: the template, what it is the default of, and the device's other ones.
+
+    `anatune plan` takes the narrowest template of CUDA cores by default, `anatune tune` a wider one where it applies.
+    """
+    known = templates_of(hardware)
+    names = [one.name for one in known if one.applies is None or one.part("applies")(workload, hardware)]
+    tuned = tuning_template(workload, hardware).name
+    defaults = {names[0]: " (plan's default)", tuned: " (tune's default)"}
+    if names[0] == tuned:
+        defaults = {tuned: " (the default)" if len(names) > 1 else ""}
+    others = ", ".join(f"{name}{defaults.get(name, '')}" for name in names if name != template)
+    return f"template: {template}{defaults.get(template, '')}" + (
+        f"; --template names others: {others}" if others else ""
+    )
