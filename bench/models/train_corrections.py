@@ -24,8 +24,9 @@ from anatune.model.learned.cross_fit import Measured, cross_fit, fit_residual
 from anatune.model.learned.residual import ResidualOptions
 from bench.replay.corrections import KERNELS, measured_of
 from bench.replay.metrics import quantile, spearman_measured, top_k_regret
+from bench.replay.recorded import table_files
 from bench.replay.recorded_cpu import load_cpu_groups
-from bench.replay.recorded_gpu import load_groups, table_files
+from bench.replay.recorded_gpu import load_groups
 
 LICENCES = {"mit": "MIT", "apache2": "Apache-2.0"}
 """Suffix of a table's name -> licence; only these are trained on."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune import api
-from anatune.core.hardware.spec import GpuSpec
 from anatune.model.learned.corrections import Card, shipped_cards, shipped_correction
 from anatune.model.learned.cross_fit import Measured, cross_fit
-from anatune.model.learned.features import FeatureTable, feature_table
+from anatune.model.learned.features import FeatureTable
+from bench.replay.recorded import RecordedGroup
 
-__all__ = ["KERNELS", "MODELS", "corrected_times", "features_of", "measured_of"]
+__all__ = ["KERNELS", "MODELS", "corrected_times", "measured_of"]
 
 Floats = NDArray[np.float64]
 
@@ -30,20 +28,12 @@ one was trained on is scored by a model like it that has not seen the workload (
 on the other workloads of the same kernels and device; on the other devices of the same kind of kernels."""
 
 
-def features_of(group: Any) -> FeatureTable:
-    """Return the features of a group's points."""
-    if isinstance(group.hardware, GpuSpec):
-        return feature_table(api.model(group.workload, group.hardware), group.points)
-    table: FeatureTable = group.feature_table_fn()
-    return table
-
-
-def measured_of(group: Any, table: FeatureTable | None = None) -> Measured:
+def measured_of(group: RecordedGroup, table: FeatureTable | None = None) -> Measured:
     """Return what a correction learns from a group."""
-    return Measured(group.workload_id, group.device, table or features_of(group), group.time_s)
+    return Measured(group.workload_id, group.device, table or group.features(), group.time_s)
 
 
-def corrected_times(groups: Sequence[Any], model: str, progress: Callable[[], None]) -> list[Floats | None]:
+def corrected_times(groups: Sequence[RecordedGroup], model: str, progress: Callable[[], None]) -> list[Floats | None]:
     """Return the corrected seconds of each group's points; None where the analytical model is used as it is.
 
     Parameters
@@ -75,7 +65,7 @@ def corrected_times(groups: Sequence[Any], model: str, progress: Callable[[], No
     return found
 
 
-def _card(group: Any) -> Card | None:
+def _card(group: RecordedGroup) -> Card | None:
     """Return the card of the shipped correction that is used for a group."""
     kernels = KERNELS[group.kind]
     cards = [card for card in shipped_cards().values() if card.applies(group.hardware, kernels)]
@@ -83,18 +73,18 @@ def _card(group: Any) -> Card | None:
     return cards[0] if cards else None
 
 
-def _holdout(group: Any) -> str:
+def _holdout(group: RecordedGroup) -> str:
     """Return what is left out when a group was trained on."""
     card = _card(group)
     return "device" if card is not None and card.vendors else "workload"
 
 
-def _is_seen(group: Any, card: Card) -> bool:
+def _is_seen(group: RecordedGroup, card: Card) -> bool:
     """Return whether a correction was trained on the group's workload and device."""
     return any(group.device in source.devices and group.workload_id in source.workloads for source in card.data)
 
 
-def _shipped_times(groups: Sequence[Any], measured: Sequence[Measured], by: str) -> list[Floats | None]:
+def _shipped_times(groups: Sequence[RecordedGroup], measured: Sequence[Measured], by: str) -> list[Floats | None]:
     """Return what the shipped correction says; of seen groups, what its like says that has not seen them."""
     cards = [_card(group) for group in groups]
     seen = [card is not None and _is_seen(group, card) for group, card in zip(groups, cards, strict=True)]

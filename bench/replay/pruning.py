@@ -27,8 +27,10 @@ from anatune.errors import AnatuneError
 from anatune.model.pruning.diversity import MOST_DIVERSE, beginning, choose, error_quantities
 from bench.replay.corrections import MODELS, corrected_times
 from bench.replay.metrics import quantile
-from bench.replay.ranking import SAMPLES, Space
-from bench.replay.recorded_gpu import Group, load_groups, table_files
+from bench.replay.ranking import SAMPLES
+from bench.replay.recorded import table_files
+from bench.replay.recorded_gpu import Group, load_groups
+from bench.replay.scores import Space
 from bench.results import environment, matches, progress_bar, wide_console, write_json
 
 __all__ = ["KEEP_SHARES", "Kept", "copied", "kept_rows", "loss"]

@@ -14,15 +14,11 @@ accumulators live in memory, which is scored as a spill.
 
 Neither source names an instruction set: with a bare "llvm" target on x86 that is SSE2, four lanes and no fused
 multiply-add (its latency is the addition's).
-
-Run as a program, it prints Spearman's rho and the regret of the model's first choices for each group.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -40,33 +36,27 @@ from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.errors import AnatuneError
 from anatune.model.cpu.model import CpuModel
 from anatune.model.learned.features import FeatureTable, feature_table
+from bench.replay.recorded import RecordedGroup, workload_of
 
-CONV_ID = re.compile(r"conv_n(\d+)_c(\d+)_h(\d+)x(\d+)_k(\d+)_r(\d+)x(\d+)_s(\d+)x(\d+)_o(\d+)x(\d+)")
 ANSOR_DEVICE = "ryzen3700x"
 """The Ansor file names no machine; the README of the data folder says why this one is likely."""
 
 
 @dataclass(frozen=True)
-class CpuGroup:
-    """All recorded points of one workload on one device in one table."""
+class CpuGroup(RecordedGroup):
+    """Recorded kernels of CPUs, most of them no points of the template: their legality is not judged."""
 
-    table: str
-    kind: str
-    """"autotvm_nchwc" or "ansor_x86"."""
-    device: str
-    workload_id: str
-    workload: Workload
-    hardware: CpuSpec
-    time_s: NDArray[np.float64]
-    """(num_points,): NaN where the trial failed."""
-    unbiased: NDArray[np.bool_]
-    """(num_points,): part of an unbiased sample of the tuner's space."""
     predicted_time_fn: Callable[[], NDArray[np.float64]]
     """() -> (num_points,) seconds the analytical model predicts."""
     feature_table_fn: Callable[[], FeatureTable]
-    """() -> features of the points, for learned corrections."""
-    rows: pd.DataFrame
-    """The table's own columns of these points."""
+
+    def predictions(self) -> tuple[NDArray[np.float64], None]:
+        """Return the analytical model's seconds."""
+        return self.predicted_time_fn(), None
+
+    def features(self) -> FeatureTable:
+        """Return the features of the points, for learned corrections."""
+        return self.feature_table_fn()
 
 
 def as_compiled(hardware: CpuSpec) -> CpuSpec:
@@ -87,16 +77,6 @@ def as_compiled(hardware: CpuSpec) -> CpuSpec:
             fp32_peak_flop_per_s=peak,
         ),
     )  # fmt: skip
-
-
-def conv_of(workload_id: str) -> Workload:
-    """Return the convolution that an id names; the padding follows from the output size in it."""
-    match = CONV_ID.fullmatch(workload_id)
-    if not match:
-        raise ValueError(f"workload id {workload_id!r} is no convolution")
-    n, c, h, w, k, r, s, sy, sx, oh, ow = map(int, match.groups())
-    pads = tuple(max(0, -(-((o - 1) * st + size - i) // 2)) for o, st, size, i in ((oh, sy, r, h), (ow, sx, s, w)))
-    return anatune.conv2d(n, c, h, w, k, r, s, stride=(sy, sx), padding=pads)
 
 
 def _table(model: CpuModel, columns: dict[str, NDArray[np.int64] | int], size: int) -> NDArray[np.int64]:
@@ -292,12 +272,12 @@ def _nchwc_groups(frame: pd.DataFrame, table: str, notes: list[str]) -> Iterator
         except AnatuneError:
             notes.append(f"{table}: no spec for device {device!r}, {len(rows)} rows skipped")
             continue
-        workload = conv_of(str(workload_id))
+        workload = workload_of(str(workload_id))
         failed = rows["err"].fillna(0).to_numpy() != 0
         yield CpuGroup(
             table, "autotvm_nchwc", str(device), str(workload_id), workload, hardware,
             rows["time_s"].astype(float).where(~failed).to_numpy(), (rows["kept"] != "best").to_numpy(),
-            partial(nchwc_times, workload, hardware, rows), partial(nchwc_table, workload, hardware, rows), rows,
+            partial(nchwc_times, workload, hardware, rows), partial(nchwc_table, workload, hardware, rows),
         )  # fmt: skip
 
 
@@ -336,45 +316,5 @@ def _ansor_groups(frame: pd.DataFrame, table: str, notes: list[str]) -> Iterator
         yield CpuGroup(
             table, "ansor_x86", ANSOR_DEVICE, str(file).removesuffix(".json"), workload, hardware,
             rows["time_s"].astype(float).where(~failed).to_numpy()[fine], (rows["idx"] < 64).to_numpy()[fine],
-            predicted, features, rows[fine],
+            predicted, features,
         )  # fmt: skip
-
-
-def scores(group: CpuGroup) -> dict[str, float]:
-    """Return Spearman's rho over the unbiased rows, and best time over the best of the model's first 1, 10, 32 rows."""
-    predicted = group.predicted_time_fn()
-    valid = np.isfinite(group.time_s)
-    use = valid & group.unbiased
-    rho = pd.Series(predicted[use]).corr(pd.Series(group.time_s[use]), method="spearman")
-    order = np.argsort(predicted[valid], kind="stable")
-    times = group.time_s[valid]
-    result = {"rows": float(use.sum()), "rho": float(rho)}
-    for first in (1, 10, 32):
-        result[f"top{first}"] = float(times.min() / times[order[:first]].min())
-    return result
-
-
-def main() -> None:
-    """Print one JSON line a group and the medians of each table and device."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="folder with the CSV tables")
-    parser.add_argument("--all", action="store_true", help="print every group, not only the medians")
-    arguments = parser.parse_args()
-    notes: list[str] = []
-    rows = []
-    for group in load_cpu_groups(arguments.folder, notes):
-        row = {"kind": group.kind, "device": group.device, "workload": group.workload_id, **scores(group)}
-        rows.append(row)
-        if arguments.all:
-            print(json.dumps(row))
-    frame = pd.DataFrame(rows)
-    for key, part in frame.groupby(["kind", "device"]):
-        quartiles = part["rho"].quantile([0.1, 0.25, 0.5, 0.75]).round(3).tolist()
-        print(json.dumps({"kind": key[0], "device": key[1], "groups": len(part), "rho_10_25_50_75": quartiles,
-                          **{c: round(part[c].median(), 3) for c in ("top1", "top10", "top32")}}))  # fmt: skip
-    for note in notes:
-        print(note)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ device, layer or further table of the same columns is accepted; whatever cannot 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import anatune
+from anatune import api
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
+from anatune.model.learned.features import FeatureTable, feature_table
+from bench.replay.recorded import RecordedGroup, table_files, workload_of
 
 __all__ = [
     "Group",
@@ -28,12 +30,8 @@ __all__ = [
     "conv_points",
     "load_groups",
     "matmul_points",
-    "table_files",
-    "workload_of",
 ]
 
-CONV_ID = re.compile(r"conv_n(\d+)_c(\d+)_h(\d+)x(\d+)_k(\d+)_r(\d+)x(\d+)_s(\d+)x(\d+)_o(\d+)x(\d+)")
-MATMUL_ID = re.compile(r"mm_m(\d+)_n(\d+)_k(\d+)_([nt])([nt])")
 RANDOM_ROUND = 64
 """Ansor's first trials of a search: its random initial population. Source: README of the measurements."""
 AUTOTVM_UNROLL = 0
@@ -56,22 +54,12 @@ OTHER_KNOBS = {
 
 
 @dataclass(frozen=True)
-class Group:
-    """All recorded points of one workload on one device in one table."""
+class Group(RecordedGroup):
+    """Recorded points of the GPU template."""
 
-    table: str
-    kind: str
-    """"ansor", "autotvm", "clblast" or "tophub"."""
-    device: str
-    workload_id: str
-    workload: Workload
     hardware: GpuSpec
     points: NDArray[np.int64]
     """(num_points, num_columns): in the order of GpuSpace.columns."""
-    time_s: NDArray[np.float64]
-    """(num_points,): NaN where the trial failed."""
-    unbiased: NDArray[np.bool_]
-    """(num_points,): part of an unbiased sample of the tuner's space."""
     spread: NDArray[np.float64]
     """(num_points,): standard deviation over mean of the repeated runs, NaN where it is not recorded."""
     num_runs: NDArray[np.float64]
@@ -81,31 +69,14 @@ class Group:
     knobs: dict[str, NDArray[np.int64]]
     """All parameters of the tuner, where they are not tiles -> (num_points,); empty otherwise."""
 
+    def predictions(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the analytical model's seconds, and what it calls legal."""
+        evaluation = api.model(self.workload, self.hardware).evaluate(self.points)
+        return evaluation.time_s, evaluation.rule == 0
 
-def table_files(folder: Path) -> list[Path]:
-    """Return the CSV tables of `folder`, compressed or not, in order of their names."""
-    return sorted({*folder.glob("*.csv.gz"), *folder.glob("*.csv")})
-
-
-def workload_of(workload_id: str) -> Workload:
-    """Return the workload that an id names; the padding follows from the output size in it.
-
-    Raises
-    ------
-    ValueError
-        The id is of another form (depthwise, batched, ...), or names an impossible workload.
-    """
-    if match := CONV_ID.fullmatch(workload_id):
-        n, c, h, w, k, r, s, sy, sx, oh, ow = map(int, match.groups())
-        pads = (
-            -(-((out - 1) * stride + window - size) // 2)
-            for out, stride, window, size in ((oh, sy, r, h), (ow, sx, s, w))
-        )
-        return anatune.conv2d(n, c, h, w, k, r, s, stride=(sy, sx), padding=tuple(max(0, p) for p in pads))
-    if match := MATMUL_ID.fullmatch(workload_id):
-        m, n, k = map(int, match.groups()[:3])
-        return anatune.matmul(m, n, k, transpose_a=match[4] == "t", transpose_b=match[5] == "t")
-    raise ValueError(f"workload id {workload_id!r} is neither a conv2d nor a matmul")
+    def features(self) -> FeatureTable:
+        """Return the features of the points, for learned corrections."""
+        return feature_table(api.model(self.workload, self.hardware), self.points)
 
 
 def _factors(column: pd.Series, width: int) -> NDArray[np.int64]:
@@ -327,6 +298,6 @@ def _groups(frame: pd.DataFrame, table: str, kind: str, notes: list[str], whole:
             }
             yield Group(
                 table, kind, str(device), str(workload_id), workload, hardware,
-                points[fine], time_s[fine], unbiased[fine], _numbers(rows, "cv")[fine], _numbers(rows, runs)[fine],
+                time_s[fine], unbiased[fine], points[fine], _numbers(rows, "cv")[fine], _numbers(rows, runs)[fine],
                 others, knobs,
             )  # fmt: skip

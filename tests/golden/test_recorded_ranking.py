@@ -12,6 +12,7 @@ import pytest
 
 from anatune.api import model
 from bench.replay import metrics, recorded_gpu
+from bench.replay.recorded import table_files
 
 HERE = Path(__file__).parent
 LIMITS = HERE / "ranking_limits.json"
@@ -70,7 +71,7 @@ def test_scoring_is_deterministic_and_pointwise():
 
 def test_every_recorded_table_names_its_source():
     source = msgspec.toml.decode((HERE / "SOURCE.toml").read_text())
-    tables = {path.name.split(".")[0]: path for path in recorded_gpu.table_files(HERE / "recorded")}
+    tables = {path.name.split(".")[0]: path for path in table_files(HERE / "recorded")}
     assert set(tables) == set(source["table"])
     for name, path in tables.items():
         assert name.endswith(("__mit", "__apache2"))
@@ -88,5 +89,5 @@ def test_all_rows_of_the_excerpts_are_used():
     notes = []
     groups = list(recorded_gpu.load_groups(HERE / "recorded", notes))
     assert notes == []
-    files = recorded_gpu.table_files(HERE / "recorded")
+    files = table_files(HERE / "recorded")
     assert sum(len(group.points) for group in groups) == sum(len(pd.read_csv(path)) for path in files)
