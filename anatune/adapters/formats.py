@@ -17,9 +17,10 @@ from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.templates import CUDA, template_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, UnknownNameError
-from anatune.model.base import Progress
+from anatune.model.base import Model, Progress
 from anatune.model.pruning.diversity import MOST_DIVERSE
-from anatune.model.pruning.subset import SpaceSubset, Subset
+from anatune.model.pruning.order import ChosenOrder, PlainOrder, Points
+from anatune.model.pruning.subset import SpaceSubset
 from anatune.named import resolve
 
 __all__ = ["FORMATS", "IGNORED", "OTHER_LINES", "PruneRequest", "Writer", "writer"]
@@ -85,14 +86,28 @@ class PruneRequest:
         SpaceError
             Another one was asked for.
         """
-        template = CUDA if self.template is None else template_of(self.template, self.hardware)
+        template = template_of(self.template, self.hardware)
         if template is not CUDA:
             raise SpaceError(
                 f"{form}: template is {template.name}, expected cuda; leave --template out, or use --for json, which "
                 "has it"
             )
 
-    def subset(self) -> Subset:
+    def chosen(self, plain: Model, used: Model, count: int, express: Callable[[Points], Points]) -> Points | None:
+        """Return few points, best first, chosen as `anatune.prune` chooses them; None where fewer can be expressed.
+
+        Parameters
+        ----------
+        plain, used
+            The analytical model, and the one that predicts: it may be corrected.
+        express : callable
+            Points -> those that the format can say.
+        """
+        ahead = PlainOrder(plain, distinct=True, progress=self.progress)
+        points = ChosenOrder(used, ahead, count, distinct=self.distinct, express=express).first(count)
+        return points if len(points) == count else None  # the order has more of them
+
+    def subset(self) -> SpaceSubset:
         """Return what `anatune.prune` says.
 
         Raises
@@ -112,12 +127,10 @@ class PruneRequest:
             correction=self.correction,
             progress=self.progress,
         )
+        assert isinstance(subset, SpaceSubset)  # of no list
         if not subset.num_legal:
-            size = f"{subset.space.size:.4g} " if isinstance(subset, SpaceSubset) else ""
-            raise SpaceError(
-                f"{self.workload.describe()} on {self.hardware.name}: none of {size}schedules is legal; "
-                "`anatune plan` says which rules reject them"
-            )
+            what, size = f"{self.workload.describe()} on {self.hardware.name}", f"{subset.space.size:.4g}"
+            raise SpaceError(f"{what}: none of {size} schedules is legal; `anatune plan` says which rules reject them")
         return subset
 
 

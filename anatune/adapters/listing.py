@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import msgspec
 
 from anatune.adapters.formats import PruneRequest
-from anatune.errors import SpaceError
-from anatune.model.pruning.subset import SpaceSubset
 
 __all__ = ["csv_lines", "json_lines"]
 
@@ -35,8 +33,6 @@ def json_lines(request: PruneRequest) -> Iterator[str]:
 def csv_lines(request: PruneRequest) -> Iterator[str]:
     """Yield a table: place, the prediction, then the columns of the space (``i.block``, ..., ``unroll``)."""
     subset = request.subset()
-    if not isinstance(subset, SpaceSubset):
-        raise SpaceError("csv: expected the schedules of one space")
     space = subset.space
     yield _row(["place", *_NUMBERS, *space.columns])
     for place, (schedule, prediction) in enumerate(itertools.islice(subset.entries(), request.most), 1):

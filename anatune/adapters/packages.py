@@ -7,7 +7,7 @@ from types import ModuleType
 
 from anatune.errors import MissingDependencyError
 
-__all__ = ["import_optional"]
+__all__ = ["import_kernel_tuner", "import_optional"]
 
 
 def import_optional(package: str, extra: str, purpose: str) -> ModuleType:
@@ -31,3 +31,8 @@ def import_optional(package: str, extra: str, purpose: str) -> ModuleType:
         raise MissingDependencyError(
             f"{purpose} needs the package {package}, which cannot be imported ({error}); pip install 'anatune[{extra}]'"
         ) from None
+
+
+def import_kernel_tuner(module: str = "") -> ModuleType:
+    """Return Kernel Tuner, or a module of it (".util"); errors as `import_optional`."""
+    return import_optional(f"kernel_tuner{module}", "kernel-tuner", "anatune.adapters.kernel_tuner")

@@ -26,7 +26,7 @@ from anatune.errors import SpaceError
 from anatune.model.cuda.model import GpuModel
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import NONE, named_correction
-from anatune.model.pruning.order import ChosenOrder, PlainOrder
+from anatune.model.pruning.order import PlainOrder
 
 __all__ = ["kernel_tuner_lines", "membership", "parameter_names"]
 
@@ -150,11 +150,9 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
     if request.may_choose(asked.num_kept):
         used = model if corrected is None else CorrectedModel(model, corrected.model)
         express = functools.partial(_expressed, space=model.space)
-        distinct = PlainOrder(model, distinct=True, progress=request.progress)
-        points = ChosenOrder(used, distinct, wanted, distinct=request.distinct, express=express).first(wanted)
-        if len(points) == wanted:  # else the order has more of them
-            rows = _rows(names, points, model.space)
-            return rows, used.times(points)[0].tolist(), asked.num_legal
+        few = request.chosen(model, used, wanted, express)
+        if few is not None:
+            return _rows(names, few, model.space), used.times(few)[0].tolist(), asked.num_legal
     order = PlainOrder(model, half_s, _MOST_TIMED, progress=request.progress)
     pool = wanted if corrected is None else _POOL * wanted
     read = min(_LEAST_READ, most) if share else _LEAST_READ

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from anatune.adapters.device import GpuLike, find_gpu
 from anatune.adapters.kernel_tuner.fit import AUTO_SPREAD, Fit, checked_spread
 from anatune.adapters.kernel_tuner.names import CLBLAST, Config, Names, Value, Values, is_clblast
-from anatune.adapters.kernel_tuner.package import import_kernel_tuner
 from anatune.adapters.kernel_tuner.scores import MISFIT, Scorer
+from anatune.adapters.packages import import_kernel_tuner
 from anatune.arguments import is_iterable, shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from anatune.adapters.kernel_tuner.names import Value, Values
-from anatune.adapters.kernel_tuner.package import import_kernel_tuner
 from anatune.adapters.kernel_tuner.space import PrunedSpace
+from anatune.adapters.packages import import_kernel_tuner
 from anatune.arguments import shown
 from anatune.errors import SpaceError
 
@@ -21,36 +21,26 @@ Results: TypeAlias = list[dict[str, Value]]
 """What ``tune_kernel`` returns: configurations with their times."""
 
 
-class TuningOptions(Protocol):
+class _Options(Protocol):
     """Kernel Tuner's options of one search, as far as they are read here."""
 
-    @property
-    def strategy_options(self) -> dict[str, object]:
-        """Options of the strategy."""
+    strategy_options: dict[str, object]
 
 
-class Searchspace(Protocol):
+class _Searchspace(Protocol):
     """Kernel Tuner's space, as far as it is used here."""
 
     size: int
 
-    def is_param_config_valid(self, config: Values) -> bool:
-        """Whether the restrictions allow a configuration."""
-
-    def get_random_sample(self, count: int) -> list[Values]:
-        """Return some configurations."""
-
-    def get_random_neighbor(
-        self, config: Values, neighbor_method: str | None = None, use_partial_cache: bool = True
-    ) -> Values | None:
-        """Return one that differs little, None if there is none."""
+    def is_param_config_valid(self, config: Values) -> bool: ...
+    def get_random_sample(self, count: int) -> list[Values]: ...
+    def get_random_neighbor(self, config: Values, neighbor_method: str | None = None, **options: Value) -> Values: ...
 
 
-class Runner(Protocol):
+class _Runner(Protocol):
     """Kernel Tuner's runner, as far as it is used here."""
 
-    def run(self, parameter_space: list[list[Value]], tuning_options: TuningOptions) -> Results:
-        """Build and measure configurations."""
+    def run(self, parameter_space: list[list[Value]], tuning_options: _Options) -> Results: ...
 
 
 class Ordered:
@@ -66,7 +56,7 @@ class Ordered:
     def __init__(self, space: PrunedSpace) -> None:
         self.space = space
 
-    def tune(self, searchspace: Searchspace, runner: Runner, tuning_options: TuningOptions) -> Results:
+    def tune(self, searchspace: _Searchspace, runner: _Runner, tuning_options: _Options) -> Results:
         """Search; what Kernel Tuner calls."""
         common = import_kernel_tuner(".strategies.common")
         stop = import_kernel_tuner(".util").StopCriterionReached
@@ -114,7 +104,7 @@ class Within:
             )
         self.space, self.strategy, self.best_first = space, strategy, best_first
 
-    def tune(self, searchspace: Searchspace, runner: Runner, tuning_options: TuningOptions) -> Results:
+    def tune(self, searchspace: _Searchspace, runner: _Runner, tuning_options: _Options) -> Results:
         """Search; what Kernel Tuner calls."""
         strategy = import_kernel_tuner(".interface").strategy_map[self.strategy]
         mended = {
@@ -131,7 +121,7 @@ class Within:
                 delattr(owner, name)
         return found
 
-    def _sample(self, searchspace: Searchspace) -> Callable[[int], list[Values]]:
+    def _sample(self, searchspace: _Searchspace) -> Callable[[int], list[Values]]:
         allowed, draw = searchspace.is_param_config_valid, searchspace.get_random_sample
         best = [tuple(values) for values in self.space.population(len(self.space)) if allowed(tuple(values))]
         fresh = {"one", "population"} if self.best_first and best else set()
@@ -149,7 +139,7 @@ class Within:
         return sample
 
 
-def _neighbour(searchspace: Searchspace) -> Callable[..., Values | None]:
+def _neighbour(searchspace: _Searchspace) -> Callable[..., Values | None]:
     """Return a draw of a neighbour that finds one for lonely configurations, too."""
     draw, any_of = searchspace.get_random_neighbor, searchspace.get_random_sample
 
@@ -161,13 +151,13 @@ def _neighbour(searchspace: Searchspace) -> Callable[..., Values | None]:
     return neighbour
 
 
-def _ending(runner: Runner, size: int) -> Callable[..., Results]:
+def _ending(runner: _Runner, size: int) -> Callable[..., Results]:
     """Return the runner's method, which ends a search that has asked for nothing new for long."""
     run, seen = runner.run, set()
     stop = import_kernel_tuner(".util").StopCriterionReached
     old = 0
 
-    def ending(parameter_space: Iterable[Sequence[Value]], tuning_options: TuningOptions) -> Results:
+    def ending(parameter_space: Iterable[Sequence[Value]], tuning_options: _Options) -> Results:
         nonlocal old
         configs = [tuple(config) for config in parameter_space]
         old = 0 if any(config not in seen for config in configs) else old + len(configs)

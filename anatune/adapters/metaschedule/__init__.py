@@ -14,9 +14,10 @@ gets kernels of anatune's CPU template; every other function is tuned as MetaSch
 are for MetaSchedule's own design spaces. TVM is imported by the calls, not by the package.
 """
 
-from anatune.adapters.metaschedule.cost import cost_model, postproc
+from anatune.adapters.metaschedule.cost import cost_model
 from anatune.adapters.metaschedule.database import open_database
 from anatune.adapters.metaschedule.kernels import register_database
+from anatune.adapters.metaschedule.limits import postproc
 from anatune.adapters.metaschedule.plan import plan_model
 from anatune.adapters.metaschedule.plugins import builder, space, strategy, tuning_options
 from anatune.adapters.metaschedule.repair import repair_database

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from anatune.adapters.metaschedule.database import meta_schedule
-from anatune.adapters.metaschedule.tasks import Proposals, check_cpu, check_target, task_model, task_of
+from anatune.adapters.metaschedule.objects import Context, RunnerResult, TvmObject, run_secs
+from anatune.adapters.metaschedule.tasks import Proposals, Settings, check_cpu, check_target, task_model, task_of
 from anatune.codegen.compat import import_tvm, same_structure
 from anatune.codegen.tvm.kernel import PREDICTED, THREADS, annotated_schedule, annotation
 from anatune.core.hardware.spec import CpuSpec
@@ -21,12 +22,12 @@ def classes() -> tuple[type, type]:
     package = meta_schedule()
     tvm = import_tvm()
     derived_object = tvm.ir.utils.derived_object
-    generator_base: Any = package.space_generator.PySpaceGenerator
-    strategy_base: Any = package.search_strategy.PySearchStrategy
+    generator_base: TvmObject = package.space_generator.PySpaceGenerator
+    strategy_base: TvmObject = package.search_strategy.PySearchStrategy
     candidate = package.search_strategy.MeasureCandidate
     arg_info = package.arg_info.ArgInfo
 
-    def own_context(context: Any) -> Any:
+    def own_context(context: Context) -> TvmObject:
         """Return a context with MetaSchedule's own space and search for the same function."""
         return package.TuneContext(
             context.mod,
@@ -42,18 +43,18 @@ def classes() -> tuple[type, type]:
     class AnatuneSpace(generator_base):  # type: ignore[misc]
         def __init__(self, hardware: CpuSpec, designs: int) -> None:
             super().__init__()
-            self.sch_rules: list[Any] = []
-            self.postprocs: list[Any] = []
-            self.mutator_probs: dict[Any, float] = {}
+            self.sch_rules: list[TvmObject] = []
+            self.postprocs: list[TvmObject] = []
+            self.mutator_probs: dict[TvmObject, float] = {}
             self.hardware = hardware
             self.designs = designs
-            self.context: Any = None
+            self.context: TvmObject = None
 
-        def _initialize_with_tune_context(self, context: Any) -> None:
+        def _initialize_with_tune_context(self, context: Context) -> None:
             check_cpu(context.target)
             self.context = context
 
-        def generate_design_space(self, mod: Any) -> list[Any]:
+        def generate_design_space(self, mod: TvmObject) -> list[TvmObject]:
             try:
                 task = task_of(mod, self.context.target)
             except WorkloadError:
@@ -63,21 +64,21 @@ def classes() -> tuple[type, type]:
             points = model.rank(self.designs).points
             return [task.schedule(model.space.schedule_of(point)) for point in points]
 
-        def clone(self) -> Any:
+        def clone(self) -> TvmObject:
             return AnatuneSpace(self.hardware, self.designs)
 
     @derived_object
     class AnatuneStrategy(strategy_base):  # type: ignore[misc]
-        def __init__(self, hardware: CpuSpec, settings: dict[str, Any], batch: int) -> None:
+        def __init__(self, hardware: CpuSpec, settings: Settings, batch: int) -> None:
             super().__init__()
             self.hardware = hardware
             self.settings = settings
             self.batch = batch
-            self.context: Any = None
-            self.inner: Any = None
+            self.context: TvmObject = None
+            self.inner: TvmObject = None
             self.proposals: Proposals | None = None
 
-        def _initialize_with_tune_context(self, context: Any) -> None:
+        def _initialize_with_tune_context(self, context: Context) -> None:
             check_cpu(context.target)
             self.context = context
 
@@ -85,9 +86,9 @@ def classes() -> tuple[type, type]:
             self,
             max_trials: int,
             num_trials_per_iter: int,
-            design_spaces: Any,
-            database: Any = None,
-            cost_model: Any = None,
+            design_spaces: TvmObject,
+            database: TvmObject = None,
+            cost_model: TvmObject = None,
         ) -> None:
             module = self.context.mod
             try:
@@ -109,26 +110,26 @@ def classes() -> tuple[type, type]:
                 if schedule is None or annotation(record.trace, PREDICTED) is not None:
                     continue
                 if annotation(record.trace, THREADS) == task.threads:
-                    self.proposals.remember(schedule, [float(seconds) for seconds in record.run_secs or []])
+                    self.proposals.remember(schedule, run_secs(record))
 
         def post_tuning(self) -> None:
             if self.inner is not None:
                 self.inner.post_tuning()
             self.inner = self.proposals = None
 
-        def generate_measure_candidates(self) -> Any:
+        def generate_measure_candidates(self) -> TvmObject:
             if self.proposals is None:
                 return self.inner.generate_measure_candidates()
             found = self.proposals.next()
             return [candidate(sch, arg_info.from_entry_func(sch.mod, True)) for sch in found] or None
 
-        def notify_runner_results(self, measure_candidates: Any, results: Any) -> None:
+        def notify_runner_results(self, measure_candidates: TvmObject, results: Sequence[RunnerResult]) -> None:
             if self.proposals is None:
                 self.inner.notify_runner_results(measure_candidates, results)
             else:
                 self.proposals.learn(list(results))
 
-        def clone(self) -> Any:
+        def clone(self) -> TvmObject:
             return AnatuneStrategy(self.hardware, self.settings, self.batch)
 
     return AnatuneSpace, AnatuneStrategy

@@ -14,9 +14,9 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from anatune.adapters.metaschedule.kernels import register_database, register_files
+from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.arguments import checked_path
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line, register_errors
 from anatune.codegen.tvm.records import TVM_FILES
@@ -27,7 +27,7 @@ __all__ = ["database_files", "meta_schedule", "open_database"]
 _WRAPPED = "_knows_kernels_of_anatune"
 
 
-def open_database(folder: str | Path, on_skip: Callable[[str], None] | None = None) -> Any:
+def open_database(folder: str | Path, on_skip: Callable[[str], None] | None = None) -> TvmObject:
     """Return the ``JSONDatabase`` of a folder, with anatune's kernels known to TVM so that its records can be applied.
 
     Inside ``with target:`` kernels that the target cannot run are left out, too.
@@ -69,7 +69,7 @@ def database_files(folder: str | Path) -> tuple[Path, Path]:
     return paths
 
 
-def meta_schedule() -> Any:
+def meta_schedule() -> TvmObject:
     """Return TVM's meta_schedule package, whose databases know anatune's kernels from here on.
 
     Raises
@@ -84,7 +84,9 @@ def meta_schedule() -> Any:
         register_errors()
 
         @functools.wraps(construct)
-        def opened(self: Any, *args: Any, on_skip: Callable[[str], None] | None = None, **options: Any) -> None:
+        def opened(
+            self: TvmObject, *args: TvmObject, on_skip: Callable[[str], None] | None = None, **options: TvmObject
+        ) -> None:
             paths = _paths(*args, **options)
             if paths is None:  # TVM says what is missing
                 construct(self, *args, **options)
@@ -102,13 +104,13 @@ def meta_schedule() -> Any:
 
 
 def _paths(
-    path_workload: Any = None, path_tuning_record: Any = None, *, work_dir: Any = None, **_: Any
+    path_workload: str | None = None, path_tuning_record: str | None = None, *, work_dir: str | None = None, **_: object
 ) -> tuple[Path, Path] | None:
     """Return the files that ``JSONDatabase`` opens, from its arguments."""
     given = (path_workload, path_tuning_record)
     if work_dir is None and None in given:
         return None
-    first, second = (own or os.path.join(work_dir, name) for own, name in zip(given, TVM_FILES, strict=True))
+    first, second = (own or os.path.join(work_dir or "", name) for own, name in zip(given, TVM_FILES, strict=True))
     return Path(first), Path(second)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line
 from anatune.codegen.tvm.kernel import TirTask
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators.naming import named_workload
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.records.foreign import FunctionReader
+from anatune.records.traces import Json
 
 __all__ = ["function_reader"]
 
@@ -21,7 +20,7 @@ def function_reader() -> FunctionReader | None:
     except MissingDependencyError:
         return None
 
-    def read(entry: Any) -> tuple[Workload, Workload] | str:
+    def read(entry: Json) -> tuple[Workload, Workload] | str:
         try:
             nest = TirTask(meta_schedule.database.Workload.from_json(entry).mod).workload
         except WorkloadError as error:

@@ -11,8 +11,9 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from anatune.adapters.device import cpu_of
+from anatune.adapters.metaschedule.objects import TuningRecord, TvmObject
 from anatune.adapters.metaschedule.tasks import check_target
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, import_tvm, last_line
 from anatune.codegen.tvm.kernel import (
@@ -23,8 +24,7 @@ from anatune.codegen.tvm.kernel import (
     recorded_kernel,
     register_kernels,
 )
-from anatune.core.hardware.spec import CpuSpec
-from anatune.errors import AnatuneError, RecordError, SpaceError
+from anatune.errors import AnatuneError, RecordError
 from anatune.files import open_file, reason
 
 __all__ = ["lines_of", "register_database", "register_files"]
@@ -78,7 +78,7 @@ def register_files(workloads: Path, records: Path) -> dict[int, str]:
     return problems
 
 
-def register_database(database: Any, on_skip: Callable[[str], None] | None = None) -> int:
+def register_database(database: TvmObject, on_skip: Callable[[str], None] | None = None) -> int:
     """Make anatune's kernels in an open database known to TVM: the fastest of each function, which TVM applies.
 
     Where that cannot be made (any more), or not for the present target (``with target:``), the function's own loops
@@ -108,7 +108,7 @@ def register_database(database: Any, on_skip: Callable[[str], None] | None = Non
     return found
 
 
-def _register(record: Any, target: Any) -> bool:
+def _register(record: TuningRecord, target: TvmObject) -> bool:
     """Register the kernel of a record; plain loops, and an AnatuneError, where that cannot be."""
     names = kernel_names(record.trace)
     if names is None:
@@ -116,9 +116,8 @@ def _register(record: Any, target: Any) -> bool:
     try:
         schedule = annotated_schedule(record.trace)
         if target is not None and schedule is not None:
-            if not isinstance(schedule.hardware, CpuSpec):
-                raise SpaceError(f"its kernel is for {schedule.hardware.name}, expected a CPU")
-            check_target(target, schedule.hardware)
+            made_for = schedule.hardware
+            check_target(target, cpu_of(made_for, f"its kernel is for {made_for.name}, expected a CPU"))
         return register_kernels(record.workload.mod, record.trace)
     except AnatuneError:
         TirTask(record.workload.mod).stand_in([names])

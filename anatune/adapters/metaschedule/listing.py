@@ -12,27 +12,26 @@ For a GPU a line has the decisions of SSSRRSRS multi-level tiling, in the order 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.formats import PruneRequest
+from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.adapters.metaschedule.traces import recorded_trace
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.pruning.order import ChosenOrder, PlainOrder
-from anatune.model.pruning.subset import SpaceSubset
+from anatune.model.cuda.model import GpuModel
+from anatune.records.traces import GPU_TILING, Json
 
 __all__ = ["UNROLL_STEPS", "metaschedule_lines", "with_decisions"]
 
-_TILING = "SSSRRSRS"
 _FETCH_WIDTHS = (1, 2, 3, 4)
 UNROLL_STEPS = (0, 16, 32, 64, 128, 256, 512, 1024)
 _MOST_INNERMOST = 64
@@ -51,11 +50,12 @@ def metaschedule_lines(request: PruneRequest) -> Iterator[str]:
     SpaceError
         The template is another one than the first of the device's, or nothing that MetaSchedule expresses is kept.
     """
-    if isinstance(request.hardware, CpuSpec):
-        yield from (schedule.to_json() for schedule, _ in _kept(request))
+    hardware = request.hardware
+    if hardware.kind == "cpu":  # its own template: all of it can be said
+        yield from (schedule.to_json() for schedule, _ in itertools.islice(request.subset().entries(), request.most))
         return
     request.require_cuda_cores("metaschedule")
-    for schedule, prediction in _kept(request):
+    for schedule, prediction in _kept(request, hardware):
         tiles = {axis.name: schedule.tiles[axis.name] for axis in request.workload.axes}
         entry = {
             "predicted_s": prediction.time_s,
@@ -66,23 +66,20 @@ def metaschedule_lines(request: PruneRequest) -> Iterator[str]:
         yield msgspec.json.encode(entry).decode()
 
 
-def _kept(request: PruneRequest) -> Iterator[tuple[Schedule, Prediction]]:
+def _kept(request: PruneRequest, hardware: GpuSpec) -> Iterator[tuple[Schedule, Prediction]]:
     """Yield the kept schedules that MetaSchedule can express; of a count so many, where there are so many."""
     counted = isinstance(request.keep, int)
     wanted: int = min(request.most, int(request.keep)) if counted else request.most
-    if isinstance(request.hardware, CpuSpec):
-        asked, most = request, wanted
-    else:
-        num_kept = int(request.keep) if counted else request.subset().num_kept
-        few = list(_few(request, min(wanted, num_kept))) if request.may_choose(num_kept) else []
-        if few:
-            yield from few
-            return
-        most = max(_MOST_READ, wanted)
-        asked = dataclasses.replace(request, keep=most) if counted else request
+    num_kept = int(request.keep) if counted else request.subset().num_kept
+    few = list(_few(request, hardware, min(wanted, num_kept))) if request.may_choose(num_kept) else []
+    if few:
+        yield from few
+        return
+    most = max(_MOST_READ, wanted)
+    asked = dataclasses.replace(request, keep=most) if counted else request
     found = 0
     for read, (schedule, prediction) in enumerate(asked.subset().entries(), 1):
-        if _is_expressible(schedule, prediction):
+        if _is_expressible(schedule, prediction, hardware):
             yield schedule, prediction
             found += 1
         if found == wanted or read == most:
@@ -90,46 +87,31 @@ def _kept(request: PruneRequest) -> Iterator[tuple[Schedule, Prediction]]:
     if not found:
         raise SpaceError(
             f"metaschedule: none of the first {read} schedules is in its design space (a block of at least "
-            f"{_warp(request.hardware)} threads); keep more, or use --for json"
+            f"{hardware.compute.warp_size} threads); keep more, or use --for json"
         )
 
 
-def _few(request: PruneRequest, wanted: int) -> Iterator[tuple[Schedule, Prediction]]:
+def _few(request: PruneRequest, hardware: GpuSpec, wanted: int) -> Iterator[tuple[Schedule, Prediction]]:
     """Yield few schedules that MetaSchedule can express, chosen as `anatune.prune` chooses them."""
-    subset = request.subset()
-    assert isinstance(subset, SpaceSubset)  # of no list
-    model = subset.model
-    plain = model.model if isinstance(model, CorrectedModel) else model
+    model, plain = request.subset().model, GpuModel(request.workload, hardware)
 
     def express(points: NDArray[np.int64]) -> NDArray[np.int64]:
-        predictions = plain.predictions(points)
-        fine = [
-            _is_expressible(plain.space.schedule_of(point), one) for point, one in zip(points, predictions, strict=True)
-        ]
+        schedules = map(plain.space.schedule_of, points)
+        fine = [_is_expressible(*both, hardware) for both in zip(schedules, plain.predictions(points), strict=True)]
         found: NDArray[np.int64] = points[np.array(fine, dtype=bool)]
         return found
 
-    ahead = PlainOrder(plain, distinct=True, progress=request.progress)
-    order = ChosenOrder(model, ahead, wanted, distinct=request.distinct, express=express)
-    points = order.first(wanted)
-    if len(points) < wanted:  # the order has more of them
-        return
-    yield from zip([plain.space.schedule_of(point) for point in points], model.predictions(points), strict=True)
+    points = request.chosen(plain, model, wanted, express)
+    if points is not None:
+        yield from zip(map(plain.space.schedule_of, points), model.predictions(points), strict=True)
 
 
-def _warp(hardware: GpuSpec | CpuSpec) -> int:
-    return hardware.compute.warp_size if isinstance(hardware, GpuSpec) else 1
-
-
-def _is_expressible(schedule: Schedule, prediction: Prediction) -> bool:
+def _is_expressible(schedule: Schedule, prediction: Prediction, hardware: GpuSpec) -> bool:
     """Return whether MetaSchedule's design space has a schedule, and its postprocessors let it pass."""
-    hardware = schedule.hardware
-    if not isinstance(hardware, GpuSpec):
-        return True
     spatial = [tile for tile in schedule.tiles.values() if len(tile) == 5]
     shared = prediction.resources["shared_bytes_per_block"]
     return (
-        math.prod(tile[2] for tile in spatial) >= _warp(hardware)
+        math.prod(tile[2] for tile in spatial) >= hardware.compute.warp_size
         and (shared <= _MOST_SHARED_BYTES or not hardware.arch.startswith("sm_"))
         and all(tile[-1] <= _MOST_INNERMOST for tile in schedule.tiles.values())
         and all(width in _FETCH_WIDTHS for width in schedule.vector.values())
@@ -137,7 +119,7 @@ def _is_expressible(schedule: Schedule, prediction: Prediction) -> bool:
     )
 
 
-def with_decisions(trace: Any, entry: Mapping[str, Any] | str) -> list[Any]:
+def with_decisions(trace: TvmObject | Sequence[Json], entry: Mapping[str, Json] | str) -> list[Json]:
     """Return a trace of the CUDA design space with the decisions of a line; TVM is not needed.
 
     Parameters
@@ -161,10 +143,11 @@ def with_decisions(trace: Any, entry: Mapping[str, Any] | str) -> list[Any]:
     instructions, decisions = recorded_trace(trace) if hasattr(trace, "as_json") else trace
     given = msgspec.json.decode(entry) if isinstance(entry, str | bytes) else entry
     decided = {int(at): value for at, value in decisions}
-    if any(key == "software_pipeline_stage" for _, key, _ in _annotations(instructions)):
+    annotations = [(key, value) for _, key, value in _annotations(instructions)]
+    if any(key == "software_pipeline_stage" for key, _ in annotations):
         raise SpaceError("metaschedule: the trace has a software pipeline; take the first one of the design space")
-    if not any(key.endswith("tiling_structure") and value == _TILING for _, key, value in _annotations(instructions)):
-        raise SpaceError(f"metaschedule: the trace does not tile as {_TILING}; give one of the CUDA design space")
+    if not any(key.endswith("tiling_structure") and value == GPU_TILING for key, value in annotations):
+        raise SpaceError(f"metaschedule: the trace does not tile as {GPU_TILING}; give one of the CUDA design space")
     decided |= _tiles(instructions, decided, given["sample_perfect_tile"])
     sources = _fetched(instructions)
     for block, key, value in _annotations(instructions):
@@ -179,12 +162,14 @@ def with_decisions(trace: Any, entry: Mapping[str, Any] | str) -> list[Any]:
     return [instructions, [[at, decided[at]] for at in sorted(decided)]]
 
 
-def _annotations(instructions: Sequence[Any]) -> list[tuple[Any, str, Any]]:
+def _annotations(instructions: Sequence[Json]) -> list[tuple[Json, str, Json]]:
     """Return (block or loop, key, value) of every annotation."""
     return [(step[1][0], str(step[2][0]), _unquoted(step[1][1])) for step in instructions if step[0] == "Annotate"]
 
 
-def _tiles(instructions: Sequence[Any], decided: Mapping[int, Any], tiles: Mapping[str, Any]) -> dict[int, list[int]]:
+def _tiles(
+    instructions: Sequence[Json], decided: Mapping[int, Json], tiles: Mapping[str, Json]
+) -> dict[int, list[int]]:
     """Return the decisions of SamplePerfectTile: the axes in order, loops of one iteration may be missing."""
     places = [at for at, step in enumerate(instructions) if step[0] == "SamplePerfectTile"]
     left = list(tiles.items())
@@ -207,12 +192,12 @@ def _tiles(instructions: Sequence[Any], decided: Mapping[int, Any], tiles: Mappi
     return found
 
 
-def _fetched(instructions: Sequence[Any]) -> dict[Any, int]:
+def _fetched(instructions: Sequence[Json]) -> dict[Json, int]:
     """Return staging block -> number of the operand that it reads."""
     return {step[3][0]: int(step[2][0]) for step in instructions if step[0] == "CacheRead"}
 
 
-def _chosen(instructions: Sequence[Any], variable: Any, wanted: int) -> dict[int, int]:
+def _chosen(instructions: Sequence[Json], variable: Json, wanted: int) -> dict[int, int]:
     """Return the decision of the SampleCategorical that makes a variable."""
     for at, step in enumerate(instructions):
         if step[0] == "SampleCategorical" and step[3] == [variable]:
@@ -223,6 +208,6 @@ def _chosen(instructions: Sequence[Any], variable: Any, wanted: int) -> dict[int
     return {}
 
 
-def _unquoted(value: Any) -> Any:
+def _unquoted(value: Json) -> Json:
     """Return a string without the quotation marks that traces put around it."""
     return value.strip('"') if isinstance(value, str) else value

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from anatune.adapters.metaschedule.database import meta_schedule
+from anatune.adapters.metaschedule.objects import TvmObject, run_secs
 from anatune.adapters.metaschedule.tasks import check_target, cpu_spec, target_from, task_model, task_of
 from anatune.arguments import checked_function
 from anatune.codegen.compat import import_tvm, operators_left
@@ -23,12 +23,12 @@ _LEGALISE = "tvm.relax.transform.LegalizeOps()"
 
 
 def plan_model(
-    module: Any,
-    target: Any,
+    module: TvmObject,
+    target: TvmObject,
     folder: str | Path,
     hw: HardwareLike = "host",
     on_skip: Callable[[str], None] | None = None,
-) -> Any:
+) -> TvmObject:
     """Write the first choice of the model for every function of a module into a database; nothing is measured.
 
     The times of its records are predictions: give the plan a folder of its own, TVM takes the smallest time it finds.
@@ -89,7 +89,7 @@ def plan_model(
     except OSError as error:
         raise RecordError(f"{folder}: {reason(error)}; name another folder") from error
     database = package.database.JSONDatabase(work_dir=str(folder), on_skip=on_skip)
-    known = {(kernel_names(record.trace), *_times(record)) for record in database.get_all_tuning_records()}
+    known = {(kernel_names(record.trace), *run_secs(record)) for record in database.get_all_tuning_records()}
     skipped = [f"{name} is not legalised: it stays as it is; run {_LEGALISE} before" for name in operators]
     planned = 0
     for name, function in functions:
@@ -112,7 +112,7 @@ def plan_model(
             target,
             package.arg_info.ArgInfo.from_prim_func(function),
         )
-        key = (kernel_names(traced.trace), *_times(record))
+        key = (kernel_names(traced.trace), *run_secs(record))
         if key not in known:
             database.commit_tuning_record(record)
             known.add(key)
@@ -124,7 +124,3 @@ def plan_model(
             "%s: none of %d functions has a plan (%s; on_skip=print says more)", folder, len(functions), skipped[0]
         )
     return database
-
-
-def _times(record: Any) -> tuple[float, ...]:
-    return tuple(float(seconds) for seconds in record.run_secs or ())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 from anatune.adapters.metaschedule.build import build
 from anatune.adapters.metaschedule.classes import classes
 from anatune.adapters.metaschedule.cost import cost_model
 from anatune.adapters.metaschedule.database import meta_schedule
+from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.adapters.metaschedule.tasks import cpu_spec
-from anatune.arguments import shown
+from anatune.arguments import checked_integer, shown
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import SpaceError
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
@@ -28,7 +28,7 @@ def tuning_options(
     strategy_name: str = DEFAULT_STRATEGY,
     seed: int = 0,
     build_timeout_s: float = 60.0,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return keyword arguments for ``tune_tir`` and ``tune_relax``: space, strategy, cost model and builder.
 
     Parameters
@@ -55,7 +55,7 @@ def tuning_options(
     }
 
 
-def space(hw: str | Path | CpuSpec = "host", *, designs: int = 1) -> Any:
+def space(hw: str | Path | CpuSpec = "host", *, designs: int = 1) -> TvmObject:
     """Return a ``SpaceGenerator``: the first schedules of anatune's ranking, each a design space without choices.
 
     With `strategy` one is enough: it asks for others as it learns. With MetaSchedule's own "replay-trace" it is a plan:
@@ -68,9 +68,7 @@ def space(hw: str | Path | CpuSpec = "host", *, designs: int = 1) -> Any:
     designs : int
         Schedules, at least 1.
     """
-    if isinstance(designs, bool) or not isinstance(designs, int) or designs < 1:
-        raise SpaceError(f"designs is {shown(designs)}, expected an integer >= 1")
-    return classes()[0](cpu_spec(hw), designs)
+    return classes()[0](cpu_spec(hw), checked_integer("designs", designs, 1))
 
 
 def strategy(
@@ -80,7 +78,7 @@ def strategy(
     seed: int = 0,
     start: str = "model",
     batch: int = BATCH,
-) -> Any:
+) -> TvmObject:
     """Return a ``SearchStrategy`` that asks a strategy of anatune's, on functions that anatune understands.
 
     Other functions get MetaSchedule's evolutionary search over its own space.
@@ -103,13 +101,12 @@ def strategy(
     MissingDependencyError
         TVM's MetaSchedule cannot be imported.
     """
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise SpaceError(f"batch is {shown(batch)}, expected an integer >= 1")
+    batch = checked_integer("batch", batch, 1)
     settings = {"name": check_strategy(name), "seed": seed, "start": check_start(start)}
     return classes()[1](cpu_spec(hw), settings, batch)
 
 
-def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> Any:
+def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> TvmObject:
     """Return a ``LocalBuilder`` whose workers leave out what x86 and ARM kernels do not need.
 
     MetaSchedule's own build function imports TVM's tensor intrinsics of all devices in every worker, which takes 25 s
@@ -131,8 +128,6 @@ def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> Any:
     """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
         raise SpaceError(f"timeout_s is {shown(timeout_s)}, expected seconds > 0")
-    if max_workers is not None and (
-        isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
-    ):
-        raise SpaceError(f"max_workers is {shown(max_workers)}, expected an integer >= 1, or None")
+    if max_workers is not None:
+        max_workers = checked_integer("max_workers", max_workers, 1)
     return meta_schedule().builder.LocalBuilder(timeout_sec=timeout_s, max_workers=max_workers, f_build=build)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from anatune.adapters.metaschedule.database import database_files, meta_schedule
 from anatune.adapters.metaschedule.kernels import lines_of, register_files
+from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.codegen.compat import TVM_ERRORS
 from anatune.errors import RecordError
 from anatune.files import reason, replace_file
@@ -43,7 +43,7 @@ def repair_database(folder: str | Path) -> int:
     package = meta_schedule().database
     paths = database_files(folder)
     problems = register_files(*paths)
-    workloads: dict[int, tuple[Any, int]] = {}
+    workloads: dict[int, tuple[TvmObject, int]] = {}
     kept: tuple[list[bytes], list[bytes]] = ([], [])
     moved: tuple[list[bytes], list[bytes]] = ([], [])
     for index, line in enumerate(lines_of(paths[0])):
@@ -59,7 +59,7 @@ def repair_database(folder: str | Path) -> int:
     return sum(map(len, moved))
 
 
-def _workload(package: Any, line: bytes) -> Any:
+def _workload(package: TvmObject, line: bytes) -> TvmObject:
     """Return the workload of a line, None where TVM cannot read it."""
     try:
         return package.Workload.from_json(json.loads(line))
@@ -67,7 +67,7 @@ def _workload(package: Any, line: bytes) -> Any:
         return None
 
 
-def _record(package: Any, line: bytes, workloads: dict[int, tuple[Any, int]]) -> bytes | None:
+def _record(package: TvmObject, line: bytes, workloads: dict[int, tuple[TvmObject, int]]) -> bytes | None:
     """Return the line of a record with its workload's new number, None where TVM cannot replay it."""
     try:
         index, record = json.loads(line)

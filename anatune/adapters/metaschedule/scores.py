@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.metaschedule.tasks import check_kind
+from anatune.adapters.metaschedule.objects import TracedSchedule, TvmObject
+from anatune.adapters.metaschedule.tasks import check_kind, unpacked_model
 from anatune.adapters.metaschedule.traces import FunctionMeaning, nests_of, tiling_of
 from anatune.codegen.tvm.kernel import annotated_schedule
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
+from anatune.model.base import Rule
 from anatune.model.cpu.model import CpuModel
 from anatune.model.cuda.model import GpuModel
 from anatune.model.foreign.tvm_nest import CompiledNestModel
 from anatune.model.learned.features import feature_table
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes
 
-__all__ = ["CandidateScores", "Scores"]
+__all__ = ["CandidateScorer", "CandidateScores", "GpuScorer", "scorer_of"]
 
 Floats = NDArray[np.float64]
 
-_Reading = Schedule | Tiling
 _DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
-class Scores(NamedTuple):
+class CandidateScores(NamedTuple):
     """What is predicted of a batch of candidates.
 
     Attributes
@@ -50,20 +54,29 @@ class Scores(NamedTuple):
     features: list[Floats]
 
 
-class CandidateScores:
+class _Batch(NamedTuple):
+    """Candidates of one kind: seconds, codes of the rules they break, features, and the rules."""
+
+    time_s: Floats
+    codes: NDArray[np.int64]
+    features: Floats
+    rules: Sequence[Rule]
+
+
+def _of_points(model: CpuModel | GpuModel, schedules: Sequence[Schedule]) -> _Batch:
+    points = np.array([model.space.point_of(schedule) for schedule in schedules], dtype=np.int64)
+    table = feature_table(model, points)
+    return _Batch(table.time_s, table.rule, table.values, model.rules)
+
+
+class CandidateScorer(ABC):
     """Predicts times of schedules over one function. Not safe for concurrent use.
 
     Parameters
     ----------
     module : tvm.IRModule
         The function, before any schedule.
-    target : tvm.target.Target
     hardware : CpuSpec or GpuSpec
-
-    Raises
-    ------
-    SpaceError
-        `target` and `hardware` are not both CPUs, or GPUs.
 
     Attributes
     ----------
@@ -73,14 +86,14 @@ class CandidateScores:
         Reason -> candidates that were not understood.
     """
 
-    def __init__(self, module: Any, target: Any, hardware: CpuSpec | GpuSpec) -> None:
-        self.hardware = hardware
+    structure: ClassVar[str]
+    """How MetaSchedule's own space tiles for such a device."""
+
+    def __init__(self, module: TvmObject, hardware: HardwareSpec) -> None:
+        self.hardware: HardwareSpec = hardware
         self.unknown: Counter[str] = Counter()
         self.meaning: FunctionMeaning | None = None
         self._why = ""
-        self._models: dict[Any, Any] = {}
-        check_kind(target, hardware)
-        self._threads = int(target.attrs.get("num-cores", 1)) if isinstance(hardware, CpuSpec) else 1
         try:
             self.meaning = FunctionMeaning(module)
         except AnatuneError as error:
@@ -89,17 +102,31 @@ class CandidateScores:
             self._why = f"a function that cannot be read ({type(error).__name__})"
 
     @property
+    def understood(self) -> FunctionMeaning:
+        """What the function computes; UnfitError where that is not understood."""
+        if self.meaning is None:
+            raise UnfitError(self._why)
+        return self.meaning
+
+    @property
     def floor_s(self) -> float:
         """Seconds that arithmetic alone takes at the device's peak: the unit of scores."""
         if self.meaning is None:
             return 1.0
-        compute = self.hardware.compute
-        share = 1.0
-        if isinstance(self.hardware, CpuSpec):
-            share = min(self._threads, self.hardware.compute.num_cores) / self.hardware.compute.num_cores
-        return self.meaning.workload.flop / (compute.fp32_peak_flop_per_s * share)
+        return self.meaning.workload.flop / self._peak_flop_per_s()
 
-    def read(self, sch: Any) -> _Reading:
+    @abstractmethod
+    def _peak_flop_per_s(self) -> float: ...
+
+    @abstractmethod
+    def _tilings(self, stages: int, tilings: list[Tiling]) -> _Batch:
+        """Return predictions for MetaSchedule's own space, all with a staging pipeline of so many buffers."""
+
+    @abstractmethod
+    def _kernels(self, workload: Workload, schedules: list[Schedule]) -> _Batch:
+        """Return predictions for anatune's own kernels of a workload."""
+
+    def read(self, sch: TracedSchedule) -> Schedule | Tiling:
         """Return what a ``tvm.s_tir.Schedule`` stands for.
 
         Raises
@@ -107,98 +134,126 @@ class CandidateScores:
         UnfitError
             It is not understood.
         """
-        if self.meaning is None:
-            raise UnfitError(self._why)
+        workload = self.understood.workload
         try:
             own = annotated_schedule(sch.trace)
             if own is not None:
                 return own
             tiling = tiling_of(sch.trace)
-            match_axes(tiling, self.meaning.workload)
+            match_axes(tiling, workload)
         except AnatuneError as error:
             raise UnfitError(str(error)) from None
         except _DAMAGED as error:
             raise UnfitError(f"a trace that cannot be read ({type(error).__name__})") from None
-        structure = GPU_TILING if isinstance(self.hardware, GpuSpec) else CPU_TILING
-        if tiling.structure != structure:
-            raise UnfitError(f"tiling {tiling.structure}, expected {structure}")
+        if tiling.structure != self.structure:
+            raise UnfitError(f"tiling {tiling.structure}, expected {self.structure}")
         return tiling
 
-    def score(self, schedules: Sequence[Any]) -> Scores:
+    def score(self, schedules: Sequence[TracedSchedule]) -> CandidateScores:
         """Return predictions of ``tvm.s_tir.Schedule`` objects, in order; what is not understood is counted."""
         count = len(schedules)
-        found = Scores(np.full(count, np.nan), [""] * count, [""] * count, [np.empty(0)] * count)
-        groups: dict[tuple[str, Any], list[tuple[int, _Reading]]] = {}
+        found = CandidateScores(np.full(count, np.nan), [""] * count, [""] * count, [np.empty(0)] * count)
+        kernels: dict[Workload, dict[int, Schedule]] = {}
+        tilings: dict[int, dict[int, Tiling]] = {}
         for place, sch in enumerate(schedules):
             try:
                 reading = self.read(sch)
             except UnfitError as reason:
                 self.unknown[str(reason)] += 1
                 continue
-            key: tuple[str, Any] = ("cpu", 0)
             if isinstance(reading, Schedule):
-                key = ("kernel", reading.workload)
-            elif reading.structure == GPU_TILING:
-                key = ("gpu", reading.stages)
-            groups.setdefault(key, []).append((place, reading))
-        for key, members in groups.items():
+                kernels.setdefault(reading.workload, {})[place] = reading
+            else:
+                tilings.setdefault(reading.stages, {})[place] = reading
+        groups = [("kernel", partial(self._kernels, one, [*own.values()]), [*own]) for one, own in kernels.items()]
+        own_space: str = self.hardware.kind
+        groups += [(own_space, partial(self._tilings, one, [*own.values()]), [*own]) for one, own in tilings.items()]
+        for kind, predict, places in groups:
             try:
-                self._fill(found, key, members)
-            except AnatuneError as error:
-                self.unknown[str(error)] += len(members)
-            except UnfitError as reason:
-                self.unknown[str(reason)] += len(members)
+                batch = predict()
+            except (AnatuneError, UnfitError) as reason:
+                self.unknown[str(reason)] += len(places)
+                continue
+            for at, place in enumerate(places):
+                code = int(batch.codes[at])
+                found.time_s[place] = batch.time_s[at]
+                found.kinds[place] = kind
+                found.rules[place] = batch.rules[code - 1].id if code else ""
+                found.features[place] = batch.features[at]
         return found
 
-    def _fill(self, found: Scores, key: tuple[str, Any], members: list[tuple[int, _Reading]]) -> None:
-        kind = key[0]
-        places = [place for place, _ in members]
-        readings: list[Any] = [reading for _, reading in members]
-        if kind == "cpu":
-            model = self._model(key, self._compiled)
-            nests = nests_of(model.workload, readings)
-            evaluation = model.evaluate(nests)
-            times, codes, rows = evaluation.time_s, evaluation.rule, model.features(nests, evaluation)
-        else:
-            model = self._model(key, (lambda: self._own(key[1])) if kind == "kernel" else (lambda: self._gpu(key[1])))
-            schedules = readings if kind == "kernel" else [self.plain_point(reading) for reading in readings]
-            points = np.array([model.space.point_of(schedule) for schedule in schedules], dtype=np.int64)
-            table = feature_table(model, points)
-            times, codes, rows = table.time_s, table.rule, table.values
-        for at, place in enumerate(places):
-            found.time_s[place] = times[at]
-            found.kinds[place] = kind
-            found.rules[place] = model.rules[int(codes[at]) - 1].id if codes[at] else ""
-            found.features[place] = rows[at]
+
+class CpuScorer(CandidateScorer):
+    """For CPUs: compiled nests of MetaSchedule's own space, and anatune's kernels."""
+
+    structure = CPU_TILING
+
+    def __init__(self, module: TvmObject, hardware: CpuSpec, threads: int) -> None:
+        super().__init__(module, hardware)
+        self._cpu, self._threads = hardware, threads
+        self._models: dict[Workload, CpuModel] = {}
+
+    def _peak_flop_per_s(self) -> float:
+        compute = self._cpu.compute
+        share = min(self._threads, compute.num_cores) / compute.num_cores
+        return compute.fp32_peak_flop_per_s * share
+
+    @cached_property
+    def _nests(self) -> CompiledNestModel:
+        return CompiledNestModel(self.understood.workload, self._cpu, self._threads)
+
+    def _tilings(self, stages: int, tilings: list[Tiling]) -> _Batch:
+        model = self._nests
+        nests = nests_of(model.workload, tilings)
+        evaluation = model.evaluate(nests)
+        return _Batch(evaluation.time_s, evaluation.rule, model.features(nests, evaluation), model.rules)
+
+    def _kernels(self, workload: Workload, schedules: list[Schedule]) -> _Batch:
+        if workload not in self._models:
+            threads = min(self._threads, self._cpu.compute.num_cores)
+            self._models[workload] = unpacked_model(workload, self._cpu, threads)
+        return _of_points(self._models[workload], schedules)
+
+
+class GpuScorer(CandidateScorer):
+    """For GPUs: MetaSchedule's own space as points of the template for CUDA cores."""
+
+    structure = GPU_TILING
+
+    def __init__(self, module: TvmObject, hardware: GpuSpec) -> None:
+        super().__init__(module, hardware)
+        self._gpu = hardware
+        self._models: dict[int, GpuModel] = {}
+
+    def _peak_flop_per_s(self) -> float:
+        return self._gpu.compute.fp32_peak_flop_per_s
+
+    def _tilings(self, stages: int, tilings: list[Tiling]) -> _Batch:
+        return _of_points(self.model(stages), [self.plain_point(tiling) for tiling in tilings])
+
+    def _kernels(self, workload: Workload, schedules: list[Schedule]) -> _Batch:
+        raise UnfitError("a CPU kernel of anatune's for a GPU")
 
     def plain_point(self, tiling: Tiling) -> Schedule:
-        """Return the point of the template "cuda" that a trace stands for, its staging pipeline left out."""
-        assert self.meaning is not None
-        assert isinstance(self.hardware, GpuSpec)
-        return self.meaning.gpu_schedule(tiling._replace(stages=1), self.hardware)
+        """Return the schedule for CUDA cores that a trace stands for, its staging pipeline left out."""
+        return self.understood.gpu_schedule(tiling._replace(stages=1), self._gpu)
 
-    def gpu_model(self, stages: int) -> GpuModel:
-        """Return the model of GPU tilings with a staging pipeline of so many buffers."""
-        model: GpuModel = self._model(("gpu", stages), lambda: self._gpu(stages))
-        return model
+    def model(self, stages: int) -> GpuModel:
+        """Return the model of tilings with a staging pipeline of so many buffers."""
+        if stages not in self._models:
+            self._models[stages] = GpuModel(self.understood.workload, self._gpu, stages=stages)
+        return self._models[stages]
 
-    def _model(self, key: Any, make: Callable[[], Any]) -> Any:
-        if key not in self._models:
-            self._models[key] = make()
-        return self._models[key]
 
-    def _gpu(self, stages: int) -> GpuModel:
-        assert self.meaning is not None
-        assert isinstance(self.hardware, GpuSpec)
-        return GpuModel(self.meaning.workload, self.hardware, stages=stages)
+def scorer_of(module: TvmObject, target: TvmObject, hardware: HardwareSpec) -> CandidateScorer:
+    """Return what predicts times of candidates over a function.
 
-    def _compiled(self) -> CompiledNestModel:
-        assert self.meaning is not None
-        assert isinstance(self.hardware, CpuSpec)
-        return CompiledNestModel(self.meaning.workload, self.hardware, self._threads)
-
-    def _own(self, workload: Any) -> CpuModel:
-        if not isinstance(self.hardware, CpuSpec):
-            raise UnfitError("a CPU kernel of anatune's for a GPU")
-        threads = min(self._threads, self.hardware.compute.num_cores)
-        return CpuModel(workload, self.hardware.with_threads(threads), constants=())
+    Raises
+    ------
+    SpaceError
+        `target` and `hardware` are not both CPUs, or GPUs.
+    """
+    check_kind(target, hardware)
+    if hardware.kind == "gpu":
+        return GpuScorer(module, hardware)
+    return CpuScorer(module, hardware, int(target.attrs.get("num-cores", 1)))

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TypedDict
 
 from anatune import api
+from anatune.adapters.device import cpu_of
+from anatune.adapters.metaschedule.objects import RunnerResult, TracedSchedule, TvmObject, measurement_of
 from anatune.arguments import shown
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, lacks_feature, last_line
 from anatune.codegen.tvm.kernel import TirTask
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, SpaceError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.model.cpu.model import CpuModel
-from anatune.records.foreign import SENTINEL_S
+from anatune.records.foreign import measured
 from anatune.search.base import Strategy, make_strategy
 from anatune.tuning.machine import choose_threads
 
-__all__ = ["Proposals", "check_cpu", "check_kind", "check_target", "cpu_spec", "target_from", "task_model", "task_of"]
+__all__ = [
+    "Proposals",
+    "check_cpu",
+    "check_kind",
+    "check_target",
+    "cpu_spec",
+    "target_from",
+    "task_model",
+    "task_of",
+    "unpacked_model",
+]
 
 _INSTEAD = "for GPUs there are cost_model and postproc of anatune.adapters.metaschedule, in MetaSchedule's own space"
 _log = logging.getLogger(__name__)
@@ -28,7 +42,7 @@ _MOST_FAILURES = 100
 """Kernels in a row that cannot be put into the function, after which the search ends."""
 
 
-def task_of(module: Any, target: Any) -> TirTask:
+def task_of(module: TvmObject, target: TvmObject) -> TirTask:
     """Return what anatune understands of a TVM function.
 
     Parameters
@@ -46,7 +60,7 @@ def task_of(module: Any, target: Any) -> TirTask:
     return TirTask(module, threads=int(target.attrs.get("num-cores", 1)))
 
 
-def target_from(target: Any) -> Any:
+def target_from(target: TvmObject) -> TvmObject:
     """Return a ``tvm.target.Target``, also of what TVM makes one of: a string, a dictionary.
 
     Raises
@@ -63,7 +77,7 @@ def target_from(target: Any) -> Any:
         raise SpaceError(f"target {shown(target)}: {last_line(error)}, expected a tvm.target.Target") from None
 
 
-def check_target(target: Any, hardware: CpuSpec) -> None:
+def check_target(target: TvmObject, hardware: CpuSpec) -> None:
     """Raise SpaceError unless `target` is a CPU and LLVM may use the vectors of `hardware` for it.
 
     LLVM would end the process.
@@ -77,13 +91,13 @@ def check_target(target: Any, hardware: CpuSpec) -> None:
         )
 
 
-def check_kind(target: Any, hardware: CpuSpec | GpuSpec) -> None:
+def check_kind(target: TvmObject, hardware: HardwareSpec) -> None:
     """Raise SpaceError unless `target` is a GPU where `hardware` is one, and a CPU where it is one.
 
     A GPU of another architecture is told once, in the log: limits and times are those of `hardware`.
     """
     keys = () if target is None else tuple(map(str, target.keys))
-    wanted = "gpu" if isinstance(hardware, GpuSpec) else "cpu"
+    wanted = hardware.kind
     if wanted not in keys:
         raise SpaceError(
             f"metaschedule: the target is {_kind(target)}, expected a {wanted.upper()} as {hardware.name} is one; "
@@ -107,20 +121,24 @@ def _tell_once(line: str) -> None:
     _log.warning(line)
 
 
-def _kind(target: Any) -> str:
+def _kind(target: TvmObject) -> str:
     return "missing" if target is None else str(target.kind.name)
 
 
-def check_cpu(target: Any) -> None:
+def check_cpu(target: TvmObject) -> None:
     """Raise SpaceError unless `target` is a CPU that LLVM compiles for."""
     if _kind(target) != "llvm":
         raise SpaceError(f"metaschedule: the target is {_kind(target)}, expected llvm (a CPU): {_INSTEAD}")
 
 
 def task_model(task: TirTask, hardware: CpuSpec) -> CpuModel:
-    """Return the analytical model of a task: nothing is packed ahead, because TVM's functions take plain tensors."""
-    threads = min(task.threads, choose_threads(hardware, None))
-    return CpuModel(task.workload, hardware.with_threads(threads), constants=())
+    """Return the analytical model of a task."""
+    return unpacked_model(task.workload, hardware, min(task.threads, choose_threads(hardware, None)))
+
+
+def unpacked_model(workload: Workload, hardware: CpuSpec, threads: int) -> CpuModel:
+    """Return a model where nothing is packed ahead, because TVM's functions take plain tensors."""
+    return CpuModel(workload, hardware.with_threads(threads), constants=())
 
 
 def cpu_spec(hw: HardwareLike) -> CpuSpec:
@@ -132,15 +150,21 @@ def cpu_spec(hw: HardwareLike) -> CpuSpec:
         It is one of a GPU.
     """
     spec = api.hardware(hw)
-    if isinstance(spec, GpuSpec):
-        raise SpaceError(f"metaschedule: {spec.name} is a GPU, expected a CPU: {_INSTEAD}")
-    return spec
+    return cpu_of(spec, f"metaschedule: {spec.name} is a GPU, expected a CPU: {_INSTEAD}")
+
+
+class Settings(TypedDict):
+    """Arguments of `make_strategy`."""
+
+    name: str
+    seed: int
+    start: str
 
 
 class Proposals:
     """Candidates for one function that anatune understands."""
 
-    def __init__(self, task: TirTask, hardware: CpuSpec, settings: dict[str, Any], batch: int) -> None:
+    def __init__(self, task: TirTask, hardware: CpuSpec, settings: Settings, batch: int) -> None:
         self.task = task
         self.batch = batch
         self.model = task_model(task, hardware)
@@ -149,9 +173,9 @@ class Proposals:
         self.per_call = batch
         self._asked: list[Schedule] = []
 
-    def next(self) -> list[Any]:
+    def next(self) -> list[TracedSchedule]:
         """Return traced schedules of TVM's to measure; none: there is nothing left to ask."""
-        found: list[Any] = []
+        found: list[TracedSchedule] = []
         self._asked = []
         wanted = min(self.batch, self.per_call, self.left)
         failures = 0
@@ -169,29 +193,16 @@ class Proposals:
         self.left -= len(found)
         return found
 
-    def learn(self, results: list[Any]) -> None:
+    def learn(self, results: Sequence[RunnerResult]) -> None:
         """Take in what the runner says of the last candidates."""
         for schedule, result in zip(self._asked, results, strict=False):
-            self._tell(schedule, _measurement(result))
+            self._tell(schedule, measurement_of(result))
         self._asked = []
 
-    def remember(self, schedule: Schedule, times_s: list[float]) -> None:
+    def remember(self, schedule: Schedule, times_s: Sequence[float]) -> None:
         """Take in a trial of an earlier run."""
         if schedule.workload == self.task.workload and schedule.hardware == self.model.hardware:
-            self._tell(schedule, _measured(times_s))
+            self._tell(schedule, measured(times_s, None))
 
     def _tell(self, schedule: Schedule, measurement: Measurement) -> None:
         self.strategy.tell([Trial(schedule, measurement, source="metaschedule", threads=self.task.threads)])
-
-
-def _measured(times_s: list[float]) -> Measurement:
-    if not times_s or max(times_s) >= SENTINEL_S:
-        return Measurement(Outcome.RUN_ERROR, message="MetaSchedule recorded a failure")
-    return Measurement(Outcome.OK, times_s=tuple(times_s))
-
-
-def _measurement(result: Any) -> Measurement:
-    if result.error_msg is not None:
-        lines = str(result.error_msg).strip().splitlines() or ["failed"]
-        return Measurement(Outcome.RUN_ERROR, message=lines[-1])
-    return _measured([float(seconds) for seconds in result.run_secs or []])

@@ -7,11 +7,12 @@ Read are the decisions of one tiled block (`anatune.records.traces`). What they 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.tvm.kernel import TirTask
 from anatune.codegen.tvm.nest import read_block
@@ -20,7 +21,8 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import WorkloadError
 from anatune.model.foreign.tvm_nest import NO_PRODUCER, TiledNests
-from anatune.records.traces import CPU_TILING, GPU_TILING, KINDS, Tiling, UnfitError, match_axes, read_trace
+from anatune.records.foreign.parts import gpu_schedule
+from anatune.records.traces import CPU_TILING, GPU_TILING, KINDS, Json, Tiling, UnfitError, match_axes, read_trace
 
 __all__ = ["FunctionMeaning", "nests_of", "recorded_trace", "tiling_of"]
 
@@ -39,7 +41,7 @@ class FunctionMeaning:
         It is nothing that anatune understands; the message says why.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: TvmObject) -> None:
         self.workload: Workload = TirTask(module).workload
         self._module = module
         self._operands: dict[str, tuple[str, ...]] = {}
@@ -50,20 +52,15 @@ class FunctionMeaning:
         Raises
         ------
         UnfitError
-            It is not of the GPU's structure, or its tiles are not those of the function.
+            It is not of the GPU's structure, its tiles are not those of the function, or the pipelined template has no
+            such staging pipeline.
         """
         if tiling.structure != GPU_TILING:
             raise UnfitError(f"tiling {tiling.structure}, expected {GPU_TILING}")
-        staged = [access.tensor for access in self.workload.reads]
         names = self._numbered(tiling.block)
-        # three elements are no access of a thread: it makes three
-        widths = {names[n]: w if w.bit_count() == 1 else 1 for n, w in tiling.fetch.items() if n < len(names)}
-        vector = {tensor: widths.get(tensor, 1) for tensor in staged}
+        widths = {names[number]: width for number, width in tiling.fetch.items() if number < len(names)}
         tiles = match_axes(tiling, self.workload)
-        if tiling.stages == 1:
-            return Schedule(self.workload, hardware, "cuda", tiles, tiling.unroll, vector)
-        options: dict[str, Any] = {"stages": tiling.stages, "pad": 0}
-        return Schedule(self.workload, hardware, "pipelined", tiles, tiling.unroll, vector, options)
+        return gpu_schedule(self.workload, hardware, tiles, tiling.unroll, widths, tiling.stages)
 
     def _numbered(self, block: str) -> tuple[str, ...]:
         """Return the tensors of the workload in the order in which the block reads them."""
@@ -84,7 +81,7 @@ class FunctionMeaning:
         return self._operands[block]
 
 
-def tiling_of(trace: Any) -> Tiling:
+def tiling_of(trace: TvmObject) -> Tiling:
     """Return what a ``tvm.s_tir.schedule.Trace`` decides.
 
     Raises
@@ -92,9 +89,9 @@ def tiling_of(trace: Any) -> Tiling:
     UnfitError
         It tiles in a way that is not understood.
     """
-    names: dict[Any, str] = {}
+    names: dict[Hashable, str] = {}
 
-    def word(value: Any) -> Any:
+    def word(value: TvmObject) -> Json:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
@@ -106,8 +103,8 @@ def tiling_of(trace: Any) -> Tiling:
             return [word(one) for one in value]
         return names.setdefault(value, f"r{len(names)}")
 
-    instructions: list[Any] = []
-    decisions: list[Any] = []
+    instructions: list[Json] = []
+    decisions: list[Json] = []
     decided = trace.decisions
     for item in trace.insts:
         kind = str(item.kind.name)
@@ -139,7 +136,7 @@ def nests_of(workload: Workload, tilings: Sequence[Tiling]) -> TiledNests:
         tiles = match_axes(tiling, workload)
         factors.append([factor for axis in workload.axes for factor in tiles[axis.name]])
 
-    def column(values: Iterable[int]) -> Any:
+    def column(values: Iterable[int]) -> NDArray[np.int64]:
         return np.fromiter(values, dtype=np.int64, count=len(tilings))
 
     return TiledNests(
@@ -156,8 +153,7 @@ def _depth(tiling: Tiling, workload: Workload, depth: int) -> int:
     """Return a loop's number among the loops of the workload's axes: the block may have loops of one iteration more."""
     if depth < 0:
         return depth
-    spatial = [factors for factors in tiling.tiles if len(factors) == CPU_TILING.count("S")]
-    reduction = [factors for factors in tiling.tiles if len(factors) == CPU_TILING.count("R")]
+    spatial, reduction = tiling.loops("S"), tiling.loops("R")
     kept = []
     for level in CPU_TILING:
         loops, axes = (spatial, workload.spatial_axes) if level == "S" else (reduction, workload.reduction_axes)
@@ -165,12 +161,12 @@ def _depth(tiling: Tiling, workload: Workload, depth: int) -> int:
     return sum(kept[: depth + 1]) - 1
 
 
-def recorded_trace(trace: Any) -> Any:
+def recorded_trace(trace: TvmObject) -> Json:
     """Return a trace as plain lists, as MetaSchedule's databases hold it: ``[instructions, decisions]``."""
     return _plain(trace.as_json())
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: TvmObject) -> Json:
     """Return TVM's lists, strings and numbers as Python's."""
     if value is None or isinstance(value, bool | int | float):
         return value

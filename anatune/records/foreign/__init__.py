@@ -11,18 +11,18 @@ from __future__ import annotations
 from anatune.records.foreign.files import FORMATS, format_of, is_export
 from anatune.records.foreign.kernel_tuner import KernelTunerLog, read_kernel_tuner
 from anatune.records.foreign.metaschedule import FunctionReader
-from anatune.records.foreign.parts import SENTINEL_S, Foreign, ForeignTrial
+from anatune.records.foreign.parts import Foreign, ForeignTrial, measured
 from anatune.records.foreign.reading import read_foreign
 
 __all__ = [
     "FORMATS",
-    "SENTINEL_S",
     "Foreign",
     "ForeignTrial",
     "FunctionReader",
     "KernelTunerLog",
     "format_of",
     "is_export",
+    "measured",
     "read_foreign",
     "read_kernel_tuner",
 ]

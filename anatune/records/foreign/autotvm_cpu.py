@@ -37,7 +37,7 @@ def _space(workload: Workload, hardware: HardwareSpec, axis: str) -> CpuSpace:
     UnfitError
         The device is a GPU, or the CPU template vectorises another axis.
     """
-    if not isinstance(hardware, CpuSpec):
+    if hardware.kind != "cpu":
         raise UnfitError(f"a CPU schedule, but {hardware.name} is a GPU")
     space = _made(workload, hardware)
     if space.simd_axis != axis:

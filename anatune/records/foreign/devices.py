@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from anatune.core.hardware.files import list_hardware
-from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.records.foreign.targets import DeviceStatement
 from anatune.records.traces import UnfitError
 
@@ -125,15 +125,14 @@ def _fits(said: DeviceStatement, spec: HardwareSpec) -> bool:
 
 def _check_kind(said: DeviceStatement, spec: HardwareSpec) -> None:
     """Raise UnfitError if a statement contradicts a spec."""
-    kind = "gpu" if isinstance(spec, GpuSpec) else "cpu"
-    if said.kind not in ("", kind):
-        raise UnfitError(f"measured with target {said.text.split()[0]!r}, but {spec.name} is a {kind.upper()}")
-    if isinstance(spec, GpuSpec):
+    if said.kind not in ("", spec.kind):
+        raise UnfitError(f"measured with target {said.text.split()[0]!r}, but {spec.name} is a {spec.kind.upper()}")
+    if spec.kind == "gpu":
         if said.vendor not in ("", spec.vendor):
             raise UnfitError(f"measured on a device of {said.vendor}, but {spec.name} is of {spec.vendor}")
         if said.arch and said.arch != spec.arch:
             raise UnfitError(f"measured on {said.arch}, but {spec.name} is of {spec.arch}")
-    elif isinstance(spec, CpuSpec):
+    else:
         _check_cpu(said, spec)
 
 

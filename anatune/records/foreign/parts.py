@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.core.hardware.spec import GpuSpec, HardwareSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.space.cuda import MAX_FETCH_BYTES, GpuSpace, staged_tensors
 from anatune.core.space.pipelined import PipelinedSpace, stage_counts
@@ -108,7 +108,7 @@ def gpu_schedule(
     UnfitError
         The device is a CPU, factors do not multiply to the extents, or the device has no pipelined template.
     """
-    if not isinstance(hardware, GpuSpec):
+    if hardware.kind != "gpu":
         raise UnfitError(f"a GPU schedule, but {hardware.name} is a CPU")
     complete = {axis.name: tuple(int(factor) for factor in tiles[axis.name]) for axis in workload.axes}
     for axis in workload.axes:

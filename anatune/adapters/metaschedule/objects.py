@@ -1,0 +1,78 @@
+"""MetaSchedule's objects as far as they are read here; TVM's own, of which nothing is known, are a `TvmObject`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeAlias
+
+from anatune.core.trial import Measurement, Outcome
+from anatune.records.foreign import measured
+
+__all__ = [
+    "Candidate",
+    "Context",
+    "RunnerResult",
+    "TracedSchedule",
+    "TuningRecord",
+    "TvmObject",
+    "measurement_of",
+    "run_secs",
+]
+
+TvmObject: TypeAlias = Any
+"""An object of TVM's: an IRModule, a Target, a Trace, a class of its packages."""
+
+
+class Context(Protocol):
+    """A ``TuneContext``: the function that is tuned, and for which target."""
+
+    mod: TvmObject
+    target: TvmObject
+    task_name: str | None
+    rand_state: int
+    num_threads: int
+
+
+class TracedSchedule(Protocol):
+    """A ``tvm.s_tir.Schedule``."""
+
+    mod: TvmObject
+    trace: TvmObject
+
+
+class Candidate(Protocol):
+    """A ``MeasureCandidate``."""
+
+    sch: TracedSchedule
+
+
+class Runs(Protocol):
+    """What has been run: seconds, None where it failed."""
+
+    run_secs: Iterable[float] | None
+
+
+class RunnerResult(Runs, Protocol):
+    """What the runner says of a candidate."""
+
+    error_msg: str | None
+
+
+class TuningRecord(Runs, Protocol):
+    """A record of a database; ``workload.mod`` is the function as it was before."""
+
+    trace: TvmObject
+    workload: TvmObject
+
+
+def run_secs(runs: Runs) -> tuple[float, ...]:
+    """Return seconds as Python's numbers; TVM's are objects."""
+    return tuple(float(seconds) for seconds in runs.run_secs or ())
+
+
+def measurement_of(result: RunnerResult) -> Measurement:
+    """Return a runner's result as a measurement."""
+    if result.error_msg is not None:
+        lines = str(result.error_msg).strip().splitlines() or ["failed"]
+        return Measurement(Outcome.RUN_ERROR, message=lines[-1])
+    return measured(run_secs(result), None)
