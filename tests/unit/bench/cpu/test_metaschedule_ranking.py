@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.cpu import metaschedule_ranking as bench
-from tests.unit.test_metaschedule_traces import CPU, MATMUL, trace
+from tests.unit.adapters.metaschedule.test_traces import CPU, MATMUL, trace
 
 
 def test_a_report_judges_the_order_of_what_is_understood():
