@@ -1,21 +1,45 @@
-"""Columns that a model computes for a batch of points, shared by the GPU and the CPU model."""
+"""What every model of a workload on a device says of batches of points, and what analytical ones share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.prediction import Prediction
+from anatune.core.space.base import Space
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.model.features import FeatureTable, log2, table_of
+from anatune.model.watch import Progress, Watch
 
-__all__ = ["Evaluation", "Guarantee", "Model", "Progress", "Ranking", "Rule"]
+__all__ = [
+    "CHECK",
+    "PREDICT",
+    "AnalyticalModel",
+    "Evaluation",
+    "Guarantee",
+    "Model",
+    "Progress",
+    "Ranking",
+    "Rule",
+    "Shown",
+]
 
-Progress = Callable[[float], None]
-"""Called with the share of a search that is done, in [0, 1]."""
+Points = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Columns = dict[str, Floats]
+Scores = tuple[NDArray[np.int64], Floats, Floats]
+"""Rule codes, seconds, quantities (num_quantities, num_points)."""
+
+CHECK, PREDICT = 0, 1
+"""What a batch function of `anatune.numerics` is asked for: rule codes, or times as well."""
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,20 +113,41 @@ class Ranking:
     rejected: dict[str, int] | None
 
 
-class Model(Protocol):
-    """An analytical model of one workload on one device, batch first."""
+class Model(ABC):
+    """What is known about the schedules of one workload on one device, batch first.
 
+    Attributes
+    ----------
+    workload, hardware
+        What is computed, where.
+    space : Space
+        Whose points are scored, each (len(space.columns),) int64.
+    rules : tuple of Rule
+        What makes a point illegal.
+    """
+
+    workload: Workload
+    hardware: HardwareSpec
+    space: Space
     rules: tuple[Rule, ...]
 
-    def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
-        """Score points, (num_points, len(space.columns)) int64."""
-
-    def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
+    @abstractmethod
+    def check(self, points: Points) -> NDArray[np.int64]:
         """Return the rule codes of points (see Evaluation.rule) without timing them."""
 
-    def predictions(self, points: NDArray[np.int64]) -> list[Prediction]:
-        """Score points and return one readable Prediction each."""
+    @abstractmethod
+    def times(self, points: Points) -> tuple[Floats, NDArray[np.int64]]:
+        """Return (seconds, rule codes) of points: the fast path of `evaluate`."""
 
+    @abstractmethod
+    def evaluate(self, points: Points) -> Evaluation:
+        """Score points, (num_points, len(space.columns)) int64."""
+
+    @abstractmethod
+    def predictions(self, points: Points) -> list[Prediction]:
+        """Score points and return one readable Prediction each, in order."""
+
+    @abstractmethod
     def rank(
         self,
         top_k: int,
@@ -112,3 +157,168 @@ class Model(Protocol):
         progress: Progress | None = None,
     ) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time; with `distinct`, one of each time."""
+
+    @property
+    def plain(self) -> Model:
+        """The model without a learned correction."""
+        return self
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether a learned correction changes its times."""
+        return self.plain is not self
+
+    def program_key(self, point: Points) -> Hashable:
+        """Return what is equal for points that are the same program."""
+        return np.asarray(point, dtype=np.int64).tobytes()
+
+    def feature_table(self, points: Points) -> FeatureTable:
+        """Return the features of points: shares of the time, and the logarithms of the points' numbers."""
+        points = np.atleast_2d(points)
+        found = self.evaluate(points)
+        columns = {f"share_{name}": part / found.time_s for name, part in found.columns.items() if name.endswith("_s")}
+        columns |= {name: log2(1.0 + column) for name, column in zip(self.space.columns, points.T, strict=True)}
+        return table_of(found.time_s, found.rule, columns)
+
+    def points_within(self, limit_s: float, progress: Progress | None = None) -> tuple[Points, Floats] | None:
+        """Return every legal point of a predicted time up to a limit, and the times, in ranking order.
+
+        None where that is no faster than a ranking of as many points.
+        """
+        return None
+
+
+class Shown(NamedTuple):
+    """Which quantities of a model a `Prediction` shows."""
+
+    parts: tuple[str, ...]
+    """Columns that are parts of the time, seconds."""
+    features: tuple[str, ...]
+    resources: tuple[str, ...]
+    over_bound: Columns
+    """Memory level -> bytes that cross it over the I/O lower bound."""
+    limiter: Sequence[str]
+    """What limits the occupancy of each point."""
+
+
+class AnalyticalModel(Model):
+    """A model that a compiled function evaluates, point by point.
+
+    Guarantees: deterministic; every prediction depends on its own point only.
+    """
+
+    def __init__(self, workload: Workload, hardware: HardwareSpec) -> None:
+        self.workload = workload
+        self.hardware = hardware
+
+    @abstractmethod
+    def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
+        """Return (rule codes, seconds, quantities if `full`) of points; `task` is CHECK or PREDICT, or a model's own.
+
+        `compiled` is (3, num_points): what a compiler said of them, where a model can use it.
+        """
+
+    @abstractmethod
+    def _columns(self, quantities: Floats, time_s: Floats) -> Columns:
+        """Name the quantities of a prediction, (num_points,) each."""
+
+    @abstractmethod
+    def _shown(self, columns: Columns) -> Shown:
+        """Return what predictions show of them."""
+
+    @abstractmethod
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time; with `distinct`, one of each time."""
+
+    def _estimates(self, points: Points, quantities: Floats) -> Columns:
+        """Return columns that predictions show in the place of the model's own."""
+        return {}
+
+    def _is_legal(self, points: Points) -> NDArray[np.bool_]:
+        return np.equal(self.check(points), 0)
+
+    def check(self, points: Points) -> NDArray[np.int64]:
+        """Return the rule codes of points, (num_points,) int64: 0 legal, else 1 + index into `rules`."""
+        return self._run(points, CHECK)[0]
+
+    def times(self, points: Points) -> tuple[Floats, NDArray[np.int64]]:
+        """Return (seconds, rule codes) of points: the fast path of `evaluate`."""
+        rules, times, _ = self._run(points, PREDICT)
+        return times, rules
+
+    def raw_columns(self, points: Points) -> Scores:
+        """Return (rule codes, seconds, every quantity of the compiled function: (num_quantities, num_points))."""
+        return self._run(points, PREDICT, full=True)
+
+    def evaluate(self, points: Points) -> Evaluation:
+        """Score points, (num_points, len(space.columns)) int64."""
+        rules, times, quantities = self._run(points, PREDICT, full=True)
+        return Evaluation(times, rules, self._columns(quantities, times))
+
+    def predictions(self, points: Points, compiled: Floats | None = None) -> list[Prediction]:
+        """Score points and return one Prediction each, in order.
+
+        Parameters
+        ----------
+        points : (num_points, len(space.columns)) int64
+        compiled : (3, num_points) float64, optional
+            What a GPU's compiler said instead of the model: registers of a thread, shared bytes of a block,
+            accumulators of a thread in local memory.
+        """
+        rules, times, quantities = self._run(points, PREDICT, full=True, compiled=compiled)
+        columns = self._columns(quantities, times)
+        if compiled is None:
+            columns |= self._estimates(np.atleast_2d(points), quantities)
+        shown = self._shown(columns)
+        lists = {name: columns[name].tolist() for name in {*shown.parts, *shown.features, *shown.resources}}
+        over_bound = {level: values.tolist() for level, values in shown.over_bound.items()}
+        speed = (self.workload.flop / times / 1e9).tolist()
+        occupancy, waves = columns["occupancy"].tolist(), columns["waves"].tolist()
+        found = []
+        for at, (time_s, rule) in enumerate(zip(times.tolist(), rules.tolist(), strict=True)):
+            parts = {name: lists[name][at] for name in shown.parts}
+            found.append(
+                Prediction(
+                    time_s=time_s,
+                    gflop_per_s=speed[at],
+                    parts=parts,
+                    bound_by=max(parts, key=lambda name: parts[name]).removesuffix("_s"),
+                    occupancy=occupancy[at],
+                    occupancy_limiter=shown.limiter[at],
+                    waves=waves[at],
+                    features={name: lists[name][at] for name in shown.features},
+                    traffic_over_bound={level: values[at] for level, values in over_bound.items()},
+                    resources={name: lists[name][at] for name in shown.resources},
+                    legal=rule == 0,
+                    rule=self.rules[rule - 1].id if rule else "",
+                )
+            )
+        return found
+
+    def rank(
+        self,
+        top_k: int,
+        time_limit_s: float | None = None,
+        *,
+        distinct: bool = False,
+        progress: Progress | None = None,
+    ) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time; with `distinct`, one of each time.
+
+        Parameters
+        ----------
+        time_limit_s : float, optional
+            Stop after about so many seconds; the guarantee is then "best_found" with its proven gap.
+        distinct : bool
+            One point, the first of the order of ties, of each predicted time.
+        progress : callable, optional
+            Called with the share of the search that is done, in [0, 1].
+
+        Raises
+        ------
+        SpaceError
+            `top_k` is below 1.
+        """
+        if top_k < 1:
+            raise SpaceError(f"rank: top_k is {top_k}, expected >= 1")
+        return self._rank(top_k, Watch(time_limit_s, progress), distinct=distinct)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
-from anatune.model.cuda.model import REGISTER_BYTES, GpuModel
-from anatune.model.tensorcore.model import TensorCoreModel
 
-__all__ = ["Compilation", "CompiledSchedule", "corrected_predictions"]
+__all__ = ["Compilation", "CompiledSchedule"]
 
 
 class CompiledSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,32 +121,3 @@ def _numbers(prediction: Prediction, rank: int | None) -> dict[str, Any]:
         "spilled_registers": resources.get("spilled_registers"),
         "shared_bytes": resources.get("shared_bytes_per_block"),
     }
-
-
-def corrected_predictions(
-    model: GpuModel | TensorCoreModel,
-    points: NDArray[np.int64],
-    facts: Sequence[dict[str, int]],
-    before: Sequence[Prediction],
-) -> list[Prediction]:
-    """Return the predictions of `points` with a compiler's registers, shared bytes and local memory.
-
-    Parameters
-    ----------
-    points : (num_points, len(model.space.columns)) int64
-    facts : sequence of dict
-        "registers" of a thread, "shared_bytes" of a block and "local_bytes" of a thread, one a point.
-    before : sequence of Prediction
-        The model's own: they tell how many results a thread has, the most that can be spilled in the model's sense.
-    """
-    if not len(points):
-        return []
-    table = [
-        [fact["registers"] for fact in facts],
-        [fact["shared_bytes"] for fact in facts],
-        [
-            min(prediction.resources["accumulators_per_thread"], fact["local_bytes"] / REGISTER_BYTES)
-            for fact, prediction in zip(facts, before, strict=True)
-        ],
-    ]
-    return model.predictions(points, np.array(table, dtype=np.float64))

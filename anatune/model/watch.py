@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
-from anatune.model.base import Progress
+__all__ = ["Progress", "Watch"]
 
-__all__ = ["Watch"]
+Progress = Callable[[float], None]
+"""Called with the share of a search that is done, in [0, 1]."""
 
 
 class Watch:

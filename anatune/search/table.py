@@ -78,6 +78,10 @@ class TableSpace(Space):
         """Decode one point into a Schedule."""
         return self.tiles.schedule_of(point)
 
+    def schedule(self, tiles: Mapping[str, Sequence[int]]) -> Schedule:
+        """Build the schedule of the tile space with these factors."""
+        return self.tiles.schedule(tiles)
+
     def point_of(self, schedule: Schedule) -> Integers:
         """Return the integer vector of `schedule`.
 

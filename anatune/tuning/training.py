@@ -18,7 +18,6 @@ from anatune.core.workload.operators.naming import named_workload
 from anatune.errors import RecordError, SpaceError
 from anatune.model.learned.corrections import Card, DataSource, save_correction, user_correction_folder
 from anatune.model.learned.cross_fit import Measured, cross_fit, fit_residual
-from anatune.model.learned.features import feature_table
 from anatune.model.learned.residual import ResidualOptions
 from anatune.model.templates import make_model
 from anatune.records.export import workload_text
@@ -176,7 +175,7 @@ def _measured(trials: Sequence[_Recorded], template: str) -> Measured | None:
             known.append(trial.measurement.time_s)
     if not points:
         return None
-    table = feature_table(model, np.array(list(points.values()), dtype=np.int64))
+    table = model.feature_table(np.array(list(points.values()), dtype=np.int64))
     time_s = np.array([statistics.median(times[key]) if times[key] else np.nan for key in points])
     # however it came to its name (an einsum, a nest of TVM's), what is computed is one workload
     return Measured(workload_text(named_workload(session.workload)), hardware.name, table, time_s)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.model.features import FeatureTable
 from anatune.model.learned.corrections import Card, shipped_cards, shipped_correction
 from anatune.model.learned.cross_fit import Measured, cross_fit
-from anatune.model.learned.features import FeatureTable
 from bench.replay.recorded import RecordedGroup
 
 __all__ = ["KERNELS", "MODELS", "corrected_times", "measured_of"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import anatune
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
-from anatune.model.learned.features import FeatureTable
+from anatune.model.features import FeatureTable
 
 __all__ = ["RecordedGroup", "table_files", "workload_of"]
 

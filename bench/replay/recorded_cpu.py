@@ -35,7 +35,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.errors import AnatuneError
 from anatune.model.cpu.model import CpuModel
-from anatune.model.learned.features import FeatureTable, feature_table
+from anatune.model.features import FeatureTable
 from bench.replay.recorded import RecordedGroup, workload_of
 
 ANSOR_DEVICE = "ryzen3700x"
@@ -186,10 +186,10 @@ def nchwc_table(workload: Workload, hardware: CpuSpec, rows: pd.DataFrame) -> Fe
         nest = nchwc_nest(workload, *(int(v) for v in kind))
         narrow = nest.extents["fi"] <= 2 and hardware.arch == "cortex-a72"
         model = CpuModel(nest, _half_width(hardware) if narrow else hardware, simd="fi")
-        part = feature_table(model, nchwc_points(model, rows[use]))
+        part = model.feature_table(nchwc_points(model, rows[use]))
         if nest.extents["fi"] == 1:  # LLVM's SLP vectoriser packs the unrolled positions where that pays
             model = CpuModel(nest, hardware, simd="x")
-            part = _faster(part, feature_table(model, nchwc_points(model, rows[use])))
+            part = _faster(part, model.feature_table(nchwc_points(model, rows[use])))
         parts.append((np.flatnonzero(use), part))
     order = np.argsort(np.concatenate([at for at, _ in parts]))
     tables = [table for _, table in parts]
@@ -309,7 +309,7 @@ def _ansor_groups(frame: pd.DataFrame, table: str, notes: list[str]) -> Iterator
         def features(
             model: CpuModel = model, slow: CpuModel = slow, points: Any = points, in_memory: Any = in_memory
         ) -> FeatureTable:
-            found = _chosen(in_memory, feature_table(slow, points), feature_table(model, points))
+            found = _chosen(in_memory, slow.feature_table(points), model.feature_table(points))
             return found._replace(names=(*found.names, "in_memory"), values=np.column_stack([found.values, in_memory]))
 
         failed = rows["err"].fillna(0).to_numpy() != 0

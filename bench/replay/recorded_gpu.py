@@ -21,7 +21,7 @@ from anatune import api
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
-from anatune.model.learned.features import FeatureTable, feature_table
+from anatune.model.features import FeatureTable
 from bench.replay.recorded import RecordedGroup, table_files, workload_of
 
 __all__ = [
@@ -76,7 +76,7 @@ class Group(RecordedGroup):
 
     def features(self) -> FeatureTable:
         """Return the features of the points, for learned corrections."""
-        return feature_table(api.model(self.workload, self.hardware), self.points)
+        return api.model(self.workload, self.hardware).feature_table(self.points)
 
 
 def _factors(column: pd.Series, width: int) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from anatune import api
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.model.learned.features import FeatureTable, feature_table
+from anatune.model.features import FeatureTable
 from anatune.search.table import TableModel
 from bench.replay.recorded_gpu import Group, load_groups
 from bench.replay.runner import ReplayRunner
@@ -87,7 +87,7 @@ class ForeignModel:
 
     def feature_table(self, points: Integers) -> FeatureTable:
         """Return the features of the tiles, and the other parameters' logarithms, called knob_..."""
-        table = feature_table(self.inner, self._tiles(points))
+        table = self.inner.feature_table(self._tiles(points))
         own = np.log2(1.0 + np.atleast_2d(points)[:, points.shape[-1] - len(self.names) :])
         names = (*table.names, *(f"knob_{name}" for name in self.names))
         return FeatureTable(table.time_s, table.rule, names, np.column_stack([table.values, own]))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import anatune
 from anatune.core.workload.nest import Workload
-from anatune.model.cuda.model import PARTS, GpuModel
+from anatune.model.cuda.model import GpuModel
+from anatune.model.cuda.scoring import PARTS
 from anatune.numerics.cuda.batch import BOUND, MACRO_BOUND, PREDICT
 from anatune.numerics.cuda.columns import Col
 from anatune.numerics.cuda.occupancy import resident_blocks_one

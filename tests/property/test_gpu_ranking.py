@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
+from anatune.model import watch
 from anatune.model.cuda import ranking as gpu_ranking
 from anatune.model.cuda.model import GpuModel
 from tests.naive_gpu import DEVICES, all_points, gpu, ranking_key, small_workloads, with_limits
@@ -104,7 +105,7 @@ def test_the_gap_of_a_search_that_ends_early_holds(workload: Workload, device: G
     times, rules = model.times(all_points(model))
     clock = iter(range(10**9))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu_ranking.time, "monotonic", lambda: float(next(clock)))
+        patch.setattr(watch.time, "monotonic", lambda: float(next(clock)))
         patch.setattr(gpu_ranking, "SLAB_MACROS", 50)
         patch.setattr(gpu_ranking, "SEED_POINTS", 10)
         ranking = model.rank(top_k, looks + 0.5)

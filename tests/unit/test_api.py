@@ -14,8 +14,8 @@ from anatune.core.hardware.files import spec_to_toml
 from anatune.core.space.cpu import CpuSpace
 from anatune.core.space.cuda import GpuSpace
 from anatune.errors import SpaceError, UnknownNameError
-from anatune.model.cuda.model import PARTS, RESOURCES
-from anatune.model.cuda.prediction import FEATURES
+from anatune.model.cuda.base import FEATURES
+from anatune.model.cuda.scoring import PARTS, RESOURCES
 from tests.naive_gpu import gpu
 
 MATMUL = anatune.matmul(64, 48, 32)

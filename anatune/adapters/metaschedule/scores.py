@@ -23,7 +23,6 @@ from anatune.model.base import Rule
 from anatune.model.cpu.model import CpuModel
 from anatune.model.cuda.model import GpuModel
 from anatune.model.foreign.tvm_nest import CompiledNestModel
-from anatune.model.learned.features import feature_table
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes
 
 __all__ = ["CandidateScorer", "CandidateScores", "GpuScorer", "scorer_of"]
@@ -65,7 +64,7 @@ class _Batch(NamedTuple):
 
 def _of_points(model: CpuModel | GpuModel, schedules: Sequence[Schedule]) -> _Batch:
     points = np.array([model.space.point_of(schedule) for schedule in schedules], dtype=np.int64)
-    table = feature_table(model, points)
+    table = model.feature_table(points)
     return _Batch(table.time_s, table.rule, table.values, model.rules)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 
 import numpy as np
@@ -149,6 +149,10 @@ class Space(ABC):
     @abstractmethod
     def schedule_of(self, point: Sequence[int] | Integers) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
+
+    @abstractmethod
+    def schedule(self, tiles: Mapping[str, Sequence[int]]) -> Schedule:
+        """Build the schedule with these factors; what is left out has a default, see the template's own."""
 
     @abstractmethod
     def point_of(self, schedule: Schedule) -> Integers:

@@ -22,9 +22,8 @@ from anatune.errors import RunError
 from anatune.measure.run.build_processes import Builders, Job, Limits
 from anatune.measure.run.cores import physical_cores
 from anatune.measure.run.process import wait_for
-from anatune.model.compilation import Compilation, CompiledSchedule, corrected_predictions
-from anatune.model.cuda.model import GpuModel
-from anatune.model.tensorcore.model import TensorCoreModel
+from anatune.model.compilation import Compilation, CompiledSchedule
+from anatune.model.cuda.base import BaseGpuModel
 
 __all__ = ["COMPILE_LIMITS", "Compiled", "compile_ranking", "compile_schedules"]
 
@@ -132,7 +131,7 @@ def _compiled(job: Job) -> Compiled:
 
 
 def compile_ranking(
-    model: GpuModel | TensorCoreModel,
+    model: BaseGpuModel,
     points: NDArray[np.int64],
     count: int,
     *,
@@ -145,7 +144,8 @@ def compile_ranking(
 
     Parameters
     ----------
-    model : GpuModel or TensorCoreModel
+    model
+        Of a GPU.
     points : (num_points, len(model.space.columns)) int64
         Best first.
     count : int
@@ -181,8 +181,8 @@ def compile_ranking(
             progress(len(results), len(schedules))
     facts = {at: msgspec.structs.asdict(result.facts) for at, result in results.items() if result.facts is not None}
     good = sorted(facts)
-    after = corrected_predictions(
-        model, points[[places[at] for at in good]], [facts[at] for at in good], [before[at] for at in good]
+    after = model.compiled_predictions(
+        points[[places[at] for at in good]], [facts[at] for at in good], [before[at] for at in good]
     )
     predicted = dict(zip(good, after, strict=True))
     entries = tuple(

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.space.cpu import CpuSpace
-from anatune.model.cpu.model import TIE_SHARE, CpuModel
+from anatune.model.cpu.scoring import CpuScoring
 from anatune.numerics.cpu.columns import CpuCol
 from anatune.numerics.cpu.loops import list_loops
 
 __all__ = ["STEP", "FirstPoints", "loop_nest", "loop_nests"]
 
+TIE_SHARE = 1e-3
+"""Predicted times within the same step of 0.1 % (of their logarithm) are ties."""
 STEP = math.log1p(TIE_SHARE)
 """Logarithm of the ratio of neighbouring tie steps."""
 MOST_TIED, TIED_SHARE = 4096, 64
@@ -23,7 +25,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-def tie_keys(model: CpuModel, points: Integers, raw: Floats) -> Floats:
+def tie_keys(model: CpuScoring, points: Integers, raw: Floats) -> Floats:
     """Return the sort keys of `points`, (num_points, num_columns) int64: rows compare lexicographically.
 
     `raw` is what ``model.raw`` says of them.
@@ -88,7 +90,7 @@ class FirstPoints:
         One of each predicted time.
     """
 
-    def __init__(self, model: CpuModel, count: int, *, distinct: bool = False) -> None:
+    def __init__(self, model: CpuScoring, count: int, *, distinct: bool = False) -> None:
         self._model, self.count, self._distinct = model, count, distinct
         self._most = max(MOST_TIED, TIED_SHARE * count) if distinct else math.inf
         self._nests: set[bytes] = set()

@@ -17,22 +17,20 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from anatune.errors import SpaceError
 from anatune.model.base import Guarantee, Ranking
-from anatune.model.cpu.model import CpuModel
 from anatune.model.cpu.order import STEP, FirstPoints
 from anatune.model.cpu.points import PointWriter
 from anatune.model.cpu.rules import count_rules
+from anatune.model.cpu.scoring import CpuScoring
 from anatune.model.cpu.search import Search
+from anatune.model.ranking import Slabs
 from anatune.model.watch import Watch
 
 __all__ = ["EXHAUSTIVE_LIMIT", "rank", "rank_exhaustively"]
 
 EXHAUSTIVE_LIMIT = 400_000
 """Largest space that is evaluated point by point."""
-_CHUNK = 100_000
 _NODES, _NODES_DISTINCT = 2, 8
 """Nodes that are kept for each point wanted; four times as many where they do not suffice."""
 _SAMPLE = 2_000
@@ -42,10 +40,8 @@ _SEARCHING = 0.5
 _SEARCH_TIME = 0.75
 """Share of the time that is left which it may take."""
 
-Integers = NDArray[np.int64]
 
-
-def rank(model: CpuModel, top_k: int, watch: Watch | None = None, *, distinct: bool = False) -> Ranking:
+def rank(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct: bool = False) -> Ranking:
     """Return the first `top_k` legal points of the order above.
 
     Parameters
@@ -58,14 +54,7 @@ def rank(model: CpuModel, top_k: int, watch: Watch | None = None, *, distinct: b
         May end the search early; the guarantee then says how much faster an unseen point might be.
     distinct
         One point, the first, of each predicted time; of so many as `FirstPoints` finds.
-
-    Raises
-    ------
-    SpaceError
-        `top_k` is below 1.
     """
-    if top_k < 1:
-        raise SpaceError(f"rank: top_k is {top_k}, expected >= 1")
     watch = watch or Watch()
     if model.space.size <= EXHAUSTIVE_LIMIT:
         return rank_exhaustively(model, top_k, watch, distinct=distinct)
@@ -91,19 +80,13 @@ def rank(model: CpuModel, top_k: int, watch: Watch | None = None, *, distinct: b
     return Ranking(first.points, guarantee, *count_rules(model))
 
 
-def rank_exhaustively(model: CpuModel, top_k: int, watch: Watch | None = None, *, distinct: bool = False) -> Ranking:
+def rank_exhaustively(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct: bool = False) -> Ranking:
     """Return the same as `rank` by evaluating every point of the space, which no time limit ends."""
-    space, watch = model.space, watch or Watch()
-    counts = np.zeros(len(model.rules) + 1, dtype=np.int64)
-    numbers: list[Integers] = []
-    steps = []
-    for start in range(0, space.size, _CHUNK):
-        number = np.arange(start, min(start + _CHUNK, space.size))
-        times, rule = model.times(_decoded(model, number))
-        counts += np.bincount(rule, minlength=len(counts))
-        numbers.append(number[rule == 0])
-        steps.append(np.floor(np.log(times[rule == 0]) / STEP))
-        watch.report((int(number[-1]) + 1) / space.size)
+    slabs = Slabs(model, Watch(progress=watch.report if watch else None))
+    numbers, steps = [], []
+    for found, _, times in slabs:
+        numbers.append(found)
+        steps.append(np.floor(np.log(times) / STEP))
     legal, step = np.concatenate(numbers), np.concatenate(steps)
     order = np.argsort(step, kind="stable")
     legal, step = legal[order], step[order]
@@ -112,13 +95,6 @@ def rank_exhaustively(model: CpuModel, top_k: int, watch: Watch | None = None, *
     while begin < len(legal) and not first.is_full:
         most = min(begin + max(4 * top_k, 1000), len(legal))
         end = int(np.searchsorted(step, step[most - 1], side="right"))  # steps are taken whole
-        first.take(_decoded(model, legal[begin:end]))
+        first.take(model.space.points_at(legal[begin:end]))
         begin = end
-    rejected = {rule.id: int(counts[1 + index]) for index, rule in enumerate(model.rules)}
-    return Ranking(first.points, Guarantee("exhaustive", 0.0, space.size, 0), int(counts[0]), rejected)
-
-
-def _decoded(model: CpuModel, numbers: Integers) -> Integers:
-    """Return the points of these places in the space."""
-    space = model.space
-    return space.decode(np.column_stack(np.unravel_index(numbers, space.radices)))
+    return slabs.ranking(first.points)

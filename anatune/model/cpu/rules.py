@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.model.cpu.model import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, CpuModel
+from anatune.model.cpu.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT
+from anatune.model.cpu.scoring import CpuScoring
 
 __all__ = ["count_rules"]
 
@@ -24,7 +25,7 @@ class _Kernel(NamedTuple):
     chunks: int
 
 
-def count_rules(model: CpuModel) -> tuple[int, dict[str, int]]:
+def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
     """Return the exact number of legal points and of those that each rule is the first to reject.
 
     The rules depend on few numbers of each axis (register factor, pair, unroll, whether it has chunks), whose

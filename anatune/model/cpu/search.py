@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from anatune.core.rules.cpu_microkernels import pair_calls
 from anatune.core.space.factor import divisors
-from anatune.model.cpu.model import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, CpuModel
 from anatune.model.cpu.order import STEP
+from anatune.model.cpu.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT
+from anatune.model.cpu.scoring import CpuScoring
 from anatune.model.watch import Watch
 from anatune.numerics.cpu.lattice import capacities, cover
 from anatune.numerics.cpu.search import best_kernels
@@ -48,7 +49,7 @@ class SearchClass:
 class Lattice:
     """All tiles whose extents divide the nest's, and those that may be L2 tiles or chunks."""
 
-    def __init__(self, model: CpuModel) -> None:
+    def __init__(self, model: CpuScoring) -> None:
         space, nest = model.space, model.nest
         lists = [divisors(space.extents[axis]) for axis in space.axes]
         grid = np.meshgrid(*[np.arange(len(choices)) for choices in lists], indexing="ij")
@@ -73,7 +74,7 @@ class Lattice:
         self.option_start, self.option_values = _kernel_options(model, lists)
 
 
-def _kernel_options(model: CpuModel, lists: list[tuple[int, ...]]) -> tuple[Integers, Integers]:
+def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[Integers, Integers]:
     """Return calls, kernel (0: pair) and larger kernel of each divisor of each axis, see `best_kernels`."""
     space = model.space
     registers = int(REGISTER_LIMIT * model.hardware.compute.num_vector_registers)
@@ -95,7 +96,7 @@ def _kernel_options(model: CpuModel, lists: list[tuple[int, ...]]) -> tuple[Inte
     return starts, np.array(values, dtype=np.int64).reshape(-1, 3)
 
 
-def _floor_cycles(model: CpuModel, tiles: Integers) -> Floats:
+def _floor_cycles(model: CpuScoring, tiles: Integers) -> Floats:
     """Return core cycles that no microkernel on these L1 tiles undercuts: multiply-adds, calls and stores."""
     nest, cpu = model.nest, model.machine.core
     simd, lanes, _, has_reduction = nest.simd.tolist()
@@ -112,7 +113,7 @@ def _floor_cycles(model: CpuModel, tiles: Integers) -> Floats:
 class Search:
     """Finds the best `kept` nodes (L1 tile, microkernel, l1 order, packing, distribution) of the space."""
 
-    def __init__(self, model: CpuModel, kept: int, watch: Watch) -> None:
+    def __init__(self, model: CpuScoring, kept: int, watch: Watch) -> None:
         self.model, self._watch = model, watch
         self.lattice = Lattice(model)
         self.floor: Floats = _floor_cycles(model, self.lattice.tiles)

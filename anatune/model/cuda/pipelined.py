@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.space.pipelined import PipelinedSpace
 from anatune.core.workload.nest import Workload
-from anatune.model.base import Guarantee, Progress, Ranking
+from anatune.model.base import Floats, Guarantee, Model, Points, Progress, Ranking, Scores
+from anatune.model.cuda.bands import points_within
 from anatune.model.cuda.model import GpuModel
+from anatune.model.features import FeatureTable
+from anatune.model.ranking import apart
 from anatune.model.watch import Watch
 from anatune.numerics.cuda.columns import Col
 
@@ -44,14 +46,7 @@ class PipelinedModel(GpuModel):
     def __reduce__(self) -> tuple[Any, ...]:
         return PipelinedModel, (self.workload, self.hardware)  # its tables are made again
 
-    def _run(
-        self,
-        points: NDArray[np.int64],
-        task: int,
-        *,
-        full: bool = False,
-        compiled: NDArray[np.float64] | None = None,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
         """Return (rule codes, seconds, columns of Col if `full`) of `points`, each by the model of its pipeline."""
         points = np.atleast_2d(points)
         rules, times = np.empty(len(points), dtype=np.int64), np.empty(len(points))
@@ -66,40 +61,48 @@ class PipelinedModel(GpuModel):
                 columns[:, at] = found
         return rules, times, columns
 
-    def rank(
-        self,
-        top_k: int,
-        time_limit_s: float | None = None,
-        *,
-        distinct: bool = False,
-        progress: Progress | None = None,
-    ) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time: the best of all pipelines' own rankings.
+    def feature_table(self, points: Points) -> FeatureTable:
+        """Return the features of points; no correction was trained on those that the template "cuda" has."""
+        return Model.feature_table(self, points)
 
-        At equal times fewer buffers come first, then no gaps. Each ranking has its share of `time_limit_s`.
+    def _together(self, parts: Sequence[Points]) -> tuple[Points, Floats]:
+        """Return points of all variants, in their order, as points of this space, and their times, ascending.
+
+        At equal times fewer buffers come first, then no gaps.
         """
-        watch, count = Watch(time_limit_s, progress), len(self._variants)
-        rankings = []
-        for number, variant in enumerate(self._variants.values()):
-            left_s = None if watch.left_s is None else watch.left_s / (count - number)
-            part = watch.part(number / count, (number + 1) / count)
-            rankings.append(variant.rank(top_k, left_s, distinct=distinct, progress=part.report))
-            part.report(1.0)
-        points = np.concatenate(
-            [
-                np.column_stack([ranking.points, np.tile(key, (len(ranking.points), 1))])
-                for key, ranking in zip(self._variants, rankings, strict=True)
-            ]
-        ).astype(np.int64)
+        widened = [
+            np.column_stack([part, np.tile(key, (len(part), 1))])
+            for key, part in zip(self._variants, parts, strict=True)
+        ]
+        points = np.concatenate(widened).astype(np.int64)
         times, _ = self.times(points)
         order = np.argsort(times, kind="stable")
-        if distinct and len(order):
-            apart = np.diff(times[order], prepend=-1.0) > 0.0
-            order = order[apart]
+        return points[order], times[order]
+
+    def points_within(self, limit_s: float, progress: Progress | None = None) -> tuple[Points, Floats] | None:
+        """Return every legal point of a predicted time up to `limit_s`, and the times, in ranking order."""
+        watch, share = Watch(progress=progress), 1.0 / len(self._variants)
+        found = [
+            points_within(variant, limit_s, watch.part(share * number, share * (number + 1)))[0]
+            for number, variant in enumerate(self._variants.values())
+        ]
+        return self._together(found)
+
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+        """Return the best of all pipelines' own rankings; each has its share of the time."""
+        count, rankings = len(self._variants), []
+        for number, variant in enumerate(self._variants.values()):
+            left_s = None if watch.left_s is None else watch.left_s / (count - number)
+            part = watch.part(number / count, (number + 1) / count, left_s)
+            rankings.append(variant._rank(top_k, part, distinct=distinct))
+            part.report(1.0)
+        points, times = self._together([ranking.points for ranking in rankings])
+        if distinct:
+            points = points[apart(times)]
         counts = [ranking.num_legal for ranking in rankings]
         rejected = [ranking.rejected for ranking in rankings]
         legal = None if None in counts else sum(count for count in counts if count is not None)
-        return Ranking(points[order[:top_k]], _worst([r.guarantee for r in rankings]), legal, _summed(rejected))
+        return Ranking(points[:top_k], _worst([r.guarantee for r in rankings]), legal, _summed(rejected))
 
 
 def _worst(guarantees: Sequence[Guarantee]) -> Guarantee:

@@ -13,73 +13,31 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.space.cuda import GpuSpace
 from anatune.core.space.factor import count_factorisations, divisors, factorisations
-from anatune.model.base import Guarantee, Progress, Ranking
+from anatune.model.base import Guarantee, Ranking
+from anatune.model.cuda.scoring import GpuScoring
+from anatune.model.ranking import Best, gap, rank_whole, rejected
+from anatune.model.watch import Watch
 from anatune.numerics.cuda.search import Options, list_macros
 from anatune.numerics.cuda.tile import RULE_THREADS
 
-if TYPE_CHECKING:
-    from anatune.model.cuda.model import GpuModel
-
-__all__ = ["rank_gpu"]
+__all__ = ["EXHAUSTIVE_POINTS", "BranchAndBound", "best_points", "options_of", "rank_gpu", "tie_keys"]
 
 EXHAUSTIVE_POINTS = 1_000_000
-SLAB_POINTS = 100_000
 SLAB_MACROS = 50_000
 SEED_POINTS = 2_000
-EQUAL_SHARE = 1e-12
-"""Times closer than this share are one time to a distinct ranking."""
 UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
 
 Points = NDArray[np.int64]
 
 
-class _Best:
-    """The `top_k` best points seen so far, in ranking order; with `distinct`, one of each predicted time."""
-
-    def __init__(self, space: GpuSpace, top_k: int, distinct: bool) -> None:
-        self._space = space
-        self._top_k = top_k
-        self._distinct = distinct
-        self.points: Points = np.empty((0, len(space.columns)), dtype=np.int64)
-        self.times = np.empty(0)
-
-    @property
-    def limit_s(self) -> float:
-        """Seconds that a point must not exceed to enter."""
-        return float(self.times[-1]) if len(self.times) == self._top_k else math.inf
-
-    @property
-    def fastest_s(self) -> float:
-        """Seconds of the best point, inf while there is none."""
-        return float(self.times[0]) if len(self.times) else math.inf
-
-    def add(self, points: Points, times: NDArray[np.float64]) -> None:
-        inside = times <= self.limit_s
-        if not inside.any():
-            return
-        points = np.concatenate([self.points, points[inside]])
-        times = np.concatenate([self.times, times[inside]])
-        if len(times) > 50 * self._top_k and not self._distinct:  # sort few: slower than the k-th time is out
-            near = times <= np.partition(times, self._top_k - 1)[self._top_k - 1]
-            points, times = points[near], times[near]
-        points, first = np.unique(points, axis=0, return_index=True)  # also lexicographic order
-        times = times[first]
-        order = np.lexsort((*_tie_keys(points, self._space), times))
-        if self._distinct:
-            apart = np.diff(times[order]) > EQUAL_SHARE * times[order][1:]
-            order = order[np.concatenate([[True], apart])]
-        self.points, self.times = points[order[: self._top_k]], times[order[: self._top_k]]
-
-
-def _tie_keys(points: Points, space: GpuSpace) -> tuple[NDArray[np.int64], ...]:
+def tie_keys(space: GpuSpace, points: Points) -> tuple[NDArray[np.int64], ...]:
     """Return the tie-break keys, least important first (the order np.lexsort wants)."""
     column = {name: index for index, name in enumerate(space.columns)}
     unroll = points[:, column["unroll"]]
@@ -96,90 +54,55 @@ def _tie_keys(points: Points, space: GpuSpace) -> tuple[NDArray[np.int64], ...]:
     return k2, outer, preference
 
 
-def rank_gpu(
-    model: GpuModel, top_k: int, time_limit_s: float | None, *, distinct: bool, progress: Progress | None
-) -> Ranking:
+def best_points(model: GpuScoring, top_k: int, *, distinct: bool) -> Best:
+    """Return what keeps the best points of a model's space."""
+    return Best(len(model.space.columns), top_k, partial(tie_keys, model.space), distinct=distinct)
+
+
+def rank_gpu(model: GpuScoring, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
     """Return the `top_k` legal points of smallest predicted time, with the guarantee and exact counts.
 
-    Parameters
-    ----------
-    time_limit_s : float or None
-        Stop after this many seconds of search; the guarantee is then "best_found" with its proven gap.
-    distinct : bool
-        Return one point (the first of the tie order) of each predicted time.
-    progress : callable, optional
-        Called with the share of the search that is done, in [0, 1].
+    With `distinct`, one point (the first of the tie order) of each predicted time.
     """
-    best = _Best(model.space, top_k, distinct)
-    deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
-    report = progress or (lambda share: None)
+    best = best_points(model, top_k, distinct=distinct)
     if model.space.size <= EXHAUSTIVE_POINTS:
-        return _rank_all(model, best, deadline, report)
-    return _BranchAndBound(model, best, deadline, report).run()
+        return rank_whole(model, best, model.floor_s, watch)
+    return BranchAndBound(model, best, watch).run()
 
 
-def _rank_all(model: GpuModel, best: _Best, deadline: float, progress: Progress) -> Ranking:
-    space = model.space
-    counts = np.zeros(len(model.rules) + 1)
-    done = 0
-    for start in range(0, space.size, SLAB_POINTS):
-        numbers = np.arange(start, min(start + SLAB_POINTS, space.size))
-        points = space.decode(np.column_stack(np.unravel_index(numbers, space.radices)).astype(np.int64))
-        times, rules = model.times(points)
-        counts += np.bincount(rules, minlength=len(counts))
-        best.add(points[rules == 0], times[rules == 0])
-        done = int(numbers[-1]) + 1
-        progress(done / space.size)
-        if time.monotonic() > deadline:
-            break
-    if done == space.size:
-        guarantee = Guarantee("exhaustive", 0.0, done, 0)
-        return Ranking(best.points, guarantee, int(counts[0]), _rejected(model, counts))
-    gap = _gap(best.fastest_s, model.floor_s)
-    return Ranking(best.points, Guarantee("best_found", gap, done, 0), None, None)
-
-
-def _rejected(model: GpuModel, counts: NDArray[np.float64]) -> dict[str, int]:
-    return {rule.id: round(count) for rule, count in zip(model.rules, counts[1:], strict=True)}
-
-
-def _gap(time_s: float, bound_s: float) -> float:
-    return max(0.0, time_s / bound_s - 1.0) if math.isfinite(time_s) else math.inf
-
-
-class _BranchAndBound:
+class BranchAndBound:
     """One exact ranking of a large space."""
 
-    def __init__(self, model: GpuModel, best: _Best, deadline: float, progress: Progress) -> None:
+    def __init__(self, model: GpuScoring, best: Best, watch: Watch) -> None:
         self._model = model
-        self._progress = progress
+        self._watch = watch
         self._space = model.space
         self._best = best
-        self._deadline = deadline
         self._spatial = [axis.name for axis in model.workload.spatial_axes]
         self._reduction = [axis.name for axis in model.workload.reduction_axes]
-        self._options = _options(model)
+        self._options = options_of(model)
         self._evaluated = 0
         self._bounded = 0
 
     def run(self) -> Ranking:
+        """Search."""
         seeds = self._space.sample_points(SEED_POINTS, 0)
         self._evaluate(seeds)
         counts = np.zeros(len(self._model.rules) + 1)
-        bounds, numbers, complete = self._bound_all(counts)
+        bounds, numbers, complete = self.bound_all(counts)
         open_bound = math.inf if complete else self._model.floor_s
         order = np.argsort(bounds, kind="stable")
         for position in order:
             if bounds[position] > self._best.limit_s:
                 break
-            if time.monotonic() > self._deadline:
+            if self._watch.is_over:
                 open_bound = min(open_bound, float(bounds[position]))
                 break
-            self._refine(int(numbers[position]))
-        known = (int(counts[0]), _rejected(self._model, counts)) if complete else (None, None)
+            self.refine(int(numbers[position]))
+        known = (int(counts[0]), rejected(self._model, counts)) if complete else (None, None)
         if open_bound <= self._best.limit_s and not (complete and math.isinf(open_bound)):
-            gap = _gap(self._best.fastest_s, open_bound)
-            guarantee = Guarantee("best_found", gap, self._evaluated, self._bounded)
+            share = gap(self._best.fastest_s, open_bound)
+            guarantee = Guarantee("best_found", share, self._evaluated, self._bounded)
         else:
             guarantee = Guarantee("certified", 0.0, self._evaluated, self._bounded)
         return Ranking(self._best.points, guarantee, *known)
@@ -189,7 +112,7 @@ class _BranchAndBound:
         self._evaluated += len(points)
         self._best.add(points[rules == 0], times[rules == 0])
 
-    def _bound_all(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], Points, bool]:
+    def bound_all(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], Points, bool]:
         """Bound every macro choice; return the bounds and numbers of those that may beat the incumbents."""
         total = int(self._options.below[0] * self._options.num_options[0])
         max_threads = self._model.hardware.compute.max_threads_per_block
@@ -198,7 +121,7 @@ class _BranchAndBound:
         bounds, numbers = np.empty(0), np.empty(0, dtype=np.int64)
         at = 0
         while at < total:
-            if time.monotonic() > self._deadline:
+            if self._watch.is_over:
                 return bounds, numbers, False
             at, listed, skipped = list_macros(
                 at, total, len(self._spatial), self._options, max_threads, points, slab_numbers, weights
@@ -209,15 +132,15 @@ class _BranchAndBound:
             self._bounded += listed
             inside = (rules == 0) & (slab_bounds <= self._best.limit_s)
             if inside.any():
-                self._refine(int(slab_numbers[:listed][inside][np.argmin(slab_bounds[inside])]))
+                self.refine(int(slab_numbers[:listed][inside][np.argmin(slab_bounds[inside])]))
             bounds = np.concatenate([bounds, slab_bounds[inside]])
             numbers = np.concatenate([numbers, slab_numbers[:listed][inside]])
             near = bounds <= self._best.limit_s
             bounds, numbers = bounds[near], numbers[near]
-            self._progress(at / total)
+            self._watch.report(at / total)
         return bounds, numbers, True
 
-    def _refine(self, number: int) -> None:
+    def refine(self, number: int) -> None:
         """Evaluate every class of a macro choice, and every point of the classes that may enter."""
         model, space = self._model, self._space
         choice = {}
@@ -280,7 +203,7 @@ class _BranchAndBound:
         return np.column_stack([*parts, np.tile(tail, (math.prod(counts), 1))]).astype(np.int64)
 
 
-def _options(model: GpuModel) -> Options:
+def options_of(model: GpuScoring) -> Options:
     """Return the macro options of every axis, spatial axes first."""
     axes = [*model.workload.spatial_axes, *model.workload.reduction_axes]
     rows = []

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -20,11 +19,9 @@ from numpy.typing import NDArray
 
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.errors import SpecError
+from anatune.model.cuda.scoring import GpuScoring
 from anatune.numerics.cuda.columns import Col
 from anatune.resources import data_folder
-
-if TYPE_CHECKING:
-    from anatune.model.cuda.model import GpuModel
 
 __all__ = ["FEATURES", "RegisterTrees", "expected_registers", "register_features", "register_trees"]
 
@@ -115,7 +112,7 @@ def arch_number(arch: str) -> int:
     return int(match[1]) if match else 0
 
 
-def expected_registers(model: GpuModel, points: NDArray[np.int64], columns: Floats) -> Floats | None:
+def expected_registers(model: GpuScoring, points: NDArray[np.int64], columns: Floats) -> Floats | None:
     """Return the registers of a thread that the compiler is expected to use, None where nothing is known of it.
 
     Parameters
@@ -131,7 +128,7 @@ def expected_registers(model: GpuModel, points: NDArray[np.int64], columns: Floa
     return np.rint(np.clip(estimate, LEAST_REGISTERS, columns[Col.REGISTER_CAP]))
 
 
-def register_features(model: GpuModel, points: NDArray[np.int64], columns: Floats) -> Floats:
+def register_features(model: GpuScoring, points: NDArray[np.int64], columns: Floats) -> Floats:
     """Return what the regression looks at, (num_points, len(FEATURES)) float64; arguments as `expected_registers`."""
     workload, place = model.workload, {name: at for at, name in enumerate(model.space.columns)}
     reduction = [axis.name for axis in workload.reduction_axes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Hashable
 
 import msgspec
 import numpy as np
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from anatune.core.prediction import Prediction
 from anatune.errors import ModelVersionError
-from anatune.model.base import Evaluation, Progress, Ranking
-from anatune.model.learned.features import FeatureTable, feature_table
+from anatune.model.base import Evaluation, Model, Progress, Ranking
+from anatune.model.features import FeatureTable
 from anatune.model.learned.residual import Correction, ResidualModel
 
 __all__ = ["SHORTLIST", "CorrectedModel"]
@@ -21,7 +21,7 @@ SHORTLIST = 64
 """Schedules of the analytical ranking, of different predicted times, among which a correction chooses."""
 
 
-class CorrectedModel:
+class CorrectedModel(Model):
     """What a model says, times exp(correction). Points that break a rule keep breaking it.
 
     Parameters
@@ -37,7 +37,7 @@ class CorrectedModel:
         The correction was trained on other features than this model's points have.
     """
 
-    def __init__(self, model: Any, residual: ResidualModel) -> None:
+    def __init__(self, model: Model, residual: ResidualModel) -> None:
         self.model, self.residual = model, residual
         self.workload, self.hardware = model.workload, model.hardware
         self.space, self.rules = model.space, model.rules
@@ -50,29 +50,37 @@ class CorrectedModel:
     @property
     def _names(self) -> tuple[str, ...]:
         point = self.space.point_of(self.space.schedule({}))
-        return feature_table(self.model, point[None, :]).names
+        return self.model.feature_table(point[None, :]).names
 
     def feature_table(self, points: NDArray[np.int64]) -> FeatureTable:
         """Return the features of the analytical model."""
-        return feature_table(self.model, points)
+        return self.model.feature_table(points)
+
+    @property
+    def plain(self) -> Model:
+        """The analytical model."""
+        return self.model
+
+    def program_key(self, point: NDArray[np.int64]) -> Hashable:
+        """Return what is equal for points that are the same program."""
+        return self.model.program_key(point)
 
     def correction(self, points: NDArray[np.int64]) -> Correction:
         """Return what is added to the logarithm of the analytical times, and how sure that is."""
-        return self.residual.predict(feature_table(self.model, points).values)
+        return self.residual.predict(self.model.feature_table(points).values)
 
     def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rule codes of points."""
-        codes: NDArray[np.int64] = self.model.check(points)
-        return codes
+        return self.model.check(points)
 
     def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return (corrected seconds, rule codes) of points."""
-        table = feature_table(self.model, points)
+        table = self.model.feature_table(points)
         return table.time_s * np.exp(self.residual.predict(table.values).log_ratio), table.rule
 
     def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
         """Score points; the columns are the analytical ones, with "plain_s" and "support" beside them."""
-        plain: Evaluation = self.model.evaluate(points)
+        plain = self.model.evaluate(points)
         found = self.correction(points)
         columns = plain.columns | {"plain_s": plain.time_s, "support": found.support}
         return Evaluation(plain.time_s * np.exp(found.log_ratio), plain.rule, columns)
@@ -98,7 +106,7 @@ class CorrectedModel:
         The guarantee is that of the analytical ranking: what is exact is the shortlist, not its new order.
         """
         del distinct  # the shortlist is
-        found: Ranking = self.model.rank(max(top_k, SHORTLIST), time_limit_s, distinct=True, progress=progress)
+        found = self.model.rank(max(top_k, SHORTLIST), time_limit_s, distinct=True, progress=progress)
         if not len(found.points):
             return found
         order = np.argsort(self.times(found.points)[0], kind="stable")[:top_k]

@@ -22,7 +22,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.templates import adopt_name, former_names
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
 from anatune.files import read_file, reason
-from anatune.model.learned.features import FEATURE_VERSION
+from anatune.model.features import FEATURE_VERSION
 from anatune.model.learned.residual import ResidualModel, ResidualOptions, import_lightgbm
 from anatune.resources import data_folder
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.errors import MissingDependencyError
-from anatune.model.learned.features import FeatureTable
+from anatune.model.features import FeatureTable
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
 
 __all__ = ["Measured", "cross_fit", "fit_residual"]

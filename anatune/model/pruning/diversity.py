@@ -14,14 +14,12 @@ those alike differ by 22 % in time; of TVM's 33 % and 7 %, which is what the pro
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.space.cuda import GpuSpace
-from anatune.model.cuda.ranking import EQUAL_SHARE
-from anatune.model.learned.features import feature_table
+from anatune.core.templates import CUDA
+from anatune.model.base import Model
+from anatune.model.ranking import apart
 
 __all__ = [
     "DIVERSE_TEMPLATES",
@@ -38,7 +36,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-DIVERSE_TEMPLATES = (GpuSpace.template,)
+DIVERSE_TEMPLATES = (CUDA.name,)
 """Templates whose errors have been measured."""
 MOST_DIVERSE = 256
 """Most points that are chosen so: the beginning of the order is then long enough to hold all kinds."""
@@ -59,12 +57,12 @@ or doubling one of them, or leaving a device out of the fit, moves the medians b
 _DRAWS = 256
 
 
-def error_quantities(model: Any, points: Integers) -> Floats:
+def error_quantities(model: Model, points: Integers) -> Floats:
     """Return what the errors of points rest on, (num_points, num_quantities): distances of 1 are factors of 2.
 
     `model` is one of `DIVERSE_TEMPLATES`, corrected or not.
     """
-    table = feature_table(model, points)
+    table = model.feature_table(points)
     return table.values[:, [table.names.index(name) for name in QUANTITIES]]
 
 
@@ -85,7 +83,7 @@ def beginning(time_s: Floats, count: int) -> Integers:
     The first ones, and the first ones of different predicted times: a list may begin with hundreds of ties.
     """
     most = max(POOL, POOL_SHARE * count)
-    different = np.flatnonzero(np.diff(time_s, prepend=0.0) > EQUAL_SHARE * time_s)[:most]
+    different = np.flatnonzero(apart(time_s))[:most]
     return np.union1d(np.arange(min(most, len(time_s))), different)
 
 

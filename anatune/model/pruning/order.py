@@ -14,12 +14,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.model.base import Progress, Ranking
-from anatune.model.cuda.bands import points_within
-from anatune.model.cuda.model import GpuModel
-from anatune.model.cuda.ranking import EQUAL_SHARE
-from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
+from anatune.model.base import Model, Progress, Ranking
+from anatune.model.learned.corrected import SHORTLIST
 from anatune.model.pruning.diversity import POOL, POOL_SHARE, choose, common_error, error_quantities
+from anatune.model.ranking import apart
 
 __all__ = ["Chosen", "ChosenOrder", "CorrectedOrder", "Likeness", "Order", "PlainOrder"]
 
@@ -64,7 +62,7 @@ class PlainOrder:
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         time_limit_s: float | None = None,
         most: int = _FIRST,
         *,
@@ -73,7 +71,7 @@ class PlainOrder:
     ) -> None:
         self._model, self.distinct, self._progress = model, distinct, progress
         count = most if time_limit_s is not None else _FIRST
-        self.ranking: Ranking = model.rank(count, time_limit_s, distinct=distinct, progress=progress)
+        self.ranking = model.rank(count, time_limit_s, distinct=distinct, progress=progress)
         self._points = self.ranking.points
         self._limit_s = 0.0
         self._share = 1.01
@@ -86,27 +84,30 @@ class PlainOrder:
         """Return the first `count` points; see `Order`."""
         while len(self._points) < count and not self._complete:
             before = len(self._points)
-            if not isinstance(self._model, GpuModel) or count <= _RANKED:
+            if count <= _RANKED or not self._extend():
                 wanted = max(count, _GROWTH * before)
                 self._points = self._model.rank(wanted, distinct=self.distinct, progress=self._progress).points
                 self._complete = len(self._points) < wanted
-            else:
-                self._extend()
-        first: Points = self._points[:count]
-        return first
+        return self._points[:count]
 
-    def _extend(self) -> None:
-        """Read on to a later time: by more, as long as that does not double the number of points."""
+    def _extend(self) -> bool:
+        """Read on to a later time: by more, as long as that does not double the number of points.
+
+        Return whether the model lists all points up to a time.
+        """
         before = len(self._points)
         last_s = float(self._model.times(self._points[-1:])[0][0])
         self._limit_s = max(self._limit_s, last_s) * self._share
-        self._points, times = points_within(self._model, self._limit_s, self._progress)
+        found = self._model.points_within(self._limit_s, self._progress)
+        if found is None:
+            return False
+        self._points, times = found
         self._complete = len(self._points) == self.ranking.num_legal
         if self.distinct:
-            apart = np.diff(times, prepend=0.0) > EQUAL_SHARE * times
-            self._points = self._points[apart]
+            self._points = self._points[apart(times)]
         if len(self._points) < 2 * before:
             self._share = min(_WIDEST, self._share**2)
+        return True
 
 
 class CorrectedOrder:
@@ -120,7 +121,7 @@ class CorrectedOrder:
         Points of the first pool.
     """
 
-    def __init__(self, model: CorrectedModel, plain: PlainOrder, pool: int) -> None:
+    def __init__(self, model: Model, plain: PlainOrder, pool: int) -> None:
         self._model, self._plain = model, plain
         self.ranking = plain.ranking
         self._pool = pool
@@ -187,7 +188,7 @@ class Chosen:
         return Likeness(int(faster[at]) + 1, float(common[at]), time_s / float(self._time_s[faster[at]]))
 
 
-def _pooled(model: Any, parts: Sequence[Points], express: Callable[[Points], Points] | None) -> Points:
+def _pooled(model: Model, parts: Sequence[Points], express: Callable[[Points], Points] | None) -> Points:
     """Return all points of some lists once."""
     points = np.concatenate(parts)
     if express is not None and len(points):
@@ -220,7 +221,7 @@ class ChosenOrder:
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         plain: PlainOrder,
         count: int,
         *,
@@ -228,7 +229,7 @@ class ChosenOrder:
         express: Callable[[Points], Points] | None = None,
     ) -> None:
         self._model, self.ranking = model, plain.ranking
-        analytical = model.model if isinstance(model, CorrectedModel) else model
+        analytical = model.plain
         drawn = np.unique(model.space.sample_points(_DRAWN, 0), axis=0)
         fastest = np.argsort(analytical.times(drawn)[0], kind="stable")[: max(POOL, POOL_SHARE * count)]
         parts = [plain.first(max(SHORTLIST, count) if distinct else SHORTLIST), drawn[fastest]]
@@ -240,8 +241,8 @@ class ChosenOrder:
         ahead = np.argsort(time_s, kind="stable")
         pool, time_s = pool[ahead], time_s[ahead]
         if distinct:
-            apart = np.diff(time_s, prepend=0.0) > EQUAL_SHARE * time_s
-            pool, time_s = pool[apart], time_s[apart]
+            first = apart(time_s)
+            pool, time_s = pool[first], time_s[first]
         self.chosen = Chosen(time_s, error_quantities(model, pool), count)
         self._pool = {point.tobytes() for point in pool}
         self._points: Points = pool[self.chosen.rows]

@@ -19,7 +19,7 @@ from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.model.base import Guarantee, Progress, Rule
-from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
+from anatune.model.learned.corrected import SHORTLIST
 from anatune.model.pruning.diversity import DIVERSE_TEMPLATES, MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
 
@@ -239,7 +239,7 @@ class SpaceSubset(Subset):
         few = self._may_choose and not isinstance(self.keep, float) and self.keep <= MOST_DIVERSE
         distinct = self._distinct or few
         return PlainOrder(
-            self._analytical, self._time_limit_s, max(SHORTLIST, most), distinct=distinct, progress=self._progress
+            self.model.plain, self._time_limit_s, max(SHORTLIST, most), distinct=distinct, progress=self._progress
         )
 
     @property
@@ -253,17 +253,13 @@ class SpaceSubset(Subset):
             plain = (
                 self._plain
                 if self._plain.distinct
-                else PlainOrder(self._analytical, distinct=True, progress=self._progress)
+                else PlainOrder(self.model.plain, distinct=True, progress=self._progress)
             )
             return ChosenOrder(self.model, plain, self.num_kept, distinct=self._distinct)
-        if not isinstance(self.model, CorrectedModel):
+        if not self.model.is_corrected:
             return self._plain
         pool = _POOL * self.num_kept if self.num_kept <= MOST_EXACT else _OPEN_POOL
         return CorrectedOrder(self.model, self._plain, max(SHORTLIST, pool))
-
-    @property
-    def _analytical(self) -> Any:
-        return self.model.model if isinstance(self.model, CorrectedModel) else self.model
 
     @property
     def guarantee(self) -> Guarantee:
@@ -297,14 +293,7 @@ class SpaceSubset(Subset):
         if self.num_kept > MOST_EXACT:
             return None
         kept = list(enumerate(self._order.first(self.num_kept), 1))
-        return {self._key(point): place for place, point in reversed(kept)}
-
-    def _key(self, point: NDArray[np.int64]) -> Hashable:
-        if self.space.template != "cpu":
-            return np.asarray(point, dtype=np.int64).tobytes()
-        from anatune.model.cpu.order import loop_nest  # of points that describe the same loop nest one is listed
-
-        return loop_nest(self.space, point)
+        return {self.model.program_key(point): place for place, point in reversed(kept)}
 
     def _cut(self) -> tuple[float, float]:
         return self._limits
@@ -316,8 +305,8 @@ class SpaceSubset(Subset):
         if self._places is not None:
             times = self.model.times(self._order.first(self.num_kept))[0]
             return float(times.min()), float(times.max())
-        best_s = float(self._analytical.times(self._plain.first(1))[0][0])
-        times = self._analytical.times(self.space.sample_points(_SAMPLE, 0))[0]
+        best_s = float(self.model.plain.times(self._plain.first(1))[0][0])
+        times = self.model.plain.times(self.space.sample_points(_SAMPLE, 0))[0]
         return best_s, float(np.quantile(times, self.num_kept / self.num_legal))
 
     def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
@@ -325,14 +314,14 @@ class SpaceSubset(Subset):
 
     def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
         point = self.space.point_of(schedule)
-        model = self.model if self._places is not None else self._analytical
+        model = self.model if self._places is not None else self.model.plain
         prediction = model.predictions(point[None, :])[0]
         if prediction.rule:
             return prediction, False, None, ""
         _, cut_s = self._cut()
         if self._places is None:
             return prediction, prediction.time_s <= cut_s, None, f"slower than about {_shown(cut_s)} (from a sample)"
-        place = self._places.get(self._key(point))
+        place = self._places.get(self.model.program_key(point))
         if place is not None:
             return prediction, True, place, ""
         if prediction.time_s > cut_s:
@@ -341,7 +330,7 @@ class SpaceSubset(Subset):
             return prediction, True, None, ""
         if isinstance(self._order, ChosenOrder):
             return prediction, False, None, alike(self._order.likeness(point), self._order.considers(point))
-        if isinstance(self.model, CorrectedModel):
+        if self.model.is_corrected:
             return prediction, False, None, "too far behind in the analytical order for the correction to choose it"
         if self._distinct:
             return prediction, False, None, "as fast as one that is kept"
@@ -370,7 +359,7 @@ class SpaceSubset(Subset):
             "num_kept": self.num_kept,
             "guarantee": msgspec.to_builtins(self.guarantee) | {"text": self.guarantee.describe()},
         }
-        return tree | ({"corrected": True} if isinstance(self.model, CorrectedModel) else {})
+        return tree | ({"corrected": True} if self.model.is_corrected else {})
 
 
 def _broken(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None, float | None, str]:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
-from anatune.core.prediction import Prediction
 from anatune.core.space.tensorcore import INSTRUCTION, TensorCoreSpace, check_supported
 from anatune.core.workload.implicit_gemm import Operand, fetch_pattern
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
-from anatune.model.base import Evaluation, Progress, Ranking, Rule
-from anatune.model.cuda.pack import SECTOR_BYTES, pack_gpu
-from anatune.model.cuda.prediction import gpu_predictions
-from anatune.model.io_bound import gpu_io_bounds
-from anatune.model.tensorcore.ranking import rank_whole
+from anatune.model.base import PREDICT, Columns, Floats, Points, Ranking, Rule, Scores
+from anatune.model.cuda.base import BaseGpuModel
+from anatune.model.cuda.pack import SECTOR_BYTES
+from anatune.model.ranking import Best, rank_whole
+from anatune.model.watch import Watch
 from anatune.numerics.cuda.columns import Limiter
 from anatune.numerics.cuda.tile import MAX_GRID
 from anatune.numerics.tensorcore.block import MOST_COPIES
@@ -39,6 +37,8 @@ RESOURCES = (
     "dram_bytes",
     "l2_bytes",
 )
+_STAGE_RANK = np.array([9, 3, 2, 0, 1])
+"""Place of a number of stages among equals."""
 _AXIS_INSTRUCTIONS = 4
 """Instructions to take a fused index along k apart, for each axis of it. Assumed."""
 _GUARD_INSTRUCTIONS = 3
@@ -47,7 +47,7 @@ _REACHABLE = 0.95
 """Share of mma.sync's rate that a stream of independent instructions reaches. Assumed."""
 
 
-class TensorCoreModel:
+class TensorCoreModel(BaseGpuModel):
     """Predicts the time of tensor-core schedules of `workload` on `hardware`, and ranks them exactly.
 
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
@@ -58,16 +58,17 @@ class TensorCoreModel:
         The template does not apply (`check_supported`), or the spec does not say what the tensor cores do.
     """
 
+    space: TensorCoreSpace
+    parts, resources = PARTS, RESOURCES
+
     def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
         check_supported(workload, hardware)
-        self.workload = workload
-        self.hardware = hardware
+        super().__init__(workload, hardware)
         self.space = TensorCoreSpace(workload, hardware, self._is_legal)
         self._product = _pack_product(self.space)
         self._units = _pack_units(workload, hardware)
-        self._gpu = pack_gpu(hardware, workload.dtype)
         shared, compute = hardware.shared_memory, hardware.compute
-        self.rules: tuple[Rule, ...] = (
+        self.rules = (
             Rule("threads_per_block", "threads of a block", float(compute.max_threads_per_block)),
             Rule("shared_bytes_per_block", "bytes of the ring of stages", float(shared.per_block_bytes)),
             Rule(
@@ -79,20 +80,13 @@ class TensorCoreModel:
             Rule("grid_blocks", "blocks of the grid", MAX_GRID),
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TensorCoreModel, (self.workload, self.hardware)  # its tables are made again
-
-    def _is_legal(self, points: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.equal(self.check(points), 0)
-
-    @cached_property
-    def io_bounds(self) -> dict[str, float]:
-        """Memory level -> lower bound on the bytes that cross it; see `gpu_io_bounds`."""
-        return gpu_io_bounds(self.workload, self.hardware, self.hardware.compute.warp_size)
+    @property
+    def _sharing_threads(self) -> int:
+        return self.hardware.compute.warp_size
 
     def _run(
-        self, points: NDArray[np.int64], *, full: bool = False, compiled: NDArray[np.float64] | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
+    ) -> Scores:
         """Return (rule codes, seconds, columns of TensorCol if `full`) of `points`."""
         points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
         count = len(points)
@@ -102,21 +96,7 @@ class TensorCoreModel:
         run_products(points, self._product, self._gpu, self._units, known, rules, times, columns)
         return rules, times, columns
 
-    def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rule codes of `points` (num_points, columns): 0 legal, else 1 + index into `rules`."""
-        return self._run(points)[0]
-
-    def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return (seconds, rule codes) of `points`: the fast path of `evaluate`."""
-        rules, times, _ = self._run(points)
-        return times, rules
-
-    def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
-        """Score `points`: (num_points, columns of the space) int64."""
-        rules, times, columns = self._run(points, full=True)
-        return Evaluation(times, rules, self._columns(columns))
-
-    def _columns(self, out: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    def _columns(self, out: Floats, time_s: Floats) -> Columns:
         """Name the quantities of a prediction; the features are those of [ICS24] Sec. 4.1 for a warp's instructions."""
         columns = {name: out[TensorCol[name.upper()]] for name in PARTS if name != "launch_s"}
         columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
@@ -149,19 +129,6 @@ class TensorCoreModel:
             "useful_share": out[TensorCol.USEFUL],
         }
 
-    def predictions(self, points: NDArray[np.int64], compiled: NDArray[np.float64] | None = None) -> list[Prediction]:
-        """Score `points` and return one Prediction each, in order.
-
-        Parameters
-        ----------
-        points : (num_points, len(space.columns)) int64
-        compiled : (3, num_points) float64, optional
-            What a compiler said instead of the model: registers of a thread, shared bytes of a block, accumulators of a
-            thread in local memory.
-        """
-        rules, times, quantities = self._run(points, full=True, compiled=compiled)
-        return gpu_predictions(self, times, rules, self._columns(quantities), PARTS, RESOURCES)
-
     @cached_property
     def floor_s(self) -> float:
         """Seconds that no schedule can beat here: all tensor cores busy, or the compulsory bytes, and the launch."""
@@ -170,16 +137,19 @@ class TensorCoreModel:
         dram_s = self.workload.compulsory_bytes / gpu.dram_bytes_cycle / gpu.clock_hz
         return max(mma_s, dram_s) + gpu.launch_s
 
-    def rank(
-        self,
-        top_k: int,
-        time_limit_s: float | None = None,
-        *,
-        distinct: bool = False,
-        progress: Progress | None = None,
-    ) -> Ranking:
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
-        return rank_whole(self, top_k, time_limit_s, distinct=distinct, progress=progress)
+        best = Best(len(self.space.columns), top_k, _tie_keys, distinct=distinct)
+        return rank_whole(self, best, self.floor_s, watch)
+
+
+def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
+    """Return the keys of points of equal time, least important first.
+
+    The number of stages (3, 4, 2, 1: a third buffer costs nothing and forgives late copies), then the widest fetches,
+    then the smallest group of rows.
+    """
+    return points[:, 6], -points[:, 7] * points[:, 8], _STAGE_RANK[points[:, 5]]
 
 
 def _pack_units(workload: Workload, hardware: GpuSpec) -> TensorUnits:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.errors import MissingDependencyError
-from anatune.model.cuda.prediction import FEATURES
+from anatune.model.cuda.base import FEATURES
 from anatune.search.knobs import Knobs
 from anatune.search.stepwise import Answer
 

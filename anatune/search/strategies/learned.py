@@ -1,6 +1,6 @@
 """The model's ranking, corrected by what is measured, on GPUs and on lists of recorded points.
 
-As `ranked` on CPUs: kriging of log(measured / predicted), here over the features of `model.learned.features`. Each
+As `ranked` on CPUs: kriging of log(measured / predicted), here over the features of `Model.feature_table`. Each
 question is the candidate of the smallest corrected time; the first ones and then every second one may gain a multiple
 of their uncertainty (a lower confidence bound). Candidates are the top of the ranking, drawn points of the space that
 are predicted fast, and the neighbours of the best measured points; of a list, all of it.
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.model.cpu.model import CpuModel
-from anatune.model.learned.features import feature_table
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.correction import Batch, Correction
 from anatune.search.learning.observing import ObservingStrategy
@@ -159,7 +158,7 @@ class LearnedStrategy(ObservingStrategy):
 
     def _features(self, points: Integers) -> tuple[Floats, Scaled]:
         assert self._scale is not None
-        return np.log(self._model.times(points)[0]), self._scale.apply(feature_table(self._model, points).values)
+        return np.log(self._model.times(points)[0]), self._scale.apply(self._model.feature_table(points).values)
 
     def _first(self) -> _Candidates:
         """Return the candidates that do not depend on measurements, in an order of their own."""
@@ -175,7 +174,7 @@ class LearnedStrategy(ObservingStrategy):
                 if len(drawn):
                     drawn = drawn[np.argsort(self._model.times(drawn)[0], kind="stable")[: options.num_kept]]
                 points = np.unique(np.concatenate([np.asarray(ranked, dtype=np.int64), drawn]), axis=0)
-            table = feature_table(self._model, points)
+            table = self._model.feature_table(points)
             weight = np.where([name.startswith("knob_") for name in table.names], options.knob_weight, 1.0)
             self._scale = scale_of(table.values, weight, options.length)
             log_times = np.log(self._model.times(points)[0])

@@ -11,8 +11,8 @@ import anatune
 from anatune.api import model as model_of
 from anatune.errors import SpaceError
 from anatune.model.base import Guarantee
-from anatune.model.cuda.model import PARTS, RESOURCES
-from anatune.model.cuda.prediction import FEATURES
+from anatune.model.cuda.base import FEATURES
+from anatune.model.cuda.scoring import PARTS, RESOURCES
 from anatune.model.plan import Plan, prediction_row
 from tests.naive_gpu import gpu, with_limits
 

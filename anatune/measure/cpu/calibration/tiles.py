@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.model.cpu.model import pack_machine
+from anatune.model.cpu.pack import pack_machine
 from anatune.numerics.cpu.microkernel import call_one, step_one
 
 __all__ = [

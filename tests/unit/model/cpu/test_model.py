@@ -7,8 +7,9 @@ import pytest
 
 import anatune
 from anatune.core.hardware.spec import CpuSpec
-from anatune.model.cpu.model import PARTS, CpuModel
+from anatune.model.cpu.model import CpuModel
 from anatune.model.cpu.rules import count_rules
+from anatune.model.cpu.scoring import PARTS
 from anatune.numerics.cpu.microkernel import step_one
 
 # (rows, vectors) -> per cent of peak, Xeon Gold 6230R, float32. Source: TTile's table (facts of the microkernel work).

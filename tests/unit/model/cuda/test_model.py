@@ -10,8 +10,9 @@ import pytest
 
 import anatune
 from anatune.core.prediction import Prediction
-from anatune.model.cuda.model import PARTS, RESOURCES, GpuModel
-from anatune.model.cuda.prediction import FEATURES
+from anatune.model.cuda.base import FEATURES
+from anatune.model.cuda.model import GpuModel
+from anatune.model.cuda.scoring import PARTS, RESOURCES
 from tests.naive_gpu import DEVICES, WORKLOADS, gpu, random_points
 
 MATMUL = anatune.matmul(512, 1024, 256)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import anatune
+from anatune.model import ranking as whole_ranking
+from anatune.model import watch
 from anatune.model.cuda import ranking as gpu_ranking
 from anatune.model.cuda.model import GpuModel
-from anatune.model.cuda.ranking import _Best, _options
+from anatune.model.cuda.ranking import best_points, options_of
 from tests.naive_gpu import all_points, gpu, random_points, ranking_key, with_limits
 
 SMALL = anatune.matmul(6, 8, 4)
@@ -60,7 +62,7 @@ def test_large_spaces_are_certified() -> None:
 def test_slabs_do_not_matter(monkeypatch: pytest.MonkeyPatch, slab: int) -> None:
     model = GpuModel(anatune.matmul(6, 4, 3), gpu("mi50"))
     expected = model.rank(8)
-    monkeypatch.setattr(gpu_ranking, "SLAB_POINTS", max(slab, 1000))
+    monkeypatch.setattr(whole_ranking, "SLAB_POINTS", max(slab, 1000))
     assert model.rank(8).points.tolist() == expected.points.tolist()
     monkeypatch.setattr(gpu_ranking, "SLAB_MACROS", slab)
     monkeypatch.setattr(gpu_ranking, "EXHAUSTIVE_POINTS", 0)
@@ -115,7 +117,7 @@ def test_time_limit(monkeypatch: pytest.MonkeyPatch, limit: int, workload: anatu
     model = GpuModel(workload, gpu("k80"))
     optimum = float(model.times(model.rank(1).points)[0][0])
     monkeypatch.setattr(gpu_ranking, "EXHAUSTIVE_POINTS", limit)
-    monkeypatch.setattr(gpu_ranking, "SLAB_POINTS", 1000)
+    monkeypatch.setattr(whole_ranking, "SLAB_POINTS", 1000)
     ranking = model.rank(3, 1e-9)
     assert ranking.guarantee.kind == "best_found"
     assert ranking.guarantee.gap >= 0
@@ -136,7 +138,7 @@ def test_time_limits_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = set()
     for looks in (1, 2, 3, 5, 8, 10, 12, 20, 1000):
         clock = itertools.count()
-        monkeypatch.setattr(gpu_ranking.time, "monotonic", lambda clock=clock: float(next(clock)))
+        monkeypatch.setattr(watch.time, "monotonic", lambda clock=clock: float(next(clock)))
         ranking = model.rank(2, looks)
         kinds.add((ranking.guarantee.kind, ranking.num_legal is None))
         best = float(model.times(ranking.points)[0][0])
@@ -164,7 +166,7 @@ def test_best_keeps_the_first_of_equal_times(distinct: bool) -> None:
     if distinct:
         expected = [expected[at] for at in (0, 200, 400)]
     for top_k in (1, 3, 201, 5000):
-        best = _Best(model.space, top_k, distinct)
+        best = best_points(model, top_k, distinct=distinct)
         for order in (np.arange(600), np.arange(599, -1, -1)):
             for part in np.array_split(order, 7):
                 best.add(points[part], times[part])
@@ -198,6 +200,6 @@ def test_progress_is_a_rising_share() -> None:
 def test_options_count_every_point_of_large_spaces() -> None:
     for workload in (LARGE, anatune.conv2d(16, 64, 56, 56, 64, 3, 3)):
         model = GpuModel(workload, gpu("rtx3090"))
-        options = _options(model)
+        options = options_of(model)
         assert math.prod(options.multiplicity.sum(axis=1).tolist()) == model.space.size
         assert options.points_below[-1] == 1

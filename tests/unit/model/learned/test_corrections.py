@@ -14,7 +14,6 @@ from anatune.errors import MissingDependencyError, ModelVersionError, UnknownNam
 from anatune.model.learned import corrections
 from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
 from anatune.model.learned.corrections import Card, find_correction, load_correction, save_correction
-from anatune.model.learned.features import feature_table
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
 
 MATMUL = anatune.matmul(256, 256, 256)
@@ -38,7 +37,7 @@ def model():
 @pytest.fixture(scope="module")
 def residual(model):
     points = model.space.sample_points(400, 1)
-    table = feature_table(model, points)
+    table = model.feature_table(points)
     slow = np.log(2.0) * (points[:, list(model.space.columns).index("unroll")] < 512)
     slow[:30] = np.nan
     return ResidualModel(OPTIONS).fit(table.values, table.names, slow, np.zeros(400, dtype=np.int64))
@@ -52,7 +51,7 @@ def folder(tmp_path, residual):
 
 def test_a_saved_correction_says_the_same(folder, model, residual):
     saved = load_correction(folder)
-    values = feature_table(model, model.space.sample_points(50, 2)).values
+    values = model.feature_table(model.space.sample_points(50, 2)).values
     for ours, theirs in zip(residual.predict(values), saved.model.predict(values), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-12)
     assert saved.card.feature_names == residual.names_

@@ -6,9 +6,9 @@ import pytest
 pytest.importorskip("lightgbm")
 pytest.importorskip("sklearn")
 
+from anatune.model.features import FeatureTable
 from anatune.model.learned import cross_fit as module
 from anatune.model.learned.cross_fit import Measured, cross_fit, fit_residual
-from anatune.model.learned.features import FeatureTable
 from anatune.model.learned.residual import ResidualOptions
 
 OPTIONS = ResidualOptions(num_trees=30, num_leaves=7)

@@ -13,7 +13,7 @@ from anatune.codegen.tensorcore.layout import layout_of
 from anatune.core.prediction import Prediction
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.cuda.prediction import FEATURES
+from anatune.model.cuda.base import FEATURES
 from anatune.model.tensorcore.model import PARTS, RESOURCES, TensorCoreModel
 from tests.naive_gpu import gpu
 

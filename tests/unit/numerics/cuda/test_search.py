@@ -10,7 +10,7 @@ import pytest
 
 import anatune
 from anatune.model.cuda.model import GpuModel
-from anatune.model.cuda.ranking import _options
+from anatune.model.cuda.ranking import options_of
 from anatune.numerics.cuda.search import list_macros
 from tests.naive_gpu import WORKLOADS, gpu, tilings
 
@@ -49,7 +49,7 @@ def expected_macros(model: GpuModel) -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("name", SMALL)
 def test_lists_every_macro_choice_once(name: str, max_threads: int, capacity: int) -> None:
     model = GpuModel(SMALL[name], gpu("rtx3090"))
-    options = _options(model)
+    options = options_of(model)
     num_spatial = len(model.workload.spatial_axes)
     tiles = 5 * num_spatial + 3 * len(model.workload.reduction_axes)
     points = np.ones((capacity, len(model.space.columns)), dtype=np.int64)
@@ -80,7 +80,7 @@ def test_lists_every_macro_choice_once(name: str, max_threads: int, capacity: in
 
 def test_stops_where_it_is_told() -> None:
     model = GpuModel(SMALL["matmul"], gpu("rtx3090"))
-    options = _options(model)
+    options = options_of(model)
     points = np.ones((1000, len(model.space.columns)), dtype=np.int64)
     numbers, weights = np.empty(1000, dtype=np.int64), np.empty(1000)
     at, listed, _ = list_macros(5, 12, 2, options, 1024, points, numbers, weights)

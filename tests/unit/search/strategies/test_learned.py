@@ -6,7 +6,6 @@ import pytest
 import anatune
 from anatune import api
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.model.learned.features import feature_table
 from anatune.search.base import make_strategy
 from anatune.search.strategies.learned import LearnedOptions, LearnedStrategy
 from anatune.search.table import TableModel
@@ -23,7 +22,7 @@ def table():
 @pytest.fixture(scope="module")
 def times(table):
     """Recorded seconds that differ from the model's: little unrolling and narrow threads cost much more."""
-    found = feature_table(table, table.space.points)
+    found = table.feature_table(table.space.points)
     threads = found.values[:, found.names.index("s0_thread")]
     return found.time_s * np.exp(0.8 * (threads > 3) + 0.1 * found.values[:, found.names.index("steps")])
 
@@ -81,7 +80,7 @@ def test_the_order_of_telling_is_nothing(table, times):
 
 
 def test_failures_keep_it_away_from_points_alike(table, times):
-    found = feature_table(table, table.space.points)
+    found = table.feature_table(table.space.points)
     wide = found.values[:, found.names.index("threads")] >= 7.0
     failing = np.where(wide, np.nan, times)
     careless = search(table, failing, 40, options={"failure_penalty": 0.0})

@@ -5,7 +5,6 @@ import pytest
 
 import anatune
 from anatune import api
-from anatune.model.learned.features import feature_table
 from anatune.search.table import TableModel
 
 CASES = {
@@ -22,7 +21,7 @@ def test_features_are_finite_and_belong_to_the_predictions(case):
     device, workload, template = CASES[case]
     model = api.model(workload, anatune.hardware(device), template)
     points = model.space.sample_points(200, 3)
-    table = feature_table(model, points)
+    table = model.feature_table(points)
     evaluation = model.evaluate(points)
     assert table.values.shape == (len(points), len(table.names))
     assert len(set(table.names)) == len(table.names)
@@ -34,7 +33,7 @@ def test_features_are_finite_and_belong_to_the_predictions(case):
 
 
 def test_matmul_and_conv_have_the_same_features():
-    names = [feature_table(model, model.space.sample_points(2, 0)).names for model in (
+    names = [model.feature_table(model.space.sample_points(2, 0)).names for model in (
         api.model(anatune.matmul(64, 96, 128), anatune.hardware("rtx3090")),
         api.model(anatune.conv2d(2, 8, 14, 14, 16, 3, 3, padding=1), anatune.hardware("k80")),
     )]  # fmt: skip
@@ -44,4 +43,4 @@ def test_matmul_and_conv_have_the_same_features():
 def test_a_list_of_points_has_the_features_of_its_points():
     model = api.model(anatune.matmul(64, 96, 128), anatune.hardware("rtx3090"))
     points = np.unique(model.space.sample_points(20, 0), axis=0)
-    assert np.array_equal(feature_table(TableModel(model, points), points).values, feature_table(model, points).values)
+    assert np.array_equal(TableModel(model, points).feature_table(points).values, model.feature_table(points).values)
