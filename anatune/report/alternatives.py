@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.space.factor import divisors
-
-if TYPE_CHECKING:
-    from anatune.model.cpu.model import CpuModel
-    from anatune.model.cuda.model import GpuModel
-    from anatune.model.tensorcore.model import TensorCoreModel
+from anatune.model.base import Model
 
 __all__ = ["Alternative", "alternatives"]
 
@@ -28,16 +24,14 @@ class Alternative(NamedTuple):
     prediction: Prediction
 
 
-def alternatives(
-    model: GpuModel | TensorCoreModel | CpuModel, schedule: Schedule, slower_by: float
-) -> list[Alternative]:
+def alternatives(model: Model, schedule: Schedule, slower_by: float) -> list[Alternative]:
     """Return, for each thing that can be chosen, the cheapest single other choice that is noticeably slower.
 
     A step moves the smallest prime factor of a tile from one level to another, or changes one of the other choices.
 
     Parameters
     ----------
-    model : GpuModel, TensorCoreModel or CpuModel
+    model : Model
         Model of the schedule's workload and hardware.
     schedule : Schedule
         Where the steps start.
@@ -65,7 +59,7 @@ def alternatives(
     return sorted(cheapest.values(), key=lambda choice: -choice.prediction.time_s)
 
 
-def _steps(model: GpuModel | TensorCoreModel | CpuModel, schedule: Schedule) -> Iterator[tuple[str, str, list[int]]]:
+def _steps(model: Model, schedule: Schedule) -> Iterator[tuple[str, str, list[int]]]:
     """Yield (what, change in words, point) for every step away from a schedule."""
     space = model.space
     start = [int(value) for value in space.point_of(schedule)]
@@ -85,28 +79,16 @@ def _steps(model: GpuModel | TensorCoreModel | CpuModel, schedule: Schedule) -> 
                     point[column[f"{axis}.{source}"]] //= prime
                     point[column[f"{axis}.{target}"]] *= prime
                     yield axis, f"a factor {prime} of {axis} in {target} instead of {source}", point
-    for name, choices in _choices(model):
+    for name, choices in space.choices.items():
         for value in choices:
-            if name in column and start[column[name]] != value:
+            if start[column[name]] != value and (text := _choice_text(name, value)):
                 point = list(start)
                 point[column[name]] = value
-                yield name, _choice_text(name, value), point
+                yield name, text, point
 
 
-def _choices(model: GpuModel | TensorCoreModel | CpuModel) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the columns that are no tiles, and the values they may have."""
-    space = model.space
-    yield "unroll", getattr(space, "unroll_depths", ())
-    for tensor in getattr(space, "staged", ()):
-        yield f"vector.{tensor}", getattr(space, "fetch_widths", ())
-    for tensor in getattr(space, "packable", ()):
-        yield f"pack.{tensor}", (0, 1)
-    yield "stages", getattr(space, "stage_counts", ())
-    yield "group", getattr(space, "groups", ())
-    yield "parallel", (0, 1)
-
-
-def _choice_text(name: str, value: int) -> str:
+def _choice_text(name: str, value: int) -> str | None:
+    """Return a choice in words, None for what nobody chooses by itself: orders of loops, gaps of rows."""
     kind, _, tensor = name.partition(".")
     return {
         "unroll": f"unrolling up to {value}",
@@ -115,4 +97,4 @@ def _choice_text(name: str, value: int) -> str:
         "stages": f"a ring of {value} stages",
         "group": f"blocks walked by {value} rows",
         "parallel": "all cores" if value else "one core",
-    }[kind]
+    }.get(kind)

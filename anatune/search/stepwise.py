@@ -22,7 +22,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.search.knobs import knobs_of
 from anatune.search.options import read_options
-from anatune.search.points import legal_point, program_key
+from anatune.search.points import legal_point
 
 __all__ = ["Answer", "StepwiseStrategy", "Walk"]
 
@@ -103,7 +103,7 @@ class StepwiseStrategy(abc.ABC):
         """Return the key of a point's program."""
         data = point.tobytes()
         if data not in self._keys:
-            self._keys[data] = program_key(self.space, point)
+            self._keys[data] = self.model.program_key(point)
         return self._keys[data]
 
     def is_new(self, point: Integers) -> bool:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.space.base import Part, Space, listed
 from anatune.errors import SpaceError
-from anatune.model.base import Evaluation, Guarantee, Ranking, Rule
+from anatune.model.base import Evaluation, Guarantee, Model, Progress, Ranking, Rule
+from anatune.model.features import FeatureTable
 
 __all__ = ["TableModel", "TableSpace"]
 
@@ -96,7 +97,7 @@ class TableSpace(Space):
         return point
 
 
-class TableModel:
+class TableModel(Model):
     """A model whose space is a list of points: what was recorded, and nothing else.
 
     All points of the list count as legal, whatever the rules of `model` say: somebody ran them. Predictions are those
@@ -110,16 +111,17 @@ class TableModel:
         As for `TableSpace`.
     """
 
-    def __init__(self, model: Any, points: Integers, knobs: Mapping[str, Sequence[int]] | None = None) -> None:
+    space: TableSpace
+
+    def __init__(self, model: Model, points: Integers, knobs: Mapping[str, Sequence[int]] | None = None) -> None:
         self.model = model
         self.space = TableSpace(model.space, points, knobs)
         self.workload, self.hardware = model.workload, model.hardware
-        self.rules: tuple[Rule, ...] = (Rule("recorded", "points of the table", float(self.space.size)),)
+        self.rules = (Rule("recorded", "points of the table", float(self.space.size)),)
 
     @cached_property
     def _evaluation(self) -> Evaluation:
-        found: Evaluation = self.model.evaluate(self.space.points)
-        return found
+        return self.model.evaluate(self.space.points)
 
     def row_of(self, schedule: Schedule) -> int | None:
         """Return the row of a schedule, None if it is not in the table."""
@@ -148,7 +150,22 @@ class TableModel:
         columns = {name: values[rows] for name, values in self._evaluation.columns.items()}
         return Evaluation(self._evaluation.time_s[rows], (rows < 0).astype(np.int64), columns)
 
-    def rank(self, top_k: int, *_: object, **__: object) -> Ranking:
+    def predictions(self, points: Integers) -> list[Prediction]:
+        """Return the predictions of `model`."""
+        return self.model.predictions(points)
+
+    def feature_table(self, points: Integers) -> FeatureTable:
+        """Return the features of `model`."""
+        return self.model.feature_table(points)
+
+    def rank(
+        self,
+        top_k: int,
+        time_limit_s: float | None = None,
+        *,
+        distinct: bool = False,
+        progress: Progress | None = None,
+    ) -> Ranking:
         """Return the `top_k` points of smallest predicted time, earlier rows first where they are equal."""
         order = np.argsort(self._evaluation.time_s, kind="stable")[:top_k]
         guarantee = Guarantee("exhaustive", 0.0, self.space.size, 0)

@@ -11,7 +11,6 @@ import anatune
 from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import STARTS, STRATEGIES, make_strategy
-from anatune.search.points import program_key
 from anatune.search.table import TableModel
 
 GPU = model(anatune.matmul(16, 32, 48), anatune.hardware("rtx3090"))
@@ -61,10 +60,10 @@ def test_any_history(name, start, task, seed, steps, order):
     asked = set()
     for step, number in [*steps, ("ask", 6)]:
         if step == "ask":
-            known = {program_key(made.space, made.space.point_of(trial.schedule)) for trial in told}
+            known = {made.program_key(made.space.point_of(trial.schedule)) for trial in told}
             for schedule in strategy.ask(number):
                 point = made.space.point_of(schedule)
-                key = program_key(made.space, point)
+                key = made.program_key(point)
                 assert made.check(point[None, :])[0] == 0
                 assert key not in asked | known
                 asked.add(key)

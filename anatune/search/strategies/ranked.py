@@ -24,7 +24,6 @@ from anatune.search.learning.features import Features, Similarity, features_of
 from anatune.search.learning.observing import ObservingStrategy
 from anatune.search.neighbours import Moves, first_pool
 from anatune.search.options import read_options
-from anatune.search.points import program_key
 
 __all__ = ["ModelOptions", "ModelStrategy"]
 
@@ -110,7 +109,7 @@ class ModelStrategy(ObservingStrategy):
             times, features = features_of(self._model, point[None, :])
             self._log_times[key] = math.log(times[0])
             self._numbers[key] = self._correction.observe(features)
-            self._programs.add(program_key(self._model.space, point))
+            self._programs.add(self._model.program_key(point))
 
     # ---- the next question -----------------------------------------------------------------------------------
 
@@ -140,7 +139,7 @@ class ModelStrategy(ObservingStrategy):
             for at in best[np.lexsort((best, together[best]))].tolist():
                 of = int(owner[at])
                 point: Integers = pools[of].points[at - first[of]]
-                if point.tobytes() not in self._numbers and program_key(self._model.space, point) not in self._programs:
+                if point.tobytes() not in self._numbers and self._model.program_key(point) not in self._programs:
                     self._note(point)
                     return point
             if width == len(together):

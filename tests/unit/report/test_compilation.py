@@ -5,7 +5,7 @@ import msgspec
 import anatune
 from anatune import api
 from anatune.core.trial import Outcome
-from anatune.model.compilation import Compilation, CompiledSchedule, corrected_predictions
+from anatune.model.compilation import Compilation, CompiledSchedule
 from anatune.report.compilation import compilation_lines, compilation_sentences
 from tests.naive_gpu import gpu
 
@@ -30,7 +30,7 @@ def compilation(registers=(255, 40, 60), failed=()):
             "local_bytes": 64 if registers[at] == 255 else 0,
             "code_bytes": 4096,
         }
-        (after,) = corrected_predictions(model, points[at : at + 1], [facts], [prediction])
+        (after,) = model.compiled_predictions(points[at : at + 1], [facts], [prediction])
         entries.append(CompiledSchedule(schedule, at + 1, prediction, Outcome.OK, "", 0.2, facts, after))
     return Compilation("NVRTC 12.9", tuple(entries), 9, (8,), 2.0)
 

@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.api import model
-from anatune.search.points import Seen, legal_point, program_key
+from anatune.search.points import Seen, legal_point
 
 CPU = anatune.hardware("xeon_gold_6230r")
 MODEL = model(anatune.matmul(48, 64, 36), CPU)
@@ -29,8 +29,8 @@ def test_a_loop_by_another_name_is_the_same_program(level):
     split = MODEL.space.point_of(MODEL.space.schedule({**tiles, "i": places[level]}))
     merged = MODEL.space.point_of(MODEL.space.schedule({**tiles, "i": (1, 1, 8, 1, 6)}))
     other = MODEL.space.point_of(MODEL.space.schedule({**tiles, "i": (1, 1, 4, 2, 6)}))
-    assert program_key(MODEL.space, split) == program_key(MODEL.space, merged)
+    assert MODEL.program_key(split) == MODEL.program_key(merged)
     seen = Seen(MODEL)
     assert seen.add(split)
     assert not seen.add(merged)
-    assert seen.add(other) or program_key(MODEL.space, other) == program_key(MODEL.space, split)
+    assert seen.add(other) or MODEL.program_key(other) == MODEL.program_key(split)
