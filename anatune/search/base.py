@@ -12,6 +12,7 @@ from anatune.arguments import checked_choice
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.errors import UnknownNameError
+from anatune.model.base import Model
 from anatune.named import resolve
 
 __all__ = [
@@ -94,7 +95,7 @@ def check_start(start: str) -> str:
 
 def make_strategy(
     name: str,
-    model: Any,
+    model: Model,
     *,
     seed: int = 0,
     start: str = "model",

@@ -14,14 +14,15 @@ import abc
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from anatune.core.space.base import Part
+from anatune.core.space.base import Part, Space
 from anatune.core.space.cpu import ORDER_LEVELS
+from anatune.model.base import Model
 from anatune.search.table import TableModel, TableSpace
 
 __all__ = ["Knobs", "TableKnobs", "TileKnobs", "knobs_of"]
@@ -56,9 +57,9 @@ class Knobs(abc.ABC):
     radices: Integers
     gene_radices: Integers
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
-        self.space = model.space
+        self.space: Space = model.space
 
     @abc.abstractmethod
     def indices(self, points: Integers) -> Integers:
@@ -141,7 +142,7 @@ class _Group(NamedTuple):
 class TileKnobs(Knobs):
     """Knobs of a tile space, whatever its template."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__(model)
         self.gene_radices = np.array(self.space.radices, dtype=np.int64)
         self._base: Integers = self.space.decode(np.zeros((1, len(self.gene_radices)), dtype=np.int64))[0]
@@ -245,9 +246,11 @@ class TableKnobs(Knobs):
     Nearest: fewest steps, summed over the knobs. Neighbours of sparse lists are the nearest points.
     """
 
+    space: TableSpace
+
     def __init__(self, model: TableModel) -> None:
         super().__init__(model)
-        space: TableSpace = model.space
+        self.space = space = model.space
         columns = dict(space.knobs) or self._factors(space)
         found = {name: np.unique(column, return_inverse=True) for name, column in columns.items()}
         kept = {name: both for name, both in found.items() if len(both[0]) > 1}
@@ -352,6 +355,6 @@ class TableKnobs(Knobs):
         return np.column_stack([column[rows] for column in self.space.knobs.values()]).astype(np.float64)
 
 
-def knobs_of(model: Any) -> Knobs:
+def knobs_of(model: Model) -> Knobs:
     """Return the knobs of a model's space."""
-    return TableKnobs(model) if isinstance(model.space, TableSpace) else TileKnobs(model)
+    return TableKnobs(model) if isinstance(model, TableModel) else TileKnobs(model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,7 +169,7 @@ def first_pool(model: CpuModel, moves: Moves, start: Integers, seed: int) -> Int
     (num_points, num_columns) int64
         At most _PER_TILE * _MOST_TILES points beside those of `start`, which come first.
     """
-    space: Any = model.space
+    space = model.space
     rng = np.random.default_rng(seed)
     if space.size <= 2 * _SAMPLES:
         numbers = np.arange(space.size)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
+from anatune.model.base import Model
 from anatune.search.options import NoOptions, read_options
 from anatune.search.points import Seen
 
@@ -36,7 +37,7 @@ class SequenceStrategy(abc.ABC):
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         *,
         seed: int = 0,
         start: str = "model",

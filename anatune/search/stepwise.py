@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
+from anatune.model.base import Model
 from anatune.search.knobs import knobs_of
 from anatune.search.options import read_options
 from anatune.search.points import legal_point
@@ -60,7 +61,7 @@ class StepwiseStrategy(abc.ABC):
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         *,
         seed: int = 0,
         start: str = "model",

@@ -188,6 +188,10 @@ class Space(ABC):
         """Return what `axis` can be, (count, columns) int64; each row is one value of its coordinate."""
         return self.parts[self.axes.index(axis)].table
 
+    def microkernels(self, axis: str) -> Integers | None:
+        """Return what each row of `axis` leaves to a thread or microkernel, (count, 1 or more); None: not known."""
+        return None
+
     def decode(self, coordinates: Integers) -> Integers:
         """Turn coordinates (num_points, len(radices)) into points (num_points, len(columns)), both int64."""
         coordinates = np.atleast_2d(coordinates)

@@ -187,6 +187,10 @@ class CpuSpace(Space):
         """Return the elements of a microkernel's unit along an axis: a row or a vector."""
         return self.lanes if axis == self.simd_axis else 1
 
+    def microkernels(self, axis: str) -> NDArray[np.int64]:
+        """Return the innermost factor of each tiling of `axis`, and the pair's calls where it is pairable."""
+        return self.table(axis)[:, len(self.levels[axis]) - 1 :]
+
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
         values = dict(zip(self.columns, self._values(point), strict=True))

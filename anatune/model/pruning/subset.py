@@ -18,7 +18,7 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.base import Guarantee, Progress, Rule
+from anatune.model.base import Guarantee, Model, Progress, Rule
 from anatune.model.learned.corrected import SHORTLIST
 from anatune.model.pruning.diversity import DIVERSE_TEMPLATES, MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
@@ -209,7 +209,7 @@ class SpaceSubset(Subset):
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         keep: float,
         *,
         time_limit_s: float | None = None,

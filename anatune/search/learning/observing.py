@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
+from anatune.model.base import Model
 from anatune.search.learning.correction import Correction
 from anatune.search.points import legal_point
 
@@ -34,7 +35,7 @@ class ObservingStrategy(ABC):
     """
 
     def __init__(
-        self, model: Any, *, seed: int, ranked: Integers | None, options: Any, correction: Correction[Any]
+        self, model: Model, *, seed: int, ranked: Integers | None, options: Any, correction: Correction[Any]
     ) -> None:
         self._model = model
         self._seed = seed

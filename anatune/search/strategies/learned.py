@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.model.base import Model
 from anatune.model.cpu.model import CpuModel
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.correction import Batch, Correction
@@ -87,7 +88,7 @@ class LearnedStrategy(ObservingStrategy):
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         *,
         seed: int = 0,
         start: str = "model",
@@ -199,7 +200,7 @@ class LearnedStrategy(ObservingStrategy):
         return self._scale.apply(np.empty((0, len(self._scale.varies))))
 
 
-def model_strategy(model: Any, **settings: Any) -> ModelStrategy | LearnedStrategy:
+def model_strategy(model: Model, **settings: Any) -> ModelStrategy | LearnedStrategy:
     """Return the default strategy for a model: `search.strategies.ranked` on CPUs, `LearnedStrategy` elsewhere."""
     return ModelStrategy(model, **settings) if isinstance(model, CpuModel) else LearnedStrategy(model, **settings)
 

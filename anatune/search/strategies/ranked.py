@@ -81,6 +81,7 @@ class ModelStrategy(ObservingStrategy):
     """
 
     options_type: ClassVar[type[msgspec.Struct]] = ModelOptions
+    _model: CpuModel
 
     def __init__(
         self,

@@ -7,15 +7,13 @@ reduction around them; factors for the other levels.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from anatune.core.space.cpu import CpuSpace
-from anatune.core.space.cuda import GpuSpace
 from anatune.search.points import Seen
 from anatune.search.sequence import SequenceStrategy
 from anatune.search.table import TableSpace
@@ -91,32 +89,21 @@ class StructuredStrategy(SequenceStrategy):
         rng = np.random.default_rng([self._seed, chunk])
         space = self._space
         if isinstance(space, TableSpace):
-            shuffled: Integers = space.points[rng.permutation(space.size)]
-            return shuffled
-        if not isinstance(space, CpuSpace | GpuSpace):
-            drawn: Integers = space.sample_points(_CHUNK, int(rng.integers(1 << 31)))
-            return drawn
+            return space.points[rng.permutation(space.size)]
+        kernels_of = [kernels for axis in space.axes if (kernels := space.microkernels(axis)) is not None]
+        if len(kernels_of) < len(space.axes):
+            return space.sample_points(_CHUNK, int(rng.integers(1 << 31)))
         genes = np.column_stack([rng.integers(0, radix, _CHUNK) for radix in space.radices])
-        for number, axis in enumerate(space.axes):
-            kernels, of_row = np.unique(self._kernel(space, axis), axis=0, return_inverse=True)
+        for number, listed in enumerate(kernels_of):
+            kernels, of_row = np.unique(listed, axis=0, return_inverse=True)
             order = np.argsort(of_row.reshape(-1), kind="stable")
             counts = np.bincount(of_row.reshape(-1), minlength=len(kernels))
             chosen = rng.integers(0, len(kernels), _CHUNK)
             first = (np.cumsum(counts) - counts)[chosen]
             genes[:, number] = order[first + (rng.random(_CHUNK) * counts[chosen]).astype(np.int64)]
-        points: Integers = space.decode(genes)
+        points = space.decode(genes)
         legal: Integers = points[self._model.check(points) == 0]
         return legal
-
-    @staticmethod
-    def _kernel(space: Any, axis: str) -> Integers:
-        """Return what each tiling of an axis leaves to the microkernel, (num_tilings, 1 or 2)."""
-        table: Integers = space.table(axis)
-        if isinstance(space, CpuSpace):
-            return table[:, len(space.levels[axis]) - 1 :]
-        if len(space.levels[axis]) == 5:  # block, vthread, thread, reg_outer, reg_inner: what a thread computes
-            return np.asarray(table[:, [1, 3, 4]].prod(axis=1, keepdims=True))
-        return np.zeros((len(table), 1), dtype=np.int64)
 
     def _efficiency(self, points: Integers) -> Floats:
         """Return the share of the peak that a point's microkernel reaches when nothing else limits it."""
