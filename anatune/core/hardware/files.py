@@ -271,13 +271,13 @@ def _read(path: Path) -> tuple[HardwareSpec | None, list[Finding]]:
 
 
 @functools.lru_cache(maxsize=32)
-def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[Any, bool]]:
+def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[object, bool]]:
     """Key -> (type, required) of a struct."""
     hints = typing.get_type_hints(struct)
     return {field.name: (hints[field.name], field.required) for field in msgspec.structs.fields(struct)}
 
 
-def _walk(struct: type[msgspec.Struct], table: dict[str, Any], prefix: str) -> Iterator[Finding]:
+def _walk(struct: type[msgspec.Struct], table: dict[str, object], prefix: str) -> Iterator[Finding]:
     """Yield every unknown, missing, wrongly typed or implausible key, with its full name."""
     fields = _fields(struct)
     unknown = [key for key in table if key not in fields]
@@ -315,7 +315,7 @@ def _unknown_key_text(key: str, known: list[str]) -> str:
     return f"unknown key; expected {'perhaps ' + ' or '.join(close) if close else 'one of ' + ', '.join(known)}"
 
 
-def _table_type(hint: Any) -> type[msgspec.Struct] | None:
+def _table_type(hint: object) -> type[msgspec.Struct] | None:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         if isinstance(option, type) and issubclass(option, msgspec.Struct):

@@ -38,8 +38,8 @@ def check_cpu(
     workload: Workload,
     hardware: CpuSpec,
     tiles: Mapping[str, Any],
-    unroll: Any,
-    vector: Mapping[str, Any],
+    unroll: object,
+    vector: Mapping[str, object],
     options: Mapping[str, Any],
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "cpu"."""

@@ -94,10 +94,10 @@ def pipeline_of(options: Mapping[str, Any]) -> tuple[int, int]:
 def check_cuda(
     workload: Workload,
     hardware: GpuSpec,
-    tiles: Mapping[str, Any],
-    unroll: Any,
-    vector: Mapping[str, Any],
-    options: Mapping[str, Any],
+    tiles: Mapping[str, object],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, object],
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "cuda"."""
     for name in options:
@@ -108,10 +108,10 @@ def check_cuda(
 def check_pipelined(
     workload: Workload,
     hardware: GpuSpec,
-    tiles: Mapping[str, Any],
-    unroll: Any,
-    vector: Mapping[str, Any],
-    options: Mapping[str, Any],
+    tiles: Mapping[str, object],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, object],
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "pipelined"."""
     check_pipeline_applies(workload, hardware)
@@ -122,7 +122,9 @@ def check_pipelined(
     _check_tiling(workload, tiles, unroll, vector)
 
 
-def _check_tiling(workload: Workload, tiles: Mapping[str, Any], unroll: Any, vector: Mapping[str, Any]) -> None:
+def _check_tiling(
+    workload: Workload, tiles: Mapping[str, object], unroll: object, vector: Mapping[str, object]
+) -> None:
     check_tiles(tiles, levels_of(workload), workload.extents)
     check_count("unroll", unroll, 0)
     check_names("vector", vector, staged_tensors(workload), "tensor")

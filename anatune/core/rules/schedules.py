@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.templates import template_named, templates_of
@@ -14,7 +13,7 @@ __all__ = ["check_schedule"]
 
 
 def check_schedule(
-    workload: Any, hardware: Any, template: Any, tiles: Any, unroll: Any, vector: Any, options: Any
+    workload: object, hardware: object, template: object, tiles: object, unroll: object, vector: object, options: object
 ) -> None:
     """Raise unless the fields of a schedule (see there) fit each other.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.values import check_count, check_names, checked_count
@@ -82,10 +81,10 @@ def checked_width(tensor: str, width: object, widths: Mapping[str, tuple[int, ..
 def check_tensorcore(
     workload: Workload,
     hardware: GpuSpec,
-    tiles: Mapping[str, Any],
-    unroll: Any,
-    vector: Mapping[str, Any],
-    options: Mapping[str, Any],
+    tiles: Mapping[str, object],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, object],
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "tensorcore"."""
     check_supported(workload, hardware)

@@ -33,7 +33,7 @@ def check_count(name: str, value: object, least: int, most: int = MAX_INTEGER) -
     return checked_count(name, value, least, most)
 
 
-def check_names(what: str, names: Iterable[Any], known: Collection[str], kind: str = "name") -> None:
+def check_names(what: str, names: Iterable[object], known: Collection[str], kind: str = "name") -> None:
     """Raise SpaceError unless every name is known; `kind` says what they are names of."""
     for name in names:
         if name not in known:
@@ -59,7 +59,7 @@ def check_factors(axis: str, factors: Sequence[Any], levels: Sequence[str], exte
         )
 
 
-def check_tiles(tiles: Mapping[str, Any], levels: Mapping[str, Sequence[str]], extents: Mapping[str, int]) -> None:
+def check_tiles(tiles: Mapping[str, object], levels: Mapping[str, Sequence[str]], extents: Mapping[str, int]) -> None:
     """Raise SpaceError unless `tiles` has the factors of every axis and of no other, in tuples of Python ints."""
     check_names("tiles", tiles, levels, "axis")
     for axis, names in levels.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class BaseGpuModel(AnalyticalModel):
         super().__init__(workload, hardware)
         self._gpu = pack_gpu(hardware, workload.dtype)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.workload, self.hardware)  # its tables are made again
 
     @property

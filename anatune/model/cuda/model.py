@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ class GpuModel(GpuScoring):
     Parameters as `GpuScoring`.
     """
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         stages, pad = self._pipeline
         return partial(type(self), stages=stages, pad=pad), (self.workload, self.hardware)  # its tables are made again
 

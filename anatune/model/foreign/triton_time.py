@@ -7,7 +7,6 @@ choose; the constants are shared. Tiles are compared with each other; absolute t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -324,7 +323,7 @@ def _plain_order(logarithms: Floats, problem: MatmulProblem, tiles: Tiles) -> ND
     return order
 
 
-def _norm4(*values: Any) -> Floats:
+def _norm4(*values: Floats) -> Floats:
     """Return the fourth root of the sum of fourth powers: nearly the maximum, a little more where two are alike."""
     total: Floats = np.sqrt(np.sqrt(sum(np.asarray(value, dtype=np.float64) ** 4 for value in values)))
     return total

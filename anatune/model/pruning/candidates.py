@@ -14,7 +14,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
-from anatune.model.base import Rule
+from anatune.model.base import Model, Rule
 from anatune.model.pruning.diversity import DIVERSE_TEMPLATES, MOST_DIVERSE, beginning, error_quantities
 from anatune.model.pruning.order import Chosen
 from anatune.model.pruning.subset import Subset, alike, kept_count
@@ -43,14 +43,14 @@ class CandidateSubset(Subset):
         hardware: GpuSpec | CpuSpec,
         keep: float,
         candidates: Sequence[Schedule],
-        model_of: Callable[[str], Any],
+        model_of: Callable[[str], Model],
         *,
         diverse: bool = True,
     ) -> None:
         kept_count(keep, 1)
         self.workload, self.hardware, self.keep = workload, hardware, keep
         self.candidates = [checked_schedule("candidates", candidate) for candidate in candidates]
-        self._models: dict[str, Any] = {}
+        self._models: dict[str, Model] = {}
         self._model_of = model_of
         self.candidates = list(dict.fromkeys(self.candidates))
         self._predictions = self._predict(self.candidates)
@@ -65,7 +65,7 @@ class CandidateSubset(Subset):
     def __repr__(self) -> str:
         return f"Subset(keep {self.keep:g} of {len(self.candidates)} candidates)"
 
-    def _model(self, template: str) -> Any:
+    def _model(self, template: str) -> Model:
         if template not in self._models:
             self._models[template] = self._model_of(template)
         return self._models[template]

@@ -9,7 +9,7 @@ such a beginning (`model.pruning.diversity`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,7 @@ class PlainOrder:
         self._share = 1.01
         self._complete = time_limit_s is not None or len(self._points) < _FIRST
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_progress": None}
 
     def first(self, count: int) -> Points:

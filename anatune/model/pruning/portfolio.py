@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +62,7 @@ def portfolio(time_s: Floats, coordinates: Floats, count: int, spread: float, se
     return np.flatnonzero(chosen)
 
 
-def value_places(values: Sequence[Any]) -> Floats:
+def value_places(values: Sequence[object]) -> Floats:
     """Return the places of a parameter's values among those that occur, in [0, 1]: a coordinate for `portfolio`."""
     different = list(dict.fromkeys(values))
     with contextlib.suppress(TypeError):  # numbers and words

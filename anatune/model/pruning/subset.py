@@ -227,7 +227,7 @@ class SpaceSubset(Subset):
         self._progress = progress
         self._diverse = diverse and model.space.template in DIVERSE_TEMPLATES
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_progress": None}
 
     def __repr__(self) -> str:

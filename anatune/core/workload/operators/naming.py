@@ -31,12 +31,12 @@ def named_workload(nest: Workload) -> Workload:
     return next((one for one in _candidates(nest) if _content(one) == wanted), nest)
 
 
-def _content(workload: Workload) -> tuple[Any, ...]:
+def _content(workload: Workload) -> tuple[object, ...]:
     """Return what is computed: without loops of one iteration, the order of loops, and names other than the axes'."""
     loops = {(axis.name, axis.extent, axis.kind) for axis in workload.axes if axis.extent > 1}
     many = {name for name, _, _ in loops}
 
-    def content(access: Access) -> tuple[Any, ...]:
+    def content(access: Access) -> tuple[object, ...]:
         terms = tuple(frozenset((t.axis, t.coefficient) for t in index if t.axis in many) for index in access.indices)
         return access.dtype, access.shape, terms, access.offsets
 
