@@ -75,9 +75,8 @@ class GpuScoring(BaseGpuModel):
         """The rule that rejects every point, whatever else it breaks."""
 
     @cached_property
-    def _table(self) -> NDArray[np.int64]:
-        table: NDArray[np.int64] = conflict_table()
-        return table
+    def _table(self) -> NDArray[np.uint8]:
+        return conflict_table()
 
     @property
     def _sharing_threads(self) -> int:
