@@ -18,6 +18,7 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
 from anatune.errors import AnatuneError
+from anatune.files import replace_file
 from bench.layers import Layer
 
 __all__ = ["BUDGETS", "Tuned", "TunedFile", "best_after", "tune_layer"]
@@ -97,9 +98,7 @@ class TunedFile(msgspec.Struct):
         """Write the file anew."""
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(".new")
-            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
-            fresh.replace(path)
+            replace_file(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
 
 def _cost(trial: Trial) -> float | None:

@@ -12,6 +12,7 @@ import msgspec
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.files import replace_file
 from anatune.measure.cuda.calibration.numbers import GpuNumbers
 
 __all__ = ["OURS", "LayerState", "State", "entry_name"]
@@ -101,6 +102,4 @@ class State(msgspec.Struct):
     def save(self, path: Path) -> None:
         """Write the file anew, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
-        fresh.replace(path)
+        replace_file(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
