@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from anatune.model.cpu.order import STEP, FirstPoints
 from anatune.model.cpu.search import Search
 from anatune.model.watch import Watch
+from anatune.numerics.cpu.classes import KEY_TIE, KEY_TILES
 from anatune.numerics.cpu.complete import complete
 
 __all__ = ["PointWriter"]
@@ -49,7 +50,7 @@ class PointWriter:
         self._nodes = nodes[np.lexsort(nodes[:, 1:].T[::-1])]  # the order of points within a tie step
         alike = (self._nodes[1:, 1:-1] == self._nodes[:-1, 1:-1]).all(axis=1)
         self._group = np.concatenate([[False], ~alike]).cumsum()  # nodes of one group: their points mix
-        self._following = np.maximum(self._nodes[:, 0], step)  # tie step of a node's next points
+        self._following = np.maximum(self._nodes[:, KEY_TIE], step)  # tie step of a node's next points
         self._pending: list[Integers] = []
 
     def run(self) -> bool:
@@ -58,7 +59,7 @@ class PointWriter:
         if not len(nodes):
             return True
         last = int(np.lexsort(nodes.T[::-1])[-1])
-        end = float(nodes[last, 0]) if search.count == len(search.heap) else math.inf  # later nodes were left out
+        end = float(nodes[last, KEY_TIE]) if search.count == len(search.heap) else math.inf  # later nodes were left out
         while not self._first.is_full:
             self.step = min(float(self._following.min()), end)
             if math.isinf(self.step):
@@ -104,10 +105,8 @@ class PointWriter:
             node = self._nodes[at]
             own = search.classes[int(node[-1])]
             count, later_s = complete(
-                search.model.nest, search.model.machine, search.lattice.tiles, own.capacity, node, own.middle,
-                own.middle_worth, own.chunks, own.chunk_worth, own.packed, own.size, own.fill_s, own.scalars, self.step,
-                self._found[:limit],
-            )  # fmt: skip
+                search.model.nest, search.model.machine, own, search.lattice.tiles, node, self.step, self._found[:limit]
+            )
             rows = np.column_stack([np.full(count, at), self._found[:count]])
             self._pending.append(rows)
             if count == limit:
@@ -134,7 +133,7 @@ class PointWriter:
         middle, chunk = tiles[rows[:, 1]], tiles[rows[:, 2]]
         points = np.zeros((len(rows), len(space.columns)), dtype=np.int64)
         for a in range(num_axes):
-            inner, calls, kernel = (nodes[:, 6 + part * num_axes + a] for part in range(3))
+            inner, calls, kernel = (nodes[:, KEY_TILES + part * num_axes + a] for part in range(3))
             is_pair = kernel == 0
             columns = nest.columns[a].tolist()
             if columns[0] >= 0:
@@ -147,11 +146,11 @@ class PointWriter:
             if columns[5] >= 0:
                 points[:, columns[5]] = np.where(is_pair, calls, 0)
         orders = nest.order_columns.tolist()
-        points[:, orders[3]] = nodes[:, 6 + 3 * num_axes]
+        points[:, orders[3]] = nodes[:, KEY_TILES + 3 * num_axes]
         for level, place in ((2, 3), (1, 4), (0, 5)):
             points[:, orders[level]] = rows[:, place]
         classes = self._search.classes
-        packed = np.array([own.packed for own in classes])[nodes[:, -1]]
+        packed = np.array([own.caches.packed for own in classes])[nodes[:, -1]]
         for x, column in enumerate(nest.pack_columns.tolist()):
             if column >= 0:
                 points[:, column] = packed[:, x]

@@ -5,11 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.core.rules.cpu_microkernels import pair_calls
 from anatune.core.space.factor import divisors
@@ -17,33 +14,15 @@ from anatune.model.cpu.order import STEP
 from anatune.model.cpu.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT
 from anatune.model.cpu.scoring import CpuScoring
 from anatune.model.watch import Watch
-from anatune.numerics.cpu.lattice import capacities, cover
+from anatune.numerics.columns import Bools, Floats, Ints
+from anatune.numerics.cpu.classes import KEY_TIE, KEY_TILES, Caches, L1Tiles, Options, SearchClass
+from anatune.numerics.cpu.lattice import Tiles, capacities, cover
 from anatune.numerics.cpu.search import best_kernels
 
-__all__ = ["Lattice", "Search", "SearchClass"]
+__all__ = ["Lattice", "Search"]
 
 _PART = 1024
 """Tiles between two looks at the clock."""
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class SearchClass:
-    """One choice of packing and of the distribution over the cores, with what is known about its tiles."""
-
-    packed: NDArray[np.bool_]
-    parallel: int
-    chunks: Integers
-    """Rows of the lattice that may be chunks."""
-    scalars: Floats
-    size: Floats
-    fill_s: Floats
-    capacity: Floats
-    middle: Integers
-    middle_worth: Floats
-    chunk_worth: Floats
 
 
 class Lattice:
@@ -53,29 +32,29 @@ class Lattice:
         space, nest = model.space, model.nest
         lists = [divisors(space.extents[axis]) for axis in space.axes]
         grid = np.meshgrid(*[np.arange(len(choices)) for choices in lists], indexing="ij")
-        self.divisor_of: Integers = np.column_stack([index.ravel() for index in grid]).astype(np.int64)
-        self.tiles: Integers = np.column_stack(
-            [np.asarray(choices)[self.divisor_of[:, a]] for a, choices in enumerate(lists)]
+        divisor_of: Ints = np.column_stack([index.ravel() for index in grid]).astype(np.int64)
+        self.tiles: Ints = np.column_stack(
+            [np.asarray(choices)[divisor_of[:, a]] for a, choices in enumerate(lists)]
         ).astype(np.int64)
         full = self.tiles == nest.extents
         window = np.array([axis in space.windows for axis in space.axes])
         reduction = nest.is_reduction.astype(bool)
         volume = self.tiles.astype(float).prod(axis=1)
-        self.whole: Integers = np.flatnonzero(full.all(axis=1))
+        self.whole: Ints = np.flatnonzero(full.all(axis=1))
         by_size = np.lexsort([*self.tiles.T[::-1], -volume])
-        self.middle: Integers = by_size[full[by_size][:, window].all(axis=1)]
-        self.chunks: Integers = by_size[full[by_size][:, reduction].all(axis=1)]
+        self.middle: Ints = by_size[full[by_size][:, window].all(axis=1)]
+        self.chunks: Ints = by_size[full[by_size][:, reduction].all(axis=1)]
         spatial = ~reduction
         self.num_chunks: Floats = (nest.extents[spatial] / self.tiles[self.chunks][:, spatial]).prod(axis=1)
         simd = int(nest.simd[0])
         unrolled = [a for a in range(len(lists)) if nest.is_reduction[a] and a != simd]
         blocked = [a for a in range(len(lists)) if a not in unrolled]
-        self.sequence: Integers = np.array([*blocked, *unrolled], dtype=np.int64)
-        self.option_start, self.option_values = _kernel_options(model, lists)
+        sequence = np.array([*blocked, *unrolled], dtype=np.int64)
+        self.options = Options(sequence, *_kernel_options(model, lists), divisor_of)
 
 
-def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[Integers, Integers]:
-    """Return calls, kernel (0: pair) and larger kernel of each divisor of each axis, see `best_kernels`."""
+def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[Ints, Ints]:
+    """Return calls, kernel (0: pair) and larger kernel of each divisor of each axis, see `Options`."""
     space = model.space
     registers = int(REGISTER_LIMIT * model.hardware.compute.num_vector_registers)
     reductions = {axis.name for axis in model.workload.reduction_axes}
@@ -96,7 +75,7 @@ def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[In
     return starts, np.array(values, dtype=np.int64).reshape(-1, 3)
 
 
-def _floor_cycles(model: CpuScoring, tiles: Integers) -> Floats:
+def _floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
     """Return core cycles that no microkernel on these L1 tiles undercuts: multiply-adds, calls and stores."""
     nest, cpu = model.nest, model.machine.core
     simd, lanes, _, has_reduction = nest.simd.tolist()
@@ -118,7 +97,7 @@ class Search:
         self.lattice = Lattice(model)
         self.floor: Floats = _floor_cycles(model, self.lattice.tiles)
         self._floors: dict[bytes, Floats] = {}
-        self.heap: Floats = np.full((kept, 8 + 3 * len(model.space.axes)), np.inf)
+        self.heap: Floats = np.full((kept, KEY_TILES + 3 * len(model.space.axes) + 2), np.inf)
         self.count = 0
         self.classes: list[SearchClass] = []
         self.num_evaluated = self.num_bounded = 0
@@ -138,21 +117,21 @@ class Search:
             watch.report((number + 1) / len(groups))
         self.lowest_open_s = lowest_open
         if lowest_open < self._limit():
-            best = math.exp(float(self.heap[: self.count, 0].min()) * STEP) if self.count else math.inf
+            best = math.exp(float(self.heap[: self.count, KEY_TIE].min()) * STEP) if self.count else math.inf
             self.gap = max(0.0, best / lowest_open - 1.0)
 
     def _limit(self) -> float:
         """Return a time above which nothing can be among the best nodes."""
         if self.count < len(self.heap):
             return math.inf
-        return math.exp((float(self.heap[0, 0]) + 1.0) * STEP) * (1.0 + 1e-9)
+        return math.exp((float(self.heap[0, KEY_TIE]) + 1.0) * STEP) * (1.0 + 1e-9)
 
     def _time(self, core_s: Floats | float, memory_s: Floats | float, fixed_s: float) -> Floats:
         exposed = self.model.machine.core.exposed_share
         return np.asarray(np.maximum(core_s, memory_s) + exposed * np.minimum(core_s, memory_s) + fixed_s)
 
-    def _conditions(self, packed: NDArray[np.bool_], parallel: int, threads: float) -> tuple[Floats, Floats, float]:
-        """Return cache sizes, seconds per byte and constant seconds: the same formulas as in `numerics.cpu.point`."""
+    def _conditions(self, packed: Bools, parallel: int, threads: float) -> tuple[Caches, float]:
+        """Return the caches of a thread and constant seconds: the same formulas as in `numerics.cpu.point`."""
         nest, machine = self.model.nest, self.model.machine
         size = machine.size_bytes / np.minimum(threads, machine.shared_by)
         fill_s = 1.0 / (machine.fill_bytes_per_cycle * machine.core.clock_hz)
@@ -164,15 +143,16 @@ class Search:
             while level < len(size) - 1 and moved > size[level + 1] * threads:
                 level += 1
             copies += moved * max(fill_s[level], 1.0 / (nest.copy_rate[x] * machine.core.clock_hz))
-        return size, fill_s, copies / threads + (machine.core.start_s if parallel else 0.0)
+        caches = Caches(packed, machine.core.line_bytes, size, fill_s)
+        return caches, copies / threads + (machine.core.start_s if parallel else 0.0)
 
-    def _whole_bytes(self, packed: NDArray[np.bool_]) -> tuple[float, Floats]:
+    def _whole_bytes(self, packed: Bools) -> tuple[float, Floats]:
         """Return the transferred bytes and capacity bytes of the whole nest."""
         nest, machine = self.model.nest, self.model.machine
         capacity, moved = capacities(nest, machine, nest.extents[None, :], packed)
         return float(moved[0]), capacity[0]
 
-    def _groups(self) -> Iterator[tuple[float, NDArray[np.bool_], int, float]]:
+    def _groups(self) -> Iterator[tuple[float, Bools, int, float]]:
         """Yield (lower bound, packed tensors, parallel, threads)."""
         nest, machine = self.model.nest, self.model.machine
         free = np.flatnonzero(nest.pack_columns >= 0)
@@ -187,22 +167,24 @@ class Search:
             packed[free] = flags
             moved, _ = self._whole_bytes(packed)
             for parallel, threads in options:
-                _, fill_s, fixed = self._conditions(packed, parallel, threads)
+                caches, fixed = self._conditions(packed, parallel, threads)
                 core = floor / threads
-                yield float(self._time(core, moved * fill_s.sum() / threads, fixed)), packed, parallel, threads
+                yield float(self._time(core, moved * caches.fill_s.sum() / threads, fixed)), packed, parallel, threads
 
-    def _run_group(self, packed: NDArray[np.bool_], parallel: int, threads: float) -> float:
+    def _run_group(self, packed: Bools, parallel: int, threads: float) -> float:
         """Search all classes of a group; return the lowest bound of what the time limit left out."""
         model, lattice = self.model, self.lattice
         nest, machine = model.nest, model.machine
-        size, fill_s, fixed = self._conditions(packed, parallel, threads)
+        caches, fixed = self._conditions(packed, parallel, threads)
+        size, fill_s = caches.size, caches.fill_s
         whole_moved, whole = self._whole_bytes(packed)
         base = float(sum(whole_moved * fill_s[c] for c in range(len(size)) if whole[c] <= size[c]))
         capacity, moved = capacities(nest, machine, lattice.tiles, packed)
         inside = ((capacity > size) * moved[:, None]) @ fill_s  # decided by the loops inside an L1 tile
         around = ((capacity <= size) & (whole > size)) @ fill_s * whole_moved * (1.0 - 1e-12)
         floor = self._floors.setdefault(packed.tobytes(), self.floor.copy())
-        chunk_worth = self._cover(0, capacity, lattice.chunks, lattice.whole, np.zeros(1), moved, packed, size, fill_s)
+        tiles = Tiles(caches, capacity, moved)
+        chunk_worth = self._cover(0, tiles, lattice.chunks, lattice.whole, np.zeros(1))
         shares = np.ones(len(lattice.chunks))
         possible = np.ones(len(lattice.chunks), dtype=bool)
         if parallel:
@@ -225,18 +207,25 @@ class Search:
                 break
             chosen = possible & (shares == share)
             small = np.flatnonzero(bounds(around) <= self._limit())
-            middle_worth, found = self._worths(
-                lattice.chunks[chosen], chunk_worth[chosen], small, capacity, moved, packed, size, fill_s
-            )
+            middle_worth, found = self._worths(lattice.chunks[chosen], chunk_worth[chosen], small, tiles)
             worth_of_class = np.full(len(around), np.inf)
             worth_of_class[small] = found
-            scalars = np.array([share, base, fixed, packed.sum(), parallel, len(self.classes), STEP], dtype=np.float64)
-            self.classes.append(
-                SearchClass(
-                    packed, parallel, lattice.chunks[chosen], scalars, size, fill_s, capacity, lattice.middle,
-                    middle_worth, chunk_worth[chosen],
-                )
-            )  # fmt: skip
+            own = SearchClass(
+                number=len(self.classes),
+                parallel=parallel,
+                num_packed=int(packed.sum()),
+                caches=caches,
+                share=share,
+                base_s=base,
+                fixed_s=fixed,
+                tie=STEP,
+                capacity=capacity,
+                chunks=lattice.chunks[chosen],
+                chunk_worth=chunk_worth[chosen],
+                middle=lattice.middle,
+                middle_worth=middle_worth,
+            )
+            self.classes.append(own)
             bound = bounds(worth_of_class)
             order = np.argsort(bound, kind="stable")
             order = order[np.isfinite(bound[order])]
@@ -247,39 +236,24 @@ class Search:
                 if self._watch.is_over:
                     lowest_open = min(lowest_open, float(bound[order[start]]))
                     break
+                rows = order[part]
                 self.count, evaluated = best_kernels(
-                    nest, machine, lattice.tiles, order[part], bound[order[part]], worth_of_class[order[part]], floor,
-                    lattice.sequence, packed, size, fill_s, scalars, lattice.option_start, lattice.option_values,
-                    lattice.divisor_of, self.heap, self.count,
+                    nest, machine, own, lattice.options, lattice.tiles,
+                    L1Tiles(rows, bound[rows], worth_of_class[rows]), floor, self.heap, self.count,
                 )  # fmt: skip
                 self.num_evaluated += evaluated
             self.num_bounded += len(order)
         return lowest_open
 
-    def _worths(
-        self,
-        chunks: Integers,
-        chunk_worth: Floats,
-        small: Integers,
-        capacity: Floats,
-        moved: Floats,
-        packed: NDArray[np.bool_],
-        size: Floats,
-        fill_s: Floats,
-    ) -> tuple[Floats, Floats]:
+    def _worths(self, chunks: Ints, chunk_worth: Floats, small: Ints, tiles: Tiles) -> tuple[Floats, Floats]:
         """Return the worth of the L2 tiles and of the L1 tiles `small` when chunks are from `chunks`."""
-        lattice = self.lattice
+        middle = self.lattice.middle
         by_worth = np.argsort(chunk_worth, kind="stable")
-        middle_worth = self._cover(
-            1, capacity, lattice.middle, chunks[by_worth], chunk_worth[by_worth], moved, packed, size, fill_s
-        )
+        middle_worth = self._cover(1, tiles, middle, chunks[by_worth], chunk_worth[by_worth])
         by_worth = np.argsort(middle_worth, kind="stable")
-        worth = self._cover(
-            2, capacity, small, lattice.middle[by_worth], middle_worth[by_worth], moved, packed, size, fill_s
-        )
-        return middle_worth, worth
+        return middle_worth, self._cover(2, tiles, small, middle[by_worth], middle_worth[by_worth])
 
-    def _cover(self, level: int, capacity: Floats, small: Integers, *others: Any) -> Floats:
+    def _cover(self, level: int, tiles: Tiles, small: Ints, large: Ints, large_worth: Floats) -> Floats:
         """Return what `cover` says of the tiles `small`, part by part.
 
         Raises
@@ -287,10 +261,10 @@ class Search:
         TimeoutError
             The time is up.
         """
-        model, worth = self.model, np.empty(len(small))
+        nest, worth = self.model.nest, np.empty(len(small))
         for start in range(0, len(small), _PART):
             if self._watch.is_over:
                 raise TimeoutError
             part = slice(start, start + _PART)
-            worth[part] = cover(model.nest, model.machine, level, self.lattice.tiles, capacity, small[part], *others)
+            worth[part] = cover(nest, level, self.lattice.tiles, tiles, small[part], large, large_worth)
         return worth

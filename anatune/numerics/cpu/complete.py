@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from anatune.numerics._jit import jit, jit_helper
-from anatune.numerics.columns import Bools, Floats, Ints
-from anatune.numerics.cpu.lattice import inner_seconds, segment_seconds
+from anatune.numerics._jit import jit, jit_helper, jit_sequence
+from anatune.numerics.columns import Floats, Ints
+from anatune.numerics.cpu.classes import KEY_TILES, Microkernel, SearchClass, Transfers, seconds_one, transfers_of
+from anatune.numerics.cpu.lattice import divides, inner_seconds, segment_seconds
 from anatune.numerics.cpu.microkernel import NUM_PARTS, core_cycles
-from anatune.numerics.cpu.nest import CpuMachine, CpuNest, combine, footprint
+from anatune.numerics.cpu.nest import CpuCore, CpuMachine, CpuNest, footprint
 
 __all__ = ["complete"]
 
@@ -39,144 +40,138 @@ def repeats(
     return False
 
 
+@jit_helper
+def _order_seconds(
+    orders: Ints, small: Ints, large: Ints, small_capacity: Floats, transfers: Transfers, seconds: Floats
+) -> float:
+    """Fill the transfer seconds of each order, inf for those that repeat an earlier one; return the least."""
+    lowest = np.inf
+    for o in range(orders.shape[0]):
+        seconds[o] = np.inf
+        if orders[o, 0] != -2 and not repeats(orders, o, small, large):
+            seconds[o] = segment_seconds(orders[o], small, large, small_capacity, transfers)
+            lowest = min(lowest, seconds[o])
+    return lowest
+
+
+@jit_sequence
+def _write(
+    own: SearchClass,
+    core: CpuCore,
+    core_s: float,
+    inside_s: float,
+    l2_s: Floats,
+    l3_s: Floats,
+    outer_s: Floats,
+    tie_step: float,
+    middle: int,
+    chunk: int,
+    found: Ints,
+    count: int,
+    later: float,
+) -> tuple[int, float]:
+    """Write the orders of an L2 tile and a chunk that fall into the tie step; see `complete`'s results."""
+    for o in range(l2_s.shape[0]):
+        for p in range(l3_s.shape[0]):
+            for q in range(outer_s.shape[0]):
+                memory_s = inside_s + l2_s[o] + l3_s[p] + outer_s[q]
+                if memory_s == np.inf or count == found.shape[0]:
+                    continue
+                time_s = seconds_one(own, core, core_s, memory_s)
+                place = np.log(time_s) / own.tie  # 1e-9: rounding; the caller judges by run_points
+                if np.floor(place + 1e-9) > tie_step:
+                    later = min(later, time_s)
+                if np.floor(place - 1e-9) > tie_step or np.floor(place + 1e-9) < tie_step:
+                    continue
+                found[count, 0] = middle
+                found[count, 1] = chunk
+                found[count, 2] = o
+                found[count, 3] = p
+                found[count, 4] = q
+                count += 1
+    return count, later
+
+
 @jit
 def complete(
     nest: CpuNest,
     machine: CpuMachine,
+    own: SearchClass,
     tiles: Ints,
-    capacity: Floats,
     node: Floats,
-    middle: Ints,
-    middle_worth: Floats,
-    chunks: Ints,
-    chunk_worth: Floats,
-    packed: Bools,
-    size: Floats,
-    fill_s: Floats,
-    scalars: Floats,
-    wanted_step: float,
+    tie_step: float,
     found: Ints,
 ) -> tuple[int, float]:
-    """Enumerate the completions of `node` whose time falls into tie step `wanted_step`, in the order of ties.
+    """Enumerate the completions of a node of a class whose time falls into a tie step, in the order of ties.
 
     Orders that have the loops of an earlier one are left out: they are the same program.
 
     Parameters
     ----------
-    node : (8 + 3 * A,) float64
+    own
+        Its L2 tiles and chunks stand from the largest volume down, then lexicographic.
+    tiles : (N, A) int64
+        The lattice.
+    node : (KEY_TILES + 3 * A + 2,) float64
         A row of `best_kernels`' heap.
-    middle, chunks : (m,) and (c,) int64
-        L2 tiles and chunks as rows of the lattice, each from the largest volume down, then lexicographic; with their
-        worths.
     found : (limit, 5) int64
         Overwritten: L2 tile, chunk, orders of l2, l3 and outer.
 
     Returns
     -------
     tuple of (int, float)
-        Rows found; seconds below which no completion of a later step lies (inf: there is none).
+        Rows found; seconds below which no completion of a later step lies (inf: there is none) if not all rows are
+        filled.
     """
-    extents = nest.extents
-    boxes, tensors = nest.boxes, nest.tensors
-    core, line = machine.core, machine.core.line_bytes
-    num_axes = extents.shape[0]
-    num_levels = size.shape[0]
-    tile, after = np.empty(num_axes, np.int64), np.empty(num_levels)
+    core, packed, line = machine.core, own.caches.packed, own.caches.line
+    num_axes = nest.extents.shape[0]
+    transfers = transfers_of(nest, own.caches)
     inner, calls, kernel = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
-    rows = np.empty(num_axes, np.int64)
-    parts = np.zeros(NUM_PARTS)
-    share, base_s, fixed_s, step = scalars[0], scalars[1], scalars[2], scalars[6]
     for a in range(num_axes):
-        inner[a] = int(node[6 + a])
-        calls[a] = int(node[6 + num_axes + a])
-        kernel[a] = int(node[6 + 2 * num_axes + a])
-    core_s = share * core_cycles(nest, core, inner, calls, kernel, packed, rows, parts, False) / core.clock_hz
-    order = nest.orders[3, int(node[6 + 3 * num_axes])]
-    inside = base_s + inner_seconds(nest, order, inner, calls, kernel, packed, line, size, fill_s, tile, after)
-    inner_capacity = np.empty(num_levels)
-    footprint(boxes, tensors, inner, packed, line, inner_capacity)
-    whole = np.empty(num_levels)
-    footprint(boxes, tensors, extents, packed, line, whole)
-    l2_orders, l3_orders, outer_orders = nest.orders[2], nest.orders[1], nest.orders[0]
-    l2_s, l3_s, outer_s = (
-        np.zeros(l2_orders.shape[0]),
-        np.zeros(l2_orders.shape[0]),
-        np.zeros(l2_orders.shape[0]),
-    )
-    limit = np.exp((wanted_step + 1.0) * step) * (1.0 + 1e-9)
+        inner[a] = int(node[KEY_TILES + a])
+        calls[a] = int(node[KEY_TILES + num_axes + a])
+        kernel[a] = int(node[KEY_TILES + 2 * num_axes + a])
+    on = Microkernel(inner, calls, kernel)
+    rows, parts = np.empty(num_axes, np.int64), np.zeros(NUM_PARTS)
+    core_s = own.share * core_cycles(nest, core, on, packed, rows, parts, False) / core.clock_hz
+    order = nest.orders[3, int(node[KEY_TILES + 3 * num_axes])]
+    inside_s = own.base_s + inner_seconds(nest, order, on, transfers)
+    inner_capacity = np.empty(own.caches.size.shape[0])
+    footprint(nest.boxes, nest.tensors, inner, packed, line, inner_capacity)
+    outer_orders, l3_orders, l2_orders = nest.orders[0], nest.orders[1], nest.orders[2]
+    num_orders = l2_orders.shape[0]
+    l2_s, l3_s, outer_s = np.empty(num_orders), np.empty(num_orders), np.empty(num_orders)
+    limit = np.exp((tie_step + 1.0) * own.tie) * (1.0 + 1e-9)
     count = 0
     later = np.inf
-    for m in range(middle.shape[0]):
-        l2_tile = tiles[middle[m]]
-        fits = True
-        for a in range(num_axes):
-            if l2_tile[a] < inner[a] or l2_tile[a] % inner[a] != 0:
-                fits = False
-                break
-        if not fits:
+    for m in range(own.middle.shape[0]):
+        at = own.middle[m]
+        l2_tile = tiles[at]
+        if not divides(inner, l2_tile):
             continue
-        lowest_s = combine(core_s, share * (inside + middle_worth[m]), core.exposed_share) + fixed_s
+        lowest_s = seconds_one(own, core, core_s, inside_s + own.middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
-        lowest = np.inf
-        for o in range(l2_orders.shape[0]):
-            l2_s[o] = np.inf
-            if l2_orders[o, 0] == -2 or repeats(l2_orders, o, inner, l2_tile):
-                continue
-            l2_s[o] = segment_seconds(
-                boxes, tensors, extents, l2_orders[o], inner, l2_tile, packed, line, size, fill_s, inner_capacity,
-                tile, after,
-            )  # fmt: skip
-            lowest = min(lowest, l2_s[o])
-        lowest_s = combine(core_s, share * (inside + lowest + middle_worth[m]), core.exposed_share) + fixed_s
+        lowest = _order_seconds(l2_orders, inner, l2_tile, inner_capacity, transfers, l2_s)
+        lowest_s = seconds_one(own, core, core_s, inside_s + lowest + own.middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
-        for n in range(chunks.shape[0]):
-            chunk = tiles[chunks[n]]
-            fits = True
-            for a in range(num_axes):
-                if chunk[a] < l2_tile[a] or chunk[a] % l2_tile[a] != 0:
-                    fits = False
-                    break
-            if not fits:
+        for n in range(own.chunks.shape[0]):
+            around = own.chunks[n]
+            chunk = tiles[around]
+            if not divides(l2_tile, chunk):
                 continue
-            lowest_s = combine(core_s, share * (inside + lowest + chunk_worth[n]), core.exposed_share) + fixed_s
+            lowest_s = seconds_one(own, core, core_s, inside_s + lowest + own.chunk_worth[n])
             if lowest_s > limit:
                 later = min(later, lowest_s)
                 continue
-            for o in range(l3_orders.shape[0]):
-                l3_s[o] = np.inf
-                outer_s[o] = np.inf
-                if l3_orders[o, 0] != -2 and not repeats(l3_orders, o, l2_tile, chunk):
-                    l3_s[o] = segment_seconds(
-                        boxes, tensors, extents, l3_orders[o], l2_tile, chunk, packed, line, size, fill_s,
-                        capacity[middle[m]], tile, after,
-                    )  # fmt: skip
-                if outer_orders[o, 0] != -2 and not repeats(outer_orders, o, chunk, extents):
-                    outer_s[o] = segment_seconds(
-                        boxes, tensors, extents, outer_orders[o], chunk, extents, packed, line, size, fill_s,
-                        capacity[chunks[n]], tile, after,
-                    )  # fmt: skip
-            for o in range(l2_orders.shape[0]):
-                for p in range(l3_orders.shape[0]):
-                    for q in range(outer_orders.shape[0]):
-                        memory = inside + l2_s[o] + l3_s[p] + outer_s[q]
-                        if memory == np.inf:
-                            continue
-                        time_s = combine(core_s, share * memory, core.exposed_share) + fixed_s
-                        place = np.log(time_s) / step  # 1e-9: rounding; the caller judges by run_points
-                        if np.floor(place + 1e-9) > wanted_step:
-                            later = min(later, time_s)
-                        if np.floor(place - 1e-9) > wanted_step or np.floor(place + 1e-9) < wanted_step:
-                            continue
-                        found[count, 0] = middle[m]
-                        found[count, 1] = chunks[n]
-                        found[count, 2] = o
-                        found[count, 3] = p
-                        found[count, 4] = q
-                        count += 1
-                        if count == found.shape[0]:
-                            return count, later
+            _order_seconds(l3_orders, l2_tile, chunk, own.capacity[at], transfers, l3_s)
+            _order_seconds(outer_orders, chunk, nest.extents, own.capacity[around], transfers, outer_s)
+            count, later = _write(
+                own, core, core_s, inside_s, l2_s, l3_s, outer_s, tie_step, at, around, found, count, later
+            )
+            if count == found.shape[0]:
+                return count, later
     return count, later

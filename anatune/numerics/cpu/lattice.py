@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from anatune.numerics._jit import jit, jit_helper
+from anatune.numerics._jit import jit, jit_helper, jit_inline, jit_sequence
 from anatune.numerics.columns import Bools, Floats, Ints
+from anatune.numerics.cpu.classes import Caches, Microkernel, Transfers, transfers_of
 from anatune.numerics.cpu.nest import CpuMachine, CpuNest, first_tile, footprint
 
-__all__ = ["capacities", "cover", "inner_seconds", "segment_seconds"]
+__all__ = ["Tiles", "capacities", "cover", "divides", "inner_seconds", "segment_seconds"]
+
+
+class Tiles(NamedTuple):
+    """What all tiles of the lattice hold and move, for one choice of packing and of cores."""
+
+    caches: Caches
+    capacity: Floats
+    """Results of `capacities`."""
+    moved: Floats
 
 
 @jit
@@ -29,35 +41,45 @@ def capacities(nest: CpuNest, machine: CpuMachine, tiles: Ints, packed: Bools) -
     return result, moved
 
 
+@jit_inline
+def divides(small: Ints, large: Ints) -> bool:
+    """Whether a tile consists of whole tiles `small`."""
+    fits = True
+    for a in range(small.shape[0]):
+        if large[a] < small[a] or large[a] % small[a] != 0:  # a comparison costs less than a division
+            fits = False
+            break
+    return fits
+
+
+@jit_sequence
+def _close(t: Transfers, outside: float, seconds: float, done: int) -> tuple[float, int]:
+    """Add the transfer seconds of the caches that do not hold ``t.tile`` but what is inside; return all such caches.
+
+    ``outside`` : iterations of the loops around the tile; ``done`` : caches that are decided already, a bit each.
+    """
+    moved = footprint(t.boxes, t.tensors, t.tile, t.caches.packed, t.caches.line, t.after)
+    for c in range(t.caches.size.shape[0]):
+        if not done & (1 << c) and t.after[c] > t.caches.size[c]:
+            seconds += moved * outside * t.caches.fill_s[c]
+            done |= 1 << c
+    return seconds, done
+
+
 @jit_helper
-def segment_seconds(
-    boxes: Ints,
-    tensors: Floats,
-    extents: Ints,
-    order: Ints,
-    small: Ints,
-    large: Ints,
-    packed: Bools,
-    line: float,
-    size: Floats,
-    fill_s: Floats,
-    small_capacity: Floats,
-    tile: Ints,
-    after: Floats,
-) -> float:
+def segment_seconds(order: Ints, small: Ints, large: Ints, small_capacity: Floats, t: Transfers) -> float:
     """Return the transfer seconds decided by the loops that grow tile `small` to `large` in `order` (inner first).
 
-    Only caches that hold `small` but not `large` count; `tile` and `after` are scratch.
+    Only caches that hold `small` but not `large` count.
     """
     outside = 1.0
     for a in range(small.shape[0]):
-        tile[a] = small[a]
-        outside *= extents[a] / small[a]
+        t.tile[a] = small[a]
+        outside *= t.extents[a] / small[a]
     seconds = 0.0
-    num_levels = size.shape[0]
     done = 0
-    for c in range(num_levels):
-        if small_capacity[c] > size[c]:
+    for c in range(t.caches.size.shape[0]):
+        if small_capacity[c] > t.caches.size[c]:
             done |= 1 << c
     for i in range(order.shape[0]):
         a = order[i]
@@ -65,34 +87,16 @@ def segment_seconds(
             break
         if large[a] == small[a]:
             continue
-        tile[a] = large[a]
+        t.tile[a] = large[a]
         outside *= small[a] / large[a]
-        moved = footprint(boxes, tensors, tile, packed, line, after)
-        for c in range(num_levels):
-            if not done & (1 << c) and after[c] > size[c]:
-                seconds += moved * outside * fill_s[c]
-                done |= 1 << c
+        seconds, done = _close(t, outside, seconds, done)
     return seconds
 
 
 @jit_helper
-def inner_seconds(
-    nest: CpuNest,
-    order: Ints,
-    inner: Ints,
-    calls: Ints,
-    kernel: Ints,
-    packed: Bools,
-    line: float,
-    size: Floats,
-    fill_s: Floats,
-    tile: Ints,
-    after: Floats,
-) -> float:
-    """Return the transfer seconds decided inside the L1 tile `inner`: by a microkernel call and the l1 loops.
-
-    ``calls``, ``kernel`` : (A,) as in `cpu_microkernel.core_cycles`; `tile` and `after` are scratch.
-    """
+def inner_seconds(nest: CpuNest, order: Ints, on: Microkernel, t: Transfers) -> float:
+    """Return the transfer seconds decided inside the L1 tile: by a microkernel call and the l1 loops."""
+    inner, calls, kernel, tile = on.inner, on.calls, on.kernel, t.tile
     outside = 1.0
     for a in range(inner.shape[0]):
         tile[a] = first_tile(inner[a], calls[a], kernel[a], nest.simd[1], a == nest.simd[0])
@@ -116,28 +120,19 @@ def inner_seconds(
                 continue
             tile[a] = inner[a]
             outside /= calls[a]
-        moved = footprint(nest.boxes, nest.tensors, tile, packed, line, after)
-        for c in range(size.shape[0]):
-            if not done & (1 << c) and after[c] > size[c]:
-                seconds += moved * outside * fill_s[c]
-                done |= 1 << c
+        seconds, done = _close(t, outside, seconds, done)
     return seconds
 
 
 @jit
 def cover(
     nest: CpuNest,
-    machine: CpuMachine,
     level: int,
-    tiles: Ints,
-    capacity: Floats,
+    lattice: Ints,
+    tiles: Tiles,
     small: Ints,
     large: Ints,
     large_worth: Floats,
-    moved: Floats,
-    packed: Bools,
-    size: Floats,
-    fill_s: Floats,
 ) -> Floats:
     """Return the worth of the tiles `small`: cheapest way out through one of the tiles `large`.
 
@@ -145,20 +140,16 @@ def cover(
     ----------
     level : int
         Index of the loops between both (0 outer, 1 l3, 2 l2); the only tile outside of outer is the whole nest.
-    tiles, capacity : (N, A) int64, (N, C) float64
-        The lattice.
+    lattice : (N, A) int64
     small, large : (n,) and (m,) int64
         Rows of the lattice; `large` in ascending order of `large_worth` (m,).
-    moved : (N,) float64
-        Second result of `capacities`.
     """
-    boxes, tensors, extents, line = nest.boxes, nest.tensors, nest.extents, machine.core.line_bytes
+    size, capacity = tiles.caches.size, tiles.capacity
     orders = nest.orders[level]
-    num_axes = extents.shape[0]
-    tile, after = np.empty(num_axes, np.int64), np.empty(size.shape[0])
+    transfers = transfers_of(nest, tiles.caches)
     worth = np.empty(small.shape[0])
     for n in range(small.shape[0]):
-        inner = tiles[small[n]]
+        inner = lattice[small[n]]
         inner_capacity = capacity[small[n]]
         best = np.inf
         for m in range(large.shape[0]):
@@ -168,16 +159,8 @@ def cover(
             crossed_s = 0.0
             for c in range(size.shape[0]):
                 if inner_capacity[c] <= size[c] < capacity[at, c]:
-                    crossed_s += moved[at] * fill_s[c]
-            if large_worth[m] + crossed_s >= best:
-                continue
-            outer = tiles[at]
-            fits = True
-            for a in range(num_axes):
-                if outer[a] < inner[a] or outer[a] % inner[a] != 0:
-                    fits = False
-                    break
-            if not fits:
+                    crossed_s += tiles.moved[at] * tiles.caches.fill_s[c]
+            if large_worth[m] + crossed_s >= best or not divides(inner, lattice[at]):
                 continue
             if crossed_s == 0.0:
                 best = large_worth[m]
@@ -185,10 +168,7 @@ def cover(
             for o in range(orders.shape[0]):
                 if orders[o, 0] == -2:
                     break
-                seconds = segment_seconds(
-                    boxes, tensors, extents, orders[o], inner, outer, packed, line, size, fill_s, inner_capacity,
-                    tile, after,
-                )  # fmt: skip
+                seconds = segment_seconds(orders[o], inner, lattice[at], inner_capacity, transfers)
                 best = min(best, large_worth[m] + seconds)
         worth[n] = best
     return worth

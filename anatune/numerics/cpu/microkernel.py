@@ -11,14 +11,26 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_inline
+from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
 from anatune.numerics.columns import Bools, Floats, Ints
+from anatune.numerics.cpu.classes import Microkernel
 from anatune.numerics.cpu.nest import CpuCore, CpuNest, ceil_div, leaves_out_padding
 
-__all__ = ["NUM_PARTS", "call_one", "core_cycles", "result_stores", "rule_one", "step_one"]
+__all__ = [
+    "ACCUMULATORS",
+    "MULTIPLY_ADDS",
+    "NUM_PARTS",
+    "REGISTERS",
+    "call_one",
+    "core_cycles",
+    "result_stores",
+    "rule_one",
+    "step_one",
+]
 
-NUM_PARTS = 3
-"""Entries of the scratch array of `core_cycles`."""
+ACCUMULATORS, REGISTERS, MULTIPLY_ADDS, NUM_PARTS = 0, 1, 2, 3
+"""Entries of what `core_cycles` says of the microkernels: the largest accumulators, registers, and multiply-adds of the
+unrolled body; their number."""
 
 
 @jit_inline
@@ -160,7 +172,7 @@ def result_stores(each: float, lanes: float, rows: float) -> float:
 
 
 @jit_helper
-def _padding(nest: CpuNest, inner: Ints, kernel: Ints, packed: Bools, is_bound: bool) -> tuple[float, float]:
+def _padding(nest: CpuNest, on: Microkernel, packed: Bools, is_bound: bool) -> tuple[float, float]:
     """Return the share of steps that is left when padding is left out, and the cycles of padded copies."""
     inside = 1.0
     cycles = 0.0
@@ -170,7 +182,7 @@ def _padding(nest: CpuNest, inner: Ints, kernel: Ints, packed: Bools, is_bound: 
         leaves_out = False
         if a >= 0:
             leaves_out = is_bound or leaves_out_padding(
-                inner[a], nest.extents[a], kernel[a], inner[r], nest.extents[r], kernel[r]
+                on.inner[a], nest.extents[a], on.kernel[a], on.inner[r], nest.extents[r], on.kernel[r]
             )
         if leaves_out:
             inside *= nest.inside_share[p]
@@ -180,17 +192,43 @@ def _padding(nest: CpuNest, inner: Ints, kernel: Ints, packed: Bools, is_bound: 
     return inside, cycles
 
 
+@jit_sequence
+def _vectors(nest: CpuNest, on: Microkernel) -> tuple[int, int, int]:
+    """Return the vectors of the smaller microkernel along the SIMD axis, its calls, and those with one vector more."""
+    axis, lanes = nest.simd[0], nest.simd[1]
+    calls = on.calls[axis]
+    if on.kernel[axis] > 0:
+        vectors = ceil_div(on.kernel[axis], lanes)
+        num_large = 0
+    else:
+        units = ceil_div(on.inner[axis], lanes)
+        vectors = int(units / calls)
+        num_large = units - vectors * calls
+    num_small = calls - num_large
+    if nest.is_reduction[axis]:  # calls along a summed SIMD axis are steps of one kernel
+        vectors += 1 if num_large > 0 else 0
+        num_large = 0
+        num_small = 1
+    return vectors, num_small, num_large
+
+
+@jit_sequence
+def _stores(nest: CpuNest, on: Microkernel, rows: Ints, pair_axis: int, accumulators: float) -> tuple[float, float]:
+    """Return the stores of a call, and the loads of partial sums."""
+    result = nest.vector_loads.shape[0] - 1
+    lanes = float(nest.simd[1])
+    if not nest.uses[result, nest.simd[0]]:  # summed over: log2(lanes) shuffles and adds for each call
+        return accumulators + 2.0 * math.log2(lanes), 1.0
+    own = on.kernel[nest.result_row] if nest.result_row >= 0 else 1
+    if nest.result_row == pair_axis and pair_axis >= 0:
+        own = rows[pair_axis]
+    stores = accumulators * result_stores(nest.vector_loads[result], lanes, float(own))
+    return stores, stores
+
+
 @jit_helper
 def core_cycles(
-    nest: CpuNest,
-    cpu: CpuCore,
-    inner: Ints,
-    calls: Ints,
-    kernel: Ints,
-    packed: Bools,
-    rows: Ints,
-    parts: Floats,
-    is_bound: bool,
+    nest: CpuNest, cpu: CpuCore, on: Microkernel, packed: Bools, rows: Ints, parts: Floats, is_bound: bool
 ) -> float:
     """Return the core cycles of all microkernel calls of one nest, on one core, padded copies included.
 
@@ -198,20 +236,17 @@ def core_cycles(
 
     Parameters
     ----------
-    inner, calls, kernel : (A,) int64
-        Tile of the l1 loops; l1 iterations; register factor in elements (0 where calls split the tile unevenly).
     packed : (X,) bool
     rows : (A,) int64
         Scratch.
     parts : (NUM_PARTS,) float64
-        Receives the largest accumulators, registers, and multiply-adds of the unrolled body.
+        Overwritten.
     is_bound : bool
-        Return cycles that no unrolling undercuts, given that of `kernel` as the most.
+        Return cycles that no unrolling undercuts, given that of ``on.kernel`` as the most.
     """
+    inner, calls, kernel = on.inner, on.calls, on.kernel
     axis = nest.simd[0]
-    lanes = nest.simd[1]
     reduces = float(nest.simd[3])
-    result = nest.vector_loads.shape[0] - 1
     steps = 1.0
     unroll = 1.0
     tiles = 1.0
@@ -234,19 +269,8 @@ def core_cycles(
             else:
                 rows[a] = kernel[a]
                 tiles *= calls[a]
-    units = ceil_div(inner[axis], lanes)
-    if kernel[axis] > 0:
-        small_vectors = ceil_div(kernel[axis], lanes)
-        num_large = 0
-    else:
-        small_vectors = int(units / calls[axis])
-        num_large = units - small_vectors * calls[axis]
-    num_small = calls[axis] - num_large
-    if nest.is_reduction[axis]:  # calls along a summed SIMD axis are steps of one kernel
-        small_vectors += 1 if num_large > 0 else 0
-        num_large = 0
-        num_small = 1
-    inside, total = _padding(nest, inner, kernel, packed, is_bound)
+    vectors, num_small, num_large = _vectors(nest, on)
+    inside, total = _padding(nest, on, packed, is_bound)
     for i in range(NUM_PARTS):
         parts[i] = 0.0
     for row_kind in range(2):
@@ -262,19 +286,11 @@ def core_cycles(
             count = tiles * row_count * (num_large if vector_kind else num_small)
             if count == 0.0:
                 continue
-            accumulators, loads, held, broadcast = _operands(nest, rows, packed, float(small_vectors + vector_kind))
+            accumulators, loads, held, broadcast = _operands(nest, rows, packed, float(vectors + vector_kind))
             step, registers, _, _, _, _ = step_one(cpu, accumulators, loads, held, broadcast, unroll, reduces)
-            if nest.uses[result, axis]:
-                own = kernel[nest.result_row] if nest.result_row >= 0 else 1
-                if nest.result_row == pair_axis and pair_axis >= 0:
-                    own = rows[pair_axis]
-                stores = accumulators * result_stores(nest.vector_loads[result], float(lanes), float(own))
-                reloads = stores
-            else:  # the SIMD axis is summed over: a horizontal sum of log2(lanes) shuffles and adds for each call
-                stores = accumulators + 2.0 * math.log2(lanes)
-                reloads = 1.0
+            stores, reloads = _stores(nest, on, rows, pair_axis, accumulators)
             total += count * (inside * steps * step + call_one(cpu, stores, reloads, reduces, partial))
-            parts[0] = max(parts[0], accumulators)
-            parts[1] = max(parts[1], registers)
-            parts[2] = max(parts[2], accumulators * unroll)
+            parts[ACCUMULATORS] = max(parts[ACCUMULATORS], accumulators)
+            parts[REGISTERS] = max(parts[REGISTERS], registers)
+            parts[MULTIPLY_ADDS] = max(parts[MULTIPLY_ADDS], accumulators * unroll)
     return total

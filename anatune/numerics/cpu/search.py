@@ -2,25 +2,38 @@
 
 The time of a point is monotone in two sums: core cycles, a function of the L1 tile and its microkernel, and transfer
 seconds, a sum over the levels of the chain register tile < L1 tile < L2 tile < chunk < whole nest, where each pair of
-neighbours adds the traffic of those caches whose capacity lies between them (`cpu_lattice.segment_seconds`). So the
+neighbours adds the traffic of those caches whose capacity lies between them (`lattice.segment_seconds`). So the
 cheapest completion of every tile is found exactly, outermost level first, and so is the best time of a microkernel on
 an L1 tile.
-
-Notation
---------
-lattice : all tiles whose extents divide the nest's; a row of `tiles` (N, A) int64.
-worth : (N,) seconds of the cheapest completion outside a tile, inf where there is none.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from anatune.numerics._jit import jit, jit_inline
-from anatune.numerics.columns import Bools, Floats, Ints
+from anatune.numerics._jit import jit, jit_inline, jit_sequence
+from anatune.numerics.columns import Floats, Ints
+from anatune.numerics.cpu.classes import (
+    KEY_ACCUMULATORS,
+    KEY_PACKED,
+    KEY_PARALLEL,
+    KEY_TIE,
+    KEY_TILES,
+    KEY_UNROLL,
+    KEY_VOLUME,
+    L1Tiles,
+    Microkernel,
+    Options,
+    SearchClass,
+    Transfers,
+    seconds_one,
+    transfers_of,
+)
 from anatune.numerics.cpu.lattice import inner_seconds
-from anatune.numerics.cpu.microkernel import NUM_PARTS, core_cycles
-from anatune.numerics.cpu.nest import CpuMachine, CpuNest, combine
+from anatune.numerics.cpu.microkernel import ACCUMULATORS, MULTIPLY_ADDS, NUM_PARTS, REGISTERS, core_cycles
+from anatune.numerics.cpu.nest import CpuMachine, CpuNest
 
 __all__ = ["best_kernels"]
 
@@ -79,110 +92,154 @@ def keep_best(
     return count
 
 
+class Chosen(NamedTuple):
+    """Options chosen for the first axes of a sequence, and what the microkernel has come to with them."""
+
+    at: Ints
+    """(A,) row of the option of each axis."""
+    grown: Floats
+    """(A + 1,) accumulators, as the next two before each axis and after the last."""
+    unrolls: Floats
+    pairs: Ints
+    """Axes other than the SIMD axis that a pair of microkernels covers."""
+
+
+@jit_sequence
+def _limit(heap: Floats, count: int, tie: float) -> float:
+    """Return a time above which nothing can be among the best nodes."""
+    return np.exp((heap[0, KEY_TIE] + 1.0) * tie) * (1.0 + 1e-9) if count == heap.shape[0] else np.inf
+
+
+@jit_sequence
+def _choose(nest: CpuNest, options: Options, depth: int, chosen: Chosen, on: Microkernel) -> None:
+    """Give the axis at `depth` of the sequence its option."""
+    a = options.sequence[depth]
+    is_simd = a == nest.simd[0]
+    option = chosen.at[depth]
+    on.calls[a] = options.values[option, 0]
+    on.kernel[a] = options.values[option, 1]
+    chosen.pairs[depth + 1] = chosen.pairs[depth]
+    chosen.grown[depth + 1] = chosen.grown[depth]
+    chosen.unrolls[depth + 1] = chosen.unrolls[depth]
+    if nest.is_reduction[a] and not is_simd:
+        chosen.unrolls[depth + 1] *= on.kernel[a]
+    else:
+        chosen.grown[depth + 1] *= options.values[option, 2]
+        if on.kernel[a] == 0 and not is_simd:
+            chosen.pairs[depth + 1] += 1
+
+
+@jit_sequence
+def _keep_orders(
+    nest: CpuNest,
+    machine: CpuMachine,
+    own: SearchClass,
+    on: Microkernel,
+    core_s: float,
+    outside_s: float,
+    transfers: Transfers,
+    key: Floats,
+    heap: Floats,
+    count: int,
+) -> int:
+    """Put the nodes of a microkernel into `heap`, one an l1 order; return the new count.
+
+    ``key`` : a node, whose columns from KEY_PACKED to KEY_VOLUME are filled already.
+    """
+    num_axes = on.inner.shape[0]
+    orders = nest.orders[3]
+    limit = _limit(heap, count, own.tie)
+    for o in range(orders.shape[0]):
+        if orders[o, 0] == -2:
+            break
+        memory_s = outside_s + inner_seconds(nest, orders[o], on, transfers)
+        time_s = seconds_one(own, machine.core, core_s, memory_s)
+        if time_s > limit:
+            continue
+        key[KEY_TIE] = np.floor(np.log(time_s) / own.tie - 1e-9)
+        for a in range(num_axes):
+            key[KEY_TILES + a] = on.inner[a]
+            key[KEY_TILES + num_axes + a] = on.calls[a]
+            key[KEY_TILES + 2 * num_axes + a] = on.kernel[a]
+        key[KEY_TILES + 3 * num_axes] = o
+        key[KEY_TILES + 3 * num_axes + 1] = own.number
+        count = keep_best(heap, count, key)
+        limit = _limit(heap, count, own.tie)
+    return count
+
+
 @jit
 def best_kernels(
     nest: CpuNest,
     machine: CpuMachine,
+    own: SearchClass,
+    options: Options,
     tiles: Ints,
-    choices: Ints,
-    bound: Floats,
-    worth: Floats,
+    l1_tiles: L1Tiles,
     floor: Floats,
-    sequence: Ints,
-    packed: Bools,
-    size: Floats,
-    fill_s: Floats,
-    scalars: Floats,
-    option_start: Ints,
-    option_values: Ints,
-    divisor_of: Ints,
     heap: Floats,
     count: int,
 ) -> tuple[int, int]:
-    """Put the best (L1 tile, microkernel, l1 order) nodes into `heap`.
+    """Put the best nodes on some L1 tiles into `heap`.
 
     Parameters
     ----------
-    choices, bound, worth : (n,) int64, (n,) float64, (n,) float64
-        L1 tiles as rows of the lattice, in ascending order of a lower bound of their time; their worth.
+    tiles : (N, A) int64
+        The lattice.
     floor : (N,) float64
         Lower bounds of the tiles' core cycles; replaced by the best microkernel's where they are computed.
-    sequence : (A,) int64
-        Axes: spatial and SIMD first, then the reductions that are only unrolled.
-    scalars : (7,) float64
-        Share of the work on the busiest core, constant transfer seconds, constant seconds, packed tensors, parallel
-        flag, number of the search (class), size of a tie (logarithm).
-    option_start : (A, num_divisors + 1) int64; option_values : (options, 3) int64
-        Of each axis and divisor: calls, kernel (0: pair), larger kernel in rows or vectors; ascending in the latter.
-    divisor_of : (N, A) int64
-        Index of each tile's extent among the axis's divisors.
-    heap : (top, 8 + 3 * A) float64
-        Rows: tie step of the time, packed tensors, parallel, -accumulators, unroll, -volume of the L1 tile, tile (A),
-        calls (A), kernel (A), l1 order, class. A max-heap of `count` rows.
+    heap : (top, KEY_TILES + 3 * A + 2) float64
+        A max-heap of `count` nodes.
 
     Returns
     -------
     tuple of int
         The new count, and the number of nodes whose time was computed.
     """
-    extents, is_reduction, simd = nest.extents, nest.is_reduction, nest.simd
-    core, line = machine.core, machine.core.line_bytes
-    orders = nest.orders[3]
-    num_axes = extents.shape[0]
-    num_levels = size.shape[0]
+    core, packed, sequence = machine.core, own.caches.packed, options.sequence
+    num_axes = nest.extents.shape[0]
     num_blocked = 0
     for i in range(num_axes):
-        if not is_reduction[sequence[i]] or sequence[i] == simd[0]:
+        if not nest.is_reduction[sequence[i]] or sequence[i] == nest.simd[0]:
             num_blocked += 1
-    tile, after = np.empty(num_axes, np.int64), np.empty(num_levels)
-    calls, kernel = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
-    rows = np.empty(num_axes, np.int64)
-    at = np.empty(num_axes, np.int64)
-    grown = np.empty(num_axes + 1)
-    unrolls = np.empty(num_axes + 1)
-    pairs = np.empty(num_axes + 1, np.int64)
+    transfers = transfers_of(nest, own.caches)
+    calls, kernel, rows = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
+    at, pairs = np.empty(num_axes, np.int64), np.empty(num_axes + 1, np.int64)
+    grown, unrolls = np.empty(num_axes + 1), np.empty(num_axes + 1)
+    chosen = Chosen(at, grown, unrolls, pairs)
     parts = np.zeros(NUM_PARTS)
     key = np.empty(heap.shape[1])
-    share, base_s, fixed_s, step = scalars[0], scalars[1], scalars[2], scalars[6]
+    key[KEY_PACKED] = own.num_packed
+    key[KEY_PARALLEL] = own.parallel
     most = core.register_limit * core.registers
     evaluated = 0
-    for n in range(choices.shape[0]):
-        inner = tiles[choices[n]]
-        outside_s = worth[n] + base_s
-        limit = np.inf
-        if count == heap.shape[0]:
-            limit = np.exp((heap[0, 0] + 1.0) * step) * (1.0 + 1e-9)
-        if bound[n] > limit:
+    for n in range(l1_tiles.rows.shape[0]):
+        row = l1_tiles.rows[n]
+        inner = tiles[row]
+        on = Microkernel(inner, calls, kernel)
+        outside_s = l1_tiles.worth[n] + own.base_s
+        limit = _limit(heap, count, own.tie)
+        if l1_tiles.bound[n] > limit:
             break
         lowest = np.inf
         volume = 1.0
         for a in range(num_axes):
             volume *= inner[a]
+        key[KEY_VOLUME] = -volume
         depth = 0
         grown[0] = 1.0
         unrolls[0] = 1.0
         pairs[0] = 0
-        at[0] = option_start[sequence[0], divisor_of[choices[n], sequence[0]]]
+        at[0] = options.start[sequence[0], options.divisor_of[row, sequence[0]]]
         while depth >= 0:
             a = sequence[depth]
-            end = option_start[a, divisor_of[choices[n], a] + 1]
+            end = options.start[a, options.divisor_of[row, a] + 1]
             if at[depth] >= end:
                 depth -= 1
                 if depth >= 0:
                     at[depth] += 1
                 continue
-            option = at[depth]
-            calls[a] = option_values[option, 0]
-            kernel[a] = option_values[option, 1]
-            pairs[depth + 1] = pairs[depth]
-            grown[depth + 1] = grown[depth]
-            unrolls[depth + 1] = unrolls[depth]
-            if is_reduction[a] and a != simd[0]:
-                unrolls[depth + 1] *= kernel[a]
-            else:
-                grown[depth + 1] *= option_values[option, 2]
-                if kernel[a] == 0 and a != simd[0]:
-                    pairs[depth + 1] += 1
+            _choose(nest, options, depth, chosen, on)
             if grown[depth + 1] > most or grown[depth + 1] * unrolls[depth + 1] > core.multiply_add_limit:
                 at[depth] = end  # options ascend
                 continue
@@ -193,53 +250,33 @@ def best_kernels(
                 for i in range(num_blocked, num_axes):
                     kernel[sequence[i]] = inner[sequence[i]]
                     calls[sequence[i]] = 1
-                cycles = core_cycles(nest, core, inner, calls, kernel, packed, rows, parts, num_blocked < num_axes)
+                cycles = core_cycles(nest, core, on, packed, rows, parts, num_blocked < num_axes)
                 evaluated += 1
-                if parts[1] > most:
+                if parts[REGISTERS] > most:
                     at[depth] += 1
                     continue
                 lowest = min(lowest, cycles)
-                core_s = share * cycles / core.clock_hz
-                if combine(core_s, share * outside_s, core.exposed_share) + fixed_s > limit:
+                if seconds_one(own, core, own.share * cycles / core.clock_hz, outside_s) > limit:
                     at[depth] += 1
                     continue
             if depth + 1 < num_axes:
                 depth += 1
                 a = sequence[depth]
-                at[depth] = option_start[a, divisor_of[choices[n], a]]
+                at[depth] = options.start[a, options.divisor_of[row, a]]
                 continue
             at[depth] += 1
             if num_blocked < num_axes:
-                cycles = core_cycles(nest, core, inner, calls, kernel, packed, rows, parts, False)
+                cycles = core_cycles(nest, core, on, packed, rows, parts, False)
                 evaluated += 1
-            if parts[1] > most or parts[2] > core.multiply_add_limit:
+            if parts[REGISTERS] > most or parts[MULTIPLY_ADDS] > core.multiply_add_limit:
                 continue
-            core_s = share * cycles / core.clock_hz
-            if combine(core_s, share * outside_s, core.exposed_share) + fixed_s > limit:
+            core_s = own.share * cycles / core.clock_hz
+            if seconds_one(own, core, core_s, outside_s) > limit:
                 continue
-            for o in range(orders.shape[0]):
-                order = orders[o]
-                if order[0] == -2:
-                    break
-                seconds = inner_seconds(nest, order, inner, calls, kernel, packed, line, size, fill_s, tile, after)
-                time_s = combine(core_s, share * (outside_s + seconds), core.exposed_share) + fixed_s
-                if time_s > limit:
-                    continue
-                key[0] = np.floor(np.log(time_s) / step - 1e-9)
-                key[1] = scalars[3]
-                key[2] = scalars[4]
-                key[3] = -parts[0]
-                key[4] = unrolls[num_axes]
-                key[5] = -volume
-                for a in range(num_axes):
-                    key[6 + a] = inner[a]
-                    key[6 + num_axes + a] = calls[a]
-                    key[6 + 2 * num_axes + a] = kernel[a]
-                key[6 + 3 * num_axes] = o
-                key[7 + 3 * num_axes] = scalars[5]
-                count = keep_best(heap, count, key)
-                if count == heap.shape[0]:
-                    limit = np.exp((heap[0, 0] + 1.0) * step) * (1.0 + 1e-9)
+            key[KEY_ACCUMULATORS] = -parts[ACCUMULATORS]
+            key[KEY_UNROLL] = unrolls[num_axes]
+            count = _keep_orders(nest, machine, own, on, core_s, outside_s, transfers, key, heap, count)
+            limit = _limit(heap, count, own.tie)
         if lowest < np.inf:
-            floor[choices[n]] = max(floor[choices[n]], lowest * (1.0 - 1e-12))
+            floor[row] = max(floor[row], lowest * (1.0 - 1e-12))
     return count, evaluated
