@@ -11,10 +11,23 @@ import errno
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["MOST_BYTES", "open_file", "read_file", "read_lines", "reason", "replace_file"]
+from anatune.errors import AnatuneError
+
+__all__ = [
+    "MOST_BYTES",
+    "no_scratch",
+    "open_file",
+    "read_file",
+    "read_lines",
+    "reason",
+    "replace_file",
+    "scratch_folder",
+]
 
 MOST_BYTES = 64 << 20
 """Largest file that is read whole, unless a caller says otherwise."""
@@ -109,6 +122,19 @@ def reason(error: OSError) -> str:
     """Return what is wrong with a file, in lower case, for the middle of a line."""
     text = error.strerror or str(error)
     return text[:1].lower() + text[1:]
+
+
+def scratch_folder(error: type[AnatuneError]) -> Path:
+    """Return a new folder for temporary files; the caller removes it. `error` is raised where none can be made."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="anatune-"))
+    except OSError as failure:
+        raise error(no_scratch(failure)) from None
+
+
+def no_scratch(error: OSError) -> str:
+    """Return why temporary files cannot be written, and what to do, in one line."""
+    return f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR"
 
 
 def _check(status: os.stat_result, name: str, most_bytes: int | None) -> None:

@@ -83,7 +83,7 @@ def export_module(schedule: Schedule, name: str, folder: Path, threads: int) -> 
     text, target = tvm_module_json(schedule, threads=threads)
     file = f"{name}.tvm.json"
     write_text(folder / file, text)
-    tensors = (*schedule.workload.reads, *schedule.workload.epilogue_reads, schedule.workload.write)
+    tensors = schedule.workload.tensors
     arguments = [{"tensor": one.tensor, "dtype": one.dtype, "shape": one.shape} for one in tensors]
     main = {"name": "main", "purpose": "all tensors in the workload's own layouts", "arguments": arguments}
     return {

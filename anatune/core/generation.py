@@ -19,7 +19,7 @@ def generation_limit(workload: Workload, hardware: GpuSpec | CpuSpec) -> str:
     """Return why no kernel of `workload` can be generated for `hardware`, whatever the schedule; "": one can."""
     if limit := vendor_limit(hardware):
         return limit
-    for access in (*workload.reads, *workload.epilogue_reads, workload.write):
+    for access in workload.tensors:
         if access.num_elements > MOST_ELEMENTS:
             return too_large_text(access.tensor, access.num_elements)
     return ""

@@ -40,7 +40,7 @@ class DeviceKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name : str
         "gpu" or "cpu": ``kind`` of a spec file.
     measurer : str
-        Class that builds, checks and times schedules (`measure.run.measurer.BaseMeasurer`).
+        Class that builds, checks and times schedules (`measure.run.measurer.Measurer`).
     kernel : str
         ``(schedule, threads) -> kernel``: built and loaded into this process.
     verifier : str
@@ -118,7 +118,7 @@ _GPU = DeviceKind(
 )
 _CPU = DeviceKind(
     name="cpu",
-    measurer="anatune.measure.run.measurer:Measurer",
+    measurer="anatune.measure.cpu.measurer:CpuMeasurer",
     kernel="anatune.measure.cpu.calls:build",
     verifier="anatune.measure.cpu.calls:verify",
     inspector="anatune.measure.cpu.calls:inspect",
@@ -132,7 +132,7 @@ CUDA = Template(
     rules="anatune.core.rules.cuda:check_cuda",
     levels="anatune.core.rules.cuda:levels_of",
     model="anatune.model.cuda.model:GpuModel",
-    program_key="anatune.codegen.cuda.facts:program_key",
+    program_key="anatune.codegen.cuda.nest:program_key",
     tvm_schedule="anatune.codegen.cuda.lower:tvm_schedule",
 )
 """Block, virtual thread, thread and register tiles on CUDA cores; operands staged in shared memory."""
@@ -146,7 +146,7 @@ PIPELINED = Template(
     levels="anatune.core.rules.cuda:levels_of",
     applies="anatune.core.rules.cuda:pipeline_applies",
     model="anatune.model.cuda.pipelined:PipelinedModel",
-    program_key="anatune.codegen.cuda.facts:program_key",
+    program_key="anatune.codegen.cuda.nest:program_key",
     tvm_schedule="anatune.codegen.cuda.lower:tvm_schedule",
 )
 """The same with a choice of staging pipeline and of padded rows in shared memory."""

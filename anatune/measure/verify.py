@@ -88,7 +88,7 @@ def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
     -------
     dict
         CPU: "registers" (vector registers in use), "spill_ops" and "spill_bytes", "num_instructions", "shared_bytes"
-        (0), "flop" of a call. GPU: the fields of `anatune.codegen.cuda.facts.GpuFacts`; no GPU is needed.
+        (0), "flop" of a call. GPU: the fields of `anatune.core.compiler_facts.CompilerFacts`, "flop"; no GPU is needed.
 
     Raises
     ------

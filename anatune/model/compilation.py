@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
@@ -29,9 +30,8 @@ class CompiledSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Why it failed, in one line.
     seconds : float
         Wall time of generating and compiling.
-    facts : dict of str to int
-        "registers" of a thread, "shared_bytes" of a block, "spill_bytes", "local_bytes" of a thread, "code_bytes";
-        empty if it failed.
+    facts : CompilerFacts or None
+        With the shared memory that the launch asks for; None if it failed.
     after : Prediction or None
         What the model says with these numbers; None if it failed.
     """
@@ -42,7 +42,7 @@ class CompiledSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outcome: Outcome
     message: str = ""
     seconds: float = 0.0
-    facts: dict[str, int] = {}
+    facts: CompilerFacts | None = None
     after: Prediction | None = None
 
 
@@ -102,7 +102,7 @@ def _entry_dict(entry: CompiledSchedule, rank: int | None) -> dict[str, Any]:
         "outcome": entry.outcome.value,
         "message": entry.message,
         "seconds": entry.seconds,
-        "compiler": entry.facts,
+        "compiler": {} if entry.facts is None else msgspec.structs.asdict(entry.facts),
         "before": _numbers(entry.before, entry.rank_before),
         "after": None if entry.after is None else _numbers(entry.after, rank),
     }

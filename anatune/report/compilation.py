@@ -36,16 +36,17 @@ def _cells(ranked: list[CompiledSchedule]) -> list[list[str]]:
     rows = [["#", "was", "time", "was", "regs", "was", "shared", "spills", "occupancy", "was"]]
     for rank, entry in enumerate(ranked, start=1):
         assert entry.after is not None
+        assert entry.facts is not None
         rows.append(
             [
                 str(rank),
                 str(entry.rank_before),
                 units.duration(entry.after.time_s),
                 units.duration(entry.before.time_s),
-                str(entry.facts["registers"]),
+                str(entry.facts.registers),
                 f"{_counted(entry.before):.0f}",
-                units.size(entry.facts["shared_bytes"]),
-                units.size(entry.facts["spill_bytes"]),
+                units.size(entry.facts.shared_bytes),
+                units.size(entry.facts.spill_bytes),
                 _occupancy(entry.after),
                 _occupancy(entry.before),
             ]
@@ -96,15 +97,16 @@ def _order(compilation: Compilation) -> list[str]:
 
 def _change(entry: CompiledSchedule) -> str:
     """Return what the compiler changed in one program's numbers."""
-    before, after = entry.before, entry.after
+    before, after, facts = entry.before, entry.after, entry.facts
     assert after is not None
+    assert facts is not None
     parts = []
     registers = _counted(before)
-    if registers != entry.facts["registers"]:
-        parts.append(f"registers {entry.facts['registers']} instead of {registers:.0f}")
-    if before.resources["shared_bytes_per_block"] != entry.facts["shared_bytes"]:
+    if registers != facts.registers:
+        parts.append(f"registers {facts.registers} instead of {registers:.0f}")
+    if before.resources["shared_bytes_per_block"] != facts.shared_bytes:
         shared = before.resources["shared_bytes_per_block"]
-        parts.append(f"shared memory {units.size(entry.facts['shared_bytes'])} instead of {units.size(shared)}")
+        parts.append(f"shared memory {units.size(facts.shared_bytes)} instead of {units.size(shared)}")
     spilled, expected = (each.resources.get("spilled_registers", 0.0) for each in (after, before))
     if spilled != expected:
         parts.append(f"registers in local memory {spilled:.0f} instead of {expected:.0f}")
@@ -132,11 +134,11 @@ def _numbers(compilation: Compilation) -> list[str]:
     ranked = compilation.ranked
     if not ranked:
         return []
-    pairs = [(entry.facts, entry.before.resources, entry.before, entry.after) for entry in ranked]
-    apart = [facts["registers"] - resources["registers_per_thread"] for facts, resources, _, _ in pairs]
-    counted = [facts["registers"] - _counted(before) for facts, _, before, _ in pairs]
-    shared = sum(facts["shared_bytes"] != resources["shared_bytes_per_block"] for facts, resources, _, _ in pairs)
-    spilling = sum(facts["local_bytes"] > 0 for facts, _, _, _ in pairs)
+    pairs = [(entry.facts, entry.before.resources, entry.before, entry.after) for entry in ranked if entry.facts]
+    apart = [facts.registers - resources["registers_per_thread"] for facts, resources, _, _ in pairs]
+    counted = [facts.registers - _counted(before) for facts, _, before, _ in pairs]
+    shared = sum(facts.shared_bytes != resources["shared_bytes_per_block"] for facts, resources, _, _ in pairs)
+    spilling = sum(facts.local_bytes > 0 for facts, _, _, _ in pairs)
     occupancy = sum(after is not None and not _same(before.occupancy, after.occupancy) for _, _, before, after in pairs)
     return [
         f"Over these programs the registers that were expected of the compiler are {fmean(map(abs, apart)):.1f} off on "

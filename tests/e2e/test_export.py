@@ -29,7 +29,7 @@ def schedule_file(folder, name):
 
 
 def expected(workload, inputs):
-    from anatune.measure.run.correctness import reference
+    from anatune.measure.run.reference import reference
 
     return reference(workload, inputs)
 

@@ -225,7 +225,8 @@ def test_tf32_is_said_with_what_the_files_need(anatune, tmp_path):
 @pytest.mark.parametrize(("dtype", "template"), [("float32", "tensorcore"), ("float16", "cuda"), ("bfloat16", "cuda")])
 def test_the_expected_error_is_what_rounding_costs(dtype, template):
     from anatune.codegen.arithmetic import arithmetic_of
-    from anatune.measure.run.correctness import random_inputs, reference
+    from anatune.measure.run.correctness import random_inputs
+    from anatune.measure.run.reference import reference
     from anatune.measure.run.rounding import operands_used
 
     workload = package.matmul(256, 256, 512, dtype=dtype)

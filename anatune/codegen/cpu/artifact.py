@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Artifact", "Buffer", "Packing"]
+from anatune.codegen.buffer import Buffer
 
-
-class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One argument as the built kernel takes it: row-major, 64-byte aligned."""
-
-    tensor: str
-    dtype: str
-    shape: tuple[int, ...]
+__all__ = ["Artifact", "Packing"]
 
 
 class Packing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import (
     compile_module,
     import_tvm,
@@ -15,7 +16,7 @@ from anatune.codegen.compat import (
     schedule_of_module,
     target_of,
 )
-from anatune.codegen.cpu.artifact import Artifact, Buffer, Packing
+from anatune.codegen.cpu.artifact import Artifact, Packing
 from anatune.codegen.cpu.program import Program, program_of
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
@@ -97,7 +98,7 @@ def compile_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> A
     sizes = lowered.program.packed_sizes
     arguments = [
         Buffer(access.tensor, access.dtype, (sizes[access.tensor],) if access.tensor in sizes else access.shape)
-        for access in (*workload.reads, *workload.epilogue_reads, workload.write)
+        for access in workload.tensors
     ]
     packings = tuple(
         Packing(buffer.tensor, f"pack_{buffer.tensor}", buffer) for buffer in arguments if buffer.tensor in sizes

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import compile_module, import_tvm, link_library, parse_program, target_of
-from anatune.codegen.cpu.artifact import Artifact, Buffer
+from anatune.codegen.cpu.artifact import Artifact
 from anatune.codegen.cpu.lower import assembly_facts
 from anatune.codegen.cpu.microkernel import Microkernel, Operand, Result, microkernel_ir, module_ir
 from anatune.core.hardware.spec import CpuSpec
@@ -36,6 +37,7 @@ __all__ = [
     "chase_probe",
     "clock_probe",
     "compile_probe",
+    "compile_reference",
     "fma_probe",
     "start_probe",
     "tile_probe",
@@ -102,6 +104,11 @@ def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path)
     buffers = tuple(Buffer(tensor, "float32", (size,)) for tensor, size in zip("ABC", probe.sizes, strict=True))
     facts = {"flop": probe.work, **assembly_facts(compiled.mod.inspect_source("asm"))}
     return Artifact("", str(path), buffers, facts=facts)
+
+
+def compile_reference(hardware: CpuSpec, folder: Path) -> Artifact:
+    """Build the kernel that is timed beside all candidates; errors as `compile_probe`."""
+    return compile_probe("gemm", hardware, folder)
 
 
 # ---- building --------------------------------------------------------------------------------------------------

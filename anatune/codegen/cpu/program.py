@@ -97,7 +97,7 @@ class _Lowering:
         ]
         self.result = layout_of(self.workload.write, self.nest, self.workload, packed=False)
         sizes = {access.tensor: layout.size for access, layout in zip(self.workload.reads, self.layouts, strict=True)}
-        for access in (*self.workload.reads, *self.workload.epilogue_reads, self.workload.write):
+        for access in self.workload.tensors:
             elements = max(sizes.get(access.tensor, 0), access.num_elements)
             if elements > MOST_ELEMENTS:
                 raise BuildError(too_large_text(access.tensor, elements))

@@ -7,18 +7,28 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.buffer import Buffer
+from anatune.codegen.compat import import_tvm
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.lower import cuda_kernel
-from anatune.codegen.cuda.nvrtc import CompilerFacts, Cubin
+from anatune.codegen.cuda.nvrtc import Cubin, compiler_version
 from anatune.codegen.cuda.probes import multiply_add
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.files import read_file, reason
 
-__all__ = ["GpuArtifact", "build_reference", "build_schedule", "check_resources", "read_image", "write_artifact"]
+__all__ = [
+    "GpuArtifact",
+    "build_reference",
+    "build_schedule",
+    "check_resources",
+    "read_image",
+    "set_up",
+    "write_artifact",
+]
 
 _REFERENCE_CHAINS, _REFERENCE_WARPS, _REFERENCE_BLOCKS_PER_SM = 8, 8, 2
 
@@ -92,6 +102,12 @@ def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifac
     )
 
 
+def set_up() -> None:
+    """Load what every build needs, once a process."""
+    import_tvm()
+    compiler_version()
+
+
 def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuArtifact:
     """Generate and compile a schedule of a GPU template into `folder`.
 
@@ -114,13 +130,8 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Gpu
     return artifact
 
 
-def build_reference(kind: str, hardware: GpuSpec, folder: Path) -> GpuArtifact:
+def build_reference(hardware: GpuSpec, folder: Path) -> GpuArtifact:
     """Build the kernel that is timed beside all candidates: multiply-adds on every multiprocessor, no memory.
-
-    Parameters
-    ----------
-    kind : str
-        Not used: CPUs have several.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.buffer import Buffer
 
 __all__ = ["STATIC_SHARED_BYTES", "CudaKernel"]
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import cuda_source_of, gpu_target_of, import_tvm, parse_program, schedule_of_module
-from anatune.codegen.cpu.artifact import Buffer
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES, CudaKernel
 from anatune.codegen.cuda.nest import GpuNest
 from anatune.codegen.cuda.preamble import preamble
@@ -123,7 +123,7 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
     if not template_named(schedule.template).tensor_cores:
         body = _with_byte_offsets(body)
     workload = schedule.workload
-    tensors = {a.tensor: a for a in (*workload.reads, *workload.epilogue_reads, workload.write)}
+    tensors = {a.tensor: a for a in workload.tensors}
     prototype = _PROTOTYPE.search(body)
     if prototype is None:
         raise BuildError(f"TVM generated a kernel of another name than {_KERNEL}; this is a defect of anatune")
@@ -133,7 +133,7 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
         if match is None or match.group(1) not in tensors:
             raise BuildError(f"TVM generated the unknown parameter {parameter.strip()!r}; this is a defect of anatune")
         access = tensors[match.group(1)]
-        parameters.append(Buffer(access.tensor, access.dtype, access.shape))
+        parameters.append(Buffer.of(access))
     return CudaKernel(
         schedule_key=schedule.key,
         name=_KERNEL,

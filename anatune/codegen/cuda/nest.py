@@ -20,9 +20,9 @@ from anatune.core.rules.cuda import ASYNC_SINCE, REDUCTION_LEVELS, SPATIAL_LEVEL
 from anatune.core.schedule import Schedule
 from anatune.core.templates import CUDA, PIPELINED
 from anatune.core.workload.nest import DTYPE_BYTES, Access
-from anatune.errors import BuildError, SpaceError
+from anatune.errors import AnatuneError, BuildError, SpaceError
 
-__all__ = ["GpuNest", "Tile"]
+__all__ = ["GpuNest", "Tile", "program_key"]
 
 _VECTOR_BYTES = 16
 """Widest load of a thread from shared memory."""
@@ -374,3 +374,16 @@ def _narrowed(tile: Tile, base: int) -> Tile:
     """Return the tile with vectors that stay aligned `base` elements further."""
     load = math.gcd(tile.load, base)
     return tile._replace(fetch=math.gcd(tile.fetch, base), load=load, load_level=tile.load_level if load > 1 else None)
+
+
+def program_key(schedule: Schedule) -> str:
+    """Return a key that schedules of CUDA cores share if they become the same program: loops, widths, tiles.
+
+    Schedules that cannot be lowered have keys of their own.
+    """
+    try:
+        nest = GpuNest(schedule)
+    except AnatuneError:
+        return schedule.key
+    tiles = [(tile.pitches, tile.base, tile.fetch, tile.load, tile.load_level) for tile in nest.tiles]
+    return repr((schedule.tiles, sorted(nest.unrolled), nest.stages, tiles))

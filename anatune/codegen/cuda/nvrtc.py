@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError, MissingDependencyError
 
 __all__ = [
     "FLAGS",
-    "CompilerFacts",
     "Cubin",
     "check_arch",
     "compile_cuda",
@@ -40,32 +40,6 @@ _FIRST_SPECIFIC = 90
 _PACKAGES = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc")
 _PIP = "pip install 'anatune[cuda]'"
 _MESSAGE_CHARACTERS = 200
-
-
-class CompilerFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the assembler says about one kernel. Immutable; JSON both ways.
-
-    Attributes
-    ----------
-    registers : int
-        Of a thread.
-    shared_bytes : int
-        Shared memory that the kernel declares, bytes; what it asks for at the launch is not in it.
-    spill_bytes, spill_load_bytes : int
-        Bytes of the instructions that store registers to local memory, and of those that load them again (counted once
-        each, however often they run).
-    local_bytes : int
-        Local memory of a thread: what is spilled, and arrays that are indexed at run time.
-    code_bytes : int
-        Machine code.
-    """
-
-    registers: int
-    shared_bytes: int = 0
-    spill_bytes: int = 0
-    spill_load_bytes: int = 0
-    local_bytes: int = 0
-    code_bytes: int = 0
 
 
 class Cubin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.kernel import CudaKernel
 
 __all__ = [

@@ -48,7 +48,7 @@ class GpuProgram:
     def script(self) -> str:
         """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
         nest, text = self.nest, self.text
-        operands = (*self.workload.reads, *self.workload.epilogue_reads)
+        operands = self.workload.operands
         tensors = (*operands, self.workload.write)
         open_function(text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in tensors])
         text.open(f'for bx in T.thread_binding({nest.num_blocks}, thread="blockIdx.x"):')

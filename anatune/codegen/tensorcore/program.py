@@ -61,7 +61,7 @@ class TensorCoreProgram:
     def _write(self) -> None:
         text, layout = self.text, self.layout
         workload = self.workload
-        operands = (*workload.reads, *workload.epilogue_reads)
+        operands = workload.operands
         accesses = (*operands, workload.write)
         open_function(text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in accesses])
         text.open(f'for bx in T.thread_binding({layout.num_blocks}, thread="blockIdx.x"):')

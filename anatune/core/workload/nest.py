@@ -112,7 +112,22 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     @property
     def dtypes(self) -> frozenset[str]:
         """Element dtypes of all tensors, the epilogue's included."""
-        return frozenset(access.dtype for access in (*self.reads, *self.epilogue_reads, self.write))
+        return frozenset(access.dtype for access in self.tensors)
+
+    @property
+    def operands(self) -> tuple[Access, ...]:
+        """What is read: the nest's operands, then the epilogue's."""
+        return (*self.reads, *self.epilogue_reads)
+
+    @property
+    def tensors(self) -> tuple[Access, ...]:
+        """The operands, the result last."""
+        return (*self.operands, self.write)
+
+    @property
+    def num_reduced(self) -> int:
+        """Iterations of the reduction axes."""
+        return math.prod(axis.extent for axis in self.reduction_axes)
 
     @property
     def num_points(self) -> int:
@@ -128,8 +143,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     def compulsory_bytes(self) -> int:
         """Bytes that must cross the DRAM boundary once: every touched element read, the result written."""
         reads = {
-            access.tensor: access.touched_elements(self.extents) * DTYPE_BYTES[access.dtype]
-            for access in (*self.reads, *self.epilogue_reads)
+            access.tensor: access.touched_elements(self.extents) * DTYPE_BYTES[access.dtype] for access in self.operands
         }
         return sum(reads.values()) + self.write.num_bytes
 

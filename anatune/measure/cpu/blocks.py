@@ -8,18 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.codegen.compat import import_tvm
-from anatune.measure.run.correctness import array_dtype
+from anatune.measure.run.correctness import GUARD_BYTES, GUARD_FILL, Array, array_dtype
 
-__all__ = ["Block", "same_bytes", "tensor_of"]
+__all__ = ["Block", "tensor_of"]
 
 ALIGNMENT_BYTES = 64
 """Alignment that built kernels rely on."""
-
-GUARD_BYTES = 4096
-"""Memory on both sides of a guarded block."""
-
-_GUARD = 0xFF
-"""Fill of the guard zones: NaN in every floating-point dtype, so that a value read from there shows."""
 
 
 class Block:
@@ -49,9 +43,9 @@ class Block:
         self._start = (-(self._raw.ctypes.data + guard)) % ALIGNMENT_BYTES + guard
         self._guarded = guarded
         if guarded:
-            self._raw[: self._start] = _GUARD
-            self._raw[self._start + self._size :] = _GUARD
-        self.array: NDArray[Any] = self.bytes.view(kind).reshape(self.shape)
+            self._raw[: self._start] = GUARD_FILL
+            self._raw[self._start + self._size :] = GUARD_FILL
+        self.array: Array = self.bytes.view(kind).reshape(self.shape)
 
     @property
     def bytes(self) -> NDArray[np.uint8]:
@@ -69,10 +63,10 @@ class Block:
         if not self._guarded:
             return True
         before, after = self._raw[: self._start], self._raw[self._start + self._size :]
-        return bool((before == _GUARD).all() and (after == _GUARD).all())
+        return bool((before == GUARD_FILL).all() and (after == GUARD_FILL).all())
 
 
-def tensor_of(array: NDArray[Any]) -> Any:
+def tensor_of(array: Array) -> Any:
     """Return a TVM tensor on the memory of `array`, or on an aligned copy where a kernel or DLPack refuses that."""
     tvm = import_tvm()
     flags = array.flags
@@ -84,11 +78,3 @@ def tensor_of(array: NDArray[Any]) -> Any:
         return tvm.runtime.from_dlpack(array)
     words = tvm.runtime.from_dlpack(array.view(np.uint16))  # NumPy cannot export bfloat16
     return words._create_view(array.shape, "bfloat16")
-
-
-def same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two C-contiguous arrays hold the same bytes, whatever they mean (a NaN equals itself)."""
-    if one.nbytes != other.nbytes:
-        return False
-    first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in (one, other))
-    return bool(first == second)  # compared as memory, without temporaries

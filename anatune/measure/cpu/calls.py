@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from pathlib import Path
 
 from anatune.codegen.cpu.lower import compile_schedule, inspect_schedule
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError
+from anatune.files import scratch_folder
 from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.kernel import Kernel
 from anatune.measure.run.correctness import Verification, expected, random_inputs
@@ -35,10 +34,7 @@ def check_instructions(hardware: CpuSpec) -> None:
 def build(schedule: Schedule, threads: int) -> Kernel:
     """Compile a schedule and load it into this process; see `anatune.build`."""
     check_instructions(schedule.hardware)  # type: ignore[arg-type]
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="anatune-"))
-    except OSError as error:
-        raise BuildError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
+    folder = scratch_folder(BuildError)
     try:
         artifact = compile_schedule(schedule, folder, threads=threads)
         return Kernel(schedule.workload, artifact, folder)

@@ -5,23 +5,30 @@ from __future__ import annotations
 import functools
 import shutil
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import import_tvm
-from anatune.codegen.cpu.artifact import Artifact, Buffer
+from anatune.codegen.cpu.artifact import Artifact
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
-from anatune.measure.cpu.blocks import Block, same_bytes, tensor_of
-from anatune.measure.run.correctness import Comparison, Expected, array_dtype, compare, fill_patterns, random_inputs
+from anatune.measure.cpu.blocks import Block, tensor_of
+from anatune.measure.run.correctness import (
+    Array,
+    Correctness,
+    Expected,
+    check_runs,
+    checked_operands,
+    random_inputs,
+    same_bytes,
+)
 
-__all__ = ["Kernel", "Library", "Prepared", "checked_operands"]
-
-Array = NDArray[Any]
+__all__ = ["Kernel", "Library", "Prepared"]
 
 
 class Library:
@@ -81,22 +88,19 @@ class Prepared:
         tensors = [self._blocks[buffer.tensor].tensor for buffer in artifact.arguments]
         self.call: Callable[[], None] = functools.partial(library.main, *tensors)
 
-    def check(self, workload: Workload, want: Expected) -> Comparison:
+    def check(self, workload: Workload, want: Expected) -> Correctness:
         """Run on a result filled with NaN and compare; operands, packed constants and guard zones must be unchanged.
 
         Integer results run twice with different fills.
         """
         kept = {name: self._blocks[name].bytes.copy() for name in self._packed}
-        answer = Comparison(True, 0.0, "")
-        for fill in fill_patterns(self.result.dtype):
-            self.result.array[...] = fill
+
+        def run(byte: int) -> Array:
+            self.result.bytes[:] = byte
             self.call()
-            here = compare(workload, self.result.array, want)
-            answer = here if not here.ok or here.max_rel_error > answer.max_rel_error else answer
-            if not here.ok:
-                break
-        complaint = self._changed(kept)
-        return Comparison(False, answer.max_rel_error, complaint) if complaint else answer
+            return self.result.array
+
+        return check_runs(workload, want, run, lambda: self._changed(kept))
 
     def _changed(self, kept: Mapping[str, NDArray[np.uint8]]) -> str:
         """Say which memory the kernel changed that it must not; "" if none."""
@@ -197,28 +201,6 @@ class Kernel:
         self._library.packers[name](tensor_of(contents), block.tensor)
         self._constants[name] = (given, contents, block)
         return block
-
-
-def checked_operands(workload: Workload, names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Array]:
-    """Return the operands of a call by tensor.
-
-    Raises
-    ------
-    RunError
-        Another number of arrays, or one of another shape or dtype.
-    """
-    if len(arrays) != len(names):
-        raise RunError(f"{workload.operator}: got {len(arrays)} arrays, expected {len(names)}: {', '.join(names)}")
-    checked = {}
-    for name, array in zip(names, arrays, strict=True):
-        access, given = workload.tensor(name), np.asarray(array)
-        if given.shape != access.shape or given.dtype != array_dtype(access.dtype):
-            raise RunError(
-                f"{workload.operator}: {name} is {given.dtype} of shape {given.shape}, "
-                f"expected {access.dtype} of shape {access.shape}"
-            )
-        checked[name] = given
-    return checked
 
 
 def _fill(block: Block, array: Array, name: str) -> None:

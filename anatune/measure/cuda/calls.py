@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from anatune.codegen.cuda.facts import inspect_gpu
+import msgspec
+
+from anatune.codegen.cuda.facts import compile_facts
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError
@@ -36,4 +38,4 @@ def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
 
 def inspect(schedule: Schedule, threads: int) -> dict[str, int]:
     """Return what the compiler says about a schedule; see `anatune.inspect`."""
-    return inspect_gpu(schedule)
+    return {**msgspec.structs.asdict(compile_facts(schedule)), "flop": schedule.workload.flop}

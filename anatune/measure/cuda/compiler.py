@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.cuda.facts import GpuFacts
 from anatune.codegen.cuda.nvrtc import check_arch, compiler_version
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.templates import template_named
 from anatune.core.trial import Outcome
 from anatune.errors import RunError
-from anatune.measure.run.build_processes import Builders, Job, Limits
+from anatune.files import scratch_folder
+from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores
-from anatune.measure.run.process import wait_for
 from anatune.model.compilation import Compilation, CompiledSchedule
 from anatune.model.cuda.base import BaseGpuModel
 
@@ -41,7 +39,7 @@ class Compiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     outcome : Outcome
         OK, INVALID, BUILD_ERROR or BUILD_TIMEOUT.
-    facts : GpuFacts or None
+    facts : CompilerFacts or None
         What the compiler says, if it is OK.
     message : str
         Why it failed, in one line.
@@ -50,7 +48,7 @@ class Compiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     outcome: Outcome
-    facts: GpuFacts | None = None
+    facts: CompilerFacts | None = None
     message: str = ""
     seconds: float = 0.0
 
@@ -78,7 +76,7 @@ def compile_schedules(
     num_processes : int, optional
         By default one a core.
     entry : str
-        ``module:function`` that compiles one schedule, (schedule, folder, threads=) -> GpuFacts.
+        ``module:function`` that compiles one schedule, (schedule, folder, threads=) -> CompilerFacts.
 
     Yields
     ------
@@ -104,29 +102,23 @@ def compile_schedules(
         return
     count = num_processes or min(_MOST_PROCESSES, len(physical_cores()) or os.cpu_count() or 1)
     deadline = float("inf") if time_limit_s is None else time.monotonic() + time_limit_s
+    folder = scratch_folder(RunError)
+    environment = {"TMPDIR": str(folder)}
+    builders = BuildProcesses(entry, min(count, len(schedules)), limits, environment=environment)
+    places = {BuildJob(schedule, folder): at for at, schedule in enumerate(schedules)}
     try:
-        folder = Path(tempfile.mkdtemp(prefix="anatune-"))
-    except OSError as error:
-        raise RunError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
-    environment = {"TMPDIR": str(folder), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    builders = Builders(entry, min(count, len(schedules)), limits, environment=environment)
-    waiting = {at: Job(schedule, folder) for at, schedule in enumerate(schedules)}
-    try:
-        while waiting and time.monotonic() < deadline:
-            builders.begin(waiting.values())
-            wait_for(builders.workers, min(1.0, max(0.0, deadline - time.monotonic())))
-            builders.collect(waiting.values())
-            for at in [at for at, job in waiting.items() if job.settled]:
-                yield at, _compiled(waiting.pop(at))
+        for job in builders.finish(places, deadline=deadline):
+            yield places[job], _compiled(job)
     finally:
         builders.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compiled(job: Job) -> Compiled:
+def _compiled(job: BuildJob) -> Compiled:
     """Return how a job ended."""
-    if job.measurement is None:
+    if isinstance(job.artifact, CompilerFacts):
         return Compiled(Outcome.OK, job.artifact, seconds=job.build_s)
+    assert job.measurement is not None
     return Compiled(job.measurement.outcome, message=job.measurement.message, seconds=job.build_s)
 
 
@@ -179,7 +171,7 @@ def compile_ranking(
         results[at] = compiled
         if progress is not None:
             progress(len(results), len(schedules))
-    facts = {at: msgspec.structs.asdict(result.facts) for at, result in results.items() if result.facts is not None}
+    facts = {at: result.facts for at, result in results.items() if result.facts is not None}
     good = sorted(facts)
     after = model.compiled_predictions(
         points[[places[at] for at in good]], [facts[at] for at in good], [before[at] for at in good]
@@ -193,7 +185,7 @@ def compile_ranking(
             results[at].outcome,
             results[at].message,
             results[at].seconds,
-            facts.get(at, {}),
+            facts.get(at),
             predicted.get(at),
         )
         for at in sorted(results)

@@ -11,7 +11,8 @@ import msgspec
 from anatune.core.hardware.files import load_spec_file
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError, RunError, SpecError
-from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, Backend, LostDeviceError, make_backend
+from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, make_backend
+from anatune.measure.cuda.driver_calls import Backend, LostDeviceError
 from anatune.resources import data_folder
 
 __all__ = ["gpu_detection", "gpu_environment"]

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from anatune.arguments import shown
 from anatune.errors import DeviceError, RunError
-from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, Backend, KernelFaultError, LostDeviceError, make_backend
+from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, make_backend
+from anatune.measure.cuda.driver_calls import Backend, Handle, KernelFaultError, LostDeviceError
 
 __all__ = ["GpuBuffer", "GpuDevice", "GpuFunction", "KernelFaultError", "LostDeviceError", "open_device"]
 
@@ -48,9 +49,6 @@ _ATTRIBUTES = (
     "MAX_GRID_DIM_X",
 )
 
-Argument = Any
-"""GpuBuffer or numpy scalar."""
-
 
 class GpuBuffer:
     """Device memory, 256-byte aligned.
@@ -73,6 +71,9 @@ class GpuBuffer:
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._backend.free(handle)
+
+
+Argument = GpuBuffer | np.generic
 
 
 class GpuFunction(NamedTuple):
@@ -100,8 +101,8 @@ class GpuFunction(NamedTuple):
     shared_bytes: int
     dynamic_shared_bytes: int
     max_threads: int
-    module: Any
-    handle: Any
+    module: Handle
+    handle: Handle
 
 
 class GpuDevice:
@@ -141,7 +142,7 @@ class GpuDevice:
         self.attributes: Mapping[str, int] = _attributes(backend, index)
         major, minor = self.attributes["COMPUTE_CAPABILITY_MAJOR"], self.attributes["COMPUTE_CAPABILITY_MINOR"]
         self.arch = f"sm_{major}{minor}"
-        self._events: list[Any] = []
+        self._events: list[Handle] = []
         backend.open(index)
         self._open = True
 

@@ -8,22 +8,18 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.codegen.cuda.artifact import GpuArtifact, build_schedule, read_image
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, DeviceError
-from anatune.measure.cpu.kernel import checked_operands
+from anatune.files import no_scratch
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, open_device
-from anatune.measure.run.correctness import array_dtype, random_inputs
+from anatune.measure.run.correctness import Array, array_dtype, checked_operands, random_inputs
 
 __all__ = ["GpuKernel", "build_gpu"]
-
-Array = NDArray[Any]
 
 
 class GpuKernel:
@@ -49,9 +45,7 @@ class GpuKernel:
         self.workload, self.artifact = workload, artifact
         self._device = device
         function = device.load(read_image(artifact), artifact.name, artifact.dynamic_shared_bytes)
-        self.operands: tuple[str, ...] = tuple(
-            dict.fromkeys(access.tensor for access in (*workload.reads, *workload.epilogue_reads))
-        )
+        self.operands: tuple[str, ...] = tuple(dict.fromkeys(access.tensor for access in workload.operands))
         accesses = {name: workload.tensor(name) for name in self.operands} | {workload.write.tensor: workload.write}
         sizes = {n: a.num_elements * array_dtype(a.dtype).itemsize for n, a in accesses.items()}
         self._buffers = {name: device.allocate(size) for name, size in sizes.items()}
@@ -119,7 +113,7 @@ def build_gpu(schedule: Schedule, device: GpuDevice | None = None) -> GpuKernel:
         with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
             return GpuKernel(schedule.workload, build_schedule(schedule, Path(folder)), device)
     except OSError as error:
-        raise BuildError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
+        raise BuildError(no_scratch(error)) from None
 
 
 @functools.lru_cache(maxsize=1)

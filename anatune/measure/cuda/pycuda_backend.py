@@ -1,4 +1,4 @@
-"""NVIDIA's driver calls through pycuda; see `anatune.measure.cuda.backends`."""
+"""NVIDIA's driver calls through pycuda; see `anatune.measure.cuda.driver_calls`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anatune.errors import DeviceError, MissingDependencyError, RunError
-from anatune.measure.cuda.backends import Bytes, Size, failure, name_of_text
+from anatune.measure.cuda.driver_calls import Bytes, Handle, Size, failure, name_of_text
 
 __all__ = ["PyCuda"]
 
@@ -84,27 +84,27 @@ class PyCuda:
             self._call(self._driver.Context.pop)
             self._call(context.detach)
 
-    def load(self, image: bytes) -> Any:  # noqa: D102
+    def load(self, image: bytes) -> Handle:  # noqa: D102
         return self._call(self._driver.module_from_buffer, image)
 
-    def unload(self, module: Any) -> None:  # noqa: D102  pycuda unloads what nobody refers to
+    def unload(self, module: Handle) -> None:  # noqa: D102  pycuda unloads what nobody refers to
         del module
 
-    def function(self, module: Any, name: str) -> Any:  # noqa: D102
+    def function(self, module: Handle, name: str) -> Handle:  # noqa: D102
         return self._call(module.get_function, name)
 
-    def function_attribute(self, function: Any, name: str) -> int:  # noqa: D102
+    def function_attribute(self, function: Handle, name: str) -> int:  # noqa: D102
         return int(self._call(function.get_attribute, getattr(self._driver.function_attribute, name)))
 
-    def set_dynamic_shared_bytes(self, function: Any, num_bytes: int) -> None:  # noqa: D102
+    def set_dynamic_shared_bytes(self, function: Handle, num_bytes: int) -> None:  # noqa: D102
         attribute = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._call(function.set_attribute, attribute, num_bytes)
 
-    def allocate(self, num_bytes: int) -> tuple[Any, int]:  # noqa: D102
+    def allocate(self, num_bytes: int) -> tuple[Handle, int]:  # noqa: D102
         allocation = self._call(self._driver.mem_alloc, num_bytes)
         return allocation, int(allocation)
 
-    def free(self, handle: Any) -> None:  # noqa: D102
+    def free(self, handle: Handle) -> None:  # noqa: D102
         self._call(handle.free)
 
     def copy_in(self, address: int, source: Bytes) -> None:  # noqa: D102
@@ -117,20 +117,20 @@ class PyCuda:
         self._call(self._driver.memset_d8, address, byte, num_bytes)
 
     def launcher(  # noqa: D102
-        self, function: Any, grid: Size, block: Size, shared_bytes: int, arguments: Sequence[np.generic]
+        self, function: Handle, grid: Size, block: Size, shared_bytes: int, arguments: Sequence[np.generic]
     ) -> Callable[[], None]:
         def launch() -> None:
             self._call(function, *arguments, grid=grid, block=block, shared=shared_bytes)
 
         return launch
 
-    def event(self) -> Any:  # noqa: D102
+    def event(self) -> Handle:  # noqa: D102
         return self._call(self._driver.Event)
 
-    def record(self, event: Any) -> None:  # noqa: D102
+    def record(self, event: Handle) -> None:  # noqa: D102
         self._call(event.record)
 
-    def elapsed_s(self, start: Any, stop: Any) -> float:  # noqa: D102
+    def elapsed_s(self, start: Handle, stop: Handle) -> float:  # noqa: D102
         self._call(stop.synchronize)
         return float(self._call(stop.time_since, start)) / 1e3
 

@@ -10,39 +10,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.arguments import checked_choice
-from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RunError
-from anatune.measure.cpu.blocks import GUARD_BYTES, same_bytes
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction, open_device
 from anatune.measure.run.correctness import (
-    Comparison,
-    Expected,
+    GUARD_BYTES,
+    GUARD_FILL,
+    Array,
+    Correctness,
     array_dtype,
-    compare,
-    fill_patterns,
-    random_inputs,
+    check_runs,
+    same_bytes,
 )
-from anatune.measure.run.runner import RunReport
+from anatune.measure.run.runner import Setting
 from anatune.measure.run.timing import Clock, Timed, TimingProtocol, beside
 
-__all__ = ["GPU_PROTOCOL", "L2_MODES", "GpuSession", "GpuSetting", "Operands", "check_l2", "timed_launches"]
-
-Array = NDArray[Any]
+__all__ = ["GPU_PROTOCOL", "L2_MODES", "GpuSession", "Operands", "check_l2", "timed_launches"]
 
 L2_MODES = ("flush", "warm")
 
 GPU_PROTOCOL = TimingProtocol(sample_s=0.003, reference_s=0.0006, budget_s=0.15)
 """A sample of a kernel of 10 us is 300 launches; with flushing it takes 15 to 20 ms on the wall."""
 
-_GUARD = 0xFF
 _BATCH = 16
 """Launches of a warm batch: the host queues them in less time than the reference kernel takes."""
 _MOST_PAIRS = 64
@@ -63,45 +58,6 @@ def check_l2(mode: str) -> str:
         It is none.
     """
     return checked_choice("l2", mode, L2_MODES)
-
-
-class GpuSetting(NamedTuple):
-    """What all kernels of a session share.
-
-    Attributes
-    ----------
-    workload, seed
-        What they compute, on which random operands.
-    expected : str
-        A .npy file with the float64 result; all runners map the same memory.
-    scale, tolerance : float
-        As in `Expected`.
-    reference : GpuArtifact
-        The kernel that is timed beside every candidate.
-    protocol
-        How candidates are timed.
-    l2 : str
-        "flush" or "warm".
-    device : int
-        Number of the device.
-    backend : str or None
-        As `open_device` takes it.
-    """
-
-    workload: Workload
-    seed: int
-    expected: str
-    scale: float
-    tolerance: float
-    reference: GpuArtifact
-    protocol: TimingProtocol
-    l2: str
-    device: int = 0
-    backend: str | None = None
-
-    def open(self) -> GpuSession:
-        """Return the session that `anatune.measure.run.runner` runs."""
-        return GpuSession(self)
 
 
 class Operands:
@@ -130,7 +86,7 @@ class Operands:
             self._restore(name)
 
     def _restore(self, name: str) -> None:
-        self._device.fill(self._blocks[name], _GUARD)
+        self._device.fill(self._blocks[name], GUARD_FILL)
         if name in self._inputs:
             self._device.upload(self._blocks[name], self._inputs[name], GUARD_BYTES)
 
@@ -148,7 +104,7 @@ class Operands:
             guards = np.empty((2, GUARD_BYTES), np.uint8)
             self._device.download(self._blocks[name], guards[0])
             self._device.download(self._blocks[name], guards[1], GUARD_BYTES + size)
-            wrong = "" if (guards == _GUARD).all() else f"the kernel wrote outside of {name}"
+            wrong = "" if (guards == GUARD_FILL).all() else f"the kernel wrote outside of {name}"
             if name in self._inputs and not wrong:
                 now = np.empty_like(self._inputs[name])
                 self._device.download(self._blocks[name], now, GUARD_BYTES)
@@ -173,19 +129,31 @@ class _Inside(GpuBuffer):
 
 
 class GpuSession:
-    """A setting with its device, operands, expected result and reference kernel."""
+    """A setting with its device, operands, expected result and reference kernel; a `RunSession`.
 
-    def __init__(self, setting: GpuSetting) -> None:
+    Parameters
+    ----------
+    setting
+        What all kernels share.
+    l2 : str
+        "flush" or "warm".
+    device : int
+        Number of the device.
+    backend : str or None
+        As `open_device` takes it.
+    """
+
+    def __init__(self, setting: Setting, *, l2: str, device: int = 0, backend: str | None = None) -> None:
         self.setting = setting
-        self.clock: Clock = time.perf_counter
-        self.device = device = open_device(setting.device, setting.backend)
-        self.want = Expected(np.load(setting.expected, mmap_mode="r"), setting.scale, setting.tolerance)
-        inputs = {n: np.ascontiguousarray(a) for n, a in random_inputs(setting.workload, setting.seed).items()}
-        self._operands = Operands(device, setting.workload, inputs)
-        self._reference_call = _reference_call(device, setting.reference)
+        self._clock: Clock = time.perf_counter
+        self._device = opened = open_device(device, backend)
+        self._want = setting.want()
+        inputs = {name: np.ascontiguousarray(array) for name, array in setting.inputs().items()}
+        self._operands = Operands(opened, setting.workload, inputs)
+        self._reference_call = _reference_call(opened, setting.reference)
         self._flush: GpuBuffer | None = None
-        if setting.l2 == "flush":
-            self._flush = device.allocate(_FLUSHED_CACHES * max(1 << 20, device.attributes.get("L2_CACHE_SIZE", 0)))
+        if l2 == "flush":
+            self._flush = opened.allocate(_FLUSHED_CACHES * max(1 << 20, opened.attributes.get("L2_CACHE_SIZE", 0)))
         self._loaded: list[GpuFunction] = []
         self._warm_up(_FIRST_WARM_UP_S)
         self.reference = beside(self._timed(self._reference_call, None), setting.protocol.reference_s)
@@ -193,16 +161,17 @@ class GpuSession:
     def begin(self) -> None:
         """Let go what earlier candidates loaded; the clock rises."""
         while self._loaded:
-            self.device.unload(self._loaded.pop())
+            self._device.unload(self._loaded.pop())
         self._warm_up(_WARM_UP_S)
 
-    def prepare(self, artifact: GpuArtifact) -> tuple[Timed, RunReport]:
-        """Load a kernel and check its result."""
-        function = self.device.load(read_image(artifact), artifact.name, artifact.dynamic_shared_bytes)
+    def prepare(self, artifact: GpuArtifact) -> tuple[Timed, Correctness]:
+        """Load a kernel and check its result; operands and guard zones must be unchanged."""
+        function = self._device.load(read_image(artifact), artifact.name, artifact.dynamic_shared_bytes)
         self._loaded.append(function)
-        call = self.device.prepare(function, artifact.grid, artifact.block, self._arguments(artifact))
-        answer = self._check(call)
-        return self._timed(call, self._flush), RunReport(answer.ok, answer.max_rel_error, answer.message)
+        call = self._device.prepare(function, artifact.grid, artifact.block, self._arguments(artifact))
+        operands = self._operands
+        answer = check_runs(self.setting.workload, self._want, lambda byte: operands.run(call, byte), operands.changed)
+        return self._timed(call, self._flush), answer
 
     def _arguments(self, artifact: GpuArtifact) -> list[GpuBuffer]:
         for buffer in artifact.parameters:
@@ -211,27 +180,15 @@ class GpuSession:
                 raise RunError(f"the kernel takes {buffer.tensor} of {_size(buffer)} bytes, which the workload lacks")
         return [self._operands.buffers[buffer.tensor] for buffer in artifact.parameters]
 
-    def _check(self, call: Callable[[], None]) -> Comparison:
-        """Run on a result filled with NaN and compare; operands and guard zones must be unchanged."""
-        answer = Comparison(True, 0.0, "")
-        workload = self.setting.workload
-        for byte in fill_bytes(workload.write.dtype):
-            here = compare(workload, self._operands.run(call, byte), self.want)
-            answer = here if not here.ok or here.max_rel_error > answer.max_rel_error else answer
-            if not here.ok:
-                break
-        complaint = self._operands.changed()
-        return Comparison(False, answer.max_rel_error, complaint) if complaint else answer
-
     def _timed(self, call: Callable[[], None], flush: GpuBuffer | None) -> Timed:
-        return timed_launches(self.device, call, flush=flush, busy=self._reference_call)
+        return timed_launches(self._device, call, flush=flush, busy=self._reference_call)
 
     def _warm_up(self, seconds: float) -> None:
-        until = self.clock() + seconds
-        while self.clock() < until:
+        until = self._clock() + seconds
+        while self._clock() < until:
             for _ in range(_BATCH):
                 self._reference_call()
-            self.device.synchronize()
+            self._device.synchronize()
 
 
 def timed_launches(
@@ -266,12 +223,6 @@ def timed_launches(
         return total + (rest * device.time_calls(call, launches=rest, before=busy)[0] if rest else 0.0)
 
     return warm if flush is None else cold
-
-
-def fill_bytes(dtype: str) -> tuple[int, ...]:
-    """Return the bytes that a result is filled with before a check, one run each: those of `fill_patterns`."""
-    patterns = [np.array([fill]).astype(array_dtype(dtype)) for fill in fill_patterns(dtype)]
-    return (_GUARD,) if dtype not in ("int8", "int32") else tuple(int(one.view(np.uint8)[0]) for one in patterns)
 
 
 def _size(buffer: Buffer) -> int:

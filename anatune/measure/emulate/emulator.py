@@ -16,19 +16,17 @@ import weakref
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.errors import MissingDependencyError, RunError
+from anatune.files import no_scratch, scratch_folder
 from anatune.measure.emulate.cuda_text import cpp_source
-from anatune.measure.run.correctness import array_dtype
+from anatune.measure.run.correctness import Array, array_dtype
 
 __all__ = ["ALL_BLOCKS", "Blocks", "Program", "compiler"]
-
-Array = NDArray[Any]
 
 _COMPILE_LIMIT_S = 120.0
 _FLAGS = ("-std=c++17", "-w", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
@@ -74,7 +72,7 @@ class _Shim(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _shim(command: str) -> _Shim:
     """Compile the part that is the same for all kernels, once a process."""
-    folder = _new_folder()
+    folder = scratch_folder(RunError)
     weakref.finalize(_shim, shutil.rmtree, folder, ignore_errors=True)
     for source in resources.files("anatune.measure.emulate").iterdir():
         if source.name.startswith("cuda_shim"):
@@ -89,13 +87,6 @@ def _shim(command: str) -> _Shim:
     if log is not None:
         raise RunError(f"{command} cannot compile anatune's CUDA shim: {log}; set CXX to a recent g++ or clang++")
     return _Shim(folder, program, tuple(flags), "\n".join(f'#include "{name}"' for name in _KERNEL_HEADERS))
-
-
-def _new_folder() -> Path:
-    try:
-        return Path(tempfile.mkdtemp(prefix="anatune-"))
-    except OSError as error:
-        raise RunError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
 
 
 def _compile(command: str, arguments: list[str]) -> str | None:
@@ -146,7 +137,7 @@ class Program:
         command = compiler()
         shim = _shim(command)
         self.kernel = kernel
-        folder = _new_folder()
+        folder = scratch_folder(RunError)
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         source, self._program = folder / "kernel.cpp", folder / "kernel"
         source.write_text(cpp_source(kernel, shim.includes, traced=traced))
@@ -251,7 +242,7 @@ def _file_of(size: int) -> IO[bytes]:
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
     except OSError as error:
-        raise RunError(f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR") from None
+        raise RunError(no_scratch(error)) from None
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)

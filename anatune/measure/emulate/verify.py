@@ -8,7 +8,6 @@ a right kernel depends on. Blocks spread over the grid run with every access tra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,9 @@ from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, Program
-from anatune.measure.run.correctness import Comparison, Expected, array_dtype, compare, fill_patterns
+from anatune.measure.run.correctness import Array, Correctness, Expected, array_dtype, compare, fill_bytes
 
 __all__ = ["check_kernel", "spread_blocks"]
-
-Array = NDArray[Any]
 
 _ORDER_FLOP = 5e8
 """Work of a run in another order than the first, FLOP: 0.2 s."""
@@ -31,7 +28,7 @@ _ORDERS = (1, 2)
 """Descending; random."""
 
 
-def check_kernel(workload: Workload, kernel: CudaKernel, inputs: Mapping[str, Array], want: Expected) -> Comparison:
+def check_kernel(workload: Workload, kernel: CudaKernel, inputs: Mapping[str, Array], want: Expected) -> Correctness:
     """Run a kernel on the CPU as its blocks, warps and threads would run, and compare with what was expected.
 
     Parameters
@@ -55,11 +52,11 @@ def check_kernel(workload: Workload, kernel: CudaKernel, inputs: Mapping[str, Ar
     limit_s = 60.0 + workload.flop / 1e8
     traced = Program(kernel, traced=True)
     arrays, result = _with_result(kernel, inputs)
-    result[...] = fill_patterns(str(result.dtype))[0]
+    _bytes(result)[...] = fill_bytes(str(result.dtype))[0]
     traced.run(arrays, blocks=spread_blocks(kernel.grid, _TRACED_FLOP / max(1, workload.flop)), limit_s=limit_s)
 
     program = Program(kernel)
-    result[...] = fill_patterns(str(result.dtype))[0]
+    _bytes(result)[...] = fill_bytes(str(result.dtype))[0]
     program.run(arrays, limit_s=limit_s)
     answer = compare(workload, result, want)
     if not answer.ok:
@@ -74,7 +71,7 @@ def check_kernel(workload: Workload, kernel: CudaKernel, inputs: Mapping[str, Ar
         complaint = _difference(kernel, result, first, complete=blocks == ALL_BLOCKS)
         if complaint:
             how = "descending" if order == 1 else "random"
-            return Comparison(False, answer.max_rel_error, f"{complaint} when threads run in {how} order")
+            return Correctness(False, answer.max_rel_error, f"{complaint} when threads run in {how} order")
     return answer
 
 

@@ -1,21 +1,27 @@
-"""Builder processes: schedules on their way to a built kernel, what one may use, what goes wrong on the way."""
+"""Processes that build schedules: what one build may use, what goes wrong on the way, and what they run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from anatune.codegen.compat import import_tvm
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import MissingDependencyError
-from anatune.measure.run.process import Worker
+from anatune.measure.run.process import Worker, refusal, wait_for
+from anatune.named import resolve
 
-__all__ = ["INVALID_ERRORS", "Builders", "Job", "Limits"]
+__all__ = ["INVALID_ERRORS", "BuildJob", "BuildProcesses", "Limits", "build", "build_reference", "set_up"]
 
 _GIB = 1 << 30
+_HERE = "anatune.measure.run.build_processes"
+SET_UP = f"{_HERE}:set_up"
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 INVALID_ERRORS = ("SpaceError", "WorkloadError", "SpecError", "UnknownNameError")
 """Errors of a build that say that the schedule itself is no good."""
@@ -42,14 +48,14 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_s: float = 60.0
 
 
-class Job:
-    """One schedule on its way: its build's artifact, or the measurement that says why there is none."""
+class BuildJob:
+    """One schedule on its way: what its build left behind, or the measurement that says why there is nothing."""
 
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self.schedule = schedule
         self.folder = folder
         self.worker: Worker | None = None
-        self.artifact: Any = None
+        self.artifact: object | None = None
         self.measurement: Measurement | None = None
         self.build_s = 0.0
         self.repeated = False
@@ -65,12 +71,12 @@ class Job:
         relative = self.measurement.relative if self.measurement is not None else None
         return float("inf") if relative is None else relative
 
-    def fail(self, outcome: Outcome, message: str, **numbers: Any) -> None:
+    def fail(self, outcome: Outcome, message: str, run_s: float = 0.0) -> None:
         """End with an outcome other than OK."""
-        self.measurement = Measurement(outcome, message, build_s=self.build_s, **numbers)
+        self.measurement = Measurement(outcome, message, build_s=self.build_s, run_s=run_s)
 
 
-class Builders:
+class BuildProcesses:
     """A few processes that build schedules; each lives until the end and is replaced when it dies.
 
     Parameters
@@ -100,7 +106,7 @@ class Builders:
         threads: int = 1,
         cores: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
-        setup: str = "anatune.measure.run.build_tasks:set_up",
+        setup: str = SET_UP,
     ) -> None:
         self._entry, self._limits, self._threads = entry, limits, threads
         self.workers = [
@@ -108,7 +114,7 @@ class Builders:
                 "builder",
                 memory_bytes=limits.memory_bytes,
                 cores=cores,
-                environment={**(environment or {}), "TVM_NUM_THREADS": "1"},
+                environment={**single_threaded(environment), "TVM_NUM_THREADS": "1"},
                 setup=(setup, {}),
                 setup_s=limits.start_s,
             )
@@ -120,13 +126,25 @@ class Builders:
         for worker in self.workers:
             worker.start()
 
-    def begin_reference(self, entry: str, hardware: Any, folder: Path) -> Worker:
-        """Have the first process build the reference kernel and return that process: its reply holds the artifact."""
+    def begin_reference(self, entry: str, hardware: CpuSpec | GpuSpec, folder: Path) -> None:
+        """Have the first process build the kernel that all candidates are timed beside; see `reference`."""
         arguments = {"entry": entry, "hardware": hardware, "folder": str(folder)}
-        self.workers[0].submit("anatune.measure.run.build_tasks:build_reference", arguments, self._limits.build_s)
-        return self.workers[0]
+        self.workers[0].submit(f"{_HERE}:build_reference", arguments, self._limits.build_s)
 
-    def begin(self, jobs: Iterable[Job]) -> None:
+    def reference(self) -> object:
+        """Wait for what `begin_reference` began and return its artifact.
+
+        Raises
+        ------
+        RunError, DeviceError, MissingDependencyError
+            It cannot be built.
+        """
+        reply = self.workers[0].wait(self._limits.start_s + self._limits.build_s)
+        if reply.kind != "value":
+            raise refusal(reply, "the reference kernel cannot be built")
+        return reply.value
+
+    def begin(self, jobs: Iterable[BuildJob]) -> None:
         """Give the idle processes something to do, first come, first served."""
         idle = [worker for worker in self.workers if not worker.busy]
         for job in jobs:
@@ -140,9 +158,9 @@ class Builders:
                     "folder": str(job.folder),
                     "threads": self._threads,
                 }
-                job.worker.submit("anatune.measure.run.build_tasks:build", arguments, self._limits.build_s)
+                job.worker.submit(f"{_HERE}:build", arguments, self._limits.build_s)
 
-    def collect(self, jobs: Iterable[Job]) -> None:
+    def collect(self, jobs: Iterable[BuildJob]) -> None:
         """Take what is built, or why not.
 
         Raises
@@ -171,7 +189,51 @@ class Builders:
             else:
                 job.fail(Outcome.BUILD_ERROR, reply.message)
 
+    def finish(self, jobs: Iterable[BuildJob], *, deadline: float = float("inf")) -> Iterator[BuildJob]:
+        """Build, and yield each job when it is settled, until all are or `deadline` (`time.monotonic`) has passed.
+
+        Raises
+        ------
+        MissingDependencyError, RunError
+            As `collect`.
+        """
+        waiting = list(jobs)
+        while waiting and time.monotonic() < deadline:
+            self.begin(waiting)
+            wait_for(self.workers, min(1.0, max(0.0, deadline - time.monotonic())))
+            self.collect(waiting)
+            for job in [job for job in waiting if job.settled]:
+                waiting.remove(job)
+                yield job
+
     def kill(self) -> None:
         """End all processes."""
         for worker in self.workers:
             worker.kill()
+
+
+def single_threaded(environment: Mapping[str, str] | None) -> dict[str, str]:
+    """Return an environment in which the libraries below NumPy keep to one thread."""
+    return {**dict.fromkeys(_ONE_THREAD, "1"), **(environment or {})}
+
+
+# ---- what the processes run ----------------------------------------------------------------------------------
+
+
+def set_up() -> None:
+    """Import what every build needs, once."""
+    import_tvm()
+
+
+def build(entry: str, schedule: Schedule, folder: str, threads: int) -> object:
+    """Build `schedule` into `folder`, which is made, with the function called `entry`; return its artifact."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    artifact: object = resolve(entry)(schedule, Path(folder), threads=threads)
+    return artifact
+
+
+def build_reference(entry: str, hardware: CpuSpec | GpuSpec, folder: str) -> object:
+    """Build the reference kernel into `folder`, which is made, with the function called `entry`."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    artifact: object = resolve(entry)(hardware, Path(folder))
+    return artifact

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from anatune.core.generation import check_generation
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.workload.nest import Access, Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 
 __all__ = ["check_memory", "check_runs_here", "free_bytes", "needed_bytes"]
@@ -46,7 +46,7 @@ def check_memory(workload: Workload, *, checked: bool) -> None:
     """
     needed, free = needed_bytes(workload, checked=checked), free_bytes()
     if free is not None and needed > free:
-        tensors = sum(access.num_bytes for access in _tensors(workload))
+        tensors = sum(access.num_bytes for access in workload.tensors)
         more = f", {_gib(needed)} with the float64 reference" if checked else ""
         raise RunError(
             f"{workload.describe()}: its operands and result take {_gib(tensors)}{more}, but {_gib(free)} of memory "
@@ -56,7 +56,7 @@ def check_memory(workload: Workload, *, checked: bool) -> None:
 
 def needed_bytes(workload: Workload, *, checked: bool) -> int:
     """Return the memory, bytes, that running a kernel takes at least: operands, result, and float64 values of them."""
-    return sum(access.num_bytes + 8 * checked * access.num_elements for access in _tensors(workload))
+    return sum(access.num_bytes + 8 * checked * access.num_elements for access in workload.tensors)
 
 
 def free_bytes() -> int | None:
@@ -77,10 +77,6 @@ def _number(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):
         return None
-
-
-def _tensors(workload: Workload) -> tuple[Access, ...]:
-    return (*workload.reads, *workload.epilogue_reads, workload.write)
 
 
 def _gib(num_bytes: int) -> str:

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from multiprocessing import connection
-from typing import Any, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 
@@ -23,6 +23,9 @@ __all__ = ["Reply", "Worker", "refusal", "wait_for"]
 
 _BURIAL_S = 20.0
 """Most seconds to wait for a killed process."""
+
+
+Kind = Literal["value", "error", "timeout", "memory", "died"]
 
 
 class Reply(NamedTuple):
@@ -41,8 +44,8 @@ class Reply(NamedTuple):
         The process had run nothing but its set-up before.
     """
 
-    kind: Literal["value", "error", "timeout", "memory", "died"]
-    value: Any = None
+    kind: Kind
+    value: object = None
     message: str = ""
     error: str = ""
     seconds: float = 0.0
@@ -89,7 +92,7 @@ class Worker:
         memory_bytes: int | None = None,
         cores: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
-        setup: tuple[str, dict[str, Any]] | None = None,
+        setup: tuple[str, Mapping[str, object]] | None = None,
         setup_s: float = 60.0,
     ) -> None:
         self.name = name
@@ -98,8 +101,8 @@ class Worker:
         self._environment = dict(environment or {})
         self._setup_s = setup_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Any = None
-        self._errors: Any = None
+        self._connection: connection.Connection | None = None
+        self._errors: IO[bytes] | None = None
         self._calls: deque[_Call] = deque()
         self._began = 0.0
         self._served = 0
@@ -113,10 +116,6 @@ class Worker:
     def process_id(self) -> int | None:
         """Id of the process, None if none runs."""
         return self._process.pid if self._process is not None else None
-
-    @property
-    def _channel(self) -> Any:
-        return self._connection
 
     def start(self) -> None:
         """Start the process and its set-up if none runs; returns at once."""
@@ -150,7 +149,7 @@ class Worker:
         if self.setup is not None:
             self._send(*self.setup, limit_s=self._setup_s, is_setup=True)
 
-    def submit(self, function: str, arguments: dict[str, Any], limit_s: float) -> None:
+    def submit(self, function: str, arguments: Mapping[str, object], limit_s: float) -> None:
         """Hand over ``module:function`` with keyword arguments; the limit begins when the process can begin.
 
         Raises
@@ -163,12 +162,13 @@ class Worker:
         self.start()
         self._send(function, arguments, limit_s=limit_s, is_setup=False)
 
-    def _send(self, function: str, arguments: dict[str, Any], *, limit_s: float, is_setup: bool) -> None:
+    def _send(self, function: str, arguments: Mapping[str, object], *, limit_s: float, is_setup: bool) -> None:
         if not self._calls:
             self._began = time.monotonic()
         self._calls.append(_Call(limit_s, is_setup, function))
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # it died: `poll` finds out
-            self._connection.send((function, arguments))
+            assert self._connection is not None
+            self._connection.send((function, dict(arguments)))
 
     def remaining_s(self) -> float:
         """Seconds until the present call's limit."""
@@ -194,6 +194,14 @@ class Worker:
                 return reply
         return None
 
+    def wait(self, timeout_s: float) -> Reply:
+        """Return the reply to what was submitted; its own limit, at the latest `timeout_s`, ends the wait."""
+        reply = self.poll(timeout_s)
+        if reply is None:
+            self.kill()
+            return Reply("timeout", message=f"the {self.name} process did not answer within {timeout_s:g} s")
+        return reply
+
     def _finish(self, reply: Reply) -> bool:
         """Note that the present call ended; return whether it was the set-up and went well.
 
@@ -216,29 +224,28 @@ class Worker:
 
     def _receive(self, pause_s: float) -> Reply | None:
         """Wait for a message, the process's end or the limit."""
-        fresh = self._served == 0
-
-        def seconds() -> float:
-            return time.monotonic() - self._began
-
+        assert self._connection is not None
         try:
             if self._connection.poll(pause_s):
                 kind, value = self._connection.recv()
                 if kind == "value":
-                    return Reply("value", value, seconds=seconds(), fresh=fresh)
+                    return self._reply("value", value=value)
                 if kind == "memory":
-                    return Reply("memory", message=value, seconds=seconds(), fresh=fresh)
-                return Reply("error", message=value[1], error=value[0], seconds=seconds(), fresh=fresh)
+                    return self._reply("memory", value)
+                return self._reply("error", value[1], error=value[0])
         except (EOFError, ConnectionError):
-            return Reply("died", message=self._obituary(), seconds=seconds(), fresh=fresh)
+            return self._reply("died", self._obituary())
         if self.remaining_s() <= 0:
-            limit = self._calls[0].limit_s
-            return Reply("timeout", message=f"not finished after {limit:g} s", seconds=seconds(), fresh=fresh)
+            return self._reply("timeout", f"not finished after {self._calls[0].limit_s:g} s")
         return None
+
+    def _reply(self, kind: Kind, message: str = "", *, value: object = None, error: str = "") -> Reply:
+        return Reply(kind, value, message, error, time.monotonic() - self._began, self._served == 0)
 
     def _obituary(self) -> str:
         """Say how the process ended; after an abort or an exit, with the last line it wrote."""
         assert self._process is not None
+        assert self._errors is not None
         try:
             status = self._process.wait(5)
         except subprocess.TimeoutExpired:
@@ -283,7 +290,7 @@ def refusal(reply: Reply, what: str) -> RunError | DeviceError | MissingDependen
 
 def wait_for(workers: Sequence[Worker], timeout_s: float) -> None:
     """Return when one of the busy workers has something to say or reached its limit, or after `timeout_s`."""
-    busy = [worker for worker in workers if worker.busy and worker._channel is not None]
+    busy = {worker._connection: worker for worker in workers if worker.busy and worker._connection is not None}
     if busy:
-        pause = min(timeout_s, *(worker.remaining_s() for worker in busy))
-        connection.wait([worker._channel for worker in busy], max(0.0, pause))
+        pause = min(timeout_s, *(worker.remaining_s() for worker in busy.values()))
+        connection.wait([*busy], max(0.0, pause))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
+from anatune.measure.run.correctness import Array
 
 __all__ = ["as_tf32", "operands_used"]
-
-Array = NDArray[Any]
 
 
 def as_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:

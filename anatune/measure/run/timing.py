@@ -20,16 +20,16 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 __all__ = [
     "Clock",
     "Contest",
-    "Samples",
     "Timed",
     "TimingProtocol",
+    "Timings",
     "alternate",
     "beside",
     "paired_test",
@@ -76,7 +76,7 @@ class TimingProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slower: float = 1.3
 
 
-class Samples(NamedTuple):
+class Timings(NamedTuple):
     """Seconds of one run, sample by sample; of one run of the reference kernel beside each; whether it was stopped."""
 
     times_s: tuple[float, ...]
@@ -89,7 +89,7 @@ class Samples(NamedTuple):
         return [time_s / base for time_s, base in zip(self.times_s, self.reference_times_s, strict=True)]
 
 
-def timed(call: Callable[[], Any], clock: Clock = time.perf_counter) -> Timed:
+def timed(call: Callable[[], object], clock: Clock = time.perf_counter) -> Timed:
     """Return `call` as something that can be sampled."""
 
     def run(count: int) -> float:
@@ -151,7 +151,7 @@ def sample_candidate(
     *,
     incumbent: float | None = None,
     clock: Clock = time.perf_counter,
-) -> Samples:
+) -> Timings:
     """Time one candidate between samples of the reference kernel.
 
     Parameters
@@ -177,7 +177,7 @@ def sample_candidate(
         after = reference()
         bases.append((before + after) / 2)
         before = after
-        samples = Samples(tuple(times), tuple(bases))
+        samples = Timings(tuple(times), tuple(bases))
         if incumbent is not None and len(times) >= 2 and min(samples.ratios) > protocol.slower * incumbent:
             return samples._replace(stopped_early=True)
         spent = clock() - started
@@ -231,7 +231,7 @@ def alternate(
     least_rounds: int = 5,
     same: float = 0.005,
     clock: Clock = time.perf_counter,
-) -> list[Samples]:
+) -> list[Timings]:
     """Time contenders in turn, A B C A B C ..., until a paired t-test at 95 % decides or the budget ends.
 
     After `least_rounds` rounds, a contender that is slower than the leader of the moment, by the test, drops out
@@ -241,7 +241,7 @@ def alternate(
 
     Returns
     -------
-    list of Samples
+    list of Timings
         In the order of `contenders`. The i-th samples of two contenders were taken in the same round.
     """
     started = clock()
@@ -266,7 +266,7 @@ def alternate(
                 break
         if clock() - started > budget_s:
             break
-    return [Samples(tuple(times[place]), tuple(bases[place]), place not in running) for place in range(len(contenders))]
+    return [Timings(tuple(times[place]), tuple(bases[place]), place not in running) for place in range(len(contenders))]
 
 
 def _log_mean(times: Sequence[float]) -> float:

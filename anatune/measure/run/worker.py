@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from multiprocessing.connection import Connection
-from typing import Any
 
 from anatune.errors import AnatuneError
 from anatune.named import resolve
@@ -39,7 +38,7 @@ def _limit_memory(num_bytes: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, num_bytes))
 
 
-def _answer(name: str, arguments: dict[str, Any]) -> tuple[str, Any]:
+def _answer(name: str, arguments: dict[str, object]) -> tuple[str, object]:
     """Run one function: ("value", result), ("error", (class, message)) or ("memory", message)."""
     try:
         return "value", resolve(name)(**arguments)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.workload.nest import Workload
@@ -66,25 +67,25 @@ class BaseGpuModel(AnalyticalModel):
         return Shown(self.parts, FEATURES, self.resources, over_bound, limiter)
 
     def compiled_predictions(
-        self, points: Points, facts: Sequence[dict[str, int]], before: Sequence[Prediction]
+        self, points: Points, facts: Sequence[CompilerFacts], before: Sequence[Prediction]
     ) -> list[Prediction]:
         """Return the predictions of `points` with a compiler's registers, shared bytes and local memory.
 
         Parameters
         ----------
         points : (num_points, len(space.columns)) int64
-        facts : sequence of dict
-            "registers" of a thread, "shared_bytes" of a block and "local_bytes" of a thread, one a point.
+        facts : sequence of CompilerFacts
+            One a point, with the shared memory that the launch asks for.
         before : sequence of Prediction
             The model's own: they tell how many results a thread has, the most that can be spilled in the model's sense.
         """
         if not len(points):
             return []
         table = [
-            [fact["registers"] for fact in facts],
-            [fact["shared_bytes"] for fact in facts],
+            [fact.registers for fact in facts],
+            [fact.shared_bytes for fact in facts],
             [
-                min(prediction.resources["accumulators_per_thread"], fact["local_bytes"] / REGISTER_BYTES)
+                min(prediction.resources["accumulators_per_thread"], fact.local_bytes / REGISTER_BYTES)
                 for fact, prediction in zip(facts, before, strict=True)
             ],
         ]

@@ -3,7 +3,7 @@
 import os
 import time
 
-from anatune.codegen.cuda.facts import GpuFacts
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError, MissingDependencyError, SpaceError
 
 
@@ -16,7 +16,7 @@ def by_unroll(schedule, folder, *, threads=1):
         time.sleep(600)
     if unroll == 1024:
         os._exit(3)
-    return GpuFacts(200, 1024, 16 if unroll else 0, 32 if unroll else 0, 5000)
+    return CompilerFacts(200, 1024, spill_bytes=16 if unroll else 0, local_bytes=32 if unroll else 0, code_bytes=5000)
 
 
 def impossible(schedule, folder, *, threads=1):

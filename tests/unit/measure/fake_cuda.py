@@ -24,18 +24,23 @@ from anatune.codegen.cuda.artifact import build_reference as real_reference
 from anatune.codegen.cuda.artifact import check_resources, write_artifact
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.lower import cuda_kernel
-from anatune.codegen.cuda.nvrtc import CompilerFacts, Cubin
+from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError, SpaceError
-from anatune.measure.cuda.backends import CudaBindings
+from anatune.measure.cuda.cuda_bindings import CudaBindings
+from anatune.measure.cuda.measurer import GPU_ENTRIES
 from anatune.measure.emulate.emulator import Program
 from anatune.measure.run.correctness import array_dtype
 
 STATE = "FAKE_CUDA_STATE"
 BACKEND = "tests.unit.measure.fake_cuda:backend"
-BUILDER = "tests.unit.measure.fake_cuda:build"
-FAILING_BUILDER = "tests.unit.measure.fake_cuda:build_or_not"
-REFERENCE = "tests.unit.measure.fake_cuda:build_reference"
-SETUP = "anatune.measure.run.build_tasks:set_up"
+ENTRIES = GPU_ENTRIES._replace(
+    builder="tests.unit.measure.fake_cuda:build",
+    reference="tests.unit.measure.fake_cuda:build_reference",
+    builder_setup="anatune.measure.run.build_processes:set_up",
+)
+FAILING = ENTRIES._replace(builder="tests.unit.measure.fake_cuda:build_or_not")
+EMULATED = ENTRIES._replace(builder="tests.unit.measure.fake_cuda:build_emulated")
 
 H200 = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
@@ -350,7 +355,7 @@ def seconds_of(schedule):
     return 20e-6 + 1e-6 * (int(schedule.key, 16) % 64)
 
 
-def build_reference(kind, hardware, folder):
+def build_reference(hardware, folder):
     """As `codegen.cuda.artifact.build_reference`; it computes nothing."""
     from unittest import mock
 
@@ -359,4 +364,4 @@ def build_reference(kind, hardware, folder):
         return Cubin(kernel.name, kernel.arch, image, CompilerFacts(28))
 
     with mock.patch("anatune.codegen.cuda.artifact.compile_kernel", compiled):
-        return real_reference(kind, hardware, folder)
+        return real_reference(hardware, folder)

@@ -9,12 +9,15 @@ import time
 from pathlib import Path
 
 import anatune
-from anatune.codegen.cpu.artifact import Artifact, Buffer, Packing
+from anatune.codegen.buffer import Buffer
+from anatune.codegen.cpu.artifact import Artifact, Packing
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, SpaceError
+from anatune.measure.cpu.measurer import CPU_ENTRIES
 
-BUILDER = "tests.unit.measure.stand_ins:build"
-REFERENCE = "tests.unit.measure.stand_ins:build_reference"
+ENTRIES = CPU_ENTRIES._replace(
+    builder="tests.unit.measure.stand_ins:build", reference="tests.unit.measure.stand_ins:build_reference"
+)
 
 WORKLOAD = anatune.matmul(16, 32, 24)
 
@@ -46,8 +49,7 @@ def build(schedule, folder: Path, *, threads=1) -> Artifact:
     return compile_matmul(schedule.workload, Path(folder), fault, threads)
 
 
-def build_reference(kind, hardware, folder: Path) -> Artifact:
-    assert kind == "gemm"
+def build_reference(hardware, folder: Path) -> Artifact:
     return compile_matmul(anatune.matmul(64, 64, 64), Path(folder), "", 1)
 
 

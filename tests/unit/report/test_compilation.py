@@ -4,6 +4,7 @@ import msgspec
 
 import anatune
 from anatune import api
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.trial import Outcome
 from anatune.model.compilation import Compilation, CompiledSchedule
 from anatune.report.compilation import compilation_lines, compilation_sentences
@@ -23,13 +24,9 @@ def compilation(registers=(255, 40, 60), failed=()):
         if at in failed:
             entries.append(CompiledSchedule(schedule, at + 1, prediction, Outcome.BUILD_TIMEOUT, "too slow"))
             continue
-        facts = {
-            "registers": registers[at],
-            "shared_bytes": int(prediction.resources["shared_bytes_per_block"]),
-            "spill_bytes": 64 if registers[at] == 255 else 0,
-            "local_bytes": 64 if registers[at] == 255 else 0,
-            "code_bytes": 4096,
-        }
+        spilled = 64 if registers[at] == 255 else 0
+        shared = int(prediction.resources["shared_bytes_per_block"])
+        facts = CompilerFacts(registers[at], shared, spill_bytes=spilled, local_bytes=spilled, code_bytes=4096)
         (after,) = model.compiled_predictions(points[at : at + 1], [facts], [prediction])
         entries.append(CompiledSchedule(schedule, at + 1, prediction, Outcome.OK, "", 0.2, facts, after))
     return Compilation("NVRTC 12.9", tuple(entries), 9, (8,), 2.0)

@@ -23,13 +23,11 @@ from anatune.records.store import RecordStore
 from anatune.tuning.manifest import MANIFEST, build_manifest, read_manifest
 from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import TuningSettings
-from tests.unit.measure.fake_cuda import BACKEND, BUILDER, REFERENCE, SETUP, STATE
+from tests.unit.measure.fake_cuda import BACKEND, EMULATED, ENTRIES, STATE
 
 H200 = anatune.hardware("h200")
 WORKLOAD = anatune.matmul(32, 32, 16)
 QUICK = TimingProtocol(sample_s=0.0005, reference_s=0.0003, budget_s=0.02)
-BUILT = {"builder": BUILDER, "reference": REFERENCE, "builder_setup": SETUP}
-EMULATED = {**BUILT, "builder": "tests.unit.measure.fake_cuda:build_emulated"}
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +37,8 @@ def state(tmp_path, monkeypatch):
     return tmp_path
 
 
-def session(built=BUILT, run_s=20, **more):
-    measurer = functools.partial(GpuMeasurer, protocol=QUICK, **built)
+def session(entries=ENTRIES, run_s=20, **more):
+    measurer = functools.partial(GpuMeasurer, protocol=QUICK, entries=entries)
     stand_ins = StandIns(host=more.pop("host", H200), measurer=more.pop("measurer", measurer))
     given = {"strategy": "random", "backend": BACKEND, "limits": Limits(build_s=30, run_s=run_s), **more}
     return TuningSession(WORKLOAD, H200, TuningSettings(**given), stand_ins=stand_ins)
@@ -100,7 +98,7 @@ def test_a_device_that_disappears_is_one_line_and_the_session_goes_on_later(stat
 
 def test_build_here_and_measure_there(state):
     folder = state / "kernels"
-    build = functools.partial(build_schedules, **BUILT)
+    build = functools.partial(build_schedules, entries=ENTRIES)
     told = []
     made = build_manifest(WORKLOAD, H200, folder, trials=3, builds=build, progress=lambda *now: told.append(now))
     assert told[-1] == (3, 0, 3)
@@ -122,7 +120,7 @@ def test_build_here_and_measure_there(state):
 
 def test_where_a_manifest_is_measured_neither_tvm_nor_numba_is_needed(state):
     folder = state / "kernels"
-    build_manifest(WORKLOAD, H200, folder, trials=2, builds=functools.partial(build_schedules, **BUILT))
+    build_manifest(WORKLOAD, H200, folder, trials=2, builds=functools.partial(build_schedules, entries=ENTRIES))
     for name in ("tvm", "numba", "pandas"):
         (state / "blocked" / name).mkdir(parents=True)
         (state / "blocked" / name / "__init__.py").write_text("raise ImportError('not here')")
@@ -148,7 +146,7 @@ def test_where_a_manifest_is_measured_neither_tvm_nor_numba_is_needed(state):
 
 def test_damaged_manifests_are_one_line(state):
     folder = state / "kernels"
-    made = build_manifest(WORKLOAD, H200, folder, trials=1, builds=functools.partial(build_schedules, **BUILT))
+    made = build_manifest(WORKLOAD, H200, folder, trials=1, builds=functools.partial(build_schedules, entries=ENTRIES))
     path = folder / MANIFEST
     text = path.read_text()
     assert read_manifest(path) == read_manifest(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, C_TYPES, CFunction, prototype
 
 __all__ = ["c_entries"]

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import PARTS_OF_ISA, compile_module, features_of, import_tvm
-from anatune.codegen.cpu.artifact import Buffer
 from anatune.codegen.cpu.export.entries import c_entries
 from anatune.codegen.cpu.export.features import check_source, code_features
 from anatune.codegen.cpu.export.header import CFunction, CNeeds, c_header
@@ -197,8 +197,8 @@ def _run(command: Sequence[str], folder: Path) -> None:
 
 def _functions(lowered: LoweredProgram, name: str) -> tuple[CFunction, ...]:
     workload, sizes = lowered.schedule.workload, lowered.program.packed_sizes
-    tensors = (*workload.reads, *workload.epilogue_reads, workload.write)
-    own = tuple(Buffer(access.tensor, access.dtype, access.shape) for access in tensors)
+    tensors = workload.tensors
+    own = tuple(Buffer.of(access) for access in tensors)
     workspace = lowered.program.workspace_bytes
     copies = sum(sizes[t.tensor] * DTYPE_BYTES[t.dtype] for t in own if t.tensor in sizes)
     functions = [CFunction(name, "all tensors in the workload's own layouts", own, workspace + copies)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anatune.codegen.arithmetic import Arithmetic, comment_lines
-from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.export.requirements import CudaRequirements
 from anatune.codegen.cuda.kernel import CudaKernel
 

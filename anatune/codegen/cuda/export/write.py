@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anatune.codegen.arithmetic import Arithmetic, arithmetic_of
-from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.export.header import cuda_header, source_comment
 from anatune.codegen.cuda.export.portable import portable
 from anatune.codegen.cuda.export.requirements import CudaRequirements, requirements_of
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.lower import cuda_kernel
-from anatune.codegen.cuda.nvrtc import CompilerFacts, compiler_release, compiler_version
+from anatune.codegen.cuda.nvrtc import compiler_release, compiler_version
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError
@@ -76,4 +77,4 @@ def write_cuda(schedule: Schedule, name: str, folder: Path) -> CudaExport:
 def _in_order(workload: Workload, kernel: CudaKernel) -> tuple[Buffer, ...]:
     """Return the kernel's parameters in the workload's order: operands, epilogue's operands, result."""
     known = {buffer.tensor: buffer for buffer in kernel.parameters}
-    return tuple(known[a.tensor] for a in (*workload.reads, *workload.epilogue_reads, workload.write))
+    return tuple(known[a.tensor] for a in workload.tensors)

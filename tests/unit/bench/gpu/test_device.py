@@ -300,7 +300,8 @@ def false_cubin(schedule, folder, fault=""):
     """As `build_schedule`: the cubin holds the CUDA C, the launch computes the product."""
     from anatune.codegen.cuda.artifact import write_artifact
     from anatune.codegen.cuda.lower import cuda_kernel
-    from anatune.codegen.cuda.nvrtc import CompilerFacts, Cubin
+    from anatune.codegen.cuda.nvrtc import Cubin
+    from anatune.core.compiler_facts import CompilerFacts
     from tests.unit.measure.fake_cuda import image_of, seconds_of
 
     kernel = cuda_kernel(schedule)
@@ -312,7 +313,7 @@ def false_cubin(schedule, folder, fault=""):
 def pretended(monkeypatch):
     """Return a `RealSystem` whose driver and compiler pretend; cubins hold the CUDA C."""
     pytest.importorskip("tvm")
-    from anatune.measure.cuda.backends import CudaBindings
+    from anatune.measure.cuda.cuda_bindings import CudaBindings
     from anatune.measure.cuda.driver import GpuDevice
     from bench.gpu import system as system_gpu
     from tests.unit.measure.fake_cuda import FakeCuda
@@ -366,7 +367,7 @@ def test_kernels_built_elsewhere(pretended, monkeypatch, tmp_path, capsys):
     from tests.unit.measure.fake_cuda import build_reference
 
     def builds(schedules, hardware, folder, *, limits=None):
-        yield build_reference("", hardware, folder)
+        yield build_reference(hardware, folder)
         for schedule in schedules:
             yield schedule, false_cubin(schedule, folder)
 

@@ -9,7 +9,8 @@ import pytest
 from anatune.codegen.cuda import build_cache
 from anatune.codegen.cuda.build_cache import BuildCache, cache_key, compile_kernel, default_folder
 from anatune.codegen.cuda.kernel import CudaKernel
-from anatune.codegen.cuda.nvrtc import CompilerFacts, Cubin
+from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError
 
 KERNEL = CudaKernel("", "main_kernel", "source", "sm_86", (), "C", 1, 64)
@@ -109,7 +110,8 @@ _WRITER = """
 import sys
 from pathlib import Path
 from anatune.codegen.cuda.build_cache import BuildCache
-from anatune.codegen.cuda.nvrtc import CompilerFacts, Cubin
+from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.core.compiler_facts import CompilerFacts
 cache = BuildCache(Path(sys.argv[1]), most_bytes=200_000)
 for number in range(60):
     key = f"{number % 7:064x}"

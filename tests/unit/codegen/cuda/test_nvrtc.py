@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from anatune.codegen.cuda.nvrtc import (
-    CompilerFacts,
     code_size,
     compile_cuda,
     compiler_version,
     known_archs,
     parse_log,
 )
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError, MissingDependencyError
 
 SCALE = """

@@ -14,7 +14,7 @@ from anatune.measure.cpu import detect
 from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.host_files import write_host_spec
 from anatune.measure.cuda import backends as gpu_backends
-from anatune.measure.cuda.backends import CudaBindings
+from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.detect import gpu_detection
 
 LINUX = pytest.mark.skipif(platform.system() != "Linux", reason="reads this machine's /proc and /sys")

@@ -10,9 +10,9 @@ pytest.importorskip("tvm")
 
 import anatune
 from anatune.errors import DeviceError, MissingDependencyError, RunError, SpaceError
-from anatune.measure.cpu.blocks import Block, same_bytes, tensor_of
+from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.kernel import Kernel
-from anatune.measure.run.correctness import array_dtype, expected, random_inputs
+from anatune.measure.run.correctness import array_dtype, expected, random_inputs, same_bytes
 from tests.unit.measure.stand_ins import WORKLOAD, compile_matmul
 
 

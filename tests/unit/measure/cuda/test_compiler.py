@@ -10,7 +10,8 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="compiling CUDA C needs cuda-b
 
 import anatune
 from anatune import api
-from anatune.codegen.cuda.facts import inspect_gpu, program_key
+from anatune.codegen.cuda.nest import program_key
+from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.trial import Outcome
 from anatune.errors import BuildError, MissingDependencyError, SpaceError
 from anatune.measure.cuda.compiler import COMPILE_LIMITS, compile_ranking, compile_schedules
@@ -75,9 +76,9 @@ def test_bad_input():
 
 def test_compiler_and_model_agree_on_shared_memory():
     (schedule,) = schedules(0)
-    facts = inspect_gpu(schedule)
+    facts = anatune.inspect(schedule)
     (predicted,) = api.model(MATMUL, gpu("rtx3090")).predictions(SPACE.point_of(schedule)[None])
-    assert set(facts) == {"registers", "shared_bytes", "spill_bytes", "local_bytes", "code_bytes", "flop"}
+    assert set(facts) == {field.name for field in msgspec.structs.fields(CompilerFacts)} | {"flop"}
     assert facts["shared_bytes"] == predicted.resources["shared_bytes_per_block"]
     assert facts["flop"] == MATMUL.flop
     assert 16 <= facts["registers"] <= 96

@@ -6,12 +6,14 @@ import typing
 import numpy as np
 import pytest
 
-from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 from anatune.measure.cuda import backends as gpu_backends
-from anatune.measure.cuda.backends import CudaBindings, KernelFaultError, LostDeviceError, make_backend
+from anatune.measure.cuda.backends import make_backend
+from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.driver import open_device
+from anatune.measure.cuda.driver_calls import KernelFaultError, LostDeviceError
 from anatune.measure.cuda.pycuda_backend import PyCuda
 from anatune.measure.emulate.emulator import compiler
 from tests.unit.measure.fake_cuda import H200, FakeCuda, image_of

@@ -10,7 +10,7 @@ pytest.importorskip("tvm")
 import anatune
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 from anatune.measure.cuda import kernel as gpu_kernel
-from anatune.measure.cuda.backends import CudaBindings
+from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.driver import open_device
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.run.correctness import expected, random_inputs

@@ -12,12 +12,11 @@ from anatune.errors import DeviceError, SpaceError
 from anatune.measure.cuda.measurer import GpuMeasurer, ManifestMeasurer, build_schedules
 from anatune.measure.run.measurer import Limits
 from anatune.measure.run.timing import TimingProtocol
-from tests.unit.measure.fake_cuda import BACKEND, FAILING_BUILDER, REFERENCE, SETUP, STATE, seconds_of
+from tests.unit.measure.fake_cuda import BACKEND, FAILING, STATE, seconds_of
 
 H200 = anatune.hardware("h200")
 WORKLOAD = anatune.matmul(32, 64, 16)
 QUICK = TimingProtocol(sample_s=0.0005, reference_s=0.0003, budget_s=0.02)
-BUILT = {"builder": FAILING_BUILDER, "reference": REFERENCE, "builder_setup": SETUP}
 TILES = {"i": (2, 1, 8, 1, 2), "j": (2, 2, 8, 2, 1), "k": (2, 4, 2)}
 
 
@@ -34,7 +33,13 @@ def schedules(count=1, **more):
 
 
 def measurer(**more):
-    settings = {"limits": Limits(build_s=30, run_s=5), "protocol": QUICK, "backend": BACKEND, **BUILT, **more}
+    settings = {
+        "limits": Limits(build_s=30, run_s=5),
+        "protocol": QUICK,
+        "backend": BACKEND,
+        "entries": FAILING,
+        **more,
+    }
     return GpuMeasurer(WORKLOAD, H200, **settings)
 
 
@@ -104,7 +109,7 @@ def test_a_device_that_disappears_ends_the_session(state):
 
 def test_what_was_built_elsewhere(state, tmp_path):
     wanted = schedules(2) + schedules(1, unroll=1024)
-    reference, *built = build_schedules(wanted, H200, tmp_path, **BUILT)
+    reference, *built = build_schedules(wanted, H200, tmp_path, entries=FAILING)
     assert {schedule for schedule, _ in built} == set(wanted)
     more = {"protocol": QUICK, "backend": BACKEND, "built": {s.key: b for s, b in built}, "reference": reference}
     with ManifestMeasurer(WORKLOAD, H200, **more) as session:
@@ -119,7 +124,7 @@ def test_resources(tmp_path):
     import msgspec
 
     from anatune.codegen.cuda.artifact import check_resources, read_image
-    from anatune.codegen.cuda.nvrtc import CompilerFacts
+    from anatune.core.compiler_facts import CompilerFacts
     from tests.unit.measure.fake_cuda import build
 
     artifact = build(schedules()[0], tmp_path)
@@ -135,17 +140,6 @@ def test_resources(tmp_path):
     (tmp_path / artifact.image).write_bytes(b"x")
     with pytest.raises(anatune.AnatuneError, match="is damaged: its contents are not what was built"):
         read_image(artifact)
-
-
-def test_fills():
-    from anatune.measure.cuda.runner import fill_bytes
-
-    assert [fill_bytes(dtype) for dtype in ("float32", "bfloat16", "int8", "int32")] == [
-        (0xFF,),
-        (0xFF,),
-        (0x55, 0xAA),
-        (0x55, 0xAA),
-    ]
 
 
 def test_wrong_arguments():

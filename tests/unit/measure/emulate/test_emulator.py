@@ -9,7 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from anatune.codegen.cpu.artifact import Buffer
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate import emulator

@@ -8,7 +8,8 @@ from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import RunError
 from anatune.measure.run import correctness
-from anatune.measure.run.correctness import array_dtype, compare, expected, fill_patterns, random_inputs, reference
+from anatune.measure.run.correctness import array_dtype, compare, expected, fill_bytes, random_inputs
+from anatune.measure.run.reference import reference
 from tests.naive_workload import convolve, evaluate
 
 WORKLOADS = [
@@ -170,10 +171,11 @@ def test_integers_and_copies_must_be_exact_and_means_of_integers_may_round():
 
 
 def test_fills_tell_unwritten_elements():
-    assert all(map(math.isnan, fill_patterns("float32")))
+    for dtype in ("float32", "float16", "bfloat16"):
+        (byte,) = fill_bytes(dtype)
+        assert np.isnan(np.full(4, byte, np.uint8).view(array_dtype(dtype)).astype(np.float64)).all()
     for dtype in ("int8", "int32"):
-        first, second = fill_patterns(dtype)
-        assert np.array([first, second]).astype(dtype).tolist() == [first, second]
+        first, second = fill_bytes(dtype)
         assert first != second
 
 

@@ -9,10 +9,11 @@ pytest.importorskip("tvm")
 import anatune
 from anatune.core.trial import Outcome
 from anatune.errors import DeviceError, RunError, SpaceError
+from anatune.measure.cpu.measurer import CpuMeasurer
 from anatune.measure.run.cores import physical_cores, plan_cores
-from anatune.measure.run.measurer import Limits, Measurer
+from anatune.measure.run.measurer import Limits
 from anatune.measure.run.timing import TimingProtocol
-from tests.unit.measure.stand_ins import BUILDER, REFERENCE, WORKLOAD, schedule
+from tests.unit.measure.stand_ins import ENTRIES, WORKLOAD, schedule
 
 QUICK = TimingProtocol(sample_s=0.001, reference_s=0.0005, budget_s=0.01)
 LIMITS = Limits(build_s=6, run_s=4, memory_bytes=4 << 30)
@@ -32,8 +33,8 @@ def temporary(tmp_path, monkeypatch):
 
 
 def measurer(hardware, **more):
-    more = {"limits": LIMITS, "protocol": QUICK, "builder": BUILDER, "reference": REFERENCE, **more}
-    return Measurer(WORKLOAD, hardware, **more)
+    more = {"limits": LIMITS, "protocol": QUICK, "entries": ENTRIES, **more}
+    return CpuMeasurer(WORKLOAD, hardware, **more)
 
 
 def test_every_fault_is_an_outcome_and_the_others_are_measured(hardware):
@@ -119,9 +120,9 @@ def test_building_and_timing_take_turns_without_a_spare_core(hardware, threads, 
 
 def test_wrong_arguments_are_errors(hardware):
     with pytest.raises(DeviceError, match="is no CPU"):
-        Measurer(WORKLOAD, anatune.hardware("rtx3090"))
+        CpuMeasurer(WORKLOAD, anatune.hardware("rtx3090"))
     with pytest.raises(SpaceError, match="threads is 0"):
-        Measurer(WORKLOAD, hardware, threads=0)
+        CpuMeasurer(WORKLOAD, hardware, threads=0)
     closed = measurer(hardware)
     with pytest.raises(RunError, match="not open"):
         next(closed.measure([schedule(hardware)]))
@@ -132,7 +133,7 @@ def test_wrong_arguments_are_errors(hardware):
 def test_a_reference_kernel_that_cannot_be_built_is_one_error(hardware):
     with (
         pytest.raises(RunError, match=r"the reference kernel cannot be built: .*no_such_module"),
-        measurer(hardware, reference="no_such_module:function"),
+        measurer(hardware, entries=ENTRIES._replace(reference="no_such_module:function")),
     ):
         pass
 
@@ -150,10 +151,10 @@ def test_a_killed_session_leaves_no_process(hardware, temporary):
     code = (
         "import os, signal\n"
         "import anatune\n"
-        "from anatune.measure.run.measurer import Measurer\n"
+        "from anatune.measure.cpu.measurer import CpuMeasurer\n"
         f"from tests.unit.measure.stand_ins import *\n"
         f"hardware = anatune.hardware('{hardware.name}')\n"
-        f"session = Measurer(WORKLOAD, hardware, builder=BUILDER, reference=REFERENCE).__enter__()\n"
+        f"session = CpuMeasurer(WORKLOAD, hardware, entries=ENTRIES).__enter__()\n"
         "next(session.measure(schedule(hardware, number=n) for n in range(3)))\n"
         "print(*[w.process_id for w in (*session._builders.workers, session._runner)], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -115,7 +115,7 @@ def test_a_failing_set_up_is_an_error_of_ours():
 def test_a_package_that_the_worker_lacks_is_named(monkeypatch, tmp_path):
     (tmp_path / "tvm.py").write_text("raise ImportError('hidden', name='tvm')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    worker = Worker("builder", setup=("anatune.measure.run.build_tasks:set_up", {}))
+    worker = Worker("builder", setup=("anatune.measure.run.build_processes:set_up", {}))
     with pytest.raises(MissingDependencyError, match="pip install"):
         ask(worker, "recall")
 

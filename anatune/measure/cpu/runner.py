@@ -1,0 +1,88 @@
+"""What the runner process does on a CPU: kernels of this process's own memory, timed by the processor's clocks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from anatune.codegen.compat import import_tvm
+from anatune.codegen.cpu.artifact import Artifact
+from anatune.measure.cpu.blocks import Block
+from anatune.measure.cpu.kernel import Library, Prepared
+from anatune.measure.run.correctness import Correctness
+from anatune.measure.run.runner import Setting
+from anatune.measure.run.timing import Clock, Timed, beside, timed
+
+__all__ = ["CpuSession", "import_first"]
+
+
+class CpuSession:
+    """A setting with its operands, expected result and reference kernel in memory; a `RunSession`.
+
+    Parameters
+    ----------
+    setting
+        What all kernels share.
+    threads : int
+        As many copies of the reference kernel run at once.
+    """
+
+    # A kernel of one thread is timed by that thread's own clock, which stands still while another process has the core.
+
+    def __init__(self, setting: Setting, *, threads: int) -> None:
+        self.setting = setting
+        self._inputs, self._want = setting.inputs(), setting.want()
+        library = Library(setting.reference)
+        copies = [_reference_call(setting.reference, library) for _ in range(threads)]
+        self._clock: Clock = time.thread_time if threads == 1 else time.perf_counter
+        together = copies[0] if len(copies) == 1 else _Together(copies)
+        self.reference = beside(timed(together, self._clock), setting.protocol.reference_s)
+
+    def begin(self) -> None:
+        """Nothing is kept between candidates."""
+
+    def prepare(self, artifact: Artifact) -> tuple[Timed, Correctness]:
+        """Load a kernel and check its result."""
+        prepared = Prepared(artifact, Library(artifact), self._inputs, guarded=True)
+        return timed(prepared.call, self._clock), prepared.check(self.setting.workload, self._want)
+
+
+def import_first() -> None:
+    """Import what loading libraries needs, while there is time."""
+    import_tvm()
+
+
+def _reference_call(artifact: Artifact, library: Library) -> Callable[[], object]:
+    """Return a call of the reference kernel on operands of its own."""
+    rng = np.random.default_rng(0)
+    blocks = []
+    for buffer in artifact.arguments:
+        block = Block(buffer.dtype, buffer.shape)
+        block.array[...] = rng.random(buffer.shape) - 0.5
+        blocks.append(block)
+    tensors = [block.tensor for block in blocks]
+    return lambda: library.main(*tensors)
+
+
+class _Together:
+    """Calls that run at the same time, one on each thread (TVM's calls release the interpreter's lock)."""
+
+    def __init__(self, calls: Sequence[Callable[[], object]]) -> None:
+        self._first, *others = calls
+        self._barrier = threading.Barrier(len(calls))
+        for call in others:
+            threading.Thread(target=self._serve, args=(call,), daemon=True).start()
+
+    def _serve(self, call: Callable[[], object]) -> None:
+        while True:
+            self._barrier.wait()
+            call()
+            self._barrier.wait()
+
+    def __call__(self) -> None:
+        self._barrier.wait()
+        self._first()
+        self._barrier.wait()

@@ -1,0 +1,207 @@
+"""The float64 result of any workload, from its access maps alone.
+
+A read becomes a view with one dimension per axis on a padded copy (windows, strides, dilation and groups are strides of
+that view); a product of two such views is a matrix product, so that BLAS does the work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from anatune.core.workload.nest import Access, Workload
+from anatune.errors import RunError
+
+__all__ = ["reference"]
+
+Values = NDArray[np.float64]
+Operand = NDArray[np.generic]
+
+_COPIED_ELEMENTS = 1 << 23
+"""Most elements of an operand that are gathered for one matrix product (64 MiB in float64)."""
+
+
+def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
+    """Return the workload's result in float64, epilogue included.
+
+    Parameters
+    ----------
+    workload
+        Any workload: the result follows from its accesses, body and epilogue.
+    inputs : mapping of str to ndarray
+        Operands by tensor (nest and epilogue), in the shapes of their accesses; any dtype.
+
+    Raises
+    ------
+    RunError
+        An operand is missing or has another shape.
+    """
+    checked = {access.tensor: _checked(workload, access, inputs) for access in workload.operands}
+    outside = -math.inf if workload.body == "max" else 0.0
+    views = [_view(workload, access, checked[access.tensor], outside) for access in workload.reads]
+    values, axes = _reduced(workload, views)
+    result = np.zeros(workload.write.shape)
+    written, written_axes = _view(workload, workload.write, result, 0.0)
+    written[...] = _broadcast(values, axes, written_axes)
+    for step in workload.epilogue:
+        if step == "relu":
+            np.maximum(result, 0.0, out=result)
+            continue
+        name = "bias" if step == "bias" else "residual"
+        access = workload.tensor(name)
+        addend, addend_axes = _view(workload, access, checked[name], 0.0)
+        written += _broadcast(addend, addend_axes, written_axes)
+    return result
+
+
+def _checked(workload: Workload, access: Access, inputs: Mapping[str, Operand]) -> Values:
+    """Return one operand in float64.
+
+    Raises
+    ------
+    RunError
+        It is missing or has another shape.
+    """
+    if access.tensor not in inputs:
+        names = ", ".join(operand.tensor for operand in workload.operands)
+        raise RunError(f"{workload.operator}: operand {access.tensor!r} is missing, expected arrays for {names}")
+    array = np.asarray(inputs[access.tensor])
+    if array.shape != access.shape:
+        raise RunError(
+            f"{workload.operator}: operand {access.tensor} has shape {array.shape}, expected {access.shape}; "
+            "give it in the workload's own layout"
+        )
+    return array.astype(np.float64)
+
+
+def _view(workload: Workload, access: Access, array: Values, outside: float) -> tuple[Values, tuple[str, ...]]:
+    """Return `array` with one dimension per axis that the access uses, and those axes; `outside` stands beyond it.
+
+    A view of `array` itself where no index leaves it, else of a copy that holds the positions in reach.
+    """
+    extents = workload.extents
+    first = access.offsets
+    last = tuple(
+        offset + sum(term.coefficient * (extents[term.axis] - 1) for term in terms)
+        for terms, offset in zip(access.indices, access.offsets, strict=True)
+    )
+    low = tuple(max(0, start) for start in first)
+    high = tuple(min(size, stop + 1) for size, stop in zip(access.shape, last, strict=True))
+    inside = tuple(slice(start, max(start, stop)) for start, stop in zip(low, high, strict=True))
+    if low == first and all(stop < size for stop, size in zip(last, access.shape, strict=True)):
+        whole: tuple[slice | EllipsisType, ...] = (*inside, ...)  # the ellipsis: never a scalar
+        base = array[whole]
+    else:
+        base = np.full([stop - start + 1 for start, stop in zip(first, last, strict=True)], outside)
+        shifted = tuple(slice(part.start - start, part.stop - start) for part, start in zip(inside, first, strict=True))
+        base[shifted] = array[inside]
+    axes = tuple(axis for axis in extents if access.uses(axis))
+    steps = dict.fromkeys(axes, 0)
+    for terms, stride in zip(access.indices, base.strides, strict=True):
+        for term in terms:
+            steps[term.axis] += term.coefficient * stride
+    return as_strided(base, [extents[axis] for axis in axes], [steps[axis] for axis in axes]), axes
+
+
+def _reduced(workload: Workload, views: Sequence[tuple[Values, tuple[str, ...]]]) -> tuple[Values, tuple[str, ...]]:
+    """Return the nest's values before the epilogue, and their axes (spatial ones, in any order)."""
+    spatial = tuple(axis.name for axis in workload.spatial_axes)
+    if workload.body in ("multiply_add", "multiply"):
+        values, axes = _product(views, spatial)
+        used = {axis for _, names in views for axis in names}
+        repeated = math.prod(axis.extent for axis in workload.reduction_axes if axis.name not in used)
+        return values * repeated if repeated > 1 else values, axes
+    parts = []
+    for values, axes in views:
+        if workload.body == "relu":
+            values = np.maximum(values, 0.0)
+        summed = tuple(place for place, axis in enumerate(axes) if axis not in spatial)
+        kept = tuple(axis for axis in axes if axis in spatial)
+        if summed:
+            values = values.max(axis=summed) if workload.body == "max" else values.sum(axis=summed)
+        if workload.body != "max":
+            values = values * math.prod(axis.extent for axis in workload.reduction_axes if axis.name not in axes)
+        parts.append(_broadcast(values, kept, spatial))
+    total = parts[0]
+    for part in parts[1:]:
+        total = np.maximum(total, part) if workload.body == "max" else total + part
+    return total / workload.num_reduced if workload.body == "average" else total, spatial
+
+
+def _broadcast(values: Values, axes: Sequence[str], into: Sequence[str]) -> Values:
+    """Return `values` with the dimensions `into`, of size 1 where it has no such axis."""
+    ordered = values.transpose([axes.index(axis) for axis in into if axis in axes])
+    return ordered[tuple(slice(None) if axis in axes else None for axis in into)]
+
+
+def _product(
+    views: Sequence[tuple[Values, tuple[str, ...]]], spatial: tuple[str, ...]
+) -> tuple[Values, tuple[str, ...]]:
+    """Return the product of all views, summed over the axes that are not spatial."""
+    kept = tuple(axis for axis in spatial if any(axis in axes for _, axes in views))
+    if len(views) != 2:
+        numbers = {axis: place for place, axis in enumerate(dict.fromkeys(axis for _, axes in views for axis in axes))}
+        words: list[Any] = [item for view, axes in views for item in (view, [numbers[axis] for axis in axes])]
+        return np.asarray(np.einsum(*words, [numbers[axis] for axis in kept], optimize="greedy")), kept
+    (left, left_axes), (right, right_axes) = (
+        _summed_alone(*views[0], {*spatial, *views[1][1]}),
+        _summed_alone(*views[1], {*spatial, *views[0][1]}),
+    )
+    both = [axis for axis in left_axes if axis in right_axes]
+    inner = [axis for axis in both if axis not in spatial]
+    if not inner:
+        return _broadcast(left, left_axes, kept) * _broadcast(right, right_axes, kept), kept
+    batch = [axis for axis in both if axis in spatial]
+    rows = [axis for axis in left_axes if axis not in both]
+    columns = [axis for axis in right_axes if axis not in both]
+    left = left.transpose([left_axes.index(axis) for axis in (*batch, *rows, *inner)])
+    right = right.transpose([right_axes.index(axis) for axis in (*batch, *inner, *columns)])
+    sizes = (len(batch), len(rows), len(inner), len(columns))
+    result = np.empty((*left.shape[: len(batch) + len(rows)], *right.shape[len(batch) + len(inner) :]))
+    _matrix_product(left, right, result, sizes)
+    return result, (*batch, *rows, *columns)
+
+
+def _summed_alone(values: Values, axes: tuple[str, ...], wanted: set[str]) -> tuple[Values, tuple[str, ...]]:
+    """Sum over the axes that neither the result nor the other operand has."""
+    alone = tuple(place for place, axis in enumerate(axes) if axis not in wanted)
+    return (values.sum(axis=alone), tuple(axis for axis in axes if axis in wanted)) if alone else (values, axes)
+
+
+def _matrix_product(
+    left: Values,
+    right: Values,
+    result: Values,
+    sizes: tuple[int, int, int, int],
+) -> None:
+    """Multiply (batch, rows, inner) by (batch, inner, columns) into `result`, in parts that bound the copies.
+
+    `sizes` are the numbers of dimensions of batch, rows, inner, columns. Views overlap, so that a matrix of all
+    windows would be many times the operand.
+    """
+    batch, rows, inner, columns = sizes
+    outer = batch + rows
+    if left.size > _COPIED_ELEMENTS and outer and max(left.shape[:outer]) > 1:
+        place = int(np.argmax(left.shape[:outer]))
+        half = left.shape[place] // 2
+        for part in (slice(None, half), slice(half, None)):
+            here = (*(slice(None),) * place, part)
+            _matrix_product(left[here], right[here] if place < batch else right, result[here], sizes)
+        return
+    if right.size > _COPIED_ELEMENTS and columns and max(right.shape[batch + inner :]) > 1:
+        place = int(np.argmax(right.shape[batch + inner :]))
+        half = right.shape[batch + inner + place] // 2
+        for part in (slice(None, half), slice(half, None)):
+            shared: tuple[slice | EllipsisType, ...] = (..., part, *(slice(None),) * (columns - 1 - place))
+            _matrix_product(left, right[shared], result[shared], sizes)
+        return
+    groups = left.shape[:batch]
+    depth = math.prod(left.shape[outer:])
+    product = left.reshape(*groups, -1, depth) @ right.reshape(*groups, depth, -1)
+    result[...] = product.reshape(result.shape)
