@@ -10,11 +10,12 @@ import msgspec
 from anatune.cli.output import write_text
 from anatune.codegen.arithmetic import arithmetic_of
 from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, prototype
-from anatune.codegen.cpu.export.write import tvm_module_json, write_c_library
+from anatune.codegen.cpu.export.write import write_c_library
 from anatune.codegen.cuda.export.header import ALIGNMENT_BYTES as CUDA_ALIGNMENT_BYTES
 from anatune.codegen.cuda.export.header import prototypes
 from anatune.codegen.cuda.export.write import write_cuda
 from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
+from anatune.codegen.lowered import tvm_module_json
 from anatune.core.schedule import Schedule
 from anatune.records.export import workload_text
 from anatune.version import __version__

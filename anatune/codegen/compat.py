@@ -12,6 +12,7 @@ from anatune.errors import BuildError, MissingDependencyError, RecordError, Spac
 __all__ = [
     "PARTS_OF_ISA",
     "TVM_ERRORS",
+    "TvmObject",
     "build_measured",
     "compile_module",
     "cuda_source_of",
@@ -30,6 +31,9 @@ __all__ = [
     "target_of",
 ]
 
+TvmObject = Any
+"""The package tvm, or whatever it makes: it has no types."""
+
 PARTS_OF_ISA: dict[str, tuple[str, str]] = {
     "avx512": ("x86_64-linux-gnu", "+avx512f,+avx512vl,+avx512bw,+avx512dq,+fma,+f16c"),
     "avx2": ("x86_64-linux-gnu", "+avx2,+fma,+f16c"),
@@ -44,7 +48,7 @@ TVM_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 """What TVM raises when it refuses a program: its own errors are RuntimeErrors, C++ may throw the others by name."""
 
 
-def import_tvm() -> Any:
+def import_tvm() -> TvmObject:
     """Return the tvm package.
 
     Raises
@@ -64,7 +68,7 @@ def import_tvm() -> Any:
     return tvm
 
 
-def import_meta_schedule() -> Any:
+def import_meta_schedule() -> TvmObject:
     """Return TVM's meta_schedule package.
 
     Raises
@@ -96,20 +100,20 @@ def register_errors() -> None:
         tvm_ffi.register_error(error)
 
 
-def target_of(hardware: CpuSpec, *, threads: int = 1) -> Any:
+def target_of(hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
     """Return the TVM target of a CPU spec: LLVM for its processor, its instruction set and triple."""
     import platform
 
     tvm = import_tvm()
     triple, features = PARTS_OF_ISA[hardware.compute.isa]
-    options: dict[str, Any] = {"kind": "llvm", "mcpu": hardware.arch, "num-cores": threads}
+    options: dict[str, object] = {"kind": "llvm", "mcpu": hardware.arch, "num-cores": threads}
     if not triple.startswith(platform.machine()) and not (platform.machine() == "arm64" and "aarch64" in triple):
         options["mtriple"] = triple
         options["mattr"] = features.split(",")
     return tvm.target.Target(options)
 
 
-def lacks_feature(target: Any, hardware: CpuSpec) -> str:
+def lacks_feature(target: TvmObject, hardware: CpuSpec) -> str:
     """Return a feature of LLVM's that the microkernels of `hardware` use and `target` has not; "": there is none."""
     tvm = import_tvm()
     has = tvm.get_global_func("target.target_has_feature")
@@ -117,12 +121,12 @@ def lacks_feature(target: Any, hardware: CpuSpec) -> str:
     return next((name[1:] for name in features.split(",") if not has(name[1:], target)), "")
 
 
-def features_of(target: Any) -> frozenset[str]:
+def features_of(target: TvmObject) -> frozenset[str]:
     """Return LLVM's names of what the processor of an LLVM target has."""
     return frozenset(str(name) for name in import_tvm().get_global_func("target.llvm_get_cpu_features")(target))
 
 
-def gpu_target_of(hardware: GpuSpec) -> Any:
+def gpu_target_of(hardware: GpuSpec) -> TvmObject:
     """Return the TVM target of a GPU spec.
 
     Raises
@@ -145,7 +149,7 @@ def gpu_target_of(hardware: GpuSpec) -> Any:
     ).with_host("llvm")
 
 
-def cuda_source_of(module: Any, target: Any) -> str:
+def cuda_source_of(module: TvmObject, target: TvmObject) -> str:
     """Return the CUDA C that TVM makes of a module with one kernel; no GPU, driver or compiler of NVIDIA's is needed.
 
     Loops marked for unrolling keep their pragma: the source stays short, NVRTC unrolls.
@@ -178,7 +182,7 @@ def last_line(error: BaseException) -> str:
     return lines[-1].strip() if lines else repr(error)
 
 
-def parse_program(text: str, llvm: str) -> Any:
+def parse_program(text: str, llvm: str) -> TvmObject:
     """Return the PrimFunc that `text` (TVMScript) describes; the name LL in it is the LLVM IR module `llvm`."""
     tvm = import_tvm()
     from tvm.script import tirx
@@ -186,7 +190,7 @@ def parse_program(text: str, llvm: str) -> Any:
     return tvm.script.from_source(text, {"T": tirx, "LL": llvm})
 
 
-def operators_left(module: Any) -> list[str]:
+def operators_left(module: TvmObject) -> list[str]:
     """Return the Relax operators of a module that ``LegalizeOps`` would make functions of, in order."""
     tvm = import_tvm()
     from tvm import relax
@@ -194,7 +198,7 @@ def operators_left(module: Any) -> list[str]:
 
     found: dict[str, None] = {}
 
-    def visit(node: Any) -> None:
+    def visit(node: TvmObject) -> None:
         operator = getattr(node, "op", None)
         if isinstance(operator, tvm.ir.Op) and operator.get_attr("FLegalize") is not None:
             found[str(operator.name)] = None
@@ -205,20 +209,20 @@ def operators_left(module: Any) -> list[str]:
     return list(found)
 
 
-def same_structure(first: Any, second: Any) -> bool:
+def same_structure(first: TvmObject, second: TvmObject) -> bool:
     """Whether two modules are equal up to names."""
     import tvm_ffi
 
     return bool(tvm_ffi.structural_equal(first, second, map_free_vars=True))
 
 
-def schedule_of_module(module: Any) -> Any:
+def schedule_of_module(module: TvmObject) -> TvmObject:
     """Return a ``tvm.s_tir.Schedule`` of an IRModule."""
     tvm = import_tvm()
     return tvm.s_tir.Schedule(module)
 
 
-def compile_module(module: Any, target: Any) -> Any:
+def compile_module(module: TvmObject, target: TvmObject) -> TvmObject:
     """Compile an IRModule.
 
     Raises
@@ -233,7 +237,7 @@ def compile_module(module: Any, target: Any) -> Any:
         raise BuildError(f"TVM cannot compile the program: {last_line(error)}") from None
 
 
-def build_measured(module: Any, target: Any) -> Any:
+def build_measured(module: TvmObject, target: TvmObject) -> TvmObject:
     """Return a candidate of MetaSchedule's, built as its own builder does, without the intrinsics of other devices.
 
     Source: tvm.s_tir.meta_schedule.builder.local_builder, default_build.
@@ -245,7 +249,7 @@ def build_measured(module: Any, target: Any) -> Any:
     return build(RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module), target=tvm.target.Target(target))
 
 
-def link_library(compiled: Any, path: Path) -> None:
+def link_library(compiled: TvmObject, path: Path) -> None:
     """Write what `compile_module` returned as a shared library.
 
     Raises

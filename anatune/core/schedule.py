@@ -148,7 +148,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             TVM is not installed.
         """
         self.check()
-        return template_named(self.template).part("tvm_schedule")(self)
+        lowering = template_named(self.template).device.part("lowering")
+        return lowering(self, self.hardware.most_threads or 1).tvm_schedule()
 
     def describe(self) -> str:
         """One line: the tiles of each axis (outer to inner), unroll, fetch widths, options."""

@@ -39,6 +39,8 @@ class DeviceKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ----------
     name : str
         "gpu" or "cpu": ``kind`` of a spec file.
+    lowering : str
+        ``(schedule, threads) -> codegen.lowered.Lowered``: takes all tensors in the workload's own layouts.
     measurer : str
         Class that builds, checks and times schedules (`measure.run.measurer.Measurer`).
     kernel : str
@@ -50,6 +52,7 @@ class DeviceKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     name: str
+    lowering: str
     measurer: str
     kernel: str
     verifier: str
@@ -87,8 +90,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ``(workload, hardware) -> Model``, the analytical model, with its tile space as ``.space``.
     program_key : str
         ``schedule -> Hashable``: equal for schedules that become the same program.
-    tvm_schedule : str
-        ``schedule -> tvm.s_tir.Schedule``.
+    program : str
+        ``schedule -> program``: what the lowering of its device turns into a TVM module.
     """
 
     name: str
@@ -102,7 +105,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     applies: str | None = None
     model: str
     program_key: str
-    tvm_schedule: str
+    program: str
 
     def part(self, name: str) -> Any:
         """Return the object that the field called `name` names."""
@@ -111,6 +114,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 _GPU = DeviceKind(
     name="gpu",
+    lowering="anatune.codegen.cuda.lower:lower_gpu",
     measurer="anatune.measure.cuda.measurer:GpuMeasurer",
     kernel="anatune.measure.cuda.calls:build",
     verifier="anatune.measure.cuda.calls:verify",
@@ -118,6 +122,7 @@ _GPU = DeviceKind(
 )
 _CPU = DeviceKind(
     name="cpu",
+    lowering="anatune.codegen.cpu.lower:lower_whole",
     measurer="anatune.measure.cpu.measurer:CpuMeasurer",
     kernel="anatune.measure.cpu.calls:build",
     verifier="anatune.measure.cpu.calls:verify",
@@ -133,7 +138,7 @@ CUDA = Template(
     levels="anatune.core.rules.cuda:levels_of",
     model="anatune.model.cuda.model:GpuModel",
     program_key="anatune.codegen.cuda.nest:program_key",
-    tvm_schedule="anatune.codegen.cuda.lower:tvm_schedule",
+    program="anatune.codegen.cuda.cuda_cores:kernel_program",
 )
 """Block, virtual thread, thread and register tiles on CUDA cores; operands staged in shared memory."""
 PIPELINED = Template(
@@ -147,7 +152,7 @@ PIPELINED = Template(
     applies="anatune.core.rules.cuda:pipeline_applies",
     model="anatune.model.cuda.pipelined:PipelinedModel",
     program_key="anatune.codegen.cuda.nest:program_key",
-    tvm_schedule="anatune.codegen.cuda.lower:tvm_schedule",
+    program="anatune.codegen.cuda.cuda_cores:kernel_program",
 )
 """The same with a choice of staging pipeline and of padded rows in shared memory."""
 TENSORCORE = Template(
@@ -160,7 +165,7 @@ TENSORCORE = Template(
     levels="anatune.core.rules.tensorcore:levels_of",
     model="anatune.model.tensorcore.model:TensorCoreModel",
     program_key="anatune.core.schedule:schedule_key",
-    tvm_schedule="anatune.codegen.cuda.lower:tvm_schedule",
+    program="anatune.codegen.tensorcore.program:tensorcore_program",
 )
 """Block, warp and instruction tiles of the matrix product behind a workload, on tensor cores."""
 CPU = Template(
@@ -171,7 +176,7 @@ CPU = Template(
     levels="anatune.core.rules.cpu:levels_of",
     model="anatune.model.cpu.model:CpuModel",
     program_key="anatune.codegen.cpu.nest:program_key",
-    tvm_schedule="anatune.codegen.cpu.lower:tvm_schedule",
+    program="anatune.codegen.cpu.program:program_of",
 )
 """A microkernel or a pair of them, cache tiles, loop orders, packing and a parallel loop."""
 

@@ -8,7 +8,7 @@ from anatune.report import units
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import GpuSpec
-    from anatune.measure.cuda.calibration.numbers import GpuNumbers, Measured
+    from anatune.measure.cuda.calibration.numbers import GpuNumbers, Median
 
 __all__ = ["gpu_calibration_lines"]
 
@@ -49,5 +49,5 @@ def gpu_calibration_lines(spec: GpuSpec, numbers: GpuNumbers) -> list[str]:
     return lines
 
 
-def _spread(measured: Measured) -> str:
+def _spread(measured: Median) -> str:
     return f" (+-{100 * measured.spread:.1f} %)"

@@ -16,7 +16,7 @@ from anatune import api
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.measure.cuda.calibration.calibrate import GpuCalibration, calibrated_gpu_spec
-from anatune.measure.cuda.calibration.numbers import GpuNumbers, Measured
+from anatune.measure.cuda.calibration.numbers import GpuNumbers, Median
 from bench.gpu.system import Bench, Found, first_choice, operands_dtype, template_of
 from bench.gpu.timing import Method
 from bench.layers import Convolution, Layer
@@ -65,12 +65,12 @@ class DrySystem:
     def calibrate(self, minutes: float) -> GpuCalibration:  # noqa: D102
         spec = self._spec
         rates = {
-            "fma_8_32": Measured(0.95 * spec.compute.fp32_peak_flop_per_s, 0.01, 5),
-            "dram_read": Measured(0.9 * spec.dram.bandwidth_bytes_per_s, 0.01, 5),
+            "fma_8_32": Median(0.95 * spec.compute.fp32_peak_flop_per_s, 0.01, 5),
+            "dram_read": Median(0.9 * spec.dram.bandwidth_bytes_per_s, 0.01, 5),
         }
         if (peak := spec.tensor_flop_per_s("bfloat16")) is not None:
-            rates["matrix_bfloat16_4_8"] = Measured(0.6 * peak, 0.01, 5)
-        numbers = GpuNumbers(spec.compute.clock_hz, {}, rates, {}, {}, {}, Measured(2e-6, 0.01, 5), {})
+            rates["matrix_bfloat16_4_8"] = Median(0.6 * peak, 0.01, 5)
+        numbers = GpuNumbers(spec.compute.clock_hz, {}, rates, {}, {}, {}, Median(2e-6, 0.01, 5), {})
         found, notes = calibrated_gpu_spec(spec, numbers, "dry run")
         return GpuCalibration(found, numbers, notes)
 

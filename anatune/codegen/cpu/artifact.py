@@ -6,7 +6,7 @@ import msgspec
 
 from anatune.codegen.buffer import Buffer
 
-__all__ = ["Artifact", "Packing"]
+__all__ = ["CpuArtifact", "Packing"]
 
 
 class Packing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -17,7 +17,7 @@ class Packing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buffer: Buffer
 
 
-class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A built kernel. The library is a TVM module with ``main(*arguments)`` and the packing functions.
 
     Attributes

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from anatune.codegen.cpu.nest import Loop, Nest
+from anatune.codegen.cpu.nest import Loop, LoopNest
 from anatune.core.workload.nest import Access, Workload
 
 __all__ = ["Dimension", "Layout", "Slivers", "Strided", "layout_of"]
@@ -111,7 +111,7 @@ class Slivers:
     is_copy = True
     base = 0
 
-    def __init__(self, access: Access, nest: Nest, extents: Mapping[str, int]) -> None:
+    def __init__(self, access: Access, nest: LoopNest, extents: Mapping[str, int]) -> None:
         self.access = access
         self.nest = nest
         axes = [axis for axis in nest.parts if access.uses(axis)]
@@ -135,7 +135,7 @@ class Slivers:
         self.size = self.depth * math.prod(extents[axis] for axis in rows) * self.width
 
     @staticmethod
-    def fits(access: Access, nest: Nest) -> bool:
+    def fits(access: Access, nest: LoopNest) -> bool:
         """Whether blocks can hold `access`: no sliding window, at most one axis with tiles of several sizes."""
         several = [axis for axis, parts in nest.parts.items() if access.uses(axis) and len(parts) > 1]
         return not nest.simd_reduction and len(several) <= 1
@@ -207,7 +207,7 @@ def _needs_padding(access: Access, extents: Mapping[str, int], skipped: Collecti
     return False
 
 
-def _copied(access: Access, nest: Nest, workload: Workload, skipped: Collection[int], *, reorder: bool) -> Strided:
+def _copied(access: Access, nest: LoopNest, workload: Workload, skipped: Collection[int], *, reorder: bool) -> Strided:
     extents = workload.extents
     order = list(range(len(access.shape)))
     if reorder:
@@ -223,7 +223,7 @@ def _copied(access: Access, nest: Nest, workload: Workload, skipped: Collection[
     return Strided(access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes)
 
 
-def _inner_rank(access: Access, index: int, nest: Nest) -> tuple[int, int]:
+def _inner_rank(access: Access, index: int, nest: LoopNest) -> tuple[int, int]:
     """Sort key of a copied dimension: the SIMD axis innermost, else the microkernel's innermost reduction."""
     axes = {term.axis for term in access.indices[index]}
     if nest.simd_axis in axes:
@@ -237,7 +237,7 @@ def _has_window(access: Access, extents: Mapping[str, int]) -> bool:
 
 
 def layout_of(
-    access: Access, nest: Nest, workload: Workload, *, packed: bool, skipped: Collection[int] = ()
+    access: Access, nest: LoopNest, workload: Workload, *, packed: bool, skipped: Collection[int] = ()
 ) -> Strided | Slivers:
     """Return the layout of an operand: slivers or a reordered copy if `packed`, a padded copy where it must, else none.
 

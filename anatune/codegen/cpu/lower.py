@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import (
@@ -13,16 +12,16 @@ from anatune.codegen.compat import (
     import_tvm,
     link_library,
     parse_program,
-    schedule_of_module,
     target_of,
 )
-from anatune.codegen.cpu.artifact import Artifact, Packing
-from anatune.codegen.cpu.program import Program, program_of
+from anatune.codegen.cpu.artifact import CpuArtifact, Packing
+from anatune.codegen.cpu.program import CpuProgram, program_of
+from anatune.codegen.lowered import Lowered
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError
 
-__all__ = ["LoweredProgram", "assembly_facts", "compile_schedule", "inspect_schedule", "lower"]
+__all__ = ["LoweredCpu", "assembly_facts", "compile_schedule", "inspect_schedule", "lower", "lower_whole"]
 
 _STACK = re.compile(r"-?\d*\((?:%rsp|%rbp)\)|\[(?:sp|x29)(?:, #-?\d+)?\]")
 _VECTOR = re.compile(r"%([xyz])mm(\d+)|\b([qv])(\d+)\b")
@@ -31,20 +30,13 @@ _WIDTH = {"x": 16, "y": 32, "z": 64, "q": 16, "v": 16}
 
 
 @dataclass(frozen=True)
-class LoweredProgram:
-    """A TVM module (``main`` and the packing functions), ready for ``tvm.compile``, and what it was made from."""
+class LoweredCpu(Lowered):
+    """A TVM module with ``main`` and the packing functions, and the program it was made from."""
 
-    schedule: Schedule
-    program: Program
-    module: Any
-    target: Any
-
-    def tvm_schedule(self) -> Any:
-        """Return the module as a ``tvm.s_tir.Schedule``."""
-        return schedule_of_module(self.module)
+    program: CpuProgram
 
 
-def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> LoweredProgram:
+def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> LoweredCpu:
     """Turn a schedule of the CPU template into a TVM module.
 
     Parameters
@@ -74,15 +66,15 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     for tensor, text in program.packing.items():
         functions[f"pack_{tensor}"] = parse_program(text, "")
     module = tvm.IRModule(functions)
-    return LoweredProgram(schedule, program, module, target_of(schedule.hardware, threads=threads))
+    return LoweredCpu(schedule, module, target_of(schedule.hardware, threads=threads), program)
 
 
-def tvm_schedule(schedule: Schedule) -> Any:
-    """Return a schedule as a ``tvm.s_tir.Schedule`` for all cores, which packs in every call; errors as `lower`."""
-    return lower(schedule, threads=schedule.hardware.most_threads or 1, prepacked=False).tvm_schedule()
+def lower_whole(schedule: Schedule, threads: int) -> LoweredCpu:
+    """Turn a schedule into a TVM module that takes all tensors in the workload's own layouts; errors as `lower`."""
+    return lower(schedule, threads=threads, prepacked=False)
 
 
-def compile_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Artifact:
+def compile_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> CpuArtifact:
     """Build a schedule into ``folder/<key>.so``.
 
     Raises
@@ -103,7 +95,7 @@ def compile_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> A
     packings = tuple(
         Packing(buffer.tensor, f"pack_{buffer.tensor}", buffer) for buffer in arguments if buffer.tensor in sizes
     )
-    return Artifact(schedule.key, str(path), tuple(arguments), packings, threads, {"flop": workload.flop})
+    return CpuArtifact(schedule.key, str(path), tuple(arguments), packings, threads, {"flop": workload.flop})
 
 
 def inspect_schedule(schedule: Schedule, *, threads: int = 1) -> dict[str, int]:

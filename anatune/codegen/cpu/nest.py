@@ -18,7 +18,7 @@ from anatune.core.rules.cpu import ORDER_LEVELS, levels_of
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 
-__all__ = ["Loop", "Nest", "Part", "nest_of", "program_key"]
+__all__ = ["Loop", "LoopNest", "Part", "nest_of", "program_key"]
 
 
 class Loop(NamedTuple):
@@ -39,7 +39,7 @@ class Part:
     size: int
 
 
-class Nest(NamedTuple):
+class LoopNest(NamedTuple):
     """The loops around and inside the microkernels of one schedule.
 
     Attributes
@@ -118,7 +118,7 @@ def _parts(schedule: Schedule, axis: str, lanes: int, is_simd: bool, calls: int,
     return tuple(parts)
 
 
-def nest_of(schedule: Schedule) -> Nest:
+def nest_of(schedule: Schedule) -> LoopNest:
     """Return the loops of a checked schedule of the CPU template."""
     workload = schedule.workload
     lanes = int(schedule.options["simd_lanes"])  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def nest_of(schedule: Schedule) -> Nest:
         inner = [loop for loop in inner if loop.axis != simd]
         inner.append(Loop(simd, "l1", -(-within // (vectors * lanes)), vectors * lanes))
         unroll.append(Loop(simd, "unroll", vectors, lanes))
-    return Nest(
+    return LoopNest(
         cache=tuple(cache),
         num_outer=num_outer,
         calls=_complete(_words(schedule, "order.l1"), spatial),

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.codegen.cpu.nest import Nest, Part
+from anatune.codegen.cpu.nest import LoopNest, Part
 from anatune.core.workload.nest import Access, Workload
 
 __all__ = ["Skip", "border_parts", "first_tap", "last_tap", "skipped_products", "skips_of"]
@@ -65,7 +65,7 @@ def last_tap(skip: Skip, position: int, taps: int) -> int:
     return min(taps, -((low - skip.size) // skip.dilation))
 
 
-def skips_of(access: Access, nest: Nest, workload: Workload) -> tuple[Skip, ...]:
+def skips_of(access: Access, nest: LoopNest, workload: Workload) -> tuple[Skip, ...]:
     """Return the padded dimensions of an operand whose outside taps can be left out."""
     found = []
     extents = workload.extents

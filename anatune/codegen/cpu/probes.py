@@ -20,11 +20,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from anatune.codegen.buffer import Buffer
-from anatune.codegen.compat import compile_module, import_tvm, link_library, parse_program, target_of
-from anatune.codegen.cpu.artifact import Artifact
+from anatune.codegen.compat import TvmObject, compile_module, import_tvm, link_library, parse_program, target_of
+from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.lower import assembly_facts
 from anatune.codegen.cpu.microkernel import Microkernel, Operand, Result, microkernel_ir, module_ir
 from anatune.core.hardware.spec import CpuSpec
@@ -80,12 +80,12 @@ class Probe:
     calls: int = 1
 
 
-def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path) -> Artifact:
+def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path) -> CpuArtifact:
     """Build a standard probe into ``folder/probe_<kind>.so``; see the module for what each shows.
 
     Returns
     -------
-    Artifact
+    CpuArtifact
         ``main(A, B, C)``; ``facts["flop"]`` of one call.
 
     Raises
@@ -103,10 +103,10 @@ def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path)
     link_library(compiled, path)
     buffers = tuple(Buffer(tensor, "float32", (size,)) for tensor, size in zip("ABC", probe.sizes, strict=True))
     facts = {"flop": probe.work, **assembly_facts(compiled.mod.inspect_source("asm"))}
-    return Artifact("", str(path), buffers, facts=facts)
+    return CpuArtifact("", str(path), buffers, facts=facts)
 
 
-def compile_reference(hardware: CpuSpec, folder: Path) -> Artifact:
+def compile_reference(hardware: CpuSpec, folder: Path) -> CpuArtifact:
     """Build the kernel that is timed beside all candidates; errors as `compile_probe`."""
     return compile_probe("gemm", hardware, folder)
 
@@ -117,7 +117,7 @@ def compile_reference(hardware: CpuSpec, folder: Path) -> Artifact:
 class ProbeModule:
     """Probes built into this process: `functions` by name, and their assembly."""
 
-    def __init__(self, compiled: Any, probes: Sequence[Probe]) -> None:
+    def __init__(self, compiled: TvmObject, probes: Sequence[Probe]) -> None:
         self._loaded = compiled.jit()
         self.functions = {probe.name: self._loaded[probe.name] for probe in probes}
         self.assembly: str = compiled.mod.inspect_source("asm")
@@ -139,7 +139,7 @@ def build_probes(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1
     return ProbeModule(_compile(probes, hardware, threads=threads), probes)
 
 
-def _compile(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> Any:
+def _compile(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
     tvm = import_tvm()
     functions = {probe.name: parse_program(probe.text, probe.llvm) for probe in probes}
     return compile_module(tvm.IRModule(functions), target_of(hardware, threads=threads))

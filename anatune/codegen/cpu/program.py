@@ -18,7 +18,7 @@ from anatune.codegen.cpu.microkernel import (
     microkernel_ir,
     module_ir,
 )
-from anatune.codegen.cpu.nest import Loop, Nest, Part, nest_of
+from anatune.codegen.cpu.nest import Loop, LoopNest, Part, nest_of
 from anatune.codegen.cpu.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
@@ -27,7 +27,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Workload
 from anatune.errors import BuildError
 
-__all__ = ["Program", "program_of"]
+__all__ = ["CpuProgram", "program_of"]
 
 _LOWEST = {
     "float32": 'T.reinterpret("float32", T.uint32(0xFF800000))',
@@ -39,7 +39,7 @@ _LOWEST = {
 
 
 @dataclass(frozen=True)
-class Program:
+class CpuProgram:
     """TVMScript functions and the LLVM IR that they call.
 
     Attributes
@@ -78,7 +78,7 @@ class _Lowering:
     def __init__(self, schedule: Schedule, *, threads: int, prepacked: bool) -> None:
         self.schedule = schedule
         self.workload: Workload = schedule.workload
-        self.nest: Nest = nest_of(schedule)
+        self.nest: LoopNest = nest_of(schedule)
         self.parallel = bool(schedule.options.get("parallel", False)) and threads > 1
         packed, ahead = (schedule.options.get(name, ()) for name in ("packed", "packed_ahead"))
         self.packed: frozenset[str] = frozenset(packed)  # type: ignore[arg-type]
@@ -544,7 +544,9 @@ def _digits(variable: str, loops: Sequence[Loop]) -> dict[Loop, str]:
     return {loop: f"({digits[loop]})" for loop in loops}
 
 
-def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True, prefix: str = "microkernel") -> Program:
+def program_of(
+    schedule: Schedule, *, threads: int = 1, prepacked: bool = True, prefix: str = "microkernel"
+) -> CpuProgram:
     """Write a schedule of the CPU template as TVMScript and LLVM IR.
 
     Parameters
@@ -573,7 +575,7 @@ def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True, 
         if access.tensor in lowering.ahead:
             packing[access.tensor] = lowering.packing(access, layout)
             sizes_ahead[access.tensor] = layout.size
-    return Program(
+    return CpuProgram(
         main=lowering.main(kernels),
         packing=packing,
         packed_sizes=sizes_ahead,

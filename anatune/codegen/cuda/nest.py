@@ -22,7 +22,7 @@ from anatune.core.templates import CUDA, PIPELINED
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.errors import AnatuneError, BuildError, SpaceError
 
-__all__ = ["GpuNest", "Tile", "program_key"]
+__all__ = ["GpuNest", "StagedTile", "program_key"]
 
 _VECTOR_BYTES = 16
 """Widest load of a thread from shared memory."""
@@ -35,7 +35,7 @@ Level = tuple[str, str]
 """(axis, level)."""
 
 
-class Tile(NamedTuple):
+class StagedTile(NamedTuple):
     """One staged tensor.
 
     Attributes
@@ -294,7 +294,7 @@ class GpuNest:
             )
         )
 
-    def _tiles(self) -> tuple[Tile, ...]:
+    def _tiles(self) -> tuple[StagedTile, ...]:
         found = [self._tile(access) for access in self.workload.reads]
         # the most strictly aligned tile comes first: its size is a multiple of its alignment, so all bases are aligned
         order = sorted(range(len(found)), key=lambda at: -max(found[at].fetch, found[at].load))
@@ -307,7 +307,7 @@ class GpuNest:
             found = [_narrowed(tile, base) for tile in found]
         return tuple(found)
 
-    def _tile(self, access: Access) -> Tile:
+    def _tile(self, access: Access) -> StagedTile:
         spans = tuple(
             1 + sum(term.coefficient * (self.tile_extent(term.axis) - 1) for term in terms) for terms in access.indices
         )
@@ -322,7 +322,9 @@ class GpuNest:
         sides = tuple(sides_of(access, spans, pitches, guarded))
         asked = self.schedule.vector.get(access.tensor, 1)
         fetch = fetch_width(asked, access, sides, self._fetch_steps(access), guarded)
-        tile = Tile(access, spans, tuple(pitches), 0, size, sides, fetch, self.num_threads, tuple(guarded), 1, None)
+        tile = StagedTile(
+            access, spans, tuple(pitches), 0, size, sides, fetch, self.num_threads, tuple(guarded), 1, None
+        )
         load, level = self._shared_vector(tile)
         return tile._replace(load=load, load_level=level)
 
@@ -334,7 +336,7 @@ class GpuNest:
             steps.append(math.gcd(*(term.coefficient * self.tile_extent(term.axis) for term in moving)))
         return steps
 
-    def _shared_vector(self, tile: Tile) -> tuple[int, Level | None]:
+    def _shared_vector(self, tile: StagedTile) -> tuple[int, Level | None]:
         """Return how many elements a thread can read at once from the tile, and along which loop."""
         if not self.is_static:
             return 1, None
@@ -370,7 +372,7 @@ class GpuNest:
         return needed > self.register_cap
 
 
-def _narrowed(tile: Tile, base: int) -> Tile:
+def _narrowed(tile: StagedTile, base: int) -> StagedTile:
     """Return the tile with vectors that stay aligned `base` elements further."""
     load = math.gcd(tile.load, base)
     return tile._replace(fetch=math.gcd(tile.fetch, base), load=load, load_level=tile.load_level if load > 1 else None)

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES
-from anatune.codegen.cuda.nest import GpuNest, Tile
+from anatune.codegen.cuda.nest import GpuNest, StagedTile
 from anatune.codegen.cuda.staging import Staging, Terms, digits, neutral, origin
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
@@ -195,7 +194,7 @@ class GpuProgram:
                         self._fragment(tile, offset)
                 self._multiply(offset)
 
-    def _reduction_terms(self, tile: Tile) -> Terms:
+    def _reduction_terms(self, tile: StagedTile) -> Terms:
         """Return how far the present reduction step moves the address in a tile."""
         nest = self.nest
         terms: Terms = []
@@ -216,7 +215,7 @@ class GpuProgram:
                 terms.append(("s", step))
         return [(name, size) for name, size in terms if size]
 
-    def _tile_address(self, tile: Tile, registers: Terms) -> str:
+    def _tile_address(self, tile: StagedTile, registers: Terms) -> str:
         """Return where in shared memory the element of the present iteration lies."""
         nest = self.nest
         terms: Terms = []
@@ -234,7 +233,7 @@ class GpuProgram:
         pairs = itertools.product(axes, _REGISTER)
         return [(axis, level) for axis, level in pairs if self.nest.extent(axis, level) > 1]
 
-    def _fragment(self, tile: Tile, offset: str) -> None:
+    def _fragment(self, tile: StagedTile, offset: str) -> None:
         """Read what a thread needs of a tile for one reduction step, or a chunk of steps if it lies along them."""
         nest = self.nest
         axes = self._fragment_axes(tile)
@@ -269,7 +268,7 @@ class GpuProgram:
                 f"frag_{tile.access.tensor}[{affine(target)}] = smem[{offset}{self._tile_address(tile, source)}]"
             )
 
-    def _fragment_axes(self, tile: Tile) -> list[str]:
+    def _fragment_axes(self, tile: StagedTile) -> list[str]:
         """Return the spatial axes of a tile, the one along which it is read in vectors last."""
         axes = [axis for axis in self.nest.spatial if tile.access.uses(axis)]
         if tile.load_level is not None and tile.load_level[0] in axes:
@@ -277,7 +276,7 @@ class GpuProgram:
             axes.append(tile.load_level[0])
         return axes
 
-    def _fragment_terms(self, tile: Tile) -> Terms:
+    def _fragment_terms(self, tile: StagedTile) -> Terms:
         """Return the place of an element among a thread's fragment of `tile`."""
         terms: Terms = []
         size = 1
@@ -371,7 +370,7 @@ class GpuProgram:
         whole = self.nest.extent(axis, "reg_inner") == self.vector
         return [(n, s * self.vector if n == name else s) for n, s in terms if not (whole and n == name)]
 
-    def _store(self, value: Any) -> None:
+    def _store(self, value: Callable[[str], str]) -> None:
         """Write the epilogue and the stores; `value` gives the expression of a result from its place."""
         nest, write = self.nest, self.workload.write
         axes = self.output_axes
@@ -430,6 +429,6 @@ def _aligned(access: Access, axis: str, width: int) -> bool:
     return others and access.shape[-1] % width == 0 and access.offsets[-1] % width == 0
 
 
-def _held(tile: Tile) -> str:
+def _held(tile: StagedTile) -> str:
     """Return the name of a thread's array for elements of a tile on their way."""
     return f"next_{tile.access.tensor}"

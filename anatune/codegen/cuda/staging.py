@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from anatune.codegen.cuda.nest import GpuNest, Tile
+from anatune.codegen.cuda.nest import GpuNest, StagedTile
 from anatune.codegen.script import Script, affine
 from anatune.core.workload.nest import DTYPE_BYTES
 
@@ -47,7 +47,7 @@ class Staging:
         self.text = text
         self.dtype = nest.workload.dtype
 
-    def fetch(self, tile: Tile, step: str, *, target: str = "", offset: str = "") -> None:
+    def fetch(self, tile: StagedTile, step: str, *, target: str = "", offset: str = "") -> None:
         """Copy a tile of step `step` from global memory into shared memory, or into the thread's array `target`."""
         lane = " + v" if tile.fetch > 1 else ""
         for piece in self._pieces(tile):
@@ -62,7 +62,7 @@ class Staging:
             with self.text.scope(*piece.heads, _vector(tile)):
                 self.text.line(f"{there} = {element}")
 
-    def put(self, tile: Tile, source: str, offset: str = "") -> None:
+    def put(self, tile: StagedTile, source: str, offset: str = "") -> None:
         """Copy a tile from the thread's array `source` into shared memory."""
         lane = " + v" if tile.fetch > 1 else ""
         for piece in self._pieces(tile):
@@ -70,7 +70,7 @@ class Staging:
                 there = f"{offset}{self._shared(tile, piece)}{lane}"
                 self.text.line(f"smem[{there}] = {source}[{affine([(piece.place, tile.fetch)])}{lane}]")
 
-    def copy_async(self, tile: Tile, step: str, offset: str) -> None:
+    def copy_async(self, tile: StagedTile, step: str, offset: str) -> None:
         """Start the copies of a tile of step `step`; positions outside the tensor become zeros."""
         num_bytes = tile.fetch * DTYPE_BYTES[self.dtype]
         name = f"cp.async.{'cg' if num_bytes == 16 else 'ca'}.shared.global"
@@ -85,7 +85,7 @@ class Staging:
 
     # -- which element -----------------------------------------------------------------------------------------
 
-    def _pieces(self, tile: Tile) -> Iterator[_Piece]:
+    def _pieces(self, tile: StagedTile) -> Iterator[_Piece]:
         """Yield the copies of one thread: along each side those that all threads have, then those of the last ones."""
         walk = tile.walk
         is_unrolled = walk.copies <= _MOST_UNROLLED_COPIES
@@ -123,7 +123,7 @@ class Staging:
             yield _Piece(conditions + loops, positions, f"({affine(place, first)})")
             first += size
 
-    def _shared(self, tile: Tile, piece: _Piece) -> str:
+    def _shared(self, tile: StagedTile, piece: _Piece) -> str:
         """Return where in shared memory the present copy goes."""
         constant = tile.base
         found: Terms = []
@@ -133,7 +133,7 @@ class Staging:
             constant += start * pitch
         return affine(found, constant)
 
-    def _element(self, tile: Tile, step: str, piece: _Piece, lane: str) -> tuple[str, list[str]]:
+    def _element(self, tile: StagedTile, step: str, piece: _Piece, lane: str) -> tuple[str, list[str]]:
         """Return the element of the tensor where the present copy begins, and the conditions for being inside.
 
         Positions of joined dimensions count along the last of them, whose index passes its end: addresses are linear.
@@ -175,7 +175,7 @@ def neutral(body: str, dtype: str) -> str:
     return f'T.min_value("{dtype}")'
 
 
-def _vector(tile: Tile) -> str:
+def _vector(tile: StagedTile) -> str:
     return f"for v in T.vectorized({tile.fetch}):" if tile.fetch > 1 else ""
 
 

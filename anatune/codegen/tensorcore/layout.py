@@ -21,7 +21,7 @@ from anatune.core.workload.implicit_gemm import ImplicitGemm, Operand, implicit_
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.errors import BuildError, SpaceError
 
-__all__ = ["Tile", "TileLayout", "layout_of"]
+__all__ = ["OperandTile", "TileLayout", "layout_of"]
 
 _WARP = 32
 _CHUNK_BYTES = 16
@@ -29,7 +29,7 @@ _LINE_CHUNKS = 8
 """Chunks of all 32 banks together."""
 
 
-class Tile(NamedTuple):
+class OperandTile(NamedTuple):
     """A staged operand: `num_rows` x `row` elements, `base` elements behind the start of a stage, fetched by `width`.
 
     ``matrix`` says whether fragments are read with ldmatrix; 32-bit elements across the rows cannot be.
@@ -103,8 +103,8 @@ class TileLayout(NamedTuple):
     mma: dict[str, int]
     stages: int
     group: int
-    left: Tile
-    right: Tile
+    left: OperandTile
+    right: OperandTile
 
     @property
     def element_bytes(self) -> int:
@@ -187,8 +187,8 @@ def layout_of(schedule: Schedule) -> TileLayout:
     )
 
 
-def _tile(schedule: Schedule, operand: Operand, rows: int, depth: int, base: int) -> Tile:
+def _tile(schedule: Schedule, operand: Operand, rows: int, depth: int, base: int) -> OperandTile:
     element = DTYPE_BYTES[operand.access.dtype]
     num_rows, row = (rows, depth) if operand.along_k else (depth, rows)
     width = schedule.vector[operand.access.tensor]
-    return Tile(operand, num_rows, row, base, width, operand.along_k or element == 2, element)
+    return OperandTile(operand, num_rows, row, base, width, operand.along_k or element == 2, element)

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES
+from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES, KernelProgram, check_limits
 from anatune.codegen.script import Script, buffer_type, open_function, whole_region
 from anatune.codegen.tensorcore.index import all_of, axis_values, element, inside_tests, sum_of
-from anatune.codegen.tensorcore.layout import Tile, TileLayout, layout_of
+from anatune.codegen.tensorcore.layout import OperandTile, TileLayout, layout_of
 from anatune.codegen.tensorcore.results import write_results
+from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 
-__all__ = ["TensorCoreProgram", "tensorcore_program"]
+__all__ = ["tensorcore_program"]
 
 _WARP = 32
 _PTX_TYPE = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}
@@ -29,36 +30,18 @@ _LOAD_16 = """__device__ __forceinline__ void anatune_load_u16(unsigned short& d
 """
 
 
-class TensorCoreProgram:
-    """The kernel of one schedule.
+class _Writer:
+    """Writes the kernel of one schedule."""
 
-    Attributes
-    ----------
-    main : str
-        TVMScript.
-    num_blocks, num_threads, shared_bytes : int
-        Launch configuration; more than `STATIC_SHARED_BYTES` of shared memory is dynamic.
-
-    Raises
-    ------
-    SpaceError, BuildError
-        As `layout_of`.
-    """
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
+    def __init__(self, schedule: Schedule, layout: TileLayout) -> None:
         self.workload = schedule.workload
-        self.layout: TileLayout = layout_of(schedule)
-        self.num_blocks = self.layout.num_blocks
-        self.num_threads = self.layout.num_threads
-        self.shared_bytes = self.layout.shared_bytes
+        self.layout = layout
         self.text = Script()
-        self._write()
-        self.main = str(self.text)
 
     # -- frame -------------------------------------------------------------------------------------------------
 
-    def _write(self) -> None:
+    def script(self) -> str:
+        """Return the text of ``main``."""
         text, layout = self.text, self.layout
         workload = self.workload
         operands = workload.operands
@@ -69,9 +52,9 @@ class TensorCoreProgram:
         text.open('with T.sblock("root"):')
         text.line(f"T.reads({', '.join(f'{a.tensor}[{whole_region(a.shape)}]' for a in operands)})")
         text.line(f"T.writes({workload.write.tensor}[{whole_region(workload.write.shape)}])")
-        scope = "shared.dyn" if self.shared_bytes > STATIC_SHARED_BYTES else "shared"
+        scope = "shared.dyn" if layout.shared_bytes > STATIC_SHARED_BYTES else "shared"
         element = "uint16" if layout.element_bytes == 2 else "uint32"
-        self._allocate("smem", self.shared_bytes // layout.element_bytes, element, scope)
+        self._allocate("smem", layout.shared_bytes // layout.element_bytes, element, scope)
         self._allocate("acc", layout.mma["m"] * layout.mma["n"] * 4, "float32")
         self._allocate("frag_m", 2 * layout.mma["m"] * 4, "uint32")
         self._allocate("frag_n", 2 * layout.mma["n"] * 2, "uint32")
@@ -87,6 +70,7 @@ class TensorCoreProgram:
             self._pipeline()
             text.line('T.tvm_storage_sync("shared")')
         write_results(text, layout, self._origin)
+        return str(text)
 
     def _allocate(self, name: str, size: int, dtype: str, scope: str = "local") -> None:
         self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
@@ -116,10 +100,10 @@ class TensorCoreProgram:
     # -- global memory to shared memory ------------------------------------------------------------------------
 
     @property
-    def _tiles(self) -> tuple[Tile, Tile]:
+    def _tiles(self) -> tuple[OperandTile, OperandTile]:
         return self.layout.left, self.layout.right
 
-    def _through_registers(self) -> list[Tile]:
+    def _through_registers(self) -> list[OperandTile]:
         return [tile for tile in self._tiles if not tile.asynchronous]
 
     def _slot(self, step: str) -> str:
@@ -128,7 +112,7 @@ class TensorCoreProgram:
             return "0"
         return f"({step}) % {self.layout.stages} * {self.layout.stage_elements}"
 
-    def _copy_loop(self, tile: Tile) -> tuple[str, str, int]:
+    def _copy_loop(self, tile: OperandTile) -> tuple[str, str, int]:
         """Open the loop over a thread's copies; return row, first column, and the levels to close."""
         threads = self.layout.num_threads
         self.text.open(f"for f in T.unroll({-(-tile.copies // threads)}):")
@@ -141,11 +125,11 @@ class TensorCoreProgram:
         column = f"({number} % {per_row} * {tile.width})" if tile.width > 1 else f"({number} % {per_row})"
         return f"({number} // {per_row})", column, levels
 
-    def _shared_place(self, tile: Tile, row: str, column: str, step: str) -> str:
+    def _shared_place(self, tile: OperandTile, row: str, column: str, step: str) -> str:
         within = "0" if tile.width == tile.chunk else f"{column} % {tile.chunk}"
         return f"{self._slot(step)} + {tile.address(row, f'{column} // {tile.chunk}', within)}"
 
-    def _source(self, tile: Tile, row: str, column: str, step: str) -> tuple[str, str]:
+    def _source(self, tile: OperandTile, row: str, column: str, step: str) -> tuple[str, str]:
         """Return the element that a copy starts at, and the condition that it lies inside ("" if it always does)."""
         layout, operand = self.layout, tile.operand
         along_rows, along_k = (row, column) if operand.along_k else (column, row)
@@ -270,7 +254,7 @@ class TensorCoreProgram:
                 self.text.line(f'T.ptx["cvt.rna.tf32.f32"]({place}, T.reinterpret("float32", {place}))')
                 self.text.close()
 
-    def _left_fragments(self, tile: Tile, slot: str, step: int, base: int) -> None:
+    def _left_fragments(self, tile: OperandTile, slot: str, step: int, base: int) -> None:
         """16 x 32 bytes a fragment: quarters (rows 0-7, 8-15) x (k low, k high)."""
         layout, text = self.layout, self.text
         rows = layout.block["m"] // layout.warps["m"]
@@ -287,7 +271,7 @@ class TensorCoreProgram:
             self._matrix("frag_m", f"{base} + mi * 4", 4, slot, place, transposed=not tile.operand.along_k)
         text.close()
 
-    def _right_fragments(self, tile: Tile, slot: str, step: int, base: int) -> None:
+    def _right_fragments(self, tile: OperandTile, slot: str, step: int, base: int) -> None:
         """8 x 32 bytes a fragment: k low, k high; two fragments are read at once."""
         layout, text = self.layout, self.text
         count, columns = layout.mma["n"], layout.warp_columns
@@ -325,7 +309,7 @@ class TensorCoreProgram:
 
     def _elements(
         self,
-        tile: Tile,
+        tile: OperandTile,
         name: str,
         target: str,
         slot: str,
@@ -355,6 +339,16 @@ class TensorCoreProgram:
         text.close(2)
 
 
-def tensorcore_program(schedule: Schedule) -> TensorCoreProgram:
-    """Return the kernel of a schedule of the tensor-core template; errors as `TensorCoreProgram`."""
-    return TensorCoreProgram(schedule)
+def tensorcore_program(schedule: Schedule) -> KernelProgram:
+    """Write the kernel of a schedule of the tensor-core template.
+
+    Raises
+    ------
+    SpaceError, BuildError
+        As `layout_of`; BuildError also if the device lacks what it needs.
+    """
+    layout = layout_of(schedule)
+    assert isinstance(schedule.hardware, GpuSpec)
+    script = _Writer(schedule, layout).script()
+    check_limits(schedule.hardware, layout.num_threads, layout.shared_bytes)
+    return KernelProgram(script, layout.num_blocks, layout.num_threads, layout.shared_bytes)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from anatune.codegen.compat import TvmObject
 from anatune.errors import BuildError
 
 __all__ = ["plain_kernel", "register_intrinsic"]
 
 
-def register_intrinsic(tvm: Any, name: str, block: Any, buffers: list[Any], kernel: Any) -> None:
+def register_intrinsic(
+    tvm: TvmObject, name: str, block: TvmObject, buffers: list[TvmObject], kernel: TvmObject
+) -> None:
     """Register an intrinsic: `block` (which has `buffers`) becomes `kernel`, or nothing.
 
     TVM counts indices from the first element that the block's region names. Of a padded tensor that element lies before
@@ -54,7 +55,7 @@ def register_intrinsic(tvm: Any, name: str, block: Any, buffers: list[Any], kern
     s_tir.TensorIntrin.register(name, description, implementation, override=True)
 
 
-def plain_kernel(tvm: Any, nest: Any, buffers: list[Any]) -> Any:
+def plain_kernel(tvm: TvmObject, nest: TvmObject, buffers: list[TvmObject]) -> TvmObject:
     """Return a nest (its outermost loop) as the kernel that stands for itself: it computes the same, slowly.
 
     Parameters
@@ -77,19 +78,19 @@ def plain_kernel(tvm: Any, nest: Any, buffers: list[Any]) -> Any:
     return tvm.ir.load_json(tvm.ir.save_json(function))  # with variables of its own
 
 
-def _moved(tvm: Any, buffer: Any) -> Any:
+def _moved(tvm: TvmObject, buffer: TvmObject) -> TvmObject:
     """Return a buffer of the same shape whose first element may lie anywhere."""
     offset = tvm.tirx.Var(f"{buffer.name}_start", "int64")
     return tvm.tirx.decl_buffer(buffer.shape, str(buffer.dtype), f"{buffer.name}_moved", elem_offset=offset)
 
 
-def _from(tvm: Any, buffer: Any, base: list[int], ty: Any) -> Any:
+def _from(tvm: TvmObject, buffer: TvmObject, base: list[int], ty: TvmObject) -> TvmObject:
     """Return the region of a moved buffer that is the whole tensor: it starts `base` elements before the tensor."""
     ranges = [tvm.ir.Range.from_min_extent(-low, size) for low, size in zip(base, buffer.shape, strict=True)]
     return tvm.ir.expr.TensorRegion(buffer, ranges, ty)
 
 
-def _base(block: Any, buffer: Any) -> list[int]:
+def _base(block: TvmObject, buffer: TvmObject) -> list[int]:
     """Return the first element of a tensor that a block's regions name."""
     for region in (*block.writes, *block.reads):
         if region.source.same_as(buffer):
@@ -100,14 +101,14 @@ def _base(block: Any, buffer: Any) -> list[int]:
 class _Counted:
     """Copies statements with the indices of some tensors counted from their bases."""
 
-    def __init__(self, tvm: Any, bases: list[tuple[Any, list[int]]]) -> None:
+    def __init__(self, tvm: TvmObject, bases: list[tuple[TvmObject, list[int]]]) -> None:
         self._tvm = tvm
         self._bases = bases
 
-    def _base(self, buffer: Any) -> list[int] | None:
+    def _base(self, buffer: TvmObject) -> list[int] | None:
         return next((base for other, base in self._bases if other.same_as(buffer)), None)
 
-    def _region(self, region: Any) -> Any:
+    def _region(self, region: TvmObject) -> TvmObject:
         base = self._base(region.source)
         if base is None:
             return region
@@ -117,7 +118,7 @@ class _Counted:
         ]
         return self._tvm.ir.expr.TensorRegion(region.source, ranges, region.ty)
 
-    def statement(self, node: Any) -> Any:
+    def statement(self, node: TvmObject) -> TvmObject:
         """Return a copy of a statement: loops, blocks and one store, which is what `blockize` leaves of a nest."""
         tirx, s_tir = self._tvm.tirx, self._tvm.s_tir
         kind = type(node).__name__
@@ -134,7 +135,7 @@ class _Counted:
             return tirx.BufferStore(node.buffer, self._value(node.value), node.indices)
         raise BuildError(f"TVM made a {kind} of a nest, expected loops, blocks and a store")
 
-    def _value(self, node: Any) -> Any:
+    def _value(self, node: TvmObject) -> TvmObject:
         tirx = self._tvm.tirx
         kind = type(node).__name__
         if kind in ("Add", "Mul"):

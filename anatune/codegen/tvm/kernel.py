@@ -16,12 +16,11 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
 
-from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line, parse_program
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line, parse_program
 from anatune.codegen.cpu.program import program_of
 from anatune.codegen.tvm.intrinsic import plain_kernel, register_intrinsic
-from anatune.codegen.tvm.nest import Nest, check_loops, read_block
+from anatune.codegen.tvm.nest import BlockNest, check_loops, read_block
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, WorkloadError
@@ -74,7 +73,7 @@ class TirTask:
         The function has no such nest, or more than one reduction; the message says why.
     """
 
-    def __init__(self, module: Any, threads: int = 1) -> None:
+    def __init__(self, module: TvmObject, threads: int = 1) -> None:
         self.module = module
         self.threads = threads
         names = [str(name.name_hint) for name in module.get_global_vars()]
@@ -103,7 +102,7 @@ class TirTask:
         tvm = import_tvm()
         return hashlib.sha256(f"{tvm.ir.save_json(self.module)} {self.threads}".encode()).hexdigest()[:12]
 
-    def schedule(self, schedule: Schedule, names: Names | None = None, *, predicted: bool = False) -> Any:
+    def schedule(self, schedule: Schedule, names: Names | None = None, *, predicted: bool = False) -> TvmObject:
         """Return a traced ``tvm.s_tir.Schedule`` of the function with the kernel of `schedule` in it.
 
         Parameters
@@ -160,7 +159,7 @@ class TirTask:
                 raise
             raise BuildError(f"TVM cannot replay {self._function}: {last_line(error)}") from None
 
-    def _prepared(self) -> tuple[Any, str, Nest]:
+    def _prepared(self) -> tuple[TvmObject, str, BlockNest]:
         """Return a new schedule with everything inlined that can be, the nest's block and what it computes."""
         try:
             return self._read(import_tvm())
@@ -169,7 +168,7 @@ class TirTask:
                 raise
             raise WorkloadError(f"function {self._function}: {last_line(error)}") from None
 
-    def _read(self, tvm: Any) -> tuple[Any, str, Nest]:
+    def _read(self, tvm: TvmObject) -> tuple[TvmObject, str, BlockNest]:
         schedule = tvm.s_tir.Schedule(self.module)
         function = self._function
         blocks = schedule.get_child_blocks(schedule.get_sblock("root", function))
@@ -195,7 +194,9 @@ class TirTask:
         check_loops(schedule.mod, function, name)
         return schedule, name, nest
 
-    def _placed(self, tvm: Any, names: Names, kernel: Any, notes: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    def _placed(
+        self, tvm: TvmObject, names: Names, kernel: TvmObject, notes: Mapping[str, object] = MappingProxyType({})
+    ) -> TvmObject:
         """Return the traced schedule with a program (None: an empty one) in the place of the nest."""
         sch, name, nest = self._prepared()
         root = sch.get_sblock("root", self._function)
@@ -216,7 +217,7 @@ class TirTask:
                 self._spread(sch, sch.get_sblock(other, self._function))
         return sch
 
-    def _kernel(self, schedule: Schedule, prefix: str) -> Any:
+    def _kernel(self, schedule: Schedule, prefix: str) -> TvmObject:
         if schedule.workload != self.workload:
             raise BuildError(
                 f"schedule is for {schedule.workload.describe()}, expected {self.workload.describe()}: make it with "
@@ -225,7 +226,7 @@ class TirTask:
         program = program_of(schedule, threads=self.threads, prepacked=False, prefix=prefix)
         return parse_program(program.main, program.llvm)
 
-    def _spread(self, sch: Any, block: Any) -> None:
+    def _spread(self, sch: TvmObject, block: TvmObject) -> None:
         """Vectorise an element-wise block, and distribute it over the threads."""
         loops = sch.get_loops(block)
         if not loops:
@@ -241,7 +242,7 @@ class TirTask:
             sch.vectorize(inner)
 
 
-def annotated_schedule(trace: Any) -> Schedule | None:
+def annotated_schedule(trace: TvmObject) -> Schedule | None:
     """Return the schedule that a trace of `TirTask.schedule` carries, None where there is none.
 
     Raises
@@ -253,7 +254,7 @@ def annotated_schedule(trace: Any) -> Schedule | None:
     return None if text is None else Schedule.from_json(str(text))
 
 
-def register_kernels(module: Any, trace: Any) -> bool:
+def register_kernels(module: TvmObject, trace: TvmObject) -> bool:
     """Make the intrinsics of a trace known to TVM, so that it can be replayed on the module.
 
     Parameters
@@ -280,12 +281,12 @@ def register_kernels(module: Any, trace: Any) -> bool:
     return True
 
 
-def kernel_names(trace: Any) -> Names | None:
+def kernel_names(trace: TvmObject) -> Names | None:
     """Return the names of the intrinsics of a trace (a ``tvm.s_tir.schedule.Trace``), None where none is anatune's."""
     return _own([str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"])
 
 
-def recorded_kernel(trace: Any) -> tuple[Names, int] | None:
+def recorded_kernel(trace: TvmObject) -> tuple[Names, int] | None:
     """Return names and threads of the kernel in a recorded trace: ``[instructions, decisions]``, as databases hold it.
 
     None where no kernel is anatune's.
@@ -301,7 +302,7 @@ def _own(names: list[str]) -> Names | None:
     return (names[0], names[1]) if len(names) == 2 and all(name.startswith("anatune.") for name in names) else None
 
 
-def annotation(trace: Any, key: str) -> Any:
+def annotation(trace: TvmObject, key: str) -> TvmObject:
     """Return the value of an annotation in a trace, None where it is not there."""
     for instruction in trace.insts:
         if str(instruction.kind.name) == "Annotate" and [str(attr) for attr in instruction.attrs] == [key]:
@@ -309,5 +310,5 @@ def annotation(trace: Any, key: str) -> Any:
     return None
 
 
-def _is_reduction(block: Any) -> bool:
+def _is_reduction(block: TvmObject) -> bool:
     return any(int(item.iter_type) == _REDUCTION for item in block.iter_vars)

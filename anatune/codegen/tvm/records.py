@@ -13,9 +13,8 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from anatune.codegen.compat import import_meta_schedule, import_tvm
+from anatune.codegen.compat import TvmObject, import_meta_schedule, import_tvm
 from anatune.codegen.cpu.lower import lower
 from anatune.codegen.tvm.kernel import ANNOTATION
 from anatune.core.trial import Outcome
@@ -80,7 +79,7 @@ def write_tvm_database(
     return count
 
 
-def _commit(meta_schedule: Any, opened: Any, record: Record) -> None:
+def _commit(meta_schedule: TvmObject, opened: TvmObject, record: Record) -> None:
     """Add one record to an open database."""
     tvm = import_tvm()
     trial = record.trial

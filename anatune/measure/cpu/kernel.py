@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import import_tvm
-from anatune.codegen.cpu.artifact import Artifact
+from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.cpu.blocks import Block, tensor_of
@@ -43,7 +43,7 @@ class Library:
         The file cannot be loaded or lacks a function.
     """
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: CpuArtifact) -> None:
         tvm = import_tvm()
         names = ("main", *(packing.function for packing in artifact.packings))
         try:
@@ -71,7 +71,7 @@ class Prepared:
     """
 
     def __init__(
-        self, artifact: Artifact, library: Library, inputs: Mapping[str, Array], *, guarded: bool = False
+        self, artifact: CpuArtifact, library: Library, inputs: Mapping[str, Array], *, guarded: bool = False
     ) -> None:
         self._inputs = inputs
         self._packed = {packing.tensor for packing in artifact.packings}
@@ -141,7 +141,7 @@ class Kernel:
         The library cannot be loaded.
     """
 
-    def __init__(self, workload: Workload, artifact: Artifact, folder: Path | None = None) -> None:
+    def __init__(self, workload: Workload, artifact: CpuArtifact, folder: Path | None = None) -> None:
         self.workload = workload
         self.artifact = artifact
         self._library = Library(artifact)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from anatune.codegen.compat import import_tvm
-from anatune.codegen.cpu.artifact import Artifact
+from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.measure.cpu.blocks import Block
 from anatune.measure.cpu.kernel import Library, Prepared
 from anatune.measure.run.correctness import Correctness
@@ -44,7 +44,7 @@ class CpuSession:
     def begin(self) -> None:
         """Nothing is kept between candidates."""
 
-    def prepare(self, artifact: Artifact) -> tuple[Timed, Correctness]:
+    def prepare(self, artifact: CpuArtifact) -> tuple[Timed, Correctness]:
         """Load a kernel and check its result."""
         prepared = Prepared(artifact, Library(artifact), self._inputs, guarded=True)
         return timed(prepared.call, self._clock), prepared.check(self.setting.workload, self._want)
@@ -55,7 +55,7 @@ def import_first() -> None:
     import_tvm()
 
 
-def _reference_call(artifact: Artifact, library: Library) -> Callable[[], object]:
+def _reference_call(artifact: CpuArtifact, library: Library) -> Callable[[], object]:
     """Return a call of the reference kernel on operands of its own."""
     rng = np.random.default_rng(0)
     blocks = []

@@ -26,7 +26,7 @@ from anatune.files import no_scratch, scratch_folder
 from anatune.measure.emulate.cuda_text import cpp_source
 from anatune.measure.run.correctness import Array, array_dtype
 
-__all__ = ["ALL_BLOCKS", "Blocks", "Program", "compiler"]
+__all__ = ["ALL_BLOCKS", "Blocks", "EmulatedKernel", "compiler"]
 
 _COMPILE_LIMIT_S = 120.0
 _FLAGS = ("-std=c++17", "-w", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
@@ -111,7 +111,7 @@ def _compile(command: str, arguments: list[str]) -> str | None:
     return (errors or lines or [f"exit status {done.returncode}"])[0].strip()[:300]
 
 
-class Program:
+class EmulatedKernel:
     """A kernel as a program for the CPU, compiled once, run as often as wanted.
 
     Not tied to a thread; the files go with the object.

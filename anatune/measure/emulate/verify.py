@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
-from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, Program
+from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, EmulatedKernel
 from anatune.measure.run.correctness import Array, Correctness, Expected, array_dtype, compare, fill_bytes
 
 __all__ = ["check_kernel", "spread_blocks"]
@@ -50,12 +50,12 @@ def check_kernel(workload: Workload, kernel: CudaKernel, inputs: Mapping[str, Ar
         There is no C++ compiler.
     """
     limit_s = 60.0 + workload.flop / 1e8
-    traced = Program(kernel, traced=True)
+    traced = EmulatedKernel(kernel, traced=True)
     arrays, result = _with_result(kernel, inputs)
     _bytes(result)[...] = fill_bytes(str(result.dtype))[0]
     traced.run(arrays, blocks=spread_blocks(kernel.grid, _TRACED_FLOP / max(1, workload.flop)), limit_s=limit_s)
 
-    program = Program(kernel)
+    program = EmulatedKernel(kernel)
     _bytes(result)[...] = fill_bytes(str(result.dtype))[0]
     program.run(arrays, limit_s=limit_s)
     answer = compare(workload, result, want)

@@ -7,7 +7,7 @@ import pytest
 from anatune.cli.main import main
 from anatune.core.hardware.files import hardware
 from anatune.measure.cpu.calibration import calibrate as module
-from anatune.measure.cpu.calibration.tiles import Tile
+from anatune.measure.cpu.calibration.tiles import RegisterTile
 from tests.unit.measure.cpu.calibration.test_calibrate import detected, numbers
 
 
@@ -18,7 +18,7 @@ def instant(monkeypatch, tmp_path):
 
     def calibrate(*, minutes, progress):
         progress("one core", 0.5)
-        return module.finished(detected(), numbers(), {Tile(14, 2, 1): 0.98}, {}, minutes, "today")
+        return module.finished(detected(), numbers(), {RegisterTile(14, 2, 1): 0.98}, {}, minutes, "today")
 
     monkeypatch.setattr(module, "calibrate", calibrate)
     return tmp_path

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import anatune
-from anatune.codegen.tensorcore.layout import Tile, layout_of
+from anatune.codegen.tensorcore.layout import OperandTile, layout_of
 from anatune.codegen.tensorcore.program import tensorcore_program
 from anatune.core.schedule import Schedule
 from anatune.core.workload.implicit_gemm import implicit_gemm
@@ -24,15 +24,15 @@ def schedule_of(workload: Workload = MATMUL, stages: int = 3, device: str = "a10
     return space.schedule({"m": (2, 2), "n": (2, 2), "k": (2,)}, stages, 2)
 
 
-def address(tile: Tile, row: int, chunk: int, within: int = 0) -> int:
+def address(tile: OperandTile, row: int, chunk: int, within: int = 0) -> int:
     """Evaluate the expression that the kernel uses."""
     text = tile.address(str(row), str(chunk), str(within)).replace("T.bitwise_xor", "xor")
     return int(eval(text, {"xor": lambda a, b: a ^ b}))
 
 
-def tile_of(row: int, *, element_bytes: int, matrix: bool) -> Tile:
+def tile_of(row: int, *, element_bytes: int, matrix: bool) -> OperandTile:
     operand = implicit_gemm(MATMUL).left
-    return Tile(operand, 64, row, 0, 1, matrix, element_bytes)
+    return OperandTile(operand, 64, row, 0, 1, matrix, element_bytes)
 
 
 @pytest.mark.parametrize("row", [16, 32, 48, 64, 80, 96, 112, 128, 192, 256])
@@ -64,7 +64,7 @@ def test_swizzle_is_a_permutation_of_rows(row: int, bytes_: int, matrix: bool) -
 
 
 def test_instructions() -> None:
-    text = tensorcore_program(schedule_of()).main
+    text = tensorcore_program(schedule_of()).script
     for word in (
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
         "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
@@ -74,17 +74,17 @@ def test_instructions() -> None:
         "cvt.rn.bf16x2.f32",
     ):
         assert word in text
-    text = tensorcore_program(schedule_of(anatune.matmul(64, 64, 64))).main
+    text = tensorcore_program(schedule_of(anatune.matmul(64, 64, 64))).script
     assert "m16n8k8.row.col.f32.tf32.tf32.f32" in text
     assert "cvt.rna.tf32.f32" in text
 
 
 def test_only_what_may_lie_outside_is_tested() -> None:
-    assert "T.Select" not in tensorcore_program(schedule_of()).main
-    odd = tensorcore_program(schedule_of(anatune.matmul(90, 64, 90, dtype="float16"))).main
+    assert "T.Select" not in tensorcore_program(schedule_of()).script
+    odd = tensorcore_program(schedule_of(anatune.matmul(90, 64, 90, dtype="float16"))).script
     assert "< 90" in odd
     padded = anatune.conv2d(1, 16, 8, 8, 16, 3, 3, padding=1, dtype="float16", layout="NHWC")
-    assert ">= 0" in tensorcore_program(schedule_of(padded)).main
+    assert ">= 0" in tensorcore_program(schedule_of(padded)).script
 
 
 def test_launch_configuration() -> None:
@@ -92,11 +92,11 @@ def test_launch_configuration() -> None:
     layout = layout_of(schedule_of())
     assert (program.num_blocks, program.num_threads) == (2 * 2, 128)
     assert program.shared_bytes == layout.shared_bytes == max(3 * (64 + 32) * 32 * 2, 4 * 16 * 24 * 4)
-    assert 'scope="shared")' in program.main
+    assert 'scope="shared")' in program.script
     large = TensorCoreModel(anatune.matmul(512, 512, 512, dtype="float16"), gpu("a100")).space
     program = tensorcore_program(large.schedule({"m": (2, 4), "n": (2, 8), "k": (4,)}, 4))
     assert program.shared_bytes > 49152
-    assert 'scope="shared.dyn")' in program.main
+    assert 'scope="shared.dyn")' in program.script
 
 
 def test_refusals() -> None:

@@ -29,7 +29,7 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.measurer import GPU_ENTRIES
-from anatune.measure.emulate.emulator import Program
+from anatune.measure.emulate.emulator import EmulatedKernel
 from anatune.measure.run.correctness import array_dtype
 
 STATE = "FAKE_CUDA_STATE"
@@ -289,7 +289,7 @@ class FakeCuda:
         if function.image.product:
             result[...] = arrays["A"] @ arrays["B"]
         else:
-            function.program = function.program or Program(kernel)
+            function.program = function.program or EmulatedKernel(kernel)
             function.program.run(arrays)
         if fault == "wrong":
             result.reshape(-1)[1] = 3

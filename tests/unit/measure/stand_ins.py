@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anatune
 from anatune.codegen.buffer import Buffer
-from anatune.codegen.cpu.artifact import Artifact, Packing
+from anatune.codegen.cpu.artifact import CpuArtifact, Packing
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.cpu.measurer import CPU_ENTRIES
@@ -28,7 +28,7 @@ def schedule(hardware, fault="", number=0, workload=WORKLOAD):
     return Schedule(workload, hardware, "cpu", tiles, unroll=number, options={"fault": fault})
 
 
-def build(schedule, folder: Path, *, threads=1) -> Artifact:
+def build(schedule, folder: Path, *, threads=1) -> CpuArtifact:
     fault = schedule.options["fault"]
     if fault == "build hangs":
         time.sleep(1000)
@@ -49,11 +49,11 @@ def build(schedule, folder: Path, *, threads=1) -> Artifact:
     return compile_matmul(schedule.workload, Path(folder), fault, threads)
 
 
-def build_reference(hardware, folder: Path) -> Artifact:
+def build_reference(hardware, folder: Path) -> CpuArtifact:
     return compile_matmul(anatune.matmul(64, 64, 64), Path(folder), "", 1)
 
 
-def compile_matmul(workload, folder: Path, fault="", threads=1) -> Artifact:
+def compile_matmul(workload, folder: Path, fault="", threads=1) -> CpuArtifact:
     """C = A B with B packed ahead of the run (as it is), or something worse."""
     import tvm
     from tvm.script import tirx
@@ -103,4 +103,6 @@ def compile_matmul(workload, folder: Path, fault="", threads=1) -> Artifact:
     path = folder / "kernel.so"
     tvm.compile(tvm.IRModule(functions), target={"kind": "llvm"}).export_library(str(path))
     arguments = (Buffer("A", "float32", (m, k)), Buffer("B", "float32", (k, n)), Buffer("C", "float32", (m, n)))
-    return Artifact("", str(path), arguments, (Packing("B", "pack_B", arguments[1]),), threads, {"flop": 2 * m * n * k})
+    return CpuArtifact(
+        "", str(path), arguments, (Packing("B", "pack_B", arguments[1]),), threads, {"flop": 2 * m * n * k}
+    )

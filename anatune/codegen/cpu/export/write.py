@@ -21,19 +21,18 @@ from typing import NamedTuple
 
 from anatune.codegen.arithmetic import arithmetic_of
 from anatune.codegen.buffer import Buffer
-from anatune.codegen.compat import PARTS_OF_ISA, compile_module, features_of, import_tvm
+from anatune.codegen.compat import PARTS_OF_ISA, compile_module, features_of
 from anatune.codegen.cpu.export.entries import c_entries
 from anatune.codegen.cpu.export.features import check_source, code_features
 from anatune.codegen.cpu.export.header import CFunction, CNeeds, c_header
-from anatune.codegen.cpu.lower import LoweredProgram, lower
-from anatune.codegen.cuda.lower import LoweredGpu, lower_gpu
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.codegen.cpu.lower import LoweredCpu, lower
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.errors import BuildError
 from anatune.files import replace_file
 
-__all__ = ["CLibrary", "tvm_module_json", "write_c_library"]
+__all__ = ["CLibrary", "write_c_library"]
 
 
 class CLibrary(NamedTuple):
@@ -119,24 +118,6 @@ def _link(tools: _Tools, place: Path, name: str, library: str, *, openmp: bool) 
         _run([tools.ar, "rcs", library, hidden], place)
 
 
-def tvm_module_json(schedule: Schedule, *, threads: int) -> tuple[str, str]:
-    """Return an IRModule as JSON (``tvm.ir.load_json`` reads it), and the target to compile it for, as JSON.
-
-    Its function ``main`` takes all tensors in the workload's own layouts.
-
-    Raises
-    ------
-    BuildError
-        The schedule cannot be lowered.
-    """
-    lowered: LoweredProgram | LoweredGpu
-    if isinstance(schedule.hardware, GpuSpec):
-        lowered = lower_gpu(schedule)
-    else:
-        lowered = lower(schedule, threads=threads, prepacked=False)
-    return str(import_tvm().ir.save_json(lowered.module)), str(lowered.target)
-
-
 def _family(schedule: Schedule) -> str:
     """Return the family of a schedule's processor, "x86_64" or "aarch64".
 
@@ -195,7 +176,7 @@ def _run(command: Sequence[str], folder: Path) -> None:
         raise BuildError(f"{Path(command[0]).name} cannot make the library: {said.strip()}")
 
 
-def _functions(lowered: LoweredProgram, name: str) -> tuple[CFunction, ...]:
+def _functions(lowered: LoweredCpu, name: str) -> tuple[CFunction, ...]:
     workload, sizes = lowered.schedule.workload, lowered.program.packed_sizes
     tensors = workload.tensors
     own = tuple(Buffer.of(access) for access in tensors)

@@ -39,7 +39,7 @@ from anatune.measure.cpu.calibration.samples import Samples, sample_quantities, 
 from anatune.measure.cpu.calibration.tiles import (
     Agreement,
     MeasuredTile,
-    Tile,
+    RegisterTile,
     agreement,
     candidate_tiles,
     fits_registers,
@@ -192,8 +192,8 @@ def calibrate(
 def finished(
     hardware: CpuSpec,
     numbers: Numbers,
-    shares: Mapping[Tile, float],
-    spill_ops: Mapping[Tile, int],
+    shares: Mapping[RegisterTile, float],
+    spill_ops: Mapping[RegisterTile, int],
     quiet_share: float,
     today: str | None = None,
 ) -> Calibration:
@@ -247,7 +247,7 @@ def _calls(work: Mapping[str, int], depth: int, hardware: CpuSpec) -> float:
 
 
 def calibrated_spec(
-    hardware: CpuSpec, numbers: Numbers, shares: Mapping[Tile, float], today: str
+    hardware: CpuSpec, numbers: Numbers, shares: Mapping[RegisterTile, float], today: str
 ) -> tuple[CpuSpec, tuple[str, ...]]:
     """Return `hardware` with the measured numbers in place of the detected ones, and what was decided.
 

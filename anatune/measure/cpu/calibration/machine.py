@@ -26,7 +26,7 @@ from anatune.codegen.cpu.probes import (
 from anatune.core.hardware.spec import CacheLevel, CpuSpec
 from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.calibration.samples import Quantity, Reading
-from anatune.measure.cpu.calibration.tiles import Tile, tile_depth
+from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
 from anatune.measure.cpu.kernel import Library
 from anatune.measure.run.cores import physical_cores, plan_cores
 
@@ -72,7 +72,7 @@ class Machine:
     def __init__(self, hardware: CpuSpec, folder: Any) -> None:
         self.hardware = hardware
         self.work: dict[str, int] = {}
-        self.spill_ops: dict[Tile, int] = {}
+        self.spill_ops: dict[RegisterTile, int] = {}
         self._modules: list[Any] = []
         self._arena, self._places = _arena(hardware)
         standard = []
@@ -130,7 +130,7 @@ class Machine:
             quantities.append(Quantity(probe.name, _sample(call, warm)))
         return quantities
 
-    def tile_quantities(self, tiles: Sequence[Tile], progress: Callable[[float], None]) -> list[Quantity]:
+    def tile_quantities(self, tiles: Sequence[RegisterTile], progress: Callable[[float], None]) -> list[Quantity]:
         """Return one quantity for each register tile, called `repr` of it; tells the share that is built."""
         quantities = []
         for start in range(0, len(tiles), _BATCH):

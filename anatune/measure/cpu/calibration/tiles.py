@@ -15,7 +15,7 @@ __all__ = [
     "UNROLLS",
     "Agreement",
     "MeasuredTile",
-    "Tile",
+    "RegisterTile",
     "agreement",
     "candidate_tiles",
     "fits_registers",
@@ -34,7 +34,7 @@ REGISTERS_TRIED = 1.3
 """Tiles that need up to this many times the registers are tried, to see the cliff behind the last that fits."""
 
 
-class Tile(NamedTuple):
+class RegisterTile(NamedTuple):
     """A register tile."""
 
     rows: int
@@ -45,7 +45,7 @@ class Tile(NamedTuple):
 class MeasuredTile(NamedTuple):
     """A tile, its measured and its predicted share of the peak, and vector operations on the stack in its code."""
 
-    tile: Tile
+    tile: RegisterTile
     share: float
     predicted: float
     spill_ops: int
@@ -73,7 +73,7 @@ class Agreement(NamedTuple):
     promised: tuple[MeasuredTile, ...]
 
 
-def candidate_tiles(hardware: CpuSpec) -> list[Tile]:
+def candidate_tiles(hardware: CpuSpec) -> list[RegisterTile]:
     """Return all tiles of up to `MOST_VECTORS` vectors that need up to `REGISTERS_TRIED` times the registers.
 
     rows x vectors accumulators, the vectors of the SIMD operand, and one broadcast. About 240 with 32 registers, 100
@@ -81,7 +81,7 @@ def candidate_tiles(hardware: CpuSpec) -> list[Tile]:
     """
     limit = REGISTERS_TRIED * hardware.compute.num_vector_registers
     return [
-        Tile(rows, vectors, unroll)
+        RegisterTile(rows, vectors, unroll)
         for vectors in range(1, MOST_VECTORS + 1)
         for rows in range(1, int(limit))
         for unroll in UNROLLS
@@ -89,7 +89,7 @@ def candidate_tiles(hardware: CpuSpec) -> list[Tile]:
     ]
 
 
-def fits_registers(tile: Tile, hardware: CpuSpec) -> bool:
+def fits_registers(tile: RegisterTile, hardware: CpuSpec) -> bool:
     """Whether a tile needs no more registers than there are."""
     return _registers(tile.rows, tile.vectors) <= hardware.compute.num_vector_registers
 
@@ -98,7 +98,7 @@ def _registers(rows: int, vectors: int) -> int:
     return rows * vectors + vectors + 1
 
 
-def tile_depth(tile: Tile, hardware: CpuSpec) -> int:
+def tile_depth(tile: RegisterTile, hardware: CpuSpec) -> int:
     """Return the steps of a tile's reduction: at most `MOST_STEPS`, operands in three quarters of the L1 cache.
 
     The table says what registers, ports and latencies allow; fills from L2 are the model's own term.
@@ -109,7 +109,7 @@ def tile_depth(tile: Tile, hardware: CpuSpec) -> int:
     return max(longest, min(MOST_STEPS, fitting) // longest * longest)
 
 
-def predicted_share(tile: Tile, hardware: CpuSpec) -> float:
+def predicted_share(tile: RegisterTile, hardware: CpuSpec) -> float:
     """Return the share of the peak that the analytical model gives a tile (`numerics.cpu.microkernel`)."""
     core = pack_machine(hardware).core
     accumulators = float(tile.rows * tile.vectors)

@@ -32,7 +32,7 @@ import msgspec
 from anatune.core.hardware.spec import GpuSpec, TensorCores, value_problem
 from anatune.errors import DeviceError
 from anatune.measure.cuda.calibration.machine import Compile, GpuMachine
-from anatune.measure.cuda.calibration.numbers import SUSTAINED, GpuNumbers, Measured, numbers_of
+from anatune.measure.cuda.calibration.numbers import SUSTAINED, GpuNumbers, Median, numbers_of
 from anatune.measure.cuda.calibration.probe_set import CHAINS, WARPS, sweep_name
 from anatune.measure.cuda.detect import gpu_detection
 from anatune.measure.cuda.driver import GpuDevice, open_device
@@ -198,12 +198,12 @@ def calibrated_gpu_spec(hardware: GpuSpec, numbers: GpuNumbers, today: str) -> t
     return msgspec.structs.replace(hardware, **groups), tuple(notes)
 
 
-def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str, Measured]], list[str]]:
+def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str, Median]], list[str]]:
     """Return the measured values by group and key, and what there is to say about them."""
     compute, notes = hardware.compute, []
     clock = numbers.clock_hz or compute.clock_hz
     best = numbers.best_fma
-    found: dict[str, dict[str, Measured]] = {name: {} for name in ("compute", "shared_memory", "l1", "l2", "dram")}
+    found: dict[str, dict[str, Median]] = {name: {} for name in ("compute", "shared_memory", "l1", "l2", "dram")}
     if numbers.clock_hz:
         share = numbers.clock_hz / compute.clock_hz
         notes.append(
@@ -212,20 +212,20 @@ def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str,
         )
         if SUSTAINED in numbers.clocks_hz:
             notes[-1] += f"; {numbers.clocks_hz[SUSTAINED] / 1e9:.3f} GHz when it does nothing else for long"
-        found["compute"]["clock_hz"] = Measured(numbers.clock_hz, 0.0, best[1].samples if best else 0)
+        found["compute"]["clock_hz"] = Median(numbers.clock_hz, 0.0, best[1].samples if best else 0)
     if best is not None:
         per_cycle = best[1].value / (2 * compute.num_sms * clock)
         lanes = compute.fp32_lanes_per_sm
         if per_cycle > 1.03 * lanes:
             lanes = next((each for each in _LANES if each >= per_cycle / 1.03), lanes)
             notes.append(f"{per_cycle:.1f} multiply-adds a cycle: {lanes} lanes instead of {compute.fp32_lanes_per_sm}")
-            found["compute"]["fp32_lanes_per_sm"] = Measured(lanes, 0.0, best[1].samples)
+            found["compute"]["fp32_lanes_per_sm"] = Median(lanes, 0.0, best[1].samples)
         reached = best[1].value / (2 * compute.num_sms * lanes * clock)
-        found["compute"]["reachable_fraction"] = Measured(min(1.0, reached), best[1].spread, best[1].samples)
+        found["compute"]["reachable_fraction"] = Median(min(1.0, reached), best[1].spread, best[1].samples)
         for key, dtype in (("fp16_rate", "float16"), ("int8_rate", "int8")):
             rate = numbers.rates.get(f"fma_{dtype}")
             if rate is not None:
-                found["compute"][key] = Measured(rate.value / best[1].value, rate.spread, rate.samples)
+                found["compute"][key] = Median(rate.value / best[1].value, rate.spread, rate.samples)
     latency = numbers.latency_cycles
     if "fma" in latency:
         found["compute"]["fma_latency_cycles"] = latency["fma"]
@@ -240,7 +240,7 @@ def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str,
     for level in ("l2", "dram"):
         seconds = numbers.latency_s.get(level)
         if seconds is not None and seconds.value > 0:  # their clock is another one
-            found[level]["latency_cycles"] = Measured(seconds.value * clock, seconds.spread, seconds.samples)
+            found[level]["latency_cycles"] = Median(seconds.value * clock, seconds.spread, seconds.samples)
         elif level in latency:
             found[level]["latency_cycles"] = latency[level]
     if "l2_read" in numbers.rates:
@@ -252,7 +252,7 @@ def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str,
             notes.append(f"DRAM is faster than the {paper / 1e9:.0f} GB/s of the spec")
             found["dram"]["bandwidth_bytes_per_s"] = reading
             paper = reading.value
-        found["dram"]["reachable_fraction"] = Measured(reading.value / paper, reading.spread, reading.samples)
+        found["dram"]["reachable_fraction"] = Median(reading.value / paper, reading.spread, reading.samples)
     if hardware.tensor_cores is not None:
         found["tensor_cores"] = _tensor_core_values(hardware.tensor_cores, numbers)
     if numbers.launch_s is not None:
@@ -276,11 +276,11 @@ def _with_tensor_cores(hardware: GpuSpec, numbers: GpuNumbers) -> GpuSpec:
     return msgspec.structs.replace(hardware, tensor_cores=cores)
 
 
-def _tensor_core_values(cores: TensorCores, numbers: GpuNumbers) -> dict[str, Measured]:
+def _tensor_core_values(cores: TensorCores, numbers: GpuNumbers) -> dict[str, Median]:
     """Return the measured share of the paper's rates, the best of the 16-bit types, and the latency."""
     found = {}
     shares = [
-        Measured(min(1.0, rate[1].value / paper), rate[1].spread, rate[1].samples)
+        Median(min(1.0, rate[1].value / paper), rate[1].spread, rate[1].samples)
         for dtype, paper in (("float16", cores.float16_flop_per_s), ("bfloat16", cores.bfloat16_flop_per_s))
         if (rate := numbers.best_matrix(dtype)) is not None
     ]

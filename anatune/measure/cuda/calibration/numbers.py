@@ -9,7 +9,7 @@ import msgspec
 
 from anatune.measure.cuda.calibration.machine import LAUNCH, Sample
 
-__all__ = ["SUSTAINED", "GpuNumbers", "Measured", "numbers_of"]
+__all__ = ["SUSTAINED", "GpuNumbers", "Median", "numbers_of"]
 
 SUSTAINED = "sustained"
 """Name of the clock after some tenths of a second of nothing but multiply-adds."""
@@ -17,7 +17,7 @@ _LATENCY_WORK = {"fma": 32.0, "mma": 16.0 * 8 * 16}
 """Multiply-adds of one instruction of a warp; a load counts as one."""
 
 
-class Measured(msgspec.Struct, frozen=True):
+class Median(msgspec.Struct, frozen=True):
     """The median of some samples, in SI units; half the distance of their quartiles over it; how many there are."""
 
     value: float
@@ -42,7 +42,7 @@ class GpuNumbers(msgspec.Struct, frozen=True):
     latency_cycles, latency_s : dict of str to Measured
         Dependent loads by level, "shared" to "dram"; dependent multiply-adds, "fma", and those of the matrix
         units, "mma".
-    launch_s : Measured or None
+    launch_s : Median or None
         An empty kernel in a row of them.
     clocks_hz : dict of str to float
         By probe, and `SUSTAINED`.
@@ -51,32 +51,32 @@ class GpuNumbers(msgspec.Struct, frozen=True):
     """
 
     clock_hz: float
-    fma_per_cycle: dict[str, Measured]
-    rates: dict[str, Measured]
-    shared_bytes_cycle: dict[str, Measured]
-    latency_cycles: dict[str, Measured]
-    latency_s: dict[str, Measured]
-    launch_s: Measured | None
+    fma_per_cycle: dict[str, Median]
+    rates: dict[str, Median]
+    shared_bytes_cycle: dict[str, Median]
+    latency_cycles: dict[str, Median]
+    latency_s: dict[str, Median]
+    launch_s: Median | None
     clocks_hz: dict[str, float]
     refused: dict[str, str] = {}
 
     @property
-    def best_fma(self) -> tuple[str, Measured] | None:
+    def best_fma(self) -> tuple[str, Median] | None:
         """Name and FLOP/s of the fastest float32 multiply-adds."""
         return _best(self.rates, "fma_", without=("fma_float16", "fma_int8"))
 
-    def best_matrix(self, dtype: str) -> tuple[str, Measured] | None:
+    def best_matrix(self, dtype: str) -> tuple[str, Median] | None:
         """Name and FLOP/s of the fastest matrix probe of a dtype."""
         return _best(self.rates, f"matrix_{dtype}_")
 
 
 def numbers_of(samples: Mapping[str, Sequence[Sample]], refused: Mapping[str, str]) -> GpuNumbers:
     """Return the medians; `samples` by the names of `probe_set.probe_set`, and `LAUNCH`."""
-    rates: dict[str, Measured] = {}
-    fma_cycle: dict[str, Measured] = {}
-    shared: dict[str, Measured] = {}
-    cycles: dict[str, Measured] = {}
-    seconds: dict[str, Measured] = {}
+    rates: dict[str, Median] = {}
+    fma_cycle: dict[str, Median] = {}
+    shared: dict[str, Median] = {}
+    cycles: dict[str, Median] = {}
+    seconds: dict[str, Median] = {}
     clocks: dict[str, float] = {}
     for name, taken in samples.items():
         clocks[name] = statistics.median(sample.clock_hz for sample in taken)
@@ -109,12 +109,12 @@ def numbers_of(samples: Mapping[str, Sequence[Sample]], refused: Mapping[str, st
     return msgspec.structs.replace(found, clock_hz=clocks[best[0]] if best is not None else 0.0)
 
 
-def _median(values: Sequence[float]) -> Measured:
+def _median(values: Sequence[float]) -> Median:
     middle = statistics.median(values)
     low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (middle, middle, middle)
-    return Measured(middle, (high - low) / 2 / middle if middle else 0.0, len(values))
+    return Median(middle, (high - low) / 2 / middle if middle else 0.0, len(values))
 
 
-def _best(rates: Mapping[str, Measured], prefix: str, *, without: Sequence[str] = ()) -> tuple[str, Measured] | None:
+def _best(rates: Mapping[str, Median], prefix: str, *, without: Sequence[str] = ()) -> tuple[str, Median] | None:
     known = [item for item in rates.items() if item[0].startswith(prefix) and item[0] not in without]
     return max(known, key=lambda item: item[1].value, default=None)

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 import anatune
-from anatune.codegen.cuda.lower import _has_neighbours, cuda_kernel, lower_gpu
+from anatune.codegen.cuda.cuda_cores import _has_neighbours
+from anatune.codegen.cuda.lower import cuda_kernel, lower_gpu
 from anatune.codegen.cuda.nest import GpuNest
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import AnatuneError, BuildError, SpaceError

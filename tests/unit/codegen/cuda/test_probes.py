@@ -30,7 +30,7 @@ def small_probes():
 
 def run(probe, given, rounds, before=0):
     """Return what the probe writes on the CPU."""
-    from anatune.measure.emulate.emulator import Program, compiler
+    from anatune.measure.emulate.emulator import EmulatedKernel, compiler
 
     try:
         compiler()
@@ -40,7 +40,7 @@ def run(probe, given, rounds, before=0):
     arrays["input"] = given.reshape(arrays["input"].shape).copy()
     arrays["rounds"][:2] = rounds, before
     arrays["result"][...] = 77
-    Program(probe.kernel).run(arrays)
+    EmulatedKernel(probe.kernel).run(arrays)
     assert np.array_equal(arrays["input"].reshape(-1), given.reshape(-1))
     return arrays["result"]
 

@@ -13,7 +13,7 @@ from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate import emulator
-from anatune.measure.emulate.emulator import Blocks, Program, compiler
+from anatune.measure.emulate.emulator import Blocks, EmulatedKernel, compiler
 
 try:
     compiler()
@@ -93,7 +93,7 @@ def operand(size=N):
 
 @functools.cache
 def program(body, traced=False, **settings):
-    return Program(make(body, **settings), traced=traced)
+    return EmulatedKernel(make(body, **settings), traced=traced)
 
 
 def run(body, order=0, traced=False, blocks=emulator.ALL_BLOCKS, **settings):
@@ -316,7 +316,7 @@ def test_large_local_arrays():
 
 
 def test_a_hang_and_a_crash_are_answers():
-    hang = Program(make("volatile int i = 0;\nwhile (i == 0) {}\ny[0] = 0.0f;"))
+    hang = EmulatedKernel(make("volatile int i = 0;\nwhile (i == 0) {}\ny[0] = 0.0f;"))
     arrays = {"x": operand(), "y": operand()}
     with pytest.raises(RunError, match=r"^k did not finish within 0\.5 s on the CPU$"):
         hang.run(arrays, limit_s=0.5)
@@ -338,7 +338,7 @@ def test_sixteen_bit_floats(dtype, software, tmp_path, monkeypatch):
     widen = make("y[blockIdx.x * 64 + threadIdx.x] = (float)x[blockIdx.x * 64 + threadIdx.x];", size=65536, grid=1024,
                  preamble=header, kinds=(name, dtype), result=("float", "float32"))  # fmt: skip
     x, y = np.arange(65536, dtype=np.uint16).view(dtype_class), np.zeros(65536, np.float32)
-    Program(widen).run({"x": x, "y": y})
+    EmulatedKernel(widen).run({"x": x, "y": y})
     np.testing.assert_array_equal(y, x.astype(np.float32))
     narrow = make(f"y[blockIdx.x * 64 + threadIdx.x] = ({name})x[blockIdx.x * 64 + threadIdx.x];", size=65536,
                   grid=1024, preamble=header, result=(name, dtype))  # fmt: skip
@@ -346,7 +346,7 @@ def test_sixteen_bit_floats(dtype, software, tmp_path, monkeypatch):
     bits[:20000] = bits[:20000] & 0xFFFF | 0x33000000 + (bits[:20000] >> 28 << 24)  # magnitudes where halves live
     values = bits.view(np.float32)
     out = np.zeros(65536, dtype_class)
-    Program(narrow).run({"x": values, "y": out})
+    EmulatedKernel(narrow).run({"x": values, "y": out})
     with np.errstate(over="ignore", invalid="ignore"):
         np.testing.assert_array_equal(out.astype(np.float32), values.astype(dtype_class).astype(np.float32))
 
@@ -362,7 +362,7 @@ def wrapped_compiler(folder, flag):
 def test_other_processors_switch_fibers_through_the_system(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", wrapped_compiler(tmp_path, "-DSHIM_UCONTEXT"))
     for traced in (False, True):
-        one = Program(make(ROUNDS), traced=traced)
+        one = EmulatedKernel(make(ROUNDS), traced=traced)
         x, y = operand(), np.full(N, np.nan, np.float32)
         one.run({"x": x, "y": y}, order=2)
         np.testing.assert_allclose(y, summed_parts(x), rtol=1e-6)
@@ -370,18 +370,18 @@ def test_other_processors_switch_fibers_through_the_system(tmp_path, monkeypatch
 
 def test_bad_input():
     with pytest.raises(RunError, match=r"^the CUDA C of k does not compile .*kernel\.cu:3:.*undeclared_name"):
-        Program(make("y[0] = undeclared_name;"))
+        EmulatedKernel(make("y[0] = undeclared_name;"))
     with pytest.raises(RunError, match=r"ptx_foo_bar"):
-        Program(make('asm("foo.bar %0;" :: "r"(1));'))
+        EmulatedKernel(make('asm("foo.bar %0;" :: "r"(1));'))
     with pytest.raises(RunError, match="no function main"):
-        Program(CudaKernel("", "main", "int i;", "sm_86", (), "y", 1, 1)).run({})
+        EmulatedKernel(CudaKernel("", "main", "int i;", "sm_86", (), "y", 1, 1)).run({})
     x, y = operand(), operand()
     with pytest.raises(RunError, match="the array for y is missing"):
         program(REVERSE).run({"x": x})
     with pytest.raises(RunError, match=r"x is float64 of shape \(256,\), expected contiguous float32 of"):
         program(REVERSE).run({"x": x.astype(np.float64), "y": y})
     with pytest.raises(RunError, match="2048 threads a block"):
-        Program(make("y[0] = 0.0f;", block=2048)).run({"x": x, "y": y})
+        EmulatedKernel(make("y[0] = 0.0f;", block=2048)).run({"x": x, "y": y})
 
 
 def test_a_full_disk(monkeypatch):
@@ -397,4 +397,4 @@ def test_no_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", os.fspath(tmp_path / "missing"))
     with pytest.raises(MissingDependencyError, match=r"needs a C\+\+ compiler"):
-        Program(make(REVERSE)).run({"x": operand(), "y": operand()})
+        EmulatedKernel(make(REVERSE)).run({"x": operand(), "y": operand()})

@@ -12,7 +12,7 @@ from anatune.measure.cpu.calibration.samples import Quantity, Reading, Samples, 
 from anatune.measure.cpu.calibration.tiles import (
     LEAST_SHARE,
     MeasuredTile,
-    Tile,
+    RegisterTile,
     agreement,
     candidate_tiles,
     fits_registers,
@@ -132,7 +132,10 @@ def detected():
 
 def test_measured_numbers_replace_detected_ones(tmp_path):
     spec, notes = calibrated_spec(
-        detected(), numbers(), {Tile(14, 2, 1): 0.98, Tile(1, 1, 1): 0.3, Tile(16, 2, 1): 0.95}, "2026-11-21"
+        detected(),
+        numbers(),
+        {RegisterTile(14, 2, 1): 0.98, RegisterTile(1, 1, 1): 0.3, RegisterTile(16, 2, 1): 0.95},
+        "2026-11-21",
     )
     compute = spec.compute
     assert compute.clock_hz == CLOCK
@@ -191,7 +194,7 @@ def test_candidates_go_past_the_register_file(name):
     tiles = candidate_tiles(spec)
     assert len(set(tiles)) == len(tiles)
     assert not all(fits_registers(tile, spec) for tile in tiles)
-    assert Tile(1, 1, 4) in tiles
+    assert RegisterTile(1, 1, 4) in tiles
     for tile in tiles:
         depth = tile_depth(tile, spec)
         assert depth % tile.unroll == 0
@@ -201,7 +204,7 @@ def test_candidates_go_past_the_register_file(name):
 
 def test_prediction_knows_registers_and_latency():
     spec = hardware("xeon_gold_6230r")
-    good, spilling, short = Tile(14, 2, 1), Tile(18, 2, 1), Tile(1, 1, 1)
+    good, spilling, short = RegisterTile(14, 2, 1), RegisterTile(18, 2, 1), RegisterTile(1, 1, 1)
     assert predicted_share(good, spec) > LEAST_SHARE
     assert predicted_share(spilling, spec) < LEAST_SHARE
     assert predicted_share(short, spec) < LEAST_SHARE
@@ -209,15 +212,15 @@ def test_prediction_knows_registers_and_latency():
 
 def test_agreement():
     measured = [
-        MeasuredTile(Tile(8, 2, 1), 0.95, 0.93, 0),
-        MeasuredTile(Tile(9, 2, 1), 0.95, 0.70, 0),
-        MeasuredTile(Tile(16, 2, 1), 0.50, 0.90, 30),
-        MeasuredTile(Tile(1, 1, 1), 0.20, 0.20, 0),
+        MeasuredTile(RegisterTile(8, 2, 1), 0.95, 0.93, 0),
+        MeasuredTile(RegisterTile(9, 2, 1), 0.95, 0.70, 0),
+        MeasuredTile(RegisterTile(16, 2, 1), 0.50, 0.90, 30),
+        MeasuredTile(RegisterTile(1, 1, 1), 0.20, 0.20, 0),
     ]
     found = agreement(measured)
     assert (found.precision, found.recall) == (0.5, 0.5)
-    assert [entry.tile for entry in found.missed] == [Tile(9, 2, 1)]
-    assert [entry.tile for entry in found.promised] == [Tile(16, 2, 1)]
+    assert [entry.tile for entry in found.missed] == [RegisterTile(9, 2, 1)]
+    assert [entry.tile for entry in found.promised] == [RegisterTile(16, 2, 1)]
     empty = agreement([])
     assert (empty.precision, empty.recall) == (1.0, 1.0)
 
@@ -238,11 +241,11 @@ def test_finished_keeps_all_tiles_and_judges_both_sets():
 
 def test_a_short_calibration_of_this_machine(monkeypatch):
     pytest.importorskip("tvm")
-    monkeypatch.setattr(module, "candidate_tiles", lambda spec: [Tile(4, 2, 1), Tile(1, 1, 2)])
+    monkeypatch.setattr(module, "candidate_tiles", lambda spec: [RegisterTile(4, 2, 1), RegisterTile(1, 1, 2)])
     stages = []
     result = module.calibrate(minutes=1e-4, progress=lambda stage, share: stages.append((stage, share)))
     assert [stage for stage in dict(stages)][:2] == ["building probes", "one core"]
     assert all(0.0 <= share <= 1.0 for _, share in stages)
-    assert {entry.tile for entry in result.tiles} == {Tile(4, 2, 1), Tile(1, 1, 2)}
+    assert {entry.tile for entry in result.tiles} == {RegisterTile(4, 2, 1), RegisterTile(1, 1, 2)}
     assert 0.0 < result.spec.compute.fp32_peak_flop_per_s < 1e14
     assert result.spec.launch is not None

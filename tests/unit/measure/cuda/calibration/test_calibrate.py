@@ -7,7 +7,7 @@ from anatune.core.hardware.files import hardware, load_spec_file, spec_to_toml
 from anatune.errors import DeviceError
 from anatune.measure.cuda.calibration import calibrate as module
 from anatune.measure.cuda.calibration.calibrate import calibrate_gpu, calibrated_gpu_spec
-from anatune.measure.cuda.calibration.numbers import GpuNumbers, Measured
+from anatune.measure.cuda.calibration.numbers import GpuNumbers, Median
 from anatune.measure.cuda.calibration.probe_set import probe_set
 from anatune.report.calibration import gpu_calibration_lines
 from tests.unit.measure.false_gpu import CLOCK_HZ, LATENCY_CYCLES, LAUNCH_S, FalseBackend
@@ -121,7 +121,7 @@ def test_an_old_architecture_has_fewer_probes():
 
 
 def measured(value, spread=0.0):
-    return Measured(value, spread, 9)
+    return Median(value, spread, 9)
 
 
 def numbers(**changes):
