@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.compat import import_tvm
+from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.measure.run.correctness import GUARD_BYTES, GUARD_FILL, Array, array_dtype
 
 __all__ = ["Block", "tensor_of"]
@@ -53,7 +51,7 @@ class Block:
         return self._raw[self._start : self._start + self._size]
 
     @property
-    def tensor(self) -> Any:
+    def tensor(self) -> TvmObject:
         """The block as a TVM tensor on the same memory; it keeps the memory alive."""
         return tensor_of(self.array)
 
@@ -66,7 +64,7 @@ class Block:
         return bool((before == GUARD_FILL).all() and (after == GUARD_FILL).all())
 
 
-def tensor_of(array: Array) -> Any:
+def tensor_of(array: Array) -> TvmObject:
     """Return a TVM tensor on the memory of `array`, or on an aligned copy where a kernel or DLPack refuses that."""
     tvm = import_tvm()
     flags = array.flags

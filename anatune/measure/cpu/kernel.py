@@ -7,7 +7,6 @@ import shutil
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +50,8 @@ class Library:
             functions = [self._module[name] for name in names]
         except (RuntimeError, AttributeError, ValueError, OSError) as error:
             raise RunError(f"{artifact.library} cannot be loaded: {_one_line(error)}") from None
-        self.main: Callable[..., Any] = functions[0]
-        self.packers: dict[str, Callable[..., Any]] = {
+        self.main: Callable[..., None] = functions[0]
+        self.packers: dict[str, Callable[..., None]] = {
             packing.tensor: function for packing, function in zip(artifact.packings, functions[1:], strict=True)
         }
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from anatune.arguments import shown
 from anatune.errors import DeviceError, RunError
 from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, make_backend
 from anatune.measure.cuda.driver_calls import Backend, Handle, KernelFaultError, LostDeviceError
+from anatune.measure.run.correctness import Array
 
 __all__ = ["GpuBuffer", "GpuDevice", "GpuFunction", "KernelFaultError", "LostDeviceError", "open_device"]
 
@@ -229,14 +230,14 @@ class GpuDevice:
         """
         return GpuBuffer(self._backend, num_bytes)
 
-    def upload(self, buffer: GpuBuffer, array: NDArray[Any], offset: int = 0) -> None:
+    def upload(self, buffer: GpuBuffer, array: Array, offset: int = 0) -> None:
         """Copy an array to `offset` bytes into a buffer."""
         source = _bytes(array)
         _check_range(buffer, offset, source.nbytes)
         if source.nbytes:
             self._backend.copy_in(buffer.address + offset, source)
 
-    def download(self, buffer: GpuBuffer, array: NDArray[Any], offset: int = 0) -> None:
+    def download(self, buffer: GpuBuffer, array: Array, offset: int = 0) -> None:
         """Copy from `offset` bytes into a buffer to a contiguous array, after all launches before."""
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise RunError("download: the array must be C-contiguous and writeable; use numpy.empty")
@@ -388,7 +389,7 @@ def _size(given: int | Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+def _bytes(array: Array) -> NDArray[np.uint8]:
     """Return the bytes of an array in C order; bfloat16 has no buffer that other packages understand."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 

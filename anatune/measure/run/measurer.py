@@ -251,11 +251,7 @@ class Measurer:
                     assert job.measurement is not None
                     self._keep(job)
                     yield job.schedule, job.measurement
-                while (
-                    not exhausted
-                    and len(jobs) < ahead
-                    and (self._cores.overlap or not any(job.settled for job in jobs))
-                ):
+                while not exhausted and len(jobs) < ahead and self._may_build(jobs):
                     try:
                         jobs.append(self._job(next(source)))
                     except StopIteration:

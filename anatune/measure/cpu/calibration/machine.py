@@ -6,13 +6,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from anatune.codegen.compat import import_tvm
+from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.cpu.probes import (
     Probe,
+    ProbeModule,
     broadcast_probe,
     build_probes,
     chase_probe,
@@ -69,11 +71,11 @@ class Machine:
     spill_ops : dict of Tile to int
     """
 
-    def __init__(self, hardware: CpuSpec, folder: Any) -> None:
+    def __init__(self, hardware: CpuSpec, folder: Path) -> None:
         self.hardware = hardware
         self.work: dict[str, int] = {}
         self.spill_ops: dict[RegisterTile, int] = {}
-        self._modules: list[Any] = []
+        self._modules: list[ProbeModule] = []
         self._arena, self._places = _arena(hardware)
         standard = []
         for kind in ("fma", "gemm"):
@@ -175,7 +177,7 @@ class Machine:
 
     # -- memory --------------------------------------------------------------------------------------------------
 
-    def _build(self, probes: Sequence[Probe], threads: int = 1) -> dict[str, Callable[[], Any]]:
+    def _build(self, probes: Sequence[Probe], threads: int = 1) -> dict[str, Callable[[], object]]:
         """Compile probes and bind them to memory: parts of the arena, or blocks of their own."""
         module = build_probes(probes, self.hardware, threads=threads)
         self._modules.append(module)
@@ -197,7 +199,7 @@ class Machine:
         return calls
 
 
-def _arena(hardware: CpuSpec) -> tuple[Any, dict[str, tuple[int, int, CacheLevel | None]]]:
+def _arena(hardware: CpuSpec) -> tuple[NDArray[np.uint8], dict[str, tuple[int, int, CacheLevel | None]]]:
     """Return memory and its parts by level: (start, bytes, cache), each a chain of pointers through all its lines.
 
     A part is a half of its cache; for L3, up to four times L2. DRAM's is four times L3. The memory is one piece, so
@@ -238,11 +240,11 @@ def _randomise(blocks: Sequence[Block]) -> None:
         block.array[...] = rng.random(block.shape) - 0.5
 
 
-def _bound(function: Callable[..., Any], tensors: Sequence[Any]) -> Callable[[], Any]:
+def _bound(function: Callable[..., object], tensors: Sequence[TvmObject]) -> Callable[[], object]:
     return lambda: function(*tensors)
 
 
-def _repeat(call: Callable[[], Any], count: int) -> Callable[[], Any]:
+def _repeat(call: Callable[[], object], count: int) -> Callable[[], object]:
     def run() -> None:
         for _ in range(count):
             call()
@@ -250,13 +252,13 @@ def _repeat(call: Callable[[], Any], count: int) -> Callable[[], Any]:
     return run
 
 
-def _timed(call: Callable[[], Any]) -> float:
+def _timed(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
-def _sample(call: Callable[[], Any], warm: Callable[[], Any] | None) -> Callable[[], float]:
+def _sample(call: Callable[[], object], warm: Callable[[], object] | None) -> Callable[[], float]:
     def run() -> float:
         if warm is not None:
             warm()

@@ -29,6 +29,8 @@ from typing import Any
 
 import msgspec
 
+from anatune.codegen.cuda import nvrtc
+from anatune.codegen.cuda.probes import GpuProbe
 from anatune.core.hardware.spec import GpuSpec, TensorCores, value_problem
 from anatune.errors import DeviceError
 from anatune.measure.cuda.calibration.machine import Compile, GpuMachine
@@ -141,10 +143,8 @@ def _measured(machine: GpuMachine, minutes: float, report: Progress) -> GpuNumbe
     return msgspec.structs.replace(numbers, clocks_hz=clocks)
 
 
-def _nvrtc(probe: Any) -> Any:
-    from anatune.codegen.cuda.nvrtc import compile_cuda
-
-    return compile_cuda(probe.kernel.source, probe.kernel.arch, name=probe.kernel.name)
+def _nvrtc(probe: GpuProbe) -> nvrtc.Cubin:
+    return nvrtc.compile_cuda(probe.kernel.source, probe.kernel.arch, name=probe.kernel.name)
 
 
 # ---- numbers -> spec ---------------------------------------------------------------------------------------------

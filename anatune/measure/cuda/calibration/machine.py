@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from anatune.errors import BuildError, RunError
 from anatune.measure.cuda.calibration.probe_checks import chain, check_result, probe_input
 from anatune.measure.cuda.calibration.probe_set import Planned, probe_set
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, KernelFaultError
+from anatune.measure.run.correctness import Array
 
 __all__ = ["LAUNCH", "Compile", "GpuMachine", "Sample"]
 
@@ -105,7 +106,7 @@ class _Loaded:
         self.rounds = rounds
         self._device.upload(self.buffers["rounds"], np.array([rounds, before, 0, 0], dtype=np.int32))
 
-    def read(self, tensor: str) -> NDArray[Any]:
+    def read(self, tensor: str) -> Array:
         """Return a buffer's contents."""
         buffer = next(each for each in self.probe.kernel.parameters if each.tensor == tensor)
         array = np.empty(buffer.shape, dtype=buffer.dtype)

@@ -6,13 +6,12 @@ few rounds, times want data whose bits change as those of real programs do (all 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.codegen.cuda.memory_probes import CHASE_UNROLL, LINE_BYTES
 from anatune.codegen.cuda.probes import GpuProbe
+from anatune.measure.run.correctness import Array
 
 __all__ = ["chain", "check_result", "probe_input"]
 
@@ -43,7 +42,7 @@ def chain(lines: int, visited: int, rng: np.random.Generator) -> NDArray[np.uint
     return offsets
 
 
-def probe_input(probe: GpuProbe, rng: np.random.Generator, *, checked: bool) -> NDArray[Any]:
+def probe_input(probe: GpuProbe, rng: np.random.Generator, *, checked: bool) -> Array:
     """Return the input buffer of a probe, for `check_result` or for timing; chases of global memory have `chain`."""
     buffer = probe.kernel.parameters[0]
     (size,) = buffer.shape
@@ -70,7 +69,7 @@ def probe_input(probe: GpuProbe, rng: np.random.Generator, *, checked: bool) -> 
     return rng.integers(0, 2**32, size=size, dtype=np.uint32).astype(buffer.dtype, copy=False)
 
 
-def _multiply_add_input(dtype: str, size: int, rng: np.random.Generator, *, checked: bool) -> NDArray[Any]:
+def _multiply_add_input(dtype: str, size: int, rng: np.random.Generator, *, checked: bool) -> Array:
     if dtype == "int8":
         words = rng.integers(0, 2**32, size=size, dtype=np.uint32)
         words[:2] = np.array([_INT8_FACTORS, _INT8_OFFSETS], dtype=np.int8).view(np.uint32)[:, 0]
@@ -83,9 +82,7 @@ def _multiply_add_input(dtype: str, size: int, rng: np.random.Generator, *, chec
     return values[:, 0].astype(np.float32)
 
 
-def check_result(
-    probe: GpuProbe, given: NDArray[Any], rounds: int, result: NDArray[Any], *, before: int = 0
-) -> str | None:
+def check_result(probe: GpuProbe, given: Array, rounds: int, result: Array, *, before: int = 0) -> str | None:
     """Say what is wrong with what a probe wrote, None if nothing is.
 
     Parameters
@@ -110,7 +107,7 @@ def check_result(
     )
 
 
-def _expected(probe: GpuProbe, given: NDArray[Any], rounds: int, before: int) -> NDArray[Any] | None:
+def _expected(probe: GpuProbe, given: Array, rounds: int, before: int) -> Array | None:
     facts, kernel = probe.facts, probe.kernel
     if probe.kind == "multiply_add":
         return _multiply_add_result(probe, given, rounds * int(facts["steps"]))
@@ -151,7 +148,7 @@ def _expected(probe: GpuProbe, given: NDArray[Any], rounds: int, before: int) ->
     return None
 
 
-def _multiply_add_result(probe: GpuProbe, given: NDArray[Any], steps: int) -> NDArray[Any]:
+def _multiply_add_result(probe: GpuProbe, given: Array, steps: int) -> Array:
     dtype, kernel = str(probe.facts["dtype"]), probe.kernel
     starts = given[2:]
     if dtype == "int8":

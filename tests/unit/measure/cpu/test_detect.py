@@ -13,7 +13,6 @@ from anatune.errors import DeviceError
 from anatune.measure.cpu import detect
 from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.host_files import write_host_spec
-from anatune.measure.cuda import backends as gpu_backends
 from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.detect import gpu_detection
 
@@ -459,7 +458,7 @@ def test_no_gpu_is_no_error(monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(gpu_backends.importlib, "import_module", missing)
+    monkeypatch.setattr("importlib.import_module", missing)
     found, why = gpu_detection()
     assert found == []
     assert "pip install cuda-bindings" in why

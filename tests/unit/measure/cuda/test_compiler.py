@@ -117,7 +117,7 @@ def test_plan_with_compiler():
     times = [prediction.time_s for prediction in answer.predictions[:3]]
     assert times == sorted(times)
     for entry, prediction in zip(compiled.ranked, answer.predictions, strict=False):
-        assert prediction.resources["registers_per_thread"] == entry.facts["registers"]
+        assert prediction.resources["registers_per_thread"] == entry.facts.registers
     assert answer.schedules[3] not in answer.schedules[:3]
     tree = answer.to_dict()["compilation"]
     assert tree["num_compiled"] == len(tree["programs"]) == 3
