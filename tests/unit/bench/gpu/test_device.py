@@ -1,163 +1,20 @@
-"""The GPU benchmark without a GPU: layers, ratios, tables, the dry run through all stages, going on, one-line ends."""
+"""The GPU benchmark without a GPU: the dry run through all stages, going on, one-line ends; a driver that pretends."""
 
 import argparse
 
 import msgspec
-import numpy as np
 import pytest
 
 import anatune
 from anatune.errors import DeviceError, RunError
 from anatune.measure.cuda.driver import KernelFaultError
-from anatune.measure.run.correctness import expected, random_inputs
 from bench.gpu import device as device_gpu
-from bench.gpu import rivals as rivals_gpu
-from bench.gpu import tables as tables_gpu
 from bench.gpu import timing
 from bench.gpu.dry_run import DrySystem
 from bench.gpu.layers import LAYERS
-from bench.gpu.state import LayerState, State, entry_name
+from bench.gpu.state import State
 from bench.gpu.system import FaultedError, Found
-from bench.layers import EXTRA, Matmul, choose
-
-
-def test_layers_are_those_of_the_papers():
-    for name, layer in LAYERS.items():
-        if layer.group != EXTRA:
-            assert layer.workload("NCHW") == anatune.layer(f"{layer.group}:{name}")
-    assert len(choose(None, LAYERS)) == 6 + 13 + 11
-    assert [layer.name for layer in choose("l0, R1?,m0", LAYERS)] == ["M0", "R10", "R11", "R12", "L0"]
-    with pytest.raises(SystemExit, match="'R99' is unknown"):
-        choose("R99", LAYERS)
-
-
-class StillClock:
-    """A clock that counts what it is asked for."""
-
-    def __init__(self, times):
-        self.times, self.asked = times, []
-
-    def sample(self, method, mode, seconds):
-        self.asked.append((method, mode))
-        return self.times[method] * (2.0 if mode == "flush" else 1.0)
-
-
-def test_methods_take_turns():
-    clock = StillClock({len: 1e-3, abs: 2e-3, max: 3e-3})
-    found = timing.interleave({"a": len, "b": abs, "c": max}, clock, 4)
-    assert found["warm"] == {"a": [1e-3] * 4, "b": [2e-3] * 4, "c": [3e-3] * 4}
-    assert found["flush"]["b"] == [4e-3] * 4
-    firsts = [clock.asked[3 + 6 * turn][0] for turn in range(4)]
-    assert firsts == [len, abs, max, len]
-
-
-def test_ratios_and_errors():
-    assert timing.paired_ratio([1.0, 2.0, 10.0], [2.0, 4.0, 10.0]) == 2.0
-    assert timing.geometric_mean([]) is None
-    assert timing.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
-    assert timing.relative_error([1.0, np.nan], [1.0, 1.0]) == float("inf")
-    assert timing.relative_error([3.0, 4.0], [3.0, 4.0]) == 0.0
-
-
-class CountingDevice:
-    """What `timing.Clock` uses of a device."""
-
-    attributes: dict[str, int] = {"L2_CACHE_SIZE": 1 << 20}  # noqa: RUF012
-
-    def __init__(self):
-        self.calls, self.filled = [], 0
-
-    def activate(self):
-        pass
-
-    def allocate(self, num_bytes):
-        assert num_bytes == 2 << 20
-        return "buffer"
-
-    def fill(self, buffer, byte=0):
-        self.filled += 1
-
-    def time_calls(self, call, *, samples=1, launches=1, before=None):
-        for _ in range(samples):
-            before()
-        self.calls.append((samples, launches))
-        return [1e-5] * samples
-
-
-def test_the_clock_flushes_and_hides():
-    device, spins = CountingDevice(), []
-    clock = timing.Clock(device, lambda seconds: spins.append(seconds) or (lambda: None))
-    assert clock.sample(print, "flush", 1e-5) == 1e-5
-    assert device.calls == [(32, 1)]
-    assert device.filled == 32
-    assert clock.sample(print, "warm", 1e-5) == pytest.approx(1e-5)
-    assert device.calls[1] == (3, 64)
-    assert device.filled == 32
-    assert spins[1] >= 64 * timing.HOST_S
-    clock.sample(print, "warm", 1.0)
-    assert device.calls[2] == (1, 2)
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def state_with(**entries):
-    state = State("GPU", "sm_90", anatune.hardware("h200"))
-    for name, (dtype, samples, kernels, errors) in entries.items():
-        entry = LayerState(name, dtype, name, 10**9)
-        entry.samples, entry.kernels, entry.errors = {"flush": samples}, kernels, errors
-        state.layers[entry_name(name, dtype)] = entry
-    return state
-
-
-def test_rows_and_aims():
-    samples = {
-        "anatune:plan": [2e-5] * 3,
-        "anatune:16": [1.6e-5] * 3,
-        "anatune:64": [1.5e-5] * 3,
-        "torch:nchw": [1.2e-5] * 3,
-        "torch:nhwc": [1.8e-5] * 3,
-    }
-    matmul = {"anatune:plan": [1e-5] * 3, "torch:mm": [1.3e-5] * 3, "triton:matmul": [2e-5] * 3}
-    state = state_with(
-        R2=("float32", samples, {"torch:nchw": ["cudnn_winograd_nonfused"]}, {}),
-        M1=("float32", matmul, {"torch:mm": ["sgemm"]}, {"anatune:plan": 1e-6}),
-        M2=("bfloat16", matmul, {}, {"torch:mm": 0.5}),
-    )
-    winograd, exact, wrong = tables_gpu.rows_of(state)
-    assert winograd.library == "torch:nchw"
-    assert not winograd.same_arithmetic
-    assert winograd.plan_of_best == pytest.approx(0.75)
-    assert winograd.over_library == pytest.approx(0.8)
-    assert exact.over_library == pytest.approx(1.3)
-    assert exact.over_triton == pytest.approx(2.0)
-    assert exact.plan_of_best is None
-    assert exact.flop_per_s == pytest.approx(1e14)
-    assert wrong.over_library is None
-    found = {aim.text: aim for aim in tables_gpu.aims([winograd, exact, wrong])}
-    assert found["flush: fp32, plan's first choice over the best found"].reached == pytest.approx(0.75)
-    assert found["flush: fp32, tuned over cuBLAS/cuDNN, same arithmetic"].layers == 1
-    assert found["warm: fp32, tuned over cuBLAS/cuDNN, same arithmetic"].reached is None
-
-
-def test_a_wrong_result_is_not_compared():
-    samples = {"anatune:plan": [1e-5], "anatune:16": [1e-6], "torch:mm": [1e-5]}
-    state = state_with(M1=("float32", samples, {}, {"anatune:16": 0.1}))
-    (row,) = tables_gpu.rows_of(state)
-    assert "16" not in row.times_s
-    assert row.over_library == pytest.approx(1.0)
-
-
-def test_the_peak_is_the_measured_one():
-    state = state_with()
-    spec = anatune.hardware("h200")
-    assert tables_gpu.peak_of(state, "float32") == spec.compute.fp32_peak_flop_per_s * spec.compute.reachable_fraction
-    assert tables_gpu.peak_of(state, "tfloat32") == 494.7e12
-    state.numbers = DrySystem(spec).calibrate(1.0).numbers
-    assert tables_gpu.peak_of(state, "float32") == pytest.approx(0.95 * spec.compute.fp32_peak_flop_per_s)
-
-
-# ---- the whole way ---------------------------------------------------------------------------------------------------
+from bench.layers import EXTRA, Matmul
 
 
 def call(folder, *arguments):
@@ -268,30 +125,6 @@ def test_a_damaged_state_is_one_line(tmp_path):
     with pytest.raises(SystemExit, match="remove it or name another folder"):
         call(tmp_path)
 
-
-@pytest.mark.parametrize(("name", "dtype"), [("M0", "float32"), ("R4", "float32"), ("M2", "bfloat16")])
-def test_rivals_compute_the_layer(name, dtype):
-    """PyTorch on the CPU computes what anatune's layer says, in its layout."""
-    pytest.importorskip("torch")
-    layer, notes = LAYERS[name], []
-    workload = layer.workload(dtype)
-    inputs = random_inputs(workload, 0)
-    want = expected(workload, inputs).result
-    methods = rivals_gpu.Rivals("cpu").methods(layer, dtype, inputs, notes)
-    assert {method.split(":")[0] for method in methods} == {"torch"}
-    for method, read in methods.values():
-        method()
-        error = timing.relative_error(read().reshape(want.shape), want)
-        assert error < (1e-5 if dtype == "float32" else 1e-2)
-    assert not [note for note in notes if "triton" not in note]  # which says so where it finds no GPU
-
-
-def test_winograd_is_told_from_its_name():
-    assert rivals_gpu.is_same_arithmetic(["ampere_sgemm_128x64_tn"])
-    assert not rivals_gpu.is_same_arithmetic(["void cudnn::winograd::generateWinogradTilesKernel"])
-
-
-# ---- the real machine's way, on a driver that pretends ---------------------------------------------------------------
 
 SMALL = Matmul("S0", EXTRA, 32, 64, 16)
 
