@@ -16,6 +16,7 @@ from anatune.core.workload.nest import Workload
 
 __all__ = [
     "CPU_TILING",
+    "GPU_LEVELS",
     "GPU_TILING",
     "INLINED",
     "KINDS",
@@ -33,6 +34,8 @@ __all__ = [
 WRONG_TILES = "tiles do not multiply to the workload's extents"
 GPU_TILING = "SSSRRSRS"
 CPU_TILING = "SSRSRS"
+GPU_LEVELS = {"spatial": GPU_TILING.count("S"), "reduction": GPU_TILING.count("R")}
+"""Kind of an axis -> its factors on GPUs."""
 ROOT, INLINED = -1, -2
 """Places of a producer that are no loop. Source: MetaSchedule's SampleComputeLocation."""
 KINDS: dict[str, tuple[bool, bool, bool]] = {

@@ -27,11 +27,10 @@ from anatune.model.cuda.model import GpuModel
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import NONE, named_correction
 from anatune.model.pruning.order import PlainOrder
+from anatune.records.foreign.parts import UNROLLED
 
 __all__ = ["kernel_tuner_lines", "membership", "parameter_names"]
 
-UNROLL = 512
-"""Unroll depth of every configuration, as in `kernel_tuner.names`: loops of constant length are unrolled."""
 _LEAST_READ, _MOST_READ = 1 << 12, 1 << 20
 """Schedules of anatune's template that are read: about one in 200 is a configuration here."""
 _MOST_TIMED = 10_000
@@ -193,13 +192,13 @@ def _expressed(points: NDArray[np.int64], space: GpuSpace) -> NDArray[np.int64]:
         outer, inner = (".reg_outer", ".reg_inner") if f"{axis}.reg_outer" in at else (".k2", ".k1")
         points[:, at[axis + inner]] *= points[:, at[axis + outer]]
         points[:, at[axis + outer]] = 1
-    points[:, at["unroll"]] = UNROLL
+    points[:, at["unroll"]] = UNROLLED
     return _expressible(points, space)
 
 
 def _expressible(points: NDArray[np.int64], space: GpuSpace) -> NDArray[np.int64]:
     """Return the points that configurations stand for."""
-    fixed = {"unroll": UNROLL} | {name: 1 for name in space.columns if name.endswith((".reg_outer", ".k2"))}
+    fixed = {"unroll": UNROLLED} | {name: 1 for name in space.columns if name.endswith((".reg_outer", ".k2"))}
     fixed |= {f"{axis}.thread": 1 for axis in _far_axes(space.workload)}
     same = [points[:, at] == fixed[name] for at, name in enumerate(space.columns) if name in fixed]
     return points[np.logical_and.reduce(same)]

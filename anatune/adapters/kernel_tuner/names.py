@@ -24,6 +24,7 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.operators.matmul import matmul
 from anatune.errors import SpaceError
+from anatune.records.foreign.parts import UNROLLED
 
 __all__ = [
     "CLBLAST",
@@ -48,8 +49,6 @@ Values: TypeAlias = tuple[Value, ...]
 Source: TypeAlias = str | int | Callable[[Config], int]
 Names: TypeAlias = Mapping[str, Source]
 
-_UNROLL = 512
-"""Depth that stands for loops of constant length, which compilers unroll."""
 _WIDE = 32
 """Threads side by side whose accesses the model counts as whole transactions."""
 _NARROW_COST = 0.02
@@ -237,7 +236,7 @@ def tile_points(
         extents = np.full(len(rows), axis.extent, dtype=np.int64)
         make = _spatial if axis.kind == "spatial" else _reduction
         columns.append(make(roles, axis.name, extents, valid))
-    columns.append(roles.get("unroll", _UNROLL)[:, None])
+    columns.append(roles.get("unroll", UNROLLED)[:, None])
     for access in workload.reads if workload.reduction_axes else ():
         columns.append(np.maximum(roles.get(f"vector_{access.tensor}", 1), 1)[:, None])
         cost += np.where(roles.get(f"staged_{access.tensor}", 1) == 0, _UNSTAGED_COST, 0.0)

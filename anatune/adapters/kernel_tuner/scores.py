@@ -18,6 +18,7 @@ from anatune.model.cuda.model import GpuModel
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import SavedCorrection
 from anatune.numerics.cuda.columns import Col
+from anatune.records.traces import GPU_LEVELS
 
 __all__ = ["MISFIT", "Scorer", "Scores"]
 
@@ -87,7 +88,7 @@ class Scorer:
         self._parameters, self._correction = parameters, correction
         self._windows = windows and correction is None
         self._models: dict[Workload, tuple[GpuModel, GpuModel | CorrectedModel]] = {}
-        self._widths = [5 if axis.kind == "spatial" else 3 for axis in workload.axes]
+        self._widths = [GPU_LEVELS[axis.kind] for axis in workload.axes]
 
     def score(self, configs: Sequence[Values]) -> Scores:
         """Score configurations: values in the order of the parameters."""

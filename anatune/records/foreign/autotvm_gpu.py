@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.records.foreign.parts import gpu_schedule
+from anatune.records.foreign.parts import UNROLLED, gpu_schedule
 from anatune.records.traces import WRONG_TILES, Factors, Json, UnfitError
 
 __all__ = ["Knobs", "dense", "depthwise", "direct", "products", "split"]
 
-_UNROLLED = 512
-"""Unroll depth that stands for the reduction loop that `dense_large_batch` unrolls whole."""
 _DOUBLE_BUFFERED = 2
 
 Knobs = Mapping[str, Json]
@@ -90,7 +88,7 @@ def dense(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
         *outer, inner = split(knobs, knob, extents[axis])
         tiles[axis] = (*outer, 1, inner)
     tiles["k"] = split(knobs, "tile_k", extents["k"])
-    return gpu_schedule(workload, hardware, tiles, _UNROLLED, {}, _DOUBLE_BUFFERED)
+    return gpu_schedule(workload, hardware, tiles, UNROLLED, {}, _DOUBLE_BUFFERED)
 
 
 def products(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:

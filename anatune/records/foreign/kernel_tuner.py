@@ -16,7 +16,7 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
 from anatune.errors import RecordError
 from anatune.records.foreign.files import entries_of, format_of, read_log, whole_of
-from anatune.records.foreign.parts import Line, gpu_schedule, measured
+from anatune.records.foreign.parts import UNROLLED, Line, gpu_schedule, measured
 from anatune.records.foreign.statements import NO_WORKLOAD
 from anatune.records.foreign.targets import DeviceStatement, device_name
 from anatune.records.traces import Json, UnfitError
@@ -29,8 +29,6 @@ _ERRORS = {
 }  # fmt: skip
 """What stands in a cache in the place of a time."""
 _CLBLAST_KNOBS = ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "KWI", "VWM", "VWN", "STRM", "STRN")
-_CLBLAST_UNROLL = 512
-"""Unroll depth that stands for CLBlast's unrolled KWI loop."""
 
 
 class KernelTunerLog(NamedTuple):
@@ -118,7 +116,7 @@ class KernelTunerReader:
         tiles["k"] = (extents["k"] // deep, deep // unrolled, unrolled)
         staged = [access.tensor for access in workload.reads]
         vector = dict(zip(staged, (int(knobs["VWN"]), int(knobs["VWM"])), strict=True))
-        return Line(gpu_schedule(workload, hardware, tiles, _CLBLAST_UNROLL, vector), _times(entry))
+        return Line(gpu_schedule(workload, hardware, tiles, UNROLLED, vector), _times(entry))
 
     def _size(self) -> tuple[int, ...]:
         """Return the problem size without a depth of 1, () where the file does not say it in numbers."""

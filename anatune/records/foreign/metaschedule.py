@@ -20,7 +20,7 @@ from anatune.core.workload.nest import Workload
 from anatune.records.foreign.parts import Line, gpu_schedule, measured
 from anatune.records.foreign.statements import Shape, check_shapes, match_loops, product_of
 from anatune.records.foreign.targets import DeviceStatement, parse_target
-from anatune.records.traces import GPU_TILING, Factors, Json, UnfitError, match_axes, read_trace
+from anatune.records.traces import GPU_LEVELS, GPU_TILING, Factors, Json, UnfitError, match_axes, read_trace
 
 __all__ = ["FunctionReader", "MetaScheduleReader"]
 
@@ -75,7 +75,7 @@ class MetaScheduleReader:
             if workload is not None and workload != found:
                 raise UnfitError(f"another workload: {found.describe()}")
             tiles = match_axes(tiling, nest)
-            tiles = {axis.name: tiles.get(axis.name, _unit(axis.kind)) for axis in found.axes}
+            tiles = {axis.name: tiles.get(axis.name, (1,) * GPU_LEVELS[axis.kind]) for axis in found.axes}
         else:
             loops = tiling.loops("S"), tiling.loops("R")
             if workload is not None:
@@ -121,7 +121,3 @@ def _product(said: _Arguments, loops: Sequence[Sequence[Factors]], why: str) -> 
         return product_of(said.shapes, said.dtypes[0] if said.dtypes else "float32", extents)
     except UnfitError as reason:
         raise UnfitError(f"{reason}{f'; {_WORKLOADS}: {why}' if why else ''}") from None
-
-
-def _unit(kind: str) -> tuple[int, ...]:
-    return (1,) * (GPU_TILING.count("S") if kind == "spatial" else GPU_TILING.count("R"))

@@ -12,11 +12,12 @@ from anatune.core.space.cuda import MAX_FETCH_BYTES, GpuSpace, staged_tensors
 from anatune.core.space.pipelined import PipelinedSpace, stage_counts
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.records.traces import GPU_TILING, WRONG_TILES, Json, UnfitError
+from anatune.records.traces import GPU_LEVELS, WRONG_TILES, Json, UnfitError
 
 __all__ = [
     "DAMAGED",
     "SENTINEL_S",
+    "UNROLLED",
     "Foreign",
     "ForeignTrial",
     "Line",
@@ -29,6 +30,8 @@ SENTINEL_S = 1e9
 """Times from here on stand for failures. Source: TVM's MAX_FLOAT (1e10; 1e9 until 2019), 1e20 of Kernel Tuner's old
 caches."""
 DAMAGED = "damaged or of an unknown version"
+UNROLLED = 512
+"""Unroll depth that stands for loops of constant length, which other tuners' kernels unroll whole."""
 _TVM_OUTCOMES = {
     1: Outcome.INVALID, 2: Outcome.BUILD_ERROR, 3: Outcome.BUILD_ERROR, 4: Outcome.RUN_ERROR, 5: Outcome.WRONG_RESULT,
     6: Outcome.BUILD_TIMEOUT, 7: Outcome.RUN_TIMEOUT,
@@ -112,8 +115,7 @@ def gpu_schedule(
         raise UnfitError(f"a GPU schedule, but {hardware.name} is a CPU")
     complete = {axis.name: tuple(int(factor) for factor in tiles[axis.name]) for axis in workload.axes}
     for axis in workload.axes:
-        width = GPU_TILING.count("S" if axis.kind == "spatial" else "R")
-        if len(complete[axis.name]) != width or math.prod(complete[axis.name]) != axis.extent:
+        if len(complete[axis.name]) != GPU_LEVELS[axis.kind] or math.prod(complete[axis.name]) != axis.extent:
             raise UnfitError(WRONG_TILES)
     widest = MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype]
     widths = {}
