@@ -9,6 +9,7 @@ from pkgutil import iter_modules
 import pytest
 
 import anatune
+from tests.cases import each
 
 SOURCES = sorted(Path(anatune.__file__).parent.rglob("*.py"))
 OWNERS = {  # package -> the only places that may import it
@@ -19,7 +20,7 @@ OWNERS = {  # package -> the only places that may import it
 }
 
 
-@pytest.mark.parametrize("name", anatune.__all__)
+@each("name", anatune.__all__)
 def test_public_names_exist(name):
     assert getattr(anatune, name) is not None
     assert name in dir(anatune)
@@ -30,7 +31,7 @@ def test_unknown_name_lists_the_public_ones():
         _ = anatune.matmull
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+@each("path", SOURCES)
 def test_packages_are_imported_only_by_their_owners(path):
     place = path.relative_to(Path(anatune.__file__).parent).as_posix()
     for package in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE):

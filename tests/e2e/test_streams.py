@@ -39,6 +39,7 @@ def test_names_that_are_no_text(anatune, tmp_path):
     assert "\\udcff.toml: usable" in done.stdout
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_it_starts(environment):
     code = "import os, sys, anatune.__main__ as main\nsys.modules['anatune.cli.main'] = None\n"
     code += "import builtins\nreal = builtins.__import__\n"

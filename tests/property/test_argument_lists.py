@@ -25,6 +25,7 @@ from anatune.measure.cpu.calibration import calibrate
 from anatune.measure.cuda.calibration import calibrate as calibrate_gpu
 from anatune.records.store import RecordStore
 from anatune.tuning.session import TuningSession
+from tests.cases import each
 from tests.unit.records.making import session_of, trial
 
 RUNS = int(os.environ.get("ANATUNE_FUZZ", "0"))
@@ -173,7 +174,7 @@ def command_line(rng: random.Random) -> list[str]:
 _PROGRESS = ("note: ", "building: ", "compiling: ", "searching: ", "planning", "calibrate: ", "wrote ")
 
 
-@pytest.mark.parametrize("seed", range(RUNS or 120))
+@each("seed", range(RUNS or 120))
 def test_command_lines(capsys, seed):
     words = command_line(random.Random(seed))
     with alarm(words):
@@ -264,7 +265,7 @@ CALLS: list[tuple[object, dict[str, object]]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(RUNS or 300))
+@each("seed", range(RUNS or 300))
 def test_library_calls(seed):
     rng = random.Random(seed)
     call, valid = rng.choice(CALLS)

@@ -79,7 +79,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     return reduction((draw(small), draw(st.integers(8, 40))), axes=(draw(st.integers(0, 1)),))
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=160, deadline=None, derandomize=True)
 @given(
     workload=workloads(), hardware=machines(), top_k=st.sampled_from([1, 3, 10]), distinct=st.booleans(),
     batch=st.sampled_from([1, 64]),

@@ -19,7 +19,7 @@ from anatune.numerics.cuda.occupancy import resident_blocks_one
 from tests.naive_gpu import DEVICES, Point, all_points, gpu, random_points, small_workloads
 
 SETTINGS = settings(
-    derandomize=True, deadline=None, database=None, max_examples=150,
+    derandomize=True, deadline=None, database=None, max_examples=75,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 SLACK = 1 - 1e-12

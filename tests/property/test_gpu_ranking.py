@@ -44,7 +44,7 @@ def tighten(model: GpuModel, share: float) -> None:
     model._gpu = model._gpu._replace(shared_block_bytes=max(4, int(share * most)))
 
 
-@settings(EXACT, max_examples=300)
+@settings(EXACT, max_examples=120)
 @given(
     workload=small_workloads(),
     device=devices(),

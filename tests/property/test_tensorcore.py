@@ -69,7 +69,7 @@ def test_points(workload: Workload, device: str, seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(workloads(), st.integers(0, 1000))
 def test_kernels_are_right(workload: Workload, seed: int) -> None:
     pytest.importorskip("tvm")

@@ -18,6 +18,7 @@ from anatune.core.hardware.files import (
 from anatune.core.hardware.spec import CpuLaunch, CpuSpec, GpuSpec, MicrokernelTable, value_problem
 from anatune.errors import SpecError, UnknownNameError
 from anatune.resources import data_folder
+from tests.cases import each
 
 FILES = sorted(data_folder("hwspecs").glob("*.toml"))
 GPUS = [spec for spec in map(load_spec_file, FILES) if isinstance(spec, GpuSpec)]
@@ -125,7 +126,7 @@ def test_all_promised_devices_are_there():
     assert sorted(spec.name for spec in [*GPUS, *CPUS]) == sorted(NAMES)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each("path", FILES)
 def test_packaged_file(path):
     spec = load_spec_file(path)
     assert path.stem in (spec.name, f"{spec.vendor}_{spec.name}")
@@ -134,7 +135,7 @@ def test_packaged_file(path):
     assert "/work" not in path.read_text()
 
 
-@pytest.mark.parametrize("spec", GPUS, ids=lambda spec: spec.name)
+@each("spec", GPUS)
 def test_gpu_peak_and_limits(spec):
     compute = spec.compute
     peak = 2 * compute.num_sms * compute.fp32_lanes_per_sm * compute.clock_hz
@@ -156,7 +157,7 @@ def test_gpu_peak_and_limits(spec):
     assert registers.allocation_unit == 256
 
 
-@pytest.mark.parametrize("spec", CPUS, ids=lambda spec: spec.name)
+@each("spec", CPUS)
 def test_cpu_peak(spec):
     compute = spec.compute
     peak = 2 * compute.num_cores * compute.clock_hz * compute.fma_per_cycle * compute.simd_bits / 32
@@ -200,7 +201,7 @@ def test_names_and_aliases_are_unique():
     assert len(words) == len(set(words))
 
 
-@pytest.mark.parametrize("spec", [*GPUS, *CPUS], ids=lambda spec: spec.name)
+@each("spec", [*GPUS, *CPUS])
 def test_aliases_resolve(spec):
     for alias in spec.aliases:
         assert hardware(alias) is spec
@@ -240,7 +241,7 @@ def test_compute_capability():
 # ---- writing ----
 
 
-@pytest.mark.parametrize("spec", [*GPUS, *CPUS], ids=lambda spec: spec.name)
+@each("spec", [*GPUS, *CPUS])
 def test_round_trip_through_toml(spec, tmp_path):
     path = tmp_path / f"{spec.name}.toml"
     path.write_text(spec_to_toml(spec), encoding="utf-8")

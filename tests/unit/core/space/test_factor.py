@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from anatune.core.space.factor import count_factorisations, divisors, factorisations, prime_exponents
+from tests.cases import each
 from tests.naive_gpu import tilings
 
 EXTENTS = [*range(1, 65), 97, 100, 121, 128, 210, 224, 256, 360, 512]
 
 
-@pytest.mark.parametrize("extent", [*EXTENTS, 2**31 - 1, 1009 * 1013, 2**40])
+@each("extent", [*EXTENTS, 2**31 - 1, 1009 * 1013, 2**40])
 def test_prime_exponents(extent: int) -> None:
     pairs = prime_exponents(extent)
     assert math.prod(prime**exponent for prime, exponent in pairs) == extent
@@ -21,13 +22,13 @@ def test_prime_exponents(extent: int) -> None:
     assert all(exponent >= 1 and prime_exponents(prime) == ((prime, 1),) for prime, exponent in pairs)
 
 
-@pytest.mark.parametrize("extent", EXTENTS)
+@each("extent", EXTENTS)
 def test_divisors(extent: int) -> None:
     assert divisors(extent) == tuple(d for d in range(1, extent + 1) if extent % d == 0)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 5])
-@pytest.mark.parametrize("extent", [1, 2, 7, 12, 17, 36, 64, 100])
+@each("parts", [1, 2, 3, 5])
+@each("extent", [1, 2, 7, 12, 17, 36, 64, 100])
 def test_factorisations(extent: int, parts: int) -> None:
     table = factorisations(extent, parts)
     assert [tuple(row) for row in table.tolist()] == tilings(extent, parts)  # complete, lexicographic

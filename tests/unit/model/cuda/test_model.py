@@ -13,6 +13,7 @@ from anatune.core.prediction import Prediction
 from anatune.model.cuda.base import FEATURES
 from anatune.model.cuda.model import GpuModel
 from anatune.model.cuda.scoring import PARTS, RESOURCES
+from tests.cases import each
 from tests.naive_gpu import DEVICES, WORKLOADS, gpu, random_points
 
 MATMUL = anatune.matmul(512, 1024, 256)
@@ -106,7 +107,7 @@ def test_evaluate_times_and_predictions_agree(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*WORKLOADS, "large"])
-@pytest.mark.parametrize("device", ["rtx3090", "mi50", "tx2"])
+@each("device", ["rtx3090", "mi50", "tx2"])
 def test_ranges(name: str, device: str) -> None:
     model = GpuModel(MATMUL if name == "large" else WORKLOADS[name], gpu(device))
     points = model.space.sample_points(500, 2)

@@ -12,6 +12,7 @@ from anatune.model.cuda.model import GpuModel
 from anatune.numerics.cuda.batch import BOUND, MACRO_BOUND, PREDICT
 from anatune.numerics.cuda.columns import Col
 from anatune.numerics.cuda.micro import fetch_one, is_dynamic_one, warp_sectors_one
+from tests.cases import each
 from tests.naive_gpu import WORKLOADS, Point, gpu, random_points
 
 DEVICES = ("rtx3090", "k80", "mi50", "p100", "tx2")
@@ -23,8 +24,8 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WORKLOADS)
+@each("device", DEVICES)
 def test_micro_quantities(name: str, device: str) -> None:
     check(GpuModel(WORKLOADS[name], gpu(device)), 25)
 

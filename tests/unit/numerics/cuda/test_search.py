@@ -12,6 +12,7 @@ import anatune
 from anatune.model.cuda.model import GpuModel
 from anatune.model.cuda.ranking import options_of
 from anatune.numerics.cuda.search import list_macros
+from tests.cases import each
 from tests.naive_gpu import WORKLOADS, gpu, tilings
 
 SMALL = {
@@ -44,9 +45,8 @@ def expected_macros(model: GpuModel) -> dict[tuple[int, ...], float]:
     return found
 
 
-@pytest.mark.parametrize("capacity", [1, 7, 10_000])
-@pytest.mark.parametrize("max_threads", [1, 8, 1024])
 @pytest.mark.parametrize("name", SMALL)
+@each("capacity, max_threads", itertools.product([1, 7, 10_000], [1, 8, 1024]))
 def test_lists_every_macro_choice_once(name: str, max_threads: int, capacity: int) -> None:
     model = GpuModel(SMALL[name], gpu("rtx3090"))
     options = options_of(model)

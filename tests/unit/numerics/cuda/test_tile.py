@@ -11,13 +11,14 @@ from anatune.numerics.columns import CHUNK_SIZE
 from anatune.numerics.cuda.batch import PREDICT
 from anatune.numerics.cuda.columns import Col, new_chunk
 from anatune.numerics.cuda.tile import sector_bytes_one
+from tests.cases import each
 from tests.naive_gpu import WORKLOADS, Point, gpu, random_points, with_limits
 
 DEVICES = ("rtx3090", "k80", "mi50", "p100", "tx2")
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WORKLOADS)
+@each("device", DEVICES)
 def test_macro_quantities(name: str, device: str) -> None:
     model = GpuModel(WORKLOADS[name], gpu(device))
     points = random_points(model, 25, seed=3)

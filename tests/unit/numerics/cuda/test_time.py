@@ -12,6 +12,7 @@ from anatune.model.cuda.model import GpuModel
 from anatune.numerics.cuda.batch import PREDICT
 from anatune.numerics.cuda.columns import Col
 from anatune.numerics.cuda.time import norm4
+from tests.cases import each
 from tests.naive_gpu import WORKLOADS, gpu, random_points
 
 NAMES = ("matmul", "matmul_int8", "conv2d_stride", "conv2d_nhwc", "depthwise", "max_pool", "row_sum", "elementwise")
@@ -30,8 +31,8 @@ def test_norm4_is_a_smooth_maximum() -> None:
     assert norm4(1e-7, 1e-12, 0.0) == pytest.approx(1e-7)
 
 
-@pytest.mark.parametrize("device", ["rtx3090", "mi50", "tx2"])
 @pytest.mark.parametrize("name", [*NAMES, "large"])
+@each("device", ["rtx3090", "mi50", "tx2"])
 def test_no_faster_than_any_resource(name: str, device: str) -> None:
     model = model_of(name, device)
     points = random_points(model, 1500, seed=1)
@@ -68,8 +69,8 @@ def test_waves(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*NAMES, "large"])
-@pytest.mark.parametrize(
-    ("field", "factor", "sign"),
+@each(
+    "field, factor, sign",
     [
         ("fma_per_cycle", 2.0, -1),
         ("issue_per_cycle", 2.0, -1),
