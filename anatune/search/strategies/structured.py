@@ -110,7 +110,10 @@ class StructuredStrategy(SequenceStrategy):
         if not len(points):
             return np.empty(0)
         columns = self._model.evaluate(points).columns
-        parts = np.max([columns[name] for name in _ISSUING if name in columns], axis=0)
+        issuing = [columns[name] for name in _ISSUING if name in columns]
+        if not issuing:  # a template whose model does not say so
+            return np.ones(len(points))
+        parts = np.max(issuing, axis=0)
         result: Floats = sum(columns[name] for name in _ARITHMETIC if name in columns) / np.maximum(parts, 1e-30)
         return result
 

@@ -1,0 +1,93 @@
+"""What every template must keep to, and that a new one is a record and its parts: `trial_template` is one."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+import anatune
+from anatune import api
+from anatune.core import templates
+from anatune.core.schedule import schedule_key
+from anatune.model.base import Model
+from anatune.model.templates import tuning_template
+from anatune.report.tables import plan_lines
+from anatune.search.base import STRATEGIES, make_strategy
+from tests.contracts.trial_template import TRIAL
+
+DEVICES = {"gpu": anatune.hardware("a100"), "cpu": anatune.hardware("xeon_gold_6230r")}
+WORKLOAD = anatune.matmul(32, 64, 48, dtype="float16")
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setitem(templates.TEMPLATES, TRIAL.name, TRIAL)
+
+
+@pytest.fixture(params=[*templates.TEMPLATES, TRIAL.name])
+def template(request):
+    return templates.template_named(request.param)
+
+
+def test_every_part_is_there(template):
+    parts = {"rules", "levels", "model", "program_key", "tvm_schedule"} | ({"applies"} if template.applies else set())
+    assert all(callable(template.part(name)) for name in parts)
+    assert all(callable(template.device.part(name)) for name in ("measurer", "kernel", "verifier", "inspector"))
+    assert {name for name, value in msgspec.structs.asdict(template).items() if ":" in str(value)} - {"device"} == parts
+
+
+def test_a_model_and_its_space_are_of_the_template(template):
+    hardware = DEVICES[template.device.name]
+    made = api.model(WORKLOAD, hardware, template.name)
+    assert isinstance(made, Model)
+    assert made.space.template == template.name
+    points = made.space.sample_points(20, seed=1)
+    assert np.array_equal(made.space.decode(made.space.encode(points)), points)
+    assert not made.check(points).any()
+    for point in points:
+        schedule = made.space.schedule_of(point)
+        assert schedule.check().template == template.name
+        assert np.array_equal(made.space.point_of(schedule), point)
+        assert anatune.Schedule.from_json(schedule.to_json()) == schedule
+        levels = template.part("levels")(WORKLOAD)
+        assert {axis: len(factors) for axis, factors in schedule.tiles.items()} == {
+            a: len(n) for a, n in levels.items()
+        }
+        hash(template.part("program_key")(schedule))
+
+
+def test_the_default_comes_first_and_tuning_takes_a_wider_one_where_it_applies():
+    assert templates.template_of(None, DEVICES["gpu"]) is templates.CUDA
+    assert templates.template_of(None, DEVICES["cpu"]) is templates.CPU
+    assert tuning_template(WORKLOAD, DEVICES["gpu"]) is templates.PIPELINED
+    assert tuning_template(anatune.elementwise((64,)), DEVICES["gpu"]) is templates.CUDA
+    assert tuning_template(WORKLOAD, DEVICES["cpu"]) is templates.CPU
+
+
+def test_a_new_template_is_planned_predicted_and_pruned():
+    workload, hardware = anatune.matmul(16, 32, 24), DEVICES["cpu"]
+    plan = anatune.plan(workload, hardware, 3, template="trial")
+    assert plan.best.template == "trial"
+    assert plan.guarantee.kind == "exhaustive"
+    assert plan.rejected["inner_points"] > 0
+    table = anatune.predict(workload, hardware, plan.schedules)
+    assert table["time_s"].tolist() == [one.time_s for one in plan.predictions]
+    assert anatune.prune(workload, hardware, keep=5, template="trial").num_kept == 5
+    assert json.loads(plan.to_json())["schedules"][0]["tiles"]["i"] == list(plan.best.tiles["i"])
+    assert "tiles of i, j, k: outer x inner" in "\n".join(line.text for line in plan_lines(plan))
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_strategies_walk_a_new_template(strategy):
+    model = api.model(anatune.matmul(16, 32, 24), DEVICES["cpu"], "trial")
+    asked = make_strategy(strategy, model, seed=1).ask(6)
+    assert asked
+    assert all(one.template == "trial" for one in asked)
+    assert len({schedule_key(one) for one in asked}) == len(asked)
+
+
+def test_the_schedules_of_a_new_template_are_checked():
+    space = anatune.space(anatune.matmul(16, 32, 24), DEVICES["cpu"], template="trial")
+    with pytest.raises(anatune.AnatuneError, match="tiles"):
+        space.schedule({"i": (3, 3)})

@@ -1,0 +1,88 @@
+"""A template that is not anatune's: what a new one has to say, and no more. CPU loops cut in two, largest first."""
+
+import numpy as np
+
+from anatune.core.rules.values import check_count, check_names, check_tiles
+from anatune.core.schedule import Schedule
+from anatune.core.space.base import Space
+from anatune.core.templates import CPU, Template
+from anatune.model.base import AnalyticalModel, Rule, Shown
+from anatune.model.ranking import Best, rank_whole
+
+HERE = "tests.contracts.trial_template"
+LEVELS = ("outer", "inner")
+MOST_INNER = 4096
+
+
+def levels_of(workload):
+    return {axis.name: LEVELS for axis in workload.axes}
+
+
+def check(workload, hardware, tiles, unroll, vector, options):
+    check_tiles(tiles, levels_of(workload), workload.extents)
+    check_count("unroll", unroll, 1)
+    check_names("vector", vector, (), "tensor")
+    check_names("options", options, ())
+
+
+class TrialSpace(Space):
+    template = "trial"
+
+    def __init__(self, workload, hardware, is_legal):
+        super().__init__(workload, hardware, is_legal)
+        self.levels, self.choices = levels_of(workload), {"unroll": (1, 2, 4)}
+
+    def schedule_of(self, point):
+        values = self._values(point)
+        return Schedule(self.workload, self.hardware, self.template, self._tiles(values), values[-1])
+
+    def point_of(self, schedule):
+        self._check_own(schedule)
+        return np.array([*(factor for axis in self.axes for factor in schedule.tiles[axis]), schedule.unroll])
+
+    def schedule(self, tiles, unroll=1):
+        whole = {axis: (extent, 1) for axis, extent in self.extents.items()}
+        return Schedule(self.workload, self.hardware, self.template, whole | tiles, unroll).check()
+
+
+class TrialModel(AnalyticalModel):
+    """Seconds: one operation a cycle, and a few cycles for each inner loop nest; unrolling saves a little."""
+
+    def __init__(self, workload, hardware):
+        super().__init__(workload, hardware)
+        self.space = TrialSpace(workload, hardware, self._is_legal)
+        self.rules = (Rule("inner_points", "points of the inner loops", MOST_INNER),)
+
+    def _run(self, points, task, *, full=False, compiled=None):
+        points = np.atleast_2d(points)
+        inner = points[:, 1:-1:2].prod(axis=1).astype(float)
+        work_s = self.workload.num_points / self.hardware.compute.clock_hz * (1 + 0.1 / points[:, -1])
+        calls_s = self.workload.num_points / inner * 20 / self.hardware.compute.clock_hz
+        return (inner > MOST_INNER).astype(np.int64), work_s + calls_s, np.stack([work_s, calls_s])
+
+    def _columns(self, quantities, time_s):
+        ones = np.ones(quantities.shape[1])
+        return {"work_s": quantities[0], "calls_s": quantities[1], "occupancy": ones, "waves": ones}
+
+    def _shown(self, columns):
+        return Shown(("work_s", "calls_s"), (), (), {}, [""] * len(columns["work_s"]))
+
+    def _rank(self, top_k, watch, *, distinct):
+        best = Best(len(self.space.columns), top_k, lambda points: (points[:, -1],), distinct=distinct)
+        return rank_whole(self, best, 0.9 * self.workload.num_points / self.hardware.compute.clock_hz, watch)
+
+
+def no_code(schedule):
+    raise NotImplementedError
+
+
+TRIAL = Template(
+    name="trial",
+    device=CPU.device,
+    code="cpu",
+    rules=f"{HERE}:check",
+    levels=f"{HERE}:levels_of",
+    model=f"{HERE}:TrialModel",
+    program_key="anatune.core.schedule:schedule_key",
+    tvm_schedule=f"{HERE}:no_code",
+)
