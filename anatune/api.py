@@ -162,7 +162,9 @@ def plan(
     time_limit_s : float, optional
         Stop the search after this many seconds; the guarantee then says how far from the optimum the answer can be.
     distinct : bool
-        Return one schedule of each predicted time: schedules that the model cannot tell apart count as one.
+        Return one schedule of each predicted time: schedules that the model cannot tell apart count as one, and
+        ``Plan.num_alike`` says how many they are. False: the first `top_k` of all schedules. The command line answers
+        with True unless it is asked for ``--all``.
     compile : int
         Generate and compile the first so many different programs (no GPU is needed), correct registers, occupancy and
         time by what the compiler says, and order them anew; ``Plan.compilation`` tells what changed. What fails to
@@ -217,6 +219,8 @@ def plan(
         ranking.rejected,
         chosen.rules,
         chosen.space.template,
+        None if ranking.num_alike is None else ranking.num_alike.tolist(),
+        ranking.alike_is_exact,
     )
     if saved is not None and len(ranking.points):
         support = float(chosen.correction(ranking.points[:1]).support[0])
@@ -224,7 +228,7 @@ def plan(
         answer = replace(answer, correction=applied)
     if compile:
         answer = _compiled(answer, chosen, ranking.points, compile, time_limit_s, compile_progress)
-    return replace(answer, schedules=answer.schedules[:top_k], predictions=answer.predictions[:top_k])
+    return answer.first(top_k)
 
 
 def model_of(answer: Plan) -> Any:
@@ -287,6 +291,7 @@ def _compiled(
         schedules=[entry.schedule for entry in ranked] + [answer.schedules[at] for at in behind],
         predictions=[entry.after for entry in ranked if entry.after] + [answer.predictions[at] for at in behind],
         compilation=result,
+        num_alike=None,
     )
 
 

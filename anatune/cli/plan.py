@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,8 +47,14 @@ def plan(
     threads: Threads = None,
     time_limit: Annotated[float | None, seconds_option("Stop then; the answer says how far off.")] = None,
     distinct: Annotated[
-        bool, typer.Option("--distinct", help="One schedule of each predicted time: ties count as one.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--distinct/--all",
+            help="One schedule of each predicted time, with the number of those alike, or all of them.  [default: "
+            "distinct; all with --compile]",
+            show_default=False,
+        ),
+    ] = None,
     compile_count: Annotated[
         int,
         typer.Option(
@@ -82,14 +87,14 @@ def plan(
         template=template,
         threads=threads,
         time_limit_s=time_limit,
-        distinct=distinct,
+        distinct=not compile_count if distinct is None else distinct,
         compile=compile_count,
         correction=chosen,
         progress=search_progress(),
         compile_progress=count_progress("compiling"),
     )
     seconds = time.perf_counter() - start
-    shown = dataclasses.replace(answer, schedules=answer.schedules[:top_k], predictions=answer.predictions[:top_k])
+    shown = answer.first(top_k)
     if as_json:
         tree = shown.to_dict()
         if explain:

@@ -104,13 +104,16 @@ class Ranking:
     """The best points of a space, best first, and what became of the others.
 
     ``num_legal`` and ``rejected`` (rule id -> points) are exact counts over the whole space, or None where the
-    time limit ended the count.
+    time limit ended the count. Of a distinct ranking, ``num_alike`` (num_points,) is how many other legal points have
+    each one's predicted time; at least so many where not ``alike_is_exact``.
     """
 
     points: NDArray[np.int64]
     guarantee: Guarantee
     num_legal: int | None
     rejected: dict[str, int] | None
+    num_alike: NDArray[np.int64] | None = None
+    alike_is_exact: bool = False
 
 
 class Model(ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,12 @@ class Plan:
         What the ids of `rejected` mean, with the device's limits.
     template : str
         What the schedules look like.
+    num_alike : list of int or None
+        Of each schedule, how many other legal ones have its predicted time (before a correction) and are left out; None
+        where ties are listed, or something was compiled. CPUs: how many were met, loop nests that are the same counted
+        once.
+    alike_is_exact : bool
+        Whether these are all that the space has, or there may be more.
     compilation : Compilation or None
         What the compiler said, where it was asked: schedules are then ordered by the corrected times, those that were
         not compiled last. The guarantee is about the order before.
@@ -91,6 +97,8 @@ class Plan:
     rejected: dict[str, int] | None
     rules: tuple[Rule, ...]
     template: str
+    num_alike: list[int] | None = None
+    alike_is_exact: bool = False
     compilation: Compilation | None = None
     correction: AppliedCorrection | None = None
 
@@ -168,11 +176,27 @@ class Plan:
                 "rules": [msgspec.to_builtins(rule) for rule in self.rules],
             },
             "guarantee": msgspec.to_builtins(self.guarantee) | {"text": self.guarantee.describe()},
+            "num_alike_is_exact": None if self.num_alike is None else self.alike_is_exact,
             "schedules": [
-                schedule.to_dict() | {"prediction": msgspec.to_builtins(prediction)}
-                for schedule, prediction in zip(self.schedules, self.predictions, strict=True)
+                schedule.to_dict() | {"prediction": msgspec.to_builtins(prediction)} | alike
+                for schedule, prediction, alike in zip(self.schedules, self.predictions, self._alike(), strict=True)
             ],
         }
+
+    def _alike(self) -> list[dict[str, int]]:
+        """Return what is said of each schedule's ties."""
+        if self.num_alike is None:
+            return [{} for _ in self.schedules]
+        return [{"num_alike": count} for count in self.num_alike]
+
+    def first(self, count: int) -> Plan:
+        """Return the plan with its first schedules only."""
+        return replace(
+            self,
+            schedules=self.schedules[:count],
+            predictions=self.predictions[:count],
+            num_alike=None if self.num_alike is None else self.num_alike[:count],
+        )
 
     def to_json(self) -> str:
         """Return one JSON object: workload, hardware, space, guarantee, schedules (best first), compilation if any."""
@@ -184,8 +208,8 @@ class Plan:
 
         return pd.DataFrame(
             [
-                {"schedule": schedule.describe(), **prediction_row(prediction)}
-                for schedule, prediction in zip(self.schedules, self.predictions, strict=True)
+                {"schedule": schedule.describe(), **prediction_row(prediction), **alike}
+                for schedule, prediction, alike in zip(self.schedules, self.predictions, self._alike(), strict=True)
             ]
         )
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from anatune.model.base import Guarantee, Model, Ranking
 from anatune.model.watch import Watch
 
-__all__ = ["EQUAL_SHARE", "Best", "Slabs", "apart", "gap", "rank_whole", "rejected"]
+__all__ = ["EQUAL_SHARE", "Best", "Slabs", "apart", "gap", "group_sizes", "rank_whole", "rejected"]
 
 Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -21,11 +21,18 @@ TieKeys = Callable[[Points], Sequence[NDArray[np.int64]]]
 SLAB_POINTS = 100_000
 EQUAL_SHARE = 1e-12
 """Times closer than this share are one time to a distinct ranking."""
+_MOST_TIED = 200_000
+"""Points that are kept to count ties, before those are dropped that are slower than the last of the best."""
 
 
 def apart(times: Floats) -> NDArray[np.bool_]:
     """Return of ascending times (num_points,), > 0, which are the first of their time."""
     return np.asarray(np.diff(times, prepend=0.0) > EQUAL_SHARE * times)
+
+
+def group_sizes(first: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return how many entries each group has, of which entries are the first of a group."""
+    return np.diff(np.append(np.flatnonzero(first), len(first)))
 
 
 def gap(time_s: float, bound_s: float) -> float:
@@ -45,6 +52,8 @@ class Best:
         self._top_k, self._tie_keys, self._distinct = top_k, tie_keys, distinct
         self.points: Points = np.empty((0, num_columns), dtype=np.int64)
         self.times: Floats = np.empty(0)
+        self._tied: list[tuple[Points, Floats]] = []
+        self._num_tied, self._most_tied = 0, _MOST_TIED
 
     @property
     def limit_s(self) -> float:
@@ -61,6 +70,8 @@ class Best:
         inside = times <= self.limit_s
         if not inside.any():
             return
+        if self._distinct:
+            self._keep_tied(points[inside], times[inside])
         points = np.concatenate([self.points, points[inside]])
         times = np.concatenate([self.times, times[inside]])
         if len(times) > 50 * self._top_k:  # sort few: slower than the k-th time is out
@@ -71,6 +82,30 @@ class Best:
             first = apart(times)
             points, times = points[first], times[first]
         self.points, self.times = points[: self._top_k], times[: self._top_k]
+
+    def num_alike(self) -> NDArray[np.int64] | None:
+        """Return how many other points of each one's time came, (num_points,); None if ties are listed."""
+        if not self._distinct:
+            return None
+        _, times = self._near_tied()
+        return group_sizes(apart(np.sort(times)))[: len(self.times)] - 1
+
+    def _keep_tied(self, points: Points, times: Floats) -> None:
+        """Keep points for the count of ties."""
+        self._tied.append((points, times))
+        self._num_tied += len(times)
+        if self._num_tied > self._most_tied:
+            self._tied = [self._near_tied()]
+            self._num_tied = len(self._tied[0][1])
+            self._most_tied = max(_MOST_TIED, 2 * self._num_tied)
+
+    def _near_tied(self) -> tuple[Points, Floats]:
+        """Return the points, each once, and times of all that came and are not slower than the last of the best."""
+        if not self._tied:
+            return self.points, self.times
+        parts = [(points[times <= self.limit_s], times[times <= self.limit_s]) for points, times in self._tied]
+        points, first = np.unique(np.concatenate([one for one, _ in parts]), axis=0, return_index=True)
+        return points, np.concatenate([one for _, one in parts])[first]
 
     def _last(self, times: Floats) -> float:
         """Return the `top_k`-th of some times."""
@@ -116,10 +151,10 @@ class Slabs:
             yield numbers[legal], points[legal], times[legal]
             self._watch.report(self.done / size)
 
-    def ranking(self, points: Points) -> Ranking:
+    def ranking(self, points: Points, num_alike: NDArray[np.int64] | None, *, alike_is_exact: bool) -> Ranking:
         """Return the ranking of a space that was evaluated whole."""
         counts = int(self.counts[0]), rejected(self._model, self.counts)
-        return Ranking(points, Guarantee("exhaustive", 0.0, self.done, 0), *counts)
+        return Ranking(points, Guarantee("exhaustive", 0.0, self.done, 0), *counts, num_alike, alike_is_exact)
 
 
 def rank_whole(model: Model, best: Best, floor_s: float, watch: Watch) -> Ranking:
@@ -131,6 +166,6 @@ def rank_whole(model: Model, best: Best, floor_s: float, watch: Watch) -> Rankin
     for _, points, times in slabs:
         best.add(points, times)
     if slabs.done == model.space.size:
-        return slabs.ranking(best.points)
+        return slabs.ranking(best.points, best.num_alike(), alike_is_exact=True)
     guarantee = Guarantee("best_found", gap(best.fastest_s, floor_s), slabs.done, 0)
-    return Ranking(best.points, guarantee, None, None)
+    return Ranking(best.points, guarantee, None, None, best.num_alike())

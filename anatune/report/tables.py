@@ -59,13 +59,20 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
     lines.append(Line(""))
     heading, *rows = columns(_cells(plan), left=(4, 5), width=width)
     lines.append(Line(heading, "bold"))
-    for row, schedule in zip(rows, plan.schedules, strict=True):
+    for row, schedule, alike in zip(rows, plan.schedules, _alike_items(plan), strict=True):
         lines.append(Line(row, "green" if row is rows[0] else ""))
-        tiles = wrapped_items(schedule_items(schedule), width, indent="    ", hanging="      ")
+        tiles = wrapped_items([*schedule_items(schedule), *alike], width, indent="    ", hanging="      ")
         lines += [Line(text, "dim") for text in tiles]
     lines.append(Line(""))
     lines += [Line(text, "dim") for text in _legend(plan, width)]
     return lines
+
+
+def _alike_items(plan: Plan) -> list[list[str]]:
+    """Return what to say behind each schedule of its ties."""
+    word = "" if plan.alike_is_exact else "at least "
+    counts = plan.num_alike or [0] * len(plan.schedules)
+    return [[f"and {word}{units.count(count)} alike"] if count else [] for count in counts]
 
 
 def _workload_text(plan: Plan) -> str:
@@ -152,6 +159,7 @@ def _legend(plan: Plan, width: int) -> list[str]:
         "waves: work over what the device runs at once",
         f"{levels}: bytes moved at that level over the I/O lower bound" if levels else "",
         "regs: registers" + (" + spilled ones" if spilled else ""),
+        "alike: of the same predicted time, listed by --all" if any(plan.num_alike or ()) else "",
     ]
     tiles: dict[str, list[str]] = {}
     schedule = plan.schedules[0]

@@ -58,7 +58,9 @@ def answer(done):
 
 
 def check_contract(tree, top_k):
-    assert set(tree) == {"workload", "hardware", "template", "threads", "space", "guarantee", "schedules"}
+    assert set(tree) == {
+        *("workload", "hardware", "template", "threads", "space", "guarantee", "num_alike_is_exact", "schedules")
+    }
     assert tree["hardware"].keys() == {"name", "model", "arch"}
     space = tree["space"]
     assert space.keys() == {"size", "legal", "rejected", "rules"}
@@ -68,12 +70,15 @@ def check_contract(tree, top_k):
     assert tree["guarantee"]["kind"] in ("exhaustive", "certified")
     assert {"kind", "gap", "num_evaluated", "num_bounded", "text"} == tree["guarantee"].keys()
     schedules = tree["schedules"]
-    assert len(schedules) == min(top_k, space["legal"])
+    assert len(schedules) <= min(top_k, space["legal"])
+    alike = sum(1 + schedule["num_alike"] for schedule in schedules)
+    assert len(schedules) == top_k or alike == space["legal"] or tree["num_alike_is_exact"] is False
     times = [schedule["prediction"]["time_s"] for schedule in schedules]
+    assert len(set(times)) == len(times)
     assert all(later >= sooner * (1 - 2e-3) for sooner, later in itertools.pairwise(times))
     extents = {axis["name"]: axis["extent"] for axis in tree["workload"]["axes"]}
     for schedule in schedules:
-        assert schedule.keys() == {*Schedule.__struct_fields__, "prediction"}
+        assert schedule.keys() == {*Schedule.__struct_fields__, "prediction", "num_alike"}
         assert {axis: math.prod(factors) for axis, factors in schedule["tiles"].items()} == extents
         prediction = schedule["prediction"]
         assert prediction.keys() == PREDICTION_KEYS
@@ -153,6 +158,30 @@ def test_workload_options_arrive(anatune):
     assert dict(tree["workload"]["attributes"])["transpose_b"] is True
 
 
+def test_ties_are_counted_or_listed(anatune):
+    words = ("plan", "--hw", "rtx3090", "matmul", "64x96x32", "--top-k", 3)
+    tree = answer(anatune(*words, "--json"))
+    first, second, _ = (schedule["num_alike"] for schedule in tree["schedules"])
+    assert tree["num_alike_is_exact"] is True
+    more = first + second + 3  # the ties of two times, and the first of the third
+    listed = answer(anatune(*words[:-1], more, "--all", "--json"))
+    assert listed["num_alike_is_exact"] is None
+    assert all("num_alike" not in schedule for schedule in listed["schedules"])
+    times = [schedule["prediction"]["time_s"] for schedule in listed["schedules"]]
+    best = [schedule["prediction"]["time_s"] for schedule in tree["schedules"]]
+    assert times == [best[0]] * (first + 1) + [best[1]] * (second + 1) + [best[2]]
+    text = anatune(*words).stdout
+    assert f"and {first:,} alike" in text
+    assert "alike: of the same predicted time, listed by --all" in " ".join(text.split())
+    assert "alike" not in anatune(*words, "--all").stdout
+    assert anatune(*words, "--distinct").stdout.splitlines()[8:] == text.splitlines()[8:]
+
+
+def test_ties_on_cpus_are_at_least_so_many(anatune):
+    done = anatune("plan", "--hw", "xeon_gold_6230r", "matmul", "64x96x32", "--top-k", 3)
+    assert "and at least " in done.stdout
+
+
 def test_threads(anatune):
     words = ("plan", "--hw", "xeon_gold_6230r", "matmul", "64x96x32", "--top-k", 1)
     one, all_ = answer(anatune(*words, "--threads", 1, "--json")), answer(anatune(*words, "--json"))
@@ -216,7 +245,7 @@ def test_the_library_explains_in_the_same_words(anatune, options):
     done = anatune("plan", *options.split(), *["matmul", "64x64x48", "--explain", "--json", "--top-k", "3"])
     assert done.returncode == 0, done.stderr
     _, hw, *rest = options.split()
-    plan = package.plan(package.matmul(64, 64, 48), hw, 64, template=rest[-1] if rest else None)
+    plan = package.plan(package.matmul(64, 64, 48), hw, 64, distinct=True, template=rest[-1] if rest else None)
     assert plan.explain().splitlines() == json.loads(done.stdout)["explanation"]
     assert len(plan.explain().splitlines()) > 8
 

@@ -94,7 +94,7 @@ class FirstPoints:
         self._model, self.count, self._distinct = model, count, distinct
         self._most = max(MOST_TIED, TIED_SHARE * count) if distinct else math.inf
         self._nests: set[bytes] = set()
-        self._times: set[float] = set()
+        self._num_of: dict[float, int] = {}
         self._taken: list[Integers] = []
         self.size = 0
 
@@ -113,6 +113,11 @@ class FirstPoints:
         """The points so far, in order: (size, num_columns) int64."""
         columns = len(self._model.space.columns)
         return np.concatenate([np.empty((0, columns), dtype=np.int64), *self._taken])
+
+    @property
+    def num_alike(self) -> Integers | None:
+        """Other loop nests met of each point's time, (size,), of a distinct ranking: there may be more."""
+        return np.array(list(self._num_of.values()), dtype=np.int64) - 1 if self._distinct else None
 
     def take(self, points: Integers, step: float | None = None, ends: Integers | None = None) -> None:
         """Take the points of a batch that are wanted.
@@ -140,10 +145,11 @@ class FirstPoints:
             if nest in self._nests:
                 continue
             self._nests.add(nest)
-            if not self._distinct or times[at] not in self._times:
-                self._times.add(times[at])
+            if not self._distinct or times[at] not in self._num_of:
                 chosen.append(at)
                 self.size += 1
+            if self._distinct:
+                self._num_of[times[at]] = self._num_of.get(times[at], 0) + 1
             if self.is_full:
                 break
         self._taken.append(points[chosen])

@@ -77,7 +77,7 @@ def rank(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct:
         guarantee = Guarantee("certified", 0.0, search.num_evaluated, search.num_bounded)
     else:
         guarantee = Guarantee("best_found", search.gap or 0.0, search.num_evaluated, search.num_bounded)
-    return Ranking(first.points, guarantee, *count_rules(model))
+    return Ranking(first.points, guarantee, *count_rules(model), first.num_alike)
 
 
 def rank_exhaustively(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct: bool = False) -> Ranking:
@@ -97,4 +97,4 @@ def rank_exhaustively(model: CpuScoring, top_k: int, watch: Watch | None = None,
         end = int(np.searchsorted(step, step[most - 1], side="right"))  # steps are taken whole
         first.take(model.space.points_at(legal[begin:end]))
         begin = end
-    return slabs.ranking(first.points)
+    return slabs.ranking(first.points, first.num_alike, alike_is_exact=False)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.space.pipelined import PipelinedSpace
@@ -64,8 +65,8 @@ class PipelinedModel(GpuModel):
         """Return the features of points; no correction was trained on those that the template "cuda" has."""
         return Model.feature_table(self, points)
 
-    def _together(self, parts: Sequence[Points]) -> tuple[Points, Floats]:
-        """Return points of all variants, in their order, as points of this space, and their times, ascending.
+    def _together(self, parts: Sequence[Points]) -> tuple[Points, Floats, NDArray[np.int64]]:
+        """Return points of all variants as points of this space, their times, ascending, and where they were.
 
         At equal times fewer buffers come first, then no gaps.
         """
@@ -76,7 +77,7 @@ class PipelinedModel(GpuModel):
         points = np.concatenate(widened).astype(np.int64)
         times, _ = self.times(points)
         order = np.argsort(times, kind="stable")
-        return points[order], times[order]
+        return points[order], times[order], order
 
     def points_within(self, limit_s: float, progress: Progress | None = None) -> tuple[Points, Floats] | None:
         """Return every legal point of a predicted time up to `limit_s`, and the times, in ranking order."""
@@ -85,7 +86,7 @@ class PipelinedModel(GpuModel):
             points_within(variant, limit_s, watch.part(share * number, share * (number + 1)))[0]
             for number, variant in enumerate(self._variants.values())
         ]
-        return self._together(found)
+        return self._together(found)[:2]
 
     def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
         """Return the best of all pipelines' own rankings; each has its share of the time."""
@@ -95,13 +96,26 @@ class PipelinedModel(GpuModel):
             part = watch.part(number / count, (number + 1) / count, left_s)
             rankings.append(variant._rank(top_k, part, distinct=distinct))
             part.report(1.0)
-        points, times = self._together([ranking.points for ranking in rankings])
+        points, times, order = self._together([ranking.points for ranking in rankings])
+        num_alike = None
         if distinct:
-            points = points[apart(times)]
+            first = apart(times)
+            num_alike = _alike([ranking.num_alike for ranking in rankings], order, first)[:top_k]
+            points = points[first]
         counts = [ranking.num_legal for ranking in rankings]
         rejected = [ranking.rejected for ranking in rankings]
         legal = None if None in counts else sum(count for count in counts if count is not None)
-        return Ranking(points[:top_k], _worst([r.guarantee for r in rankings]), legal, _summed(rejected))
+        guarantee = _worst([ranking.guarantee for ranking in rankings])
+        exact = all(ranking.alike_is_exact for ranking in rankings)
+        return Ranking(points[:top_k], guarantee, legal, _summed(rejected), num_alike, exact)
+
+
+def _alike(
+    counts: Sequence[NDArray[np.int64] | None], order: NDArray[np.int64], first: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return how many other points have the time of each first one: a time may be that of several variants' points."""
+    sizes = 1 + np.concatenate([count for count in counts if count is not None])[order]
+    return np.asarray(np.add.reduceat(sizes, np.flatnonzero(first)) - 1 if len(sizes) else sizes)
 
 
 def _worst(guarantees: Sequence[Guarantee]) -> Guarantee:

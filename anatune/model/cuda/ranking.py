@@ -99,13 +99,14 @@ class BranchAndBound:
                 open_bound = min(open_bound, float(bounds[position]))
                 break
             self.refine(int(numbers[position]))
-        known = (int(counts[0]), rejected(self._model, counts)) if complete else (None, None)
+        num_legal, broken = (int(counts[0]), rejected(self._model, counts)) if complete else (None, None)
         if open_bound <= self._best.limit_s and not (complete and math.isinf(open_bound)):
             share = gap(self._best.fastest_s, open_bound)
             guarantee = Guarantee("best_found", share, self._evaluated, self._bounded)
         else:
             guarantee = Guarantee("certified", 0.0, self._evaluated, self._bounded)
-        return Ranking(self._best.points, guarantee, *known)
+        alike_is_exact = guarantee.kind == "certified"  # what is not slower than the last of the best was evaluated
+        return Ranking(self._best.points, guarantee, num_legal, broken, self._best.num_alike(), alike_is_exact)
 
     def _evaluate(self, points: Points) -> None:
         times, rules = self._model.times(points)

@@ -110,4 +110,5 @@ class CorrectedModel(Model):
         if not len(found.points):
             return found
         order = np.argsort(self.times(found.points)[0], kind="stable")[:top_k]
-        return dataclasses.replace(found, points=found.points[order])
+        alike = None if found.num_alike is None else found.num_alike[order]
+        return dataclasses.replace(found, points=found.points[order], num_alike=alike)
