@@ -164,6 +164,7 @@ class _Printed(Schedule, frozen=True, forbid_unknown_fields=True, dict=True, omi
     """A schedule as plans and subsets list it."""
 
     prediction: Any = None
+    num_alike: int | None = None
 
 
 class _Answer(msgspec.Struct, frozen=True):
