@@ -11,7 +11,6 @@ import errno
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -126,6 +125,8 @@ def reason(error: OSError) -> str:
 
 def scratch_folder(error: type[AnatuneError]) -> Path:
     """Return a new folder for temporary files; the caller removes it. `error` is raised where none can be made."""
+    import tempfile  # late: what only plans needs none
+
     try:
         return Path(tempfile.mkdtemp(prefix="anatune-"))
     except OSError as failure:
@@ -134,6 +135,8 @@ def scratch_folder(error: type[AnatuneError]) -> Path:
 
 def no_scratch(error: OSError) -> str:
     """Return why temporary files cannot be written, and what to do, in one line."""
+    import tempfile
+
     return f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR"
 
 
