@@ -153,10 +153,10 @@ def _tree(record: Record) -> dict[str, object]:
     from anatune.report.records import peak_of_threads
 
     trial = record.trial
-    tree = flat_row(record)
-    rate = tree["gflop_per_s"]
+    tree: dict[str, object] = {**(row := flat_row(record))}
+    rate = row["gflop_per_s"]
     peak = peak_of_threads(record.session.hardware, record.session.workload.dtype, trial.threads)
-    tree["peak_fraction"] = rate * 1e9 / peak if rate else None
+    tree["peak_fraction"] = rate * 1e9 / peak if rate and isinstance(rate, float) else None
     tree["schedule"] = schedule = trial.schedule.to_dict()
     tree |= {name: schedule[name] for name in ("tiles", "vector", "options")}
     tree["times_s"] = trial.measurement.times_s

@@ -92,6 +92,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ``schedule -> Hashable``: equal for schedules that become the same program.
     program : str
         ``schedule -> program``: what the lowering of its device turns into a TVM module.
+    learner : str
+        Strategy that tunes by default and learns from each trial (`search.base.make_strategy`).
     """
 
     name: str
@@ -106,6 +108,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     model: str
     program_key: str
     program: str
+    learner: str = "anatune.search.strategies.learned:LearnedStrategy"
 
     def part(self, name: str) -> Any:
         """Return the object that the field called `name` names."""
@@ -177,6 +180,7 @@ CPU = Template(
     model="anatune.model.cpu.model:CpuModel",
     program_key="anatune.codegen.cpu.nest:program_key",
     program="anatune.codegen.cpu.program:program_of",
+    learner="anatune.search.strategies.ranked:ModelStrategy",
 )
 """A microkernel or a pair of them, cache tiles, loop orders, packing and a parallel loop."""
 

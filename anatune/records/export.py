@@ -14,7 +14,6 @@ import io
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -190,14 +189,14 @@ def _csv_line(cells: Iterable[object]) -> str:
     return text.getvalue()
 
 
-def flat_row(record: Record) -> dict[str, Any]:
+def flat_row(record: Record) -> dict[str, str | float | bool | None]:
     """Return a record as one flat row: a value, or None, for each of `CSV_COLUMNS`."""
     trial, session, ran_under = record.trial, record.session, record.environment
     schedule, measurement = trial.schedule, trial.measurement
     workload, time_s = schedule.workload, measurement.time_s
     times, references = measurement.times_s, measurement.reference_times_s
     tiles = " ".join(f"{axis}={'x'.join(map(str, factors))}" for axis, factors in schedule.tiles.items())
-    values: tuple[Any, ...] = (
+    values: tuple[str | float | bool | None, ...] = (
         record.id,
         record.created_utc,
         session.id,

@@ -115,7 +115,7 @@ class RecordReader:
                 threads,
                 strategy,
                 seed,
-                msgspec.json.decode(settings, type=dict[str, Any]),
+                msgspec.json.decode(settings, type=dict[str, object]),
                 self._environments.get(ran_under),
             )
         return self._sessions[session_id]

@@ -131,7 +131,7 @@ class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: int
     strategy: str
     seed: int
-    settings: dict[str, Any]
+    settings: dict[str, object]
     environment: Environment
 
     def __post_init__(self) -> None:

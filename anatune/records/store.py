@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import msgspec
 
@@ -94,7 +93,7 @@ class RecordStore:
         threads: int,
         strategy: str,
         seed: int,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> Session:
         """Record that a tuning session begins and return it.
 
@@ -112,7 +111,7 @@ class RecordStore:
             Whatever else a resume needs to know; must be JSON's own types.
         """
         try:
-            kept = msgspec.json.decode(msgspec.json.encode(dict(settings or {})), type=dict[str, Any])
+            kept = msgspec.json.decode(msgspec.json.encode(dict(settings or {})), type=dict[str, object])
         except (TypeError, ValueError) as error:
             raise RecordError(f"{self.path}: settings of a session: {error}; use JSON's types") from error
         if not 0 <= seed < 1 << 63:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from anatune.arguments import checked_choice
 from anatune.core.schedule import Schedule
@@ -99,8 +101,8 @@ def make_strategy(
     *,
     seed: int = 0,
     start: str = "model",
-    ranked: Any = None,
-    options: msgspec.Struct | Mapping[str, Any] | None = None,
+    ranked: NDArray[np.int64] | None = None,
+    options: msgspec.Struct | Mapping[str, object] | None = None,
 ) -> Strategy:
     """Return a new strategy.
 

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.search.knobs import Knobs
+from anatune.search.repeats import distinct
 
-__all__ = ["distinct", "first_population", "mutate", "roulette", "single_point_crossover"]
+__all__ = ["first_population", "mutate", "roulette", "single_point_crossover"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _DRAWN = 20
 """Random points for each one that is kept, where the model chooses the first population."""
-
-
-def distinct(points: Integers) -> Integers:
-    """Return the points without repetitions, in the order of their first appearance."""
-    if not len(points):
-        return points
-    _, first = np.unique(points, axis=0, return_index=True)
-    return points[np.sort(first)]
 
 
 def first_population(knobs: Knobs, size: int, draw: Callable[..., Integers], ranked: Integers | None) -> Integers:
@@ -39,7 +31,7 @@ def first_population(knobs: Knobs, size: int, draw: Callable[..., Integers], ran
 def roulette(fitness: Floats, count: int, rng: np.random.Generator) -> Integers:
     """Return `count` indices drawn with probabilities proportional to `fitness` >= 0 (equal ones if all are 0)."""
     total = float(fitness.sum())
-    chances: Any = fitness / total if total > 0 else None
+    chances = fitness / total if total > 0 else None
     return np.asarray(rng.choice(len(fitness), count, p=chances), dtype=np.int64)
 
 

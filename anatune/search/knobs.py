@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from anatune.core.space.base import Part, Space
+from anatune.core.space.base import Part
 from anatune.core.space.cpu import ORDER_LEVELS
 from anatune.model.base import Model
-from anatune.search.table import TableModel, TableSpace
+from anatune.search.table import TableSpace
 
 __all__ = ["Knobs", "TableKnobs", "TileKnobs", "knobs_of"]
 
@@ -59,7 +59,7 @@ class Knobs(abc.ABC):
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.space: Space = model.space
+        self.space = model.space
 
     @abc.abstractmethod
     def indices(self, points: Integers) -> Integers:
@@ -248,9 +248,9 @@ class TableKnobs(Knobs):
 
     space: TableSpace
 
-    def __init__(self, model: TableModel) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__(model)
-        self.space = space = model.space
+        space = self.space
         columns = dict(space.knobs) or self._factors(space)
         found = {name: np.unique(column, return_inverse=True) for name, column in columns.items()}
         kept = {name: both for name, both in found.items() if len(both[0]) > 1}
@@ -344,8 +344,7 @@ class TableKnobs(Knobs):
             size = 2 * len(self.names)
             first = [0, size, 3 * size, 7 * size]
             rows = order[first[hops - 1] : first[hops]] if hops < len(first) else order[:0]
-        found: Integers = self.space.points[rows]
-        return found
+        return self.space.points[rows]
 
     def values(self, points: Integers) -> Floats:
         """Return the values that distances are taken of: the tuner's own parameters where they are known."""
@@ -357,4 +356,4 @@ class TableKnobs(Knobs):
 
 def knobs_of(model: Model) -> Knobs:
     """Return the knobs of a model's space."""
-    return TableKnobs(model) if isinstance(model, TableModel) else TileKnobs(model)
+    return TableKnobs(model) if model.space.listed is not None else TileKnobs(model)

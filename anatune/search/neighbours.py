@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from anatune.core.space.cpu import CpuSpace
 from anatune.model.cpu.model import CpuModel
+from anatune.search.repeats import occurrence
 
 __all__ = ["Moves", "first_pool"]
 
@@ -201,23 +202,12 @@ def _best_of_each(moves: Moves, pool: Integers, times: Floats) -> tuple[Integers
     near = times <= _WORST * times.min()
     order = np.argsort(times[near], kind="stable")
     pool, times = pool[near][order], times[near][order]
-    kept = _occurrence(moves.kernel_ids(pool)) < _PER_KERNEL
+    kept = occurrence(moves.kernel_ids(pool)) < _PER_KERNEL
     pool, times = pool[kept], times[kept]
     tiles = moves.tile_ids(pool)
     _, places, numbers = np.unique(tiles, return_index=True, return_inverse=True)
     best = np.argsort(np.argsort(places))[numbers.reshape(-1)]  # rank of each tile: the pool is sorted by time
-    turn = _occurrence(tiles)
+    turn = occurrence(tiles)
     kept = (turn < _PER_TILE) & (best < _MOST_TILES)
     order = np.lexsort((best[kept], turn[kept]))
     return pool[kept][order], times[kept][order]
-
-
-def _occurrence(ids: Integers) -> Integers:
-    """Return for each entry how many equal ones stand before it."""
-    order = np.argsort(ids, kind="stable")
-    grouped = ids[order]
-    starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]])
-    sizes = np.diff(np.r_[starts, len(ids)])
-    result = np.empty(len(ids), dtype=np.int64)
-    result[order] = np.arange(len(ids)) - np.repeat(starts, sizes)
-    return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -16,7 +15,7 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of a strategy that has none."""
 
 
-def read_options(kind: type[msgspec.Struct], given: msgspec.Struct | Mapping[str, Any] | None) -> msgspec.Struct:
+def read_options(kind: type[msgspec.Struct], given: msgspec.Struct | Mapping[str, object] | None) -> msgspec.Struct:
     """Return the settings of a strategy.
 
     Raises

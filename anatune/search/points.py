@@ -1,4 +1,4 @@
-"""What strategies share: the points of schedules, and the programs that were met."""
+"""What strategies share: the points of schedules, and which programs were met."""
 
 from __future__ import annotations
 

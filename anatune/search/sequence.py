@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.model.base import Model
-from anatune.search.options import NoOptions, read_options
 from anatune.search.points import Seen
+from anatune.search.strategy import OptionsT, SpaceStrategy
 
 __all__ = ["SequenceStrategy"]
 
 
-class SequenceStrategy(abc.ABC):
-    """Asks for the points of `sequence` in order, each program once, without those already told.
+class SequenceStrategy(SpaceStrategy[OptionsT]):
+    """Asks for the points of `sequence` in order, each program once, without those already told."""
 
-    Parameters
-    ----------
-    model, seed, start, ranked, options
-        As for `search.base.make_strategy`; `start` and `ranked` are not used.
-
-    Raises
-    ------
-    SpaceError
-        `options` are not those of this strategy.
-    """
-
-    options_type: ClassVar[type[msgspec.Struct]] = NoOptions
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        seed: int = 0,
-        start: str = "model",
-        ranked: NDArray[np.int64] | None = None,
-        options: msgspec.Struct | Mapping[str, Any] | None = None,
-    ) -> None:
-        self._as_published = start == "paper"
-        self._ranked = ranked
-        self._options: Any = read_options(self.options_type, options)
-        self._model = model
-        self._space = model.space
-        self._seed = seed
-        self._seen = Seen(model)
+    def _prepare(self) -> None:
+        self._seen = Seen(self.model)
         self._points = self.sequence()
 
-    @abc.abstractmethod
+    @abstractmethod
     def sequence(self) -> Iterator[NDArray[np.int64]]:
         """Yield legal points; ends where the space is used up."""
 
@@ -65,7 +35,7 @@ class SequenceStrategy(abc.ABC):
             if point is None:
                 break
             if self._seen.add(point):
-                found.append(self._space.schedule_of(point))
+                found.append(self.space.schedule_of(point))
         return found
 
     def tell(self, trials: Sequence[Trial]) -> None:

@@ -9,27 +9,24 @@ with all answers at hand.
 
 from __future__ import annotations
 
-import abc
 import statistics
-from collections.abc import Generator, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from abc import abstractmethod
+from collections.abc import Generator, Hashable, Sequence
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.model.base import Model
 from anatune.search.knobs import knobs_of
-from anatune.search.options import read_options
 from anatune.search.points import legal_point
+from anatune.search.strategy import OptionsT, SpaceStrategy
 
 __all__ = ["Answer", "StepwiseStrategy", "Walk"]
 
 Integers = NDArray[np.int64]
 
-_NUM_RANKED = 16
 _DRAWS = 40
 """Draws without a new program after which the space counts as used up."""
 _BARREN = 256
@@ -46,51 +43,23 @@ class Answer(NamedTuple):
 Walk = Generator[Integers, list[Answer], None]
 
 
-class StepwiseStrategy(abc.ABC):
+class StepwiseStrategy(SpaceStrategy[OptionsT]):
     """A strategy whose `walk` yields (num_points, num_columns) batches and receives an `Answer` for each point.
 
     Points of the same program are measured once; the walk gets the same answer for all of them.
-
-    Parameters
-    ----------
-    model, seed, start, ranked, options
-        As for `search.base.make_strategy`.
     """
 
-    options_type: ClassVar[type[msgspec.Struct]]
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        seed: int = 0,
-        start: str = "model",
-        ranked: Integers | None = None,
-        options: msgspec.Struct | Mapping[str, Any] | None = None,
-    ) -> None:
-        self.model = model
-        self.space = model.space
-        self.seed = seed
-        self.as_published = start == "paper"
-        self._ranked = ranked
-        self.options: Any = read_options(self.options_type, options)
-        self.knobs = knobs_of(model)
+    def _prepare(self) -> None:
+        self.knobs = knobs_of(self.model)
         self._keys: dict[bytes, Hashable] = {}
         self._asked: set[Hashable] = set()
         self._trials: dict[Hashable, list[Trial]] = {}
         self._is_relative = True
         self._restart()
 
-    @abc.abstractmethod
+    @abstractmethod
     def walk(self) -> Walk:
         """Yield batches of legal points, receive their answers; return when there is nothing left to ask."""
-
-    @property
-    def ranked(self) -> Integers:
-        """First points of the model's ranking, best first."""
-        if self._ranked is None:
-            self._ranked = self.model.rank(_NUM_RANKED).points
-        return np.asarray(self._ranked, dtype=np.int64)
 
     def draw(self, count: int, *stream: int) -> Integers:
         """Return `count` uniform legal points, a fixed draw for each `stream`."""

@@ -53,7 +53,7 @@ class TableSpace(Space):
             )
         super().__init__(space.workload, space.hardware, None)
         self.tiles = space
-        self.points = points
+        self.points = self.listed = points
         self.knobs = {name: np.asarray(values, dtype=np.int64) for name, values in (knobs or {}).items()}
         for name, values in self.knobs.items():
             if values.shape != (len(points),):
@@ -70,6 +70,10 @@ class TableSpace(Space):
     def parts(self) -> tuple[Part, ...]:
         """The list itself."""
         return (listed("table", self.tiles.columns, self.points, "a recorded point"),)
+
+    def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...] | None:
+        """Return what the tile space does."""
+        return self.tiles.microkernel(axis)
 
     def row_of(self, point: Integers) -> int | None:
         """Return the number of a point, None if it is not in the table."""
@@ -151,11 +155,11 @@ class TableModel(Model):
         return Evaluation(self._evaluation.time_s[rows], (rows < 0).astype(np.int64), columns)
 
     def predictions(self, points: Integers) -> list[Prediction]:
-        """Return the predictions of `model`."""
+        """Return the model's predictions."""
         return self.model.predictions(points)
 
     def feature_table(self, points: Integers) -> FeatureTable:
-        """Return the features of `model`."""
+        """Return the model's features."""
         return self.model.feature_table(points)
 
     def rank(

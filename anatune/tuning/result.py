@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -130,7 +130,7 @@ class TuningResult:
         ]
         return html_table(repr(self), ("trial", "source", "time", "schedule"), rows)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain dictionaries and lists (what `to_json` writes)."""
         return {
             "workload": msgspec.to_builtins(self.workload),
@@ -162,11 +162,11 @@ class TuningInterrupted(KeyboardInterrupt):
         super().__init__(f"interrupted after {len(result.trials)} trials")
         self.result = result
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return TuningInterrupted, (self.result,)
 
 
-def _trial_tree(trial: Trial) -> dict[str, Any]:
+def _trial_tree(trial: Trial) -> dict[str, object]:
     """Return a trial: its numbers, the choices of its schedule, and the schedule whole."""
     schedule, time_s = trial.schedule, trial.measurement.time_s
     tree = schedule.to_dict()

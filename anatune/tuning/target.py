@@ -105,7 +105,7 @@ def _fitting(manifest: Manifest, workload: Workload, hw: CpuSpec | GpuSpec) -> M
     return manifest
 
 
-def provenance(target: Target) -> dict[str, Any]:
+def provenance(target: Target) -> dict[str, object]:
     """Return what a GPU's records have to say beside the environment; nothing on CPUs."""
     if not target.place:
         return {}

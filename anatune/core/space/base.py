@@ -125,6 +125,8 @@ class Space(ABC):
     template: str
     levels: dict[str, tuple[str, ...]]
     choices: dict[str, tuple[int, ...]]
+    listed: Integers | None = None
+    """All points, where the space is a list of them."""
 
     def __init__(self, workload: Workload, hardware: HardwareSpec, is_legal: LegalityCheck | None) -> None:
         self.workload = workload
@@ -164,6 +166,13 @@ class Space(ABC):
             The schedule belongs to another workload or template, or does not fit the space.
         """
 
+    def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...] | None:
+        """Return groups of columns of an axis whose products say what the innermost code does along it.
+
+        None where the template does not tell that apart.
+        """
+        return None
+
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of the entries of a point: factors axis by axis ("i.block", ...), then the choices."""
@@ -187,10 +196,6 @@ class Space(ABC):
     def table(self, axis: str) -> Integers:
         """Return what `axis` can be, (count, columns) int64; each row is one value of its coordinate."""
         return self.parts[self.axes.index(axis)].table
-
-    def microkernels(self, axis: str) -> Integers | None:
-        """Return what each row of `axis` leaves to a thread or microkernel, (count, 1 or more); None: not known."""
-        return None
 
     def decode(self, coordinates: Integers) -> Integers:
         """Turn coordinates (num_points, len(radices)) into points (num_points, len(columns)), both int64."""

@@ -183,13 +183,14 @@ class CpuSpace(Space):
         expected = f"perfect divisors of {extent}, and a pair only where one microkernel does not fit"
         return listed(axis, columns, table, expected)
 
+    def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...]:
+        """Return the innermost factor, and the calls of a pair."""
+        pair = ((f"pair.{axis}",),) if axis in self.pairable else ()
+        return ((f"{axis}.{self.levels[axis][-1]}",), *pair)
+
     def _unit(self, axis: str) -> int:
         """Return the elements of a microkernel's unit along an axis: a row or a vector."""
         return self.lanes if axis == self.simd_axis else 1
-
-    def microkernels(self, axis: str) -> NDArray[np.int64]:
-        """Return the innermost factor of each tiling of `axis`, and the pair's calls where it is pairable."""
-        return self.table(axis)[:, len(self.levels[axis]) - 1 :]
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""

@@ -56,12 +56,13 @@ class GpuSpace(Space):
         self.unroll_depths: tuple[int, ...] = UNROLL_DEPTHS
         self.choices = {"unroll": self.unroll_depths, **{f"vector.{t}": self.fetch_widths for t in self.staged}}
 
-    def microkernels(self, axis: str) -> NDArray[np.int64]:
-        """Return the results of a thread along `axis` for each of its tilings, (count, 1); 0 along reductions."""
-        table = self.table(axis)
-        if self.levels[axis] == SPATIAL_LEVELS:
-            return np.asarray(table[:, [1, 3, 4]].prod(axis=1, keepdims=True))
-        return np.zeros((len(table), 1), dtype=np.int64)
+    def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...]:
+        """Return what a thread computes along an axis: its part of the results."""
+        return (
+            ((f"{axis}.vthread", f"{axis}.reg_outer", f"{axis}.reg_inner"),)
+            if self.levels[axis] == SPATIAL_LEVELS
+            else ()
+        )
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""

@@ -103,7 +103,8 @@ def import_lightgbm() -> ModuleType:
         import lightgbm
     except ImportError:
         raise MissingDependencyError(
-            "the learned correction needs the package lightgbm, which is not installed; pip install 'anatune[learn]'"
+            "what is learned from measurements needs the package lightgbm, which is not installed; "
+            "pip install 'anatune[learn]'"
         ) from None
     module: ModuleType = lightgbm
     return module

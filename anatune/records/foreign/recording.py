@@ -137,7 +137,7 @@ def _rows(
     now = now_utc()
     ran_under = environment()
     threads = trials[0].threads
-    settings = {"imported": str(path)}
+    settings: dict[str, object] = {"imported": str(path)}
     session = Session(uuid.uuid4().hex, now, workload, hardware, threads, kind, 0, settings, ran_under)
     yield session
     for trial in trials:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.search.learning.correction import Batch, Correction
+from anatune.search.learning.kriging import Batch, Kriging
 from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
 
 __all__ = ["Residuals"]
@@ -36,7 +35,7 @@ class Residuals:
     def __init__(self) -> None:
         self._rows: list[list[float]] = []
         self._values: list[float] = []
-        self._fitted: tuple[Scale, Correction[Scaled]] | None = None
+        self._fitted: tuple[Scale, Kriging[Scaled]] | None = None
 
     def __len__(self) -> int:
         return len(self._values)
@@ -62,7 +61,7 @@ class Residuals:
         if self._fitted is None:
             rows = np.array(self._rows)
             scale = scale_of(rows, np.ones(rows.shape[1]), _LENGTH)
-            correction: Correction[Scaled] = Correction(SquaredExponential(_STD**2, _NOISE_STD), clip=_CLIP)
+            correction: Kriging[Scaled] = Kriging(SquaredExponential(_STD**2, _NOISE_STD), clip=_CLIP)
             for row in rows:
                 correction.observe(scale.apply(row[None, :]))
             self._fitted = scale, correction
@@ -73,12 +72,12 @@ class Residuals:
         result: Floats = mean + weights @ batch.rows
         return result
 
-    def to_builtins(self) -> dict[str, Any]:
+    def to_builtins(self) -> dict[str, object]:
         """Return what is known, for JSON."""
         return {"features": self._rows, "residuals": self._values}
 
     @classmethod
-    def from_builtins(cls, data: Any) -> Residuals:
+    def from_builtins(cls, data: object) -> Residuals:
         """Return what `to_builtins` gave.
 
         Raises

@@ -1,4 +1,4 @@
-"""Scaled features and their covariance, for corrections that learn from features (`search.learning.correction`)."""
+"""Scaled features and their covariance, for corrections that learn from features (`search.learning.kriging`)."""
 
 from __future__ import annotations
 

@@ -6,14 +6,13 @@ correction that ships with the package and is fitted on records is another matte
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.errors import MissingDependencyError
 from anatune.model.cuda.base import FEATURES
+from anatune.model.learned.residual import import_lightgbm
 from anatune.search.knobs import Knobs
 from anatune.search.stepwise import Answer
 
@@ -78,7 +77,7 @@ class Surrogate:
         size = len(self._targets)
         if size < _FEWEST or size < self._num_fitted * (1.0 + _REFIT_SHARE):
             return
-        lightgbm = _lightgbm()
+        lightgbm = import_lightgbm()
         targets = np.array(self._targets)
         self._middle = float(np.median(targets))
         parameters = {
@@ -112,19 +111,3 @@ class Surrogate:
             parts += list(np.log2(self._knobs.values(points) + 1.0).T)
         rows: Floats = np.clip(np.column_stack(parts), -1e15, 1e15)
         return rows
-
-
-def _lightgbm() -> Any:
-    """Return the module.
-
-    Raises
-    ------
-    MissingDependencyError
-        It is not installed.
-    """
-    try:
-        return import_module("lightgbm")
-    except ImportError:
-        raise MissingDependencyError(
-            "strategies with a learned model need LightGBM, which is not installed; pip install lightgbm"
-        ) from None

@@ -7,7 +7,7 @@ gives to points; an acquisition function says which points to score next. Its me
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from anatune.errors import MissingDependencyError
-from anatune.search.heredity import distinct, first_population
+from anatune.search.heredity import first_population
 from anatune.search.learning.surrogate import Surrogate
+from anatune.search.repeats import distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
 __all__ = ["BayesOptions", "BayesStrategy", "Bounds", "acquisition"]
@@ -70,7 +71,7 @@ class BayesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_random: Annotated[int, Meta(ge=1)] = 64
 
 
-class BayesStrategy(StepwiseStrategy):
+class BayesStrategy(StepwiseStrategy[BayesOptions]):
     """Bayesian optimisation of a cost model's scores; deterministic for a seed.
 
     As published: random programs first; the cost model is trees on the program; inputs of a round are the best measured
@@ -83,11 +84,11 @@ class BayesStrategy(StepwiseStrategy):
     choices that it cannot vary).
     """
 
-    options_type: ClassVar[type[msgspec.Struct]] = BayesOptions
+    options_type = BayesOptions
 
     def walk(self) -> Walk:
         """Yield rounds."""
-        options: BayesOptions = self.options
+        options = self.options
         on_model = not self.as_published
         self._scores = Surrogate(self.knobs, "all" if on_model else "program", on_model=on_model)
         self._best_cost = np.inf
@@ -121,7 +122,7 @@ class BayesStrategy(StepwiseStrategy):
 
     def _round(self, number: int) -> Integers:
         """Let the process suggest points, score them, and return those to measure."""
-        options: BayesOptions = self.options
+        options = self.options
         inputs = self._inputs(number)
         scale = np.maximum(self.knobs.gene_radices - 1, 1)
         genes = self.knobs.genes(inputs)
@@ -280,6 +281,6 @@ def _gaussian_process() -> tuple[Any, Any]:
         kernels = import_module("sklearn.gaussian_process.kernels")
     except ImportError:
         raise MissingDependencyError(
-            "strategy 'bayes' needs scikit-learn, which is not installed; pip install scikit-learn"
+            "strategy 'bayes' needs scikit-learn, which is not installed; pip install 'anatune[learn]'"
         ) from None
     return process.GaussianProcessRegressor, kernels.Matern

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -42,7 +42,7 @@ class DropletOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_failed: Annotated[int, Meta(ge=1)] = 3
 
 
-class DropletStrategy(StepwiseStrategy):
+class DropletStrategy(StepwiseStrategy[DropletOptions]):
     """Coordinate descent on sorted lists of values, one knob and one step at a time.
 
     As published: starts at the first value of every knob, ends where no neighbour is faster. From the model's ranking:
@@ -53,7 +53,7 @@ class DropletStrategy(StepwiseStrategy):
     Neighbours are those of the text (one knob); the code moves every subset of the knobs by the same step.
     """
 
-    options_type: ClassVar[type[msgspec.Struct]] = DropletOptions
+    options_type = DropletOptions
 
     def walk(self) -> Walk:
         """Yield batches of neighbours."""
@@ -95,7 +95,7 @@ class DropletStrategy(StepwiseStrategy):
         self, now: Integers, answer: Answer, last: Integers | None
     ) -> Generator[Integers, list[Answer], tuple[Integers, Answer] | None]:
         """Measure the neighbourhood batch by batch; return the best of the first batch with a faster point."""
-        options: DropletOptions = self.options
+        options = self.options
         batch = options.batch or (16 if self.as_published else 4)
         queue = self._unknown(self.knobs.neighbours(now, 1))
         failed = 0

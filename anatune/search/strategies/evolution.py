@@ -5,7 +5,7 @@ Source: [NoSE] Sec. III-B; settings of Sec. V-D.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -49,7 +49,7 @@ class EvolutionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mutation: Annotated[float, Meta(ge=0, le=1)] = 0.3
 
 
-class EvolutionStrategy(StepwiseStrategy):
+class EvolutionStrategy(StepwiseStrategy[EvolutionOptions]):
     """Evolution whose children are predicted by their nearest measured points (Canberra distance).
 
     As published: a random first population, speeds are predicted. From the model's ranking: the first population is the
@@ -59,11 +59,11 @@ class EvolutionStrategy(StepwiseStrategy):
     tilings as in AutoTVM, distances are taken between factors instead of AutoTVM's indices.
     """
 
-    options_type: ClassVar[type[msgspec.Struct]] = EvolutionOptions
+    options_type = EvolutionOptions
 
     def walk(self) -> Walk:
         """Yield the first population, then the elite of each generation."""
-        options: EvolutionOptions = self.options
+        options = self.options
         size = options.population
         points = first_population(self.knobs, size, self.draw, None if self.as_published else self.ranked)
         if not len(points):

@@ -5,15 +5,16 @@ Source: [Ansor] Sec. 5; settings of its code (apache/tvm v0.8, auto_scheduler Sk
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from anatune.search.heredity import distinct, first_population, mutate, roulette, single_point_crossover
+from anatune.search.heredity import first_population, mutate, roulette, single_point_crossover
 from anatune.search.learning.surrogate import Surrogate
+from anatune.search.repeats import distinct
 from anatune.search.stepwise import StepwiseStrategy, Walk
 
 __all__ = ["GeneticOptions", "GeneticStrategy"]
@@ -49,7 +50,7 @@ class GeneticOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     random_share: Annotated[float, Meta(ge=0, le=1)] = 0.05
 
 
-class GeneticStrategy(StepwiseStrategy):
+class GeneticStrategy(StepwiseStrategy[GeneticOptions]):
     """Rounds of evolution on the predictions of trees that learn from all trials so far.
 
     As published: a random first round; the trees see the program only. From the model's ranking: the first round is the
@@ -59,11 +60,11 @@ class GeneticStrategy(StepwiseStrategy):
     steps one knob, or draws one gene anew; parents that are not mutated are crossed at one place.
     """
 
-    options_type: ClassVar[type[msgspec.Struct]] = GeneticOptions
+    options_type = GeneticOptions
 
     def walk(self) -> Walk:
         """Yield rounds."""
-        options: GeneticOptions = self.options
+        options = self.options
         on_model = not self.as_published
         surrogate = Surrogate(self.knobs, "all" if on_model else "program", on_model=on_model)
         points = first_population(self.knobs, options.round_trials, self.draw, self.ranked if on_model else None)
@@ -80,7 +81,7 @@ class GeneticStrategy(StepwiseStrategy):
 
     def _round(self, surrogate: Surrogate, best: list[Integers], number: int) -> Integers:
         """Return the points of the next round."""
-        options: GeneticOptions = self.options
+        options = self.options
         num_random = round(options.random_share * options.round_trials)
         kept = best[: round(options.measured_share * options.population)]
         drawn = self.draw(options.population - len(kept), number)

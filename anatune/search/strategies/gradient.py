@@ -6,15 +6,15 @@ Source: [ICS24] Sec. 5 and Fig. 9; where its code says more than its text, the c
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from anatune.search.heredity import distinct
 from anatune.search.learning.surrogate import Surrogate
+from anatune.search.repeats import distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
 __all__ = ["GradientOptions", "GradientStrategy"]
@@ -60,7 +60,7 @@ class GradientOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_windows: Annotated[int, Meta(ge=1)] = 8
 
 
-class GradientStrategy(StepwiseStrategy):
+class GradientStrategy(StepwiseStrategy[GradientOptions]):
     """Dynamic gradient descent.
 
     As published: 64 random programs, trees on the seven analytical features, descents from the 5 best, then from random
@@ -71,11 +71,11 @@ class GradientStrategy(StepwiseStrategy):
     widths); a failed program has no speed instead of the speed 0, and the trees do not see it.
     """
 
-    options_type: ClassVar[type[msgspec.Struct]] = GradientOptions
+    options_type = GradientOptions
 
     def walk(self) -> Walk:
         """Yield windows."""
-        options: GradientOptions = self.options
+        options = self.options
         self._costs: dict[bytes, float | None] = {}
         self._visited: set[bytes] = set()
         on_model = not self.as_published
@@ -134,7 +134,7 @@ class GradientStrategy(StepwiseStrategy):
 
     def _move(self, base: Integers, cost: float | None, points: Integers) -> Moving:
         """Measure neighbours, best predicted first, window by window; return the first that is better than `base`."""
-        options: GradientOptions = self.options
+        options = self.options
         if not len(points):
             return None
         scores = self._surrogate.predict(points)

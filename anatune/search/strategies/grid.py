@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.search.options import NoOptions
 from anatune.search.points import Seen
 from anatune.search.sequence import SequenceStrategy
 
@@ -19,25 +20,27 @@ _MOST_BARREN = 1 << 20
 """Points in a row that are illegal or no new program, after which the rest of the space counts as such."""
 
 
-class GridStrategy(SequenceStrategy):
+class GridStrategy(SequenceStrategy[NoOptions]):
     """Points number 0, s, 2 s, ... modulo the size of the space, where s has no factor in common with the size.
 
     Every point is visited once; s is near the golden section of the size, so that the first points of any number are
     spread evenly. The seed says how many points are left for the end.
     """
 
+    options_type = NoOptions
+
     def sequence(self) -> Iterator[NDArray[np.int64]]:
         """Yield the legal points of different programs."""
-        size = int(self._space.size)
+        size = int(self.space.size)
         step = max(1, int(size * _GOLDEN))
         while math.gcd(step, size) != 1:
             step += 1
-        met = Seen(self._model)
+        met = Seen(self.model)
         barren = 0
         for first in range(0, size, _CHUNK):
-            numbers = [(self._seed + k) * step % size for k in range(first, min(first + _CHUNK, size))]
-            points = self._space.decode(np.array([self._digits(number) for number in numbers], dtype=np.int64))
-            for point, rule in zip(points, self._model.check(points).tolist(), strict=True):
+            numbers = [(self.seed + k) * step % size for k in range(first, min(first + _CHUNK, size))]
+            points = self.space.decode(np.array([self._digits(number) for number in numbers], dtype=np.int64))
+            for point, rule in zip(points, self.model.check(points).tolist(), strict=True):
                 if rule == 0 and met.add(point):
                     barren = 0
                     yield point
@@ -49,7 +52,7 @@ class GridStrategy(SequenceStrategy):
     def _digits(self, number: int) -> list[int]:
         """Return the coordinates of a point's number (sizes exceed 64 bits)."""
         digits = []
-        for radix in reversed(self._space.radices):
+        for radix in reversed(self.space.radices):
             number, digit = divmod(number, radix)
             digits.append(digit)
         return digits[::-1]

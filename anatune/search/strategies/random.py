@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.search.options import NoOptions
 from anatune.search.points import Seen
 from anatune.search.sequence import SequenceStrategy
 
@@ -19,23 +20,25 @@ _BARREN = 20
 """Draws of a chunk without a new program after which the space counts as used up."""
 
 
-class RandomStrategy(SequenceStrategy):
+class RandomStrategy(SequenceStrategy[NoOptions]):
     """Legal points drawn uniformly, each program once; deterministic for a seed."""
+
+    options_type = NoOptions
 
     def sequence(self) -> Iterator[NDArray[np.int64]]:
         """Yield the points: a shuffle of a small space, draws from a large one."""
-        space = self._space
+        space = self.space
         if space.size <= _LISTED:
-            order = np.random.default_rng(self._seed).permutation(space.size)
+            order = np.random.default_rng(self.seed).permutation(space.size)
             for first in range(0, len(order), _CHUNK):
                 numbers = order[first : first + _CHUNK]
-                points = space.decode(np.column_stack(np.unravel_index(numbers, space.radices)))
-                yield from points[self._model.check(points) == 0]
+                points = space.points_at(numbers)
+                yield from points[self.model.check(points) == 0]
             return
-        met = Seen(self._model)
+        met = Seen(self.model)
         chunk = barren = 0
         while barren < _BARREN:
-            seed = np.random.SeedSequence((self._seed, chunk)).generate_state(1)[0]
+            seed = np.random.SeedSequence((self.seed, chunk)).generate_state(1)[0]
             barren, chunk = barren + 1, chunk + 1
             for point in space.sample_points(_CHUNK, int(seed)):
                 if met.add(point):

@@ -6,8 +6,8 @@ reduction around them; factors for the other levels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -15,8 +15,8 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from anatune.search.points import Seen
+from anatune.search.repeats import occurrence
 from anatune.search.sequence import SequenceStrategy
-from anatune.search.table import TableSpace
 
 __all__ = ["StructuredOptions", "StructuredStrategy"]
 
@@ -46,7 +46,7 @@ class StructuredOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     choices: Annotated[int, Meta(ge=1)] = 16
 
 
-class StructuredStrategy(SequenceStrategy):
+class StructuredStrategy(SequenceStrategy[StructuredOptions]):
     """Random draws from the structured space; learns nothing from trials.
 
     As published: a microkernel uniformly, then a tiling uniformly. From the model's ranking: its first point; then a
@@ -57,14 +57,13 @@ class StructuredStrategy(SequenceStrategy):
     stand for the paper's permutations.
     """
 
-    options_type: ClassVar[type[msgspec.Struct]] = StructuredOptions
+    options_type = StructuredOptions
 
     def sequence(self) -> Iterator[NDArray[np.int64]]:
         """Yield the points."""
-        met = Seen(self._model)
-        if not self._as_published:
-            ranked = self._ranked if self._ranked is not None else self._model.rank(16).points
-            for point in np.asarray(ranked)[:1]:
+        met = Seen(self.model)
+        if not self.as_published:
+            for point in self.ranked[:1]:
                 if met.add(point):
                     yield point
         chunk = barren = 0
@@ -73,43 +72,44 @@ class StructuredStrategy(SequenceStrategy):
             points = self._draw(chunk)
             efficiency = self._efficiency(points)
             best = max(best, float(efficiency.max(initial=0.0)))
-            points = points[efficiency >= self._options.efficiency * best]
+            points = points[efficiency >= self.options.efficiency * best]
             barren, chunk = barren + 1, chunk + 1
             for point in self._one_of_each(points, chunk):
                 if met.add(point):
                     barren = 0
                     yield point
-        rng = np.random.default_rng([self._seed, chunk])  # a space this small may hold nothing else that is good
-        for point in self._space.sample_points(_CHUNK, int(rng.integers(1 << 31))):
+        rng = np.random.default_rng([self.seed, chunk])  # a space this small may hold nothing else that is good
+        for point in self.space.sample_points(_CHUNK, int(rng.integers(1 << 31))):
             if met.add(point):
                 yield point
 
     def _draw(self, chunk: int) -> Integers:
         """Return legal points: along each axis a uniform innermost tile, then a uniform tiling with it."""
-        rng = np.random.default_rng([self._seed, chunk])
-        space = self._space
-        if isinstance(space, TableSpace):
-            return space.points[rng.permutation(space.size)]
-        kernels_of = [kernels for axis in space.axes if (kernels := space.microkernels(axis)) is not None]
-        if len(kernels_of) < len(space.axes):
+        rng = np.random.default_rng([self.seed, chunk])
+        space = self.space
+        if space.listed is not None:
+            return space.listed[rng.permutation(space.size)]
+        microkernels = [space.microkernel(axis) for axis in space.axes]
+        if None in microkernels:
             return space.sample_points(_CHUNK, int(rng.integers(1 << 31)))
         genes = np.column_stack([rng.integers(0, radix, _CHUNK) for radix in space.radices])
-        for number, listed in enumerate(kernels_of):
-            kernels, of_row = np.unique(listed, axis=0, return_inverse=True)
+        for number, (microkernel, part) in enumerate(zip(microkernels, space.parts, strict=False)):
+            tiles = _products(part.table, part.columns, microkernel or ())
+            kernels, of_row = np.unique(tiles, axis=0, return_inverse=True)
             order = np.argsort(of_row.reshape(-1), kind="stable")
             counts = np.bincount(of_row.reshape(-1), minlength=len(kernels))
             chosen = rng.integers(0, len(kernels), _CHUNK)
             first = (np.cumsum(counts) - counts)[chosen]
             genes[:, number] = order[first + (rng.random(_CHUNK) * counts[chosen]).astype(np.int64)]
         points = space.decode(genes)
-        legal: Integers = points[self._model.check(points) == 0]
+        legal: Integers = points[self.model.check(points) == 0]
         return legal
 
     def _efficiency(self, points: Integers) -> Floats:
         """Return the share of the peak that a point's microkernel reaches when nothing else limits it."""
         if not len(points):
             return np.empty(0)
-        columns = self._model.evaluate(points).columns
+        columns = self.model.evaluate(points).columns
         issuing = [columns[name] for name in _ISSUING if name in columns]
         if not issuing:  # a template whose model does not say so
             return np.ones(len(points))
@@ -119,45 +119,35 @@ class StructuredStrategy(SequenceStrategy):
 
     def _kernel_ids(self, points: Integers) -> Integers:
         """Return a number for each point that is equal where the microkernels are."""
-        space = self._space
-        column = {name: at for at, name in enumerate(space.columns)}
-        parts = []
-        for axis in space.axes:
-            levels = space.levels[axis]
-            if len(levels) == 5 and levels[0] == "block":
-                parts.append(points[:, [column[f"{axis}.{level}"] for level in (levels[1], *levels[3:])]].prod(axis=1))
-            elif levels[0] != "k0":
-                parts.append(points[:, column[f"{axis}.{levels[-1]}"]])
-                if f"pair.{axis}" in column:
-                    parts.append(points[:, column[f"pair.{axis}"]])
-        if not parts:
-            return np.zeros(len(points), dtype=np.int64)
-        return np.unique(np.column_stack(parts), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        space = self.space
+        found = [space.microkernel(axis) for axis in space.axes]
+        inner = [((f"{axis}.{space.levels[axis][-1]}",),) for axis in space.axes]
+        groups = [group for one, other in zip(found, inner, strict=True) for group in (other if one is None else one)]
+        tiles = _products(points, space.columns, groups)
+        return np.unique(tiles, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
     def _one_of_each(self, points: Integers, chunk: int) -> Integers:
         """Return points in turns, one of each microkernel a turn; the best predicted of several unless as published."""
         if not len(points):
             return points
-        rng = np.random.default_rng([self._seed, chunk, 1])
+        rng = np.random.default_rng([self.seed, chunk, 1])
         points = points[rng.permutation(len(points))]
         ids = self._kernel_ids(points)
         ids = rng.permutation(int(ids.max()) + 1)[ids]
-        turns = _occurrence(ids)
-        if not self._as_published:
-            times = self._model.times(points)[0]
-            order = np.lexsort((times, turns // self._options.choices, ids))
+        turns = occurrence(ids)
+        if not self.as_published:
+            times = self.model.times(points)[0]
+            order = np.lexsort((times, turns // self.options.choices, ids))
             points, ids = points[order], ids[order]
-            turns = _occurrence(ids)
-            kept = turns % self._options.choices == 0
+            turns = occurrence(ids)
+            kept = turns % self.options.choices == 0
             points, turns = points[kept], turns[kept]
-            return points[np.lexsort((self._model.times(points)[0], turns))]
+            return points[np.lexsort((self.model.times(points)[0], turns))]
         return points[np.lexsort((ids, turns))]
 
 
-def _occurrence(ids: Integers) -> Integers:
-    """Return for each entry how many equal ones stand before it."""
-    order = np.argsort(ids, kind="stable")
-    counts = np.bincount(ids)
-    result = np.empty(len(ids), dtype=np.int64)
-    result[order] = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return result
+def _products(rows: Integers, columns: Sequence[str], groups: Sequence[Sequence[str]]) -> Integers:
+    """Return the product of each group of columns, (num_rows, num_groups); zeros where there is no group."""
+    if not groups:
+        return np.zeros((len(rows), 1), dtype=np.int64)
+    return np.column_stack([rows[:, [columns.index(name) for name in group]].prod(axis=1) for group in groups])

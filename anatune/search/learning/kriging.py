@@ -11,18 +11,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 
-__all__ = ["Batch", "Correction"]
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["Batch", "Batched", "Covariance", "Kriging"]
 
 Floats = NDArray[np.float64]
 
 
-class Similarity(Protocol):
+class Batched(Protocol):
+    """Features of a batch of points."""
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """Return the points of this batch and then those of the others as one batch."""
+
+
+_F = TypeVar("_F", bound=Batched)
+_Given = TypeVar("_Given", bound=Batched, contravariant=True)
+
+
+class Covariance(Protocol[_Given]):
     """Prior covariance of the residuals of points, with the attributes `variance` and `noise_std`."""
 
     @property
@@ -33,22 +51,9 @@ class Similarity(Protocol):
     def noise_std(self) -> float:
         """Standard deviation of what two measurements of one point differ by."""
 
-    def covariance(self, one: Any, many: Any) -> Floats:
+    def covariance(self, one: _Given, many: _Given) -> Floats:
         """Return the covariance of one point (a batch of one row) with each of many."""
 
-
-class Batched(Protocol):
-    """Features of a batch of points."""
-
-    @property
-    def size(self) -> int:
-        """Number of points."""
-
-    def joined(self, others: Sequence[Any]) -> Any:
-        """Return the points of this batch and then those of the others as one batch."""
-
-
-_F = TypeVar("_F", bound=Batched)
 
 _CLIP = 0.25
 """Residuals count at most this much beyond the median one: a kernel that spills is slow by a factor, not by a trend."""
@@ -65,7 +70,7 @@ class Batch(Generic[_F]):
         Their covariance.
     """
 
-    def __init__(self, features: _F, similarity: Similarity) -> None:
+    def __init__(self, features: _F, similarity: Covariance[_F]) -> None:
         self.features = features
         size = features.size
         self._similarity = similarity
@@ -96,7 +101,7 @@ class Batch(Generic[_F]):
             self._known = number + 1
 
 
-class Correction(Generic[_F]):
+class Kriging(Generic[_F]):
     """Residuals of observed points, and what they say of others.
 
     Parameters
@@ -107,7 +112,7 @@ class Correction(Generic[_F]):
         Residuals count at most this much beyond the median one.
     """
 
-    def __init__(self, similarity: Similarity, clip: float = _CLIP) -> None:
+    def __init__(self, similarity: Covariance[_F], clip: float = _CLIP) -> None:
         self.similarity = similarity
         self._clip = clip
         self.observed: list[_F] = []

@@ -5,8 +5,8 @@ import pytest
 
 import anatune
 from anatune.api import model
-from anatune.search.learning.correction import Batch, Correction
 from anatune.search.learning.features import Similarity, features_of
+from anatune.search.learning.kriging import Batch, Kriging
 
 MODEL = model(anatune.matmul(96, 128, 64), anatune.hardware("xeon_gold_6230r"))
 SIMILARITY = Similarity()
@@ -20,7 +20,7 @@ def batch(count, seed):
 def test_posterior(number):
     observed, candidates = batch(number, 1), batch(30, 2)
     values = 0.1 * np.random.default_rng(0).standard_normal(number)
-    correction, pool = Correction(SIMILARITY), Batch(candidates, SIMILARITY)
+    correction, pool = Kriging(SIMILARITY), Batch(candidates, SIMILARITY)
     for at in range(number):
         correction.observe(observed.row(at))
         if at % 3 == 0:  # in parts
@@ -42,7 +42,7 @@ def test_pending_points_lower_the_variance_and_leave_the_mean():
     observed, candidates = batch(10, 1), batch(30, 2)
     answers = []
     for pending in (0, 4):
-        correction, pool = Correction(SIMILARITY), Batch(candidates, SIMILARITY)
+        correction, pool = Kriging(SIMILARITY), Batch(candidates, SIMILARITY)
         for at in range(6 + pending):
             correction.observe(observed.row(at))
         pool.extend(correction.factor, correction.observed)
@@ -54,7 +54,7 @@ def test_pending_points_lower_the_variance_and_leave_the_mean():
 
 
 def test_nothing_known():
-    correction = Correction(SIMILARITY)
+    correction = Kriging(SIMILARITY)
     assert correction.solve({})[0] == 0.0
     correction.observe(batch(1, 0))
     mean, weights = correction.solve({})
@@ -65,7 +65,7 @@ def test_one_hopeless_kernel_does_not_move_the_others():
     observed, candidates = batch(8, 1), batch(30, 2)
     means = []
     for outlier in (0.8, 4.0):
-        correction, pool = Correction(SIMILARITY), Batch(candidates, SIMILARITY)
+        correction, pool = Kriging(SIMILARITY), Batch(candidates, SIMILARITY)
         for at in range(8):
             correction.observe(observed.row(at))
         pool.extend(correction.factor, correction.observed)
@@ -76,7 +76,7 @@ def test_one_hopeless_kernel_does_not_move_the_others():
 
 def test_many_observations_grow_the_tables():
     observed = batch(70, 4)
-    correction, pool = Correction(SIMILARITY), Batch(batch(5, 1), SIMILARITY)
+    correction, pool = Kriging(SIMILARITY), Batch(batch(5, 1), SIMILARITY)
     for at in range(70):
         correction.observe(observed.row(at))
     pool.extend(correction.factor, correction.observed)
