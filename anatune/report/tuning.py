@@ -79,6 +79,9 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     lines.append(
         Line(f"{len(result.trials)} trials{resumed} in {units.duration(result.elapsed_s)}: {outcomes or 'none'}")
     )
+    if result.correction is not None:
+        said = f"the ranking that it started from is corrected by {result.correction}"
+        lines += [Line(text) for text in wrapped(said, width, hanging="  ")]
     best = result.best_trial
     if best is not None:
         who = "the plan's own first choice" if best is result.plan_first else f"asked for by {best.source!r}"

@@ -71,6 +71,8 @@ class TuningResult:
         The plan's own first choice, always measured first; None if interrupted before.
     compare : Comparison or None
         The best against the plan's first choice and runners-up; None if there was nothing to compare.
+    correction : str or None
+        Learned correction of the ranking that the session started from; None if there was none.
     num_resumed : int
         Trials that were there already.
     records, session : str or None
@@ -88,6 +90,7 @@ class TuningResult:
     best_trial: Trial | None
     plan_first: Trial | None
     compare: FinalComparison | None = None
+    correction: str | None = None
     num_resumed: int = 0
     records: str | None = None
     session: str | None = None
@@ -144,6 +147,7 @@ class TuningResult:
             "best": None if self.best_trial is None else self.best_trial.number,
             "compare": None if self.compare is None else msgspec.to_builtins(self.compare),
             "best_schedule": None if self.best_trial is None else msgspec.to_builtins(self.best_trial.schedule),
+            "correction": self.correction,
             "num_resumed": self.num_resumed,
             "records": self.records,
             "session": self.session,

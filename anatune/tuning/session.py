@@ -195,6 +195,7 @@ class TuningSession:
         self._comparison: FinalComparison | None = None
         self._interrupts = Interrupts()
         self._source: Source
+        self._correction: str | None = None
         self._questions: Questions | None = None
 
     def run(self) -> TuningResult:
@@ -221,6 +222,7 @@ class TuningSession:
             if target.manifest is None
             else source_of_manifest(target.manifest)
         )
+        self._correction = source.correction
         key = self._stand_ins.program_key or source.program_key
         self._questions = questions = Questions(source.strategy, self._strategy_name, source.first, key)
         questions.replay(history)
@@ -369,6 +371,7 @@ class TuningSession:
             best_trial=self._best_trial(),
             plan_first=self._plan_trial(),
             compare=self._comparison,
+            correction=self._correction,
             num_resumed=self._num_resumed,
             records=None if records is None else str(records),
             session=None if self._session is None else self._session.id,

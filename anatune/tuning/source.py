@@ -63,6 +63,8 @@ class Source(NamedTuple):
         Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
     measurer : callable
         Makes the measurer.
+    correction : str or None
+        Name of the learned correction of the model's times.
     """
 
     strategy: Strategy
@@ -71,6 +73,7 @@ class Source(NamedTuple):
     predicted: Callable[[Schedule], float | None]
     program_key: Callable[[Schedule], Hashable]
     measurer: MakeMeasurer
+    correction: str | None = None
 
 
 def source_of_model(target: Target, strategy: str, seed: int, start: str = "model") -> Source:
@@ -89,8 +92,9 @@ def source_of_model(target: Target, strategy: str, seed: int, start: str = "mode
     model: Any = make_model(target.workload, here, target.template.name)
     # CPUs: the default strategy's own correction is made for CpuModel, and learns from the first trial on.
     saved = find_correction(here, model.space.template) if here.kind == "gpu" else None
+    corrected_by = None
     if saved is not None:
-        model = CorrectedModel(model, saved.model)
+        model, corrected_by = CorrectedModel(model, saved.model), saved.card.name
     ranked = model.rank(_RANKED).points
     if not len(ranked):
         raise SpaceError(
@@ -104,7 +108,7 @@ def source_of_model(target: Target, strategy: str, seed: int, start: str = "mode
 
     made = make_strategy(strategy, model, seed=seed, start=start, ranked=ranked)
     first, key = model.space.schedule_of(ranked[0]), target.template.part("program_key")
-    return Source(made, first, here, predicted, key, target.template.device.part("measurer"))
+    return Source(made, first, here, predicted, key, target.template.device.part("measurer"), corrected_by)
 
 
 def source_of_manifest(manifest: Manifest) -> Source:
