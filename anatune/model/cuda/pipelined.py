@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.space.pipelined import PipelinedSpace
 from anatune.core.workload.nest import Workload
-from anatune.model.base import Floats, Guarantee, Model, Points, Progress, Ranking, Scores
+from anatune.model.base import Floats, Guarantee, Points, Progress, Ranking, Scores
 from anatune.model.cuda.bands import points_within
 from anatune.model.cuda.model import GpuModel
-from anatune.model.features import FeatureTable
+from anatune.model.features import FeatureTable, log2
 from anatune.model.ranking import apart
 from anatune.model.watch import Watch
 from anatune.numerics.cuda.columns import Col
@@ -62,8 +62,11 @@ class PipelinedModel(GpuModel):
         return rules, times, columns
 
     def feature_table(self, points: Points) -> FeatureTable:
-        """Return the features of points; no correction was trained on those that the template "cuda" has."""
-        return Model.feature_table(self, points)
+        """Return the features that the template "cuda" has, and the pipeline's."""
+        points = np.atleast_2d(points)
+        table = super().feature_table(points)
+        own = np.column_stack([log2(points[:, -2]), log2(1.0 + points[:, -1])])
+        return table._replace(names=(*table.names, "pipeline", "padding"), values=np.hstack([table.values, own]))
 
     def _together(self, parts: Sequence[Points]) -> tuple[Points, Floats, NDArray[np.int64]]:
         """Return points of all variants as points of this space, their times, ascending, and where they were.
