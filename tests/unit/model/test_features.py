@@ -44,3 +44,18 @@ def test_a_list_of_points_has_the_features_of_its_points():
     model = api.model(anatune.matmul(64, 96, 128), anatune.hardware("rtx3090"))
     points = np.unique(model.space.sample_points(20, 0), axis=0)
     assert np.array_equal(TableModel(model, points).feature_table(points).values, model.feature_table(points).values)
+
+
+def test_pipelined_features_are_those_of_the_template_cuda_and_the_pipelines():
+    device = anatune.hardware("a100_sxm")
+    matmul = api.model(anatune.matmul(64, 64, 64), device, "pipelined")
+    points = np.unique(matmul.space.sample_points(200, 0), axis=0)
+    table, plain = matmul.feature_table(points), api.model(matmul.workload, device, "cuda")
+    single = (points[:, -2] == 1) & (points[:, -1] == 0)
+    assert 0 < single.sum() < len(points)
+    known = plain.feature_table(points[single, :-2])
+    assert table.names == (*known.names, "pipeline", "padding")
+    assert np.array_equal(table.values[single, :-2], known.values)
+    assert np.array_equal(table.values[:, -2], np.log2(points[:, -2]))
+    conv = api.model(anatune.conv2d(n=1, c=8, h=8, w=8, k=16, r=3, s=3), device, "pipelined")
+    assert conv.feature_table(conv.space.sample_points(3, 0)).names == table.names

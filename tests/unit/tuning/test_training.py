@@ -10,8 +10,10 @@ import anatune
 from anatune import api
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.errors import RecordError
-from anatune.model.learned.corrections import load_correction
+from anatune.model.learned.corrected import CorrectedModel
+from anatune.model.learned.corrections import find_correction, load_correction
 from anatune.model.learned.residual import ResidualOptions
+from anatune.model.templates import make_model
 from anatune.records.store import RecordStore
 from anatune.report.training import family_lines
 from anatune.tuning.training import families_of, judge, train
@@ -56,6 +58,35 @@ def test_a_correction_that_helps_is_found_out_and_saved(tmp_path):
     folder = train(family, judgement, "r.sqlite", tmp_path / "out", OPTIONS)
     card = load_correction(folder).card
     assert (card.kernels, card.devices, card.data[0].num_rows) == ("anatune", ("rtx3090",), judgement.num_trials)
+
+
+def test_a_correction_of_pipelined_kernels_carries_over_to_other_operators(tmp_path):
+    workloads = (
+        anatune.matmul(256, 128, 64),
+        anatune.matmul(64, 256, 128),
+        anatune.conv2d(n=1, c=16, h=8, w=8, k=32, r=3, s=3),
+    )
+    hardware = anatune.hardware("a100_sxm")
+    with RecordStore(tmp_path / "r.sqlite") as store:
+        for workload in workloads:
+            model = make_model(workload, hardware, "pipelined")
+            points = np.unique(model.space.sample_points(60, 1), axis=0)
+            times = model.times(points)[0] * np.where(points[:, -2] > 1, 0.5, 1.0)  # what the model leaves out
+            session = store.new_session(workload, hardware, 1, "random", 0)
+            for number, (point, time_s) in enumerate(zip(points, times, strict=True)):
+                measured = Measurement(Outcome.OK, times_s=(float(time_s),))
+                store.append(session, Trial(model.space.schedule_of(point), measured, number=number))
+    (family,) = families(tmp_path / "r.sqlite")
+    assert (family.name, len(family.measured)) == ("a100_sxm_pipelined", 3)
+    judgement = judge(family, [family], OPTIONS)
+    assert judgement.helps
+    train(family, judgement, "r.sqlite", tmp_path / "models" / family.name, OPTIONS)
+    saved = find_correction(hardware, "pipelined", user_folder=tmp_path / "models")
+    other = make_model(anatune.batch_matmul(2, 64, 64, 32), hardware, "pipelined")
+    points = other.space.sample_points(50, 2)
+    ratio = CorrectedModel(other, saved.model).times(points)[0] / other.times(points)[0]
+    staged = points[:, -2] > 1
+    assert np.median(ratio[staged]) < 0.8 * np.median(ratio[~staged])  # what all have in common is left out
 
 
 def test_where_the_model_is_right_nothing_helps(tmp_path):

@@ -156,3 +156,9 @@ def test_a_plan_of_a_device_with_a_shipped_correction_uses_it_unless_told_not_to
     hardware = anatune.hardware("k80")
     assert anatune.plan(MATMUL, hardware, 1).correction.name == "ansor_k80"
     assert anatune.plan(MATMUL, hardware, 1, correction="none").correction is None
+
+
+def test_shipped_corrections_are_of_the_template_whose_kernels_they_describe(tmp_path):
+    k80 = anatune.hardware("k80")
+    assert find_correction(k80, "cuda", user_folder=tmp_path).card.name == "ansor_k80"
+    assert find_correction(k80, "pipelined", user_folder=tmp_path) is None  # Ansor's kernels have no pipelines
