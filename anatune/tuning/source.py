@@ -6,12 +6,13 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement
 from anatune.errors import SpaceError
+from anatune.model.base import Model
 from anatune.search.base import Strategy, make_strategy
 from anatune.tuning.manifest import Manifest, ManifestStrategy
 from anatune.tuning.target import Target
@@ -89,7 +90,7 @@ def source_of_model(target: Target, strategy: str, seed: int, start: str = "mode
     from anatune.model.templates import make_model
 
     here = target.hardware.with_threads(target.threads)
-    model: Any = make_model(target.workload, here, target.template.name)
+    model: Model = make_model(target.workload, here, target.template.name)
     # CPUs: the default strategy's own correction is made for CpuModel, and learns from the first trial on.
     saved = find_correction(here, model.space.template) if here.kind == "gpu" else None
     corrected_by = None

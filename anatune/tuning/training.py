@@ -17,7 +17,7 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators.naming import named_workload
 from anatune.errors import RecordError, SpaceError
 from anatune.model.learned.corrections import Card, DataSource, save_correction, user_correction_folder
-from anatune.model.learned.cross_fit import Measured, cross_fit, fit_residual
+from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual
 from anatune.model.learned.residual import ResidualOptions
 from anatune.model.templates import make_model
 from anatune.records.export import workload_text
@@ -54,7 +54,7 @@ class Family(NamedTuple):
     hardware: GpuSpec | CpuSpec
     template: str
     kernels: str
-    measured: list[Measured]
+    measured: list[MeasuredPoints]
     num_left_out: int = 0
     """Workloads with too few successful trials."""
 
@@ -155,7 +155,7 @@ def _check_names(workloads: Mapping[tuple[Workload, int], Sequence[_Recorded]]) 
         seen[workload] = own
 
 
-def _measured(trials: Sequence[_Recorded], template: str) -> Measured | None:
+def _measured(trials: Sequence[_Recorded], template: str) -> MeasuredPoints | None:
     """Return the points of one workload on one device with their median times, None if none fits the template."""
     session = trials[-1][0].session
     hardware = session.hardware
@@ -178,7 +178,7 @@ def _measured(trials: Sequence[_Recorded], template: str) -> Measured | None:
     table = model.feature_table(np.array(list(points.values()), dtype=np.int64))
     time_s = np.array([statistics.median(times[key]) if times[key] else np.nan for key in points])
     # however it came to its name (an einsum, a nest of TVM's), what is computed is one workload
-    return Measured(workload_text(named_workload(session.workload)), hardware.name, table, time_s)
+    return MeasuredPoints(workload_text(named_workload(session.workload)), hardware.name, table, time_s)
 
 
 def judge(family: Family, others: Sequence[Family] = (), options: ResidualOptions | None = None) -> Judgement:
@@ -211,7 +211,7 @@ def judge(family: Family, others: Sequence[Family] = (), options: ResidualOption
     )  # fmt: skip
 
 
-def _quality(measured: Sequence[Measured], times: Sequence[Floats | None]) -> Quality | None:
+def _quality(measured: Sequence[MeasuredPoints], times: Sequence[Floats | None]) -> Quality | None:
     """Return the medians over workloads; None if one was not scored."""
     from scipy.stats import spearmanr
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.model.learned.corrections import Card, DataSource, save_correction
-from anatune.model.learned.cross_fit import Measured, cross_fit, fit_residual
+from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual
 from anatune.model.learned.residual import ResidualOptions
 from bench.replay.corrections import KERNELS, measured_of
 from bench.replay.metrics import quantile, spearman_measured, top_k_regret
@@ -54,7 +54,7 @@ def measures(group: Any, predicted: Any, legal: Any) -> tuple[float, float, floa
     return spearman_measured(predicted, group.time_s, group.unbiased), regret[1], regret[8]
 
 
-def report(groups: Sequence[Any], measured: Sequence[Measured], corrected: Sequence[Any]) -> dict[str, Any]:
+def report(groups: Sequence[Any], measured: Sequence[MeasuredPoints], corrected: Sequence[Any]) -> dict[str, Any]:
     """Return plain and corrected medians over the groups, all together and for each table and device."""
     out: dict[str, Any] = {}
     places = {"all": groups} | {place: [g for g in groups if _place(g) == place] for place in map(_place, groups)}

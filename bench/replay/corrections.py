@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from anatune.model.features import FeatureTable
 from anatune.model.learned.corrections import Card, shipped_cards, shipped_correction
-from anatune.model.learned.cross_fit import Measured, cross_fit
+from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit
 from bench.replay.recorded import RecordedGroup
 
 __all__ = ["KERNELS", "MODELS", "corrected_times", "measured_of"]
@@ -28,9 +28,9 @@ one was trained on is scored by a model like it that has not seen the workload (
 on the other workloads of the same kernels and device; on the other devices of the same kind of kernels."""
 
 
-def measured_of(group: RecordedGroup, table: FeatureTable | None = None) -> Measured:
+def measured_of(group: RecordedGroup, table: FeatureTable | None = None) -> MeasuredPoints:
     """Return what a correction learns from a group."""
-    return Measured(group.workload_id, group.device, table or group.features(), group.time_s)
+    return MeasuredPoints(group.workload_id, group.device, table or group.features(), group.time_s)
 
 
 def corrected_times(groups: Sequence[RecordedGroup], model: str, progress: Callable[[], None]) -> list[Floats | None]:
@@ -84,7 +84,7 @@ def _is_seen(group: RecordedGroup, card: Card) -> bool:
     return any(group.device in source.devices and group.workload_id in source.workloads for source in card.data)
 
 
-def _shipped_times(groups: Sequence[RecordedGroup], measured: Sequence[Measured], by: str) -> list[Floats | None]:
+def _shipped_times(groups: Sequence[RecordedGroup], measured: Sequence[MeasuredPoints], by: str) -> list[Floats | None]:
     """Return what the shipped correction says; of seen groups, what its like says that has not seen them."""
     cards = [_card(group) for group in groups]
     seen = [card is not None and _is_seen(group, card) for group, card in zip(groups, cards, strict=True)]

@@ -12,12 +12,12 @@ from anatune.errors import MissingDependencyError
 from anatune.model.features import FeatureTable
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
 
-__all__ = ["Measured", "cross_fit", "fit_residual"]
+__all__ = ["MeasuredPoints", "cross_fit", "fit_residual"]
 
 Floats = NDArray[np.float64]
 
 
-class Measured(NamedTuple):
+class MeasuredPoints(NamedTuple):
     """What was measured of one workload on one device.
 
     Attributes
@@ -27,7 +27,7 @@ class Measured(NamedTuple):
     table : FeatureTable
         Features and predictions of the points.
     time_s : (num_points,) float64
-        Measured seconds, NaN where the trial failed.
+        MeasuredPoints seconds, NaN where the trial failed.
     """
 
     workload: Hashable
@@ -41,7 +41,7 @@ class Measured(NamedTuple):
         return np.log(self.time_s / self.table.time_s)
 
 
-def fit_residual(measured: Sequence[Measured], options: ResidualOptions | None = None) -> ResidualModel:
+def fit_residual(measured: Sequence[MeasuredPoints], options: ResidualOptions | None = None) -> ResidualModel:
     """Return a model trained on all of `measured`.
 
     Raises
@@ -63,7 +63,7 @@ def fit_residual(measured: Sequence[Measured], options: ResidualOptions | None =
 
 
 def cross_fit(
-    measured: Sequence[Measured], by: str, options: ResidualOptions | None = None, num_folds: int = 10
+    measured: Sequence[MeasuredPoints], by: str, options: ResidualOptions | None = None, num_folds: int = 10
 ) -> list[Floats | None]:
     """Return the corrected seconds of every point, from models that have not seen its workload (its device).
 

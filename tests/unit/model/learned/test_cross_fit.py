@@ -8,7 +8,7 @@ pytest.importorskip("sklearn")
 
 from anatune.model.features import FeatureTable
 from anatune.model.learned import cross_fit as module
-from anatune.model.learned.cross_fit import Measured, cross_fit, fit_residual
+from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual
 from anatune.model.learned.residual import ResidualOptions
 
 OPTIONS = ResidualOptions(num_trees=30, num_leaves=7)
@@ -17,7 +17,7 @@ OPTIONS = ResidualOptions(num_trees=30, num_leaves=7)
 def measured(rng, workload, device, rows=80):
     values = rng.uniform(0.0, 1.0, (rows, 3))
     table = FeatureTable(np.ones(rows), np.zeros(rows, dtype=np.int64), ("a", "b", "c"), values)
-    return Measured(workload, device, table, np.exp(0.5 * (values[:, 0] > 0.5)))
+    return MeasuredPoints(workload, device, table, np.exp(0.5 * (values[:, 0] > 0.5)))
 
 
 @pytest.fixture
