@@ -44,6 +44,9 @@ def test_summary():
     assert "plan's own first choice" in text
     assert text.endswith("all trials: tuning.sqlite")
     assert all(len(line.text) <= 80 for line in result_lines(result, width=80))
+    corrected = dataclasses.replace(result, correction="mine")
+    assert "started from is corrected by mine" in flat(result_lines(corrected))
+    assert "corrected" not in text
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ from anatune.model.learned.residual import ResidualOptions
 from anatune.model.templates import make_model
 from anatune.records.store import RecordStore
 from anatune.report.training import family_lines
+from anatune.tuning.settings import TuningSettings
+from anatune.tuning.source import source_of_model
+from anatune.tuning.target import target_of
 from anatune.tuning.training import families_of, judge, train
 
 OPTIONS = ResidualOptions(num_trees=60, num_leaves=7, num_members=1)
@@ -60,7 +63,7 @@ def test_a_correction_that_helps_is_found_out_and_saved(tmp_path):
     assert (card.kernels, card.devices, card.data[0].num_rows) == ("anatune", ("rtx3090",), judgement.num_trials)
 
 
-def test_a_correction_of_pipelined_kernels_carries_over_to_other_operators(tmp_path):
+def test_a_correction_of_pipelined_kernels_is_used_by_tune_and_carries_over_to_other_operators(tmp_path, monkeypatch):
     workloads = (
         anatune.matmul(256, 128, 64),
         anatune.matmul(64, 256, 128),
@@ -82,6 +85,11 @@ def test_a_correction_of_pipelined_kernels_carries_over_to_other_operators(tmp_p
     assert judgement.helps
     train(family, judgement, "r.sqlite", tmp_path / "models" / family.name, OPTIONS)
     saved = find_correction(hardware, "pipelined", user_folder=tmp_path / "models")
+    monkeypatch.setattr("anatune.model.learned.corrections.user_correction_folder", lambda: tmp_path / "models")
+    tuned = target_of(workloads[0], hardware, TuningSettings(), hardware)  # its default template
+    assert source_of_model(tuned, "random", 0).correction == family.name
+    plain = target_of(workloads[0], hardware, TuningSettings(template="cuda"), hardware)
+    assert source_of_model(plain, "random", 0).correction is None
     other = make_model(anatune.batch_matmul(2, 64, 64, 32), hardware, "pipelined")
     points = other.space.sample_points(50, 2)
     ratio = CorrectedModel(other, saved.model).times(points)[0] / other.times(points)[0]
