@@ -5,7 +5,6 @@ import pytest
 
 import anatune
 from anatune import api
-from anatune.model.cuda.bands import points_within
 from anatune.model.pruning.order import PlainOrder
 
 
@@ -21,7 +20,7 @@ def test_points_within_a_time_are_the_beginning_of_the_ranking(extents, template
     ranked = chosen.rank(400).points
     times, _ = chosen.times(ranked)
     limit_s = float(times[300])
-    points, found = points_within(chosen, limit_s)
+    points, found = chosen.points_within(limit_s)
     assert (found <= limit_s).all()
     assert (np.diff(found) >= 0).all()
     count = int((times <= limit_s).sum()) if times[-1] > limit_s else 400
