@@ -31,9 +31,11 @@ def template(request):
 
 
 def test_every_part_is_there(template):
-    parts = {"rules", "levels", "model", "program_key", "tvm_schedule"} | ({"applies"} if template.applies else set())
+    parts = {"rules", "levels", "model", "program_key", "program"} | ({"applies"} if template.applies else set())
     assert all(callable(template.part(name)) for name in parts)
-    assert all(callable(template.device.part(name)) for name in ("measurer", "kernel", "verifier", "inspector"))
+    assert all(
+        callable(template.device.part(name)) for name in ("lowering", "measurer", "kernel", "verifier", "inspector")
+    )
     assert {name for name, value in msgspec.structs.asdict(template).items() if ":" in str(value)} - {"device"} == parts
 
 

@@ -84,5 +84,5 @@ TRIAL = Template(
     levels=f"{HERE}:levels_of",
     model=f"{HERE}:TrialModel",
     program_key="anatune.core.schedule:schedule_key",
-    tvm_schedule=f"{HERE}:no_code",
+    program=f"{HERE}:no_code",
 )
