@@ -41,7 +41,7 @@ def check(text, template, count):
 def test_plans_and_subsets(anatune, hw, template):
     options = ["--hw", hw, *MATMUL, "--template", template]
     plan = anatune("plan", *options, "--json", "--top-k", 3).stdout
-    expected = package.plan(package.matmul(32, 32, 16), hw, 3, template=template)
+    expected = package.plan(package.matmul(32, 32, 16), hw, 3, template=template, distinct=True)
     assert check(plan, template, 3) == expected.schedules
     assert package.Schedule.from_json(plan) == package.Schedule.from_json(expected.to_json()) == expected.best
     pruned = anatune("prune", *options, "--for", "json", "--keep", 4).stdout
