@@ -301,6 +301,7 @@ def test_missing_file_and_directory(tmp_path):
         (("size_bytes = 6291456", "size_bytes = 6"), ["l2.size_bytes: got 6", "MiB", "6291456"]),
         (("overhead_s = 2.5e-06", "overhead_s = 2.5"), ["launch.overhead_s: got 2.5", "us"]),
         (("num_sms = 82", "num_sms = 80"), ["compute.fp32_peak_flop_per_s", "2 %"]),
+        (("num_sms = 82", "num_sms = 84"), ["compute.fp32_peak_flop_per_s", "2 %"]),
         (("num_sms = 82\n", ""), ["compute.num_sms: is missing", "whole number"]),
         (("num_sms = 82", 'num_sms = "82"'), ["compute.num_sms: got '82'", "whole number"]),
         (("num_sms = 82", "num_sms = 82.5"), ["compute.num_sms: got 82.5", "whole number"]),

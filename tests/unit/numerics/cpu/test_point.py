@@ -62,6 +62,27 @@ def test_traffic_equals_a_plain_walk() -> None:
     assert np.mean(close) > 0.9
 
 
+def test_a_cache_of_just_a_tiles_bytes_holds_it() -> None:
+    model = CpuModel(anatune.matmul(96, 512, 640), anatune.hardware("xeon_gold_6230r"))
+    points = model.space.sample_points(400, seed=11)
+    columns = {name: index for index, name in enumerate(model.space.columns)}
+    points[:, columns["pack.A"]] = points[:, columns["pack.B"]] = 1
+    points[:, columns["parallel"]] = 0
+    fine = (points[:, [columns["pair.i"], columns["pair.j"]]] == 0).all(axis=1)
+    points = points[fine & (points[:, columns["j.register"]] % 16 == 0)]
+    close = []
+    for point in points:
+        values = dict(zip(model.space.columns, point.tolist(), strict=True))
+        i, j, k = (
+            np.prod([values.get(f"{axis}.{level}", 1) for level in ("l1", model.space.levels[axis][-1])])
+            for axis in "ijk"
+        )
+        model.machine.size_bytes[:] = 4.0 * (i * k + k * j + i * j)  # of the tile that the loops of l1 complete
+        close.append(np.isclose(model.evaluate(point[None, :]).columns["l1_bytes"][0], naive_traffic(model, point)[0]))
+    assert len(close) > 10
+    assert np.mean(close) > 0.8
+
+
 @pytest.mark.parametrize("size", [0, 1, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1])
 def test_a_point_does_not_depend_on_its_batch(size: int) -> None:
     model = CpuModel(anatune.conv2d(1, 8, 12, 12, 24, 3, 3, padding=1), anatune.hardware("cortex_a72"))
