@@ -2,8 +2,10 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numba
 import pytest
@@ -109,6 +111,36 @@ def test_a_full_disk(compiled, tmp_path, caplog):
     assert "cannot be kept" in caplog.text
     assert not list((tmp_path / "numerics-1").glob("*.tmp.*"))
     assert [compiled(), compiled()] == [0, 1]
+
+
+def test_an_edit_in_any_room_makes_a_new_folder(tmp_path, monkeypatch):
+    copy = tmp_path / "numerics"
+    shutil.copytree(Path(_jit.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(_jit, "__file__", str(copy / "_jit.py"))
+    folders = [_jit.cache_folder()]
+    with (copy / "cuda" / "time.py").open("a") as file:
+        file.write("# edited\n")
+    folders.append(_jit.cache_folder())
+    (copy / "cuda" / "time.py").rename(copy / "cpu" / "time.py")
+    folders.append(_jit.cache_folder())
+    assert len(set(folders)) == 3
+
+
+def multiplied(module, factor):
+    scope = {"__name__": module}
+    exec(compile(f"def times(value):\n    return {factor} * value\n", "time.py", "exec"), scope)
+    return scope["times"]
+
+
+def test_functions_of_one_name_in_files_of_one_name_have_their_own_code(tmp_path):
+    functions = [multiplied("anatune.numerics.cuda.time", 2), multiplied("anatune.numerics.tensorcore.time", 3)]
+    for hits in (0, 1):
+        for function, expected in zip(functions, (42, 63), strict=True):
+            dispatcher = numba.njit(function)
+            keep_code(dispatcher, function, tmp_path)
+            assert dispatcher(21) == expected
+            assert sum(dispatcher.stats.cache_hits.values()) == hits
+    assert sorted({path.name.split(".")[0] for path in tmp_path.glob("*.nbi")}) == ["cuda", "tensorcore"]
 
 
 def test_without_a_home_nothing_is_kept(tmp_path):
