@@ -19,7 +19,7 @@ from numba.core import config
 from anatune.numerics._code_cache import keep_code
 from anatune.resources import user_cache_folder
 
-__all__ = ["cache_folder", "has_cached_code", "jit", "jit_helper", "jit_inline", "jit_sequence"]
+__all__ = ["cache_folder", "has_cached_code", "jit", "jit_helper", "jit_inline", "jit_scalar", "jit_sequence"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -76,5 +76,13 @@ def jit_sequence(function: _Function) -> _Function:
 
 
 def jit_inline(function: _Function) -> _Function:
-    """Compile a scalar helper and inline it wherever it is called, so that the caller's loop can be vectorised."""
+    """Compile a scalar helper and inline it wherever it is called, so that the caller's loop can be vectorised.
+
+    As `jit_helper`, it cannot be called from Python.
+    """
+    return _njit(forceinline=True, no_cpython_wrapper=True)(function)  # type: ignore[no-any-return]
+
+
+def jit_scalar(function: _Function) -> _Function:
+    """Do as `jit_inline` for a helper that Python calls, too."""
     return _njit(forceinline=True)(function)  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ from anatune.model.cpu.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT
 from anatune.model.cpu.scoring import CpuScoring
 from anatune.model.watch import Watch
 from anatune.numerics.columns import Bools, Floats, Ints
-from anatune.numerics.cpu.classes import KEY_TIE, KEY_TILES, Caches, L1Tiles, Options, SearchClass
+from anatune.numerics.cpu.classes import KEY_TIE, KEY_TILES, Caches, L1Tiles, Options, SearchClass, Terms
 from anatune.numerics.cpu.lattice import Tiles, capacities, cover
 from anatune.numerics.cpu.search import best_kernels
 
@@ -215,10 +215,7 @@ class Search:
                 parallel=parallel,
                 num_packed=int(packed.sum()),
                 caches=caches,
-                share=share,
-                base_s=base,
-                fixed_s=fixed,
-                tie=STEP,
+                terms=Terms(share, machine.core.exposed_share, base, fixed, STEP),
                 capacity=capacity,
                 chunks=lattice.chunks[chosen],
                 chunk_worth=chunk_worth[chosen],

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.numerics._jit import jit_sequence
+from anatune.numerics._jit import jit_inline, jit_sequence
 from anatune.numerics.columns import Bools, Floats, Ints
-from anatune.numerics.cpu.nest import CpuCore, CpuNest, combine
+from anatune.numerics.cpu.nest import CpuNest, combine
 
 __all__ = [
     "KEY_ACCUMULATORS",
@@ -30,6 +30,7 @@ __all__ = [
     "Microkernel",
     "Options",
     "SearchClass",
+    "Terms",
     "Transfers",
     "seconds_one",
     "transfers_of",
@@ -101,6 +102,21 @@ class L1Tiles(NamedTuple):
     """(n,)"""
 
 
+class Terms(NamedTuple):
+    """Numbers that make a point's time of its core seconds and its transfers, in one class."""
+
+    share: float
+    """Of all work, what the busiest core does."""
+    exposed: float
+    """Share of the shorter one of core work and transfers that is not hidden."""
+    base_s: float
+    """Transfer seconds that all points have."""
+    fixed_s: float
+    """Seconds of copies and of the parallel start."""
+    tie: float
+    """Size of a tie (logarithm of time)."""
+
+
 class SearchClass(NamedTuple):
     """One choice of packing and of the distribution over the cores, with what is known about its tiles."""
 
@@ -108,14 +124,7 @@ class SearchClass(NamedTuple):
     parallel: int
     num_packed: int
     caches: Caches
-    share: float
-    """Of all work, what the busiest core does."""
-    base_s: float
-    """Transfer seconds that all points have."""
-    fixed_s: float
-    """Seconds of copies and of the parallel start."""
-    tie: float
-    """Size of a tie (logarithm of time)."""
+    terms: Terms
     capacity: Floats
     """(N, C) bytes that each tile occupies of each cache."""
     chunks: Ints
@@ -133,7 +142,7 @@ def transfers_of(nest: CpuNest, caches: Caches) -> Transfers:
     return Transfers(nest.extents, nest.boxes, nest.tensors, caches, tile, after)
 
 
-@jit_sequence
-def seconds_one(own: SearchClass, core: CpuCore, core_s: float, memory_s: float) -> float:
+@jit_inline
+def seconds_one(terms: Terms, core_s: float, memory_s: float) -> float:
     """Return the time of a point from its core seconds on the busiest core and all transfer seconds of the nest."""
-    return combine(core_s, own.share * memory_s, core.exposed_share) + own.fixed_s
+    return combine(core_s, terms.share * memory_s, terms.exposed) + terms.fixed_s

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from anatune.numerics._jit import jit, jit_helper, jit_sequence
+from anatune.numerics._jit import jit, jit_helper, jit_inline
 from anatune.numerics.columns import Floats, Ints
-from anatune.numerics.cpu.classes import KEY_TILES, Microkernel, SearchClass, Transfers, seconds_one, transfers_of
+from anatune.numerics.cpu.classes import (
+    KEY_TILES,
+    Microkernel,
+    SearchClass,
+    Terms,
+    Transfers,
+    seconds_one,
+    transfers_of,
+)
 from anatune.numerics.cpu.lattice import divides, inner_seconds, segment_seconds
 from anatune.numerics.cpu.microkernel import NUM_PARTS, core_cycles
-from anatune.numerics.cpu.nest import CpuCore, CpuMachine, CpuNest, footprint
+from anatune.numerics.cpu.nest import CpuMachine, CpuNest, footprint
 
 __all__ = ["complete"]
 
@@ -54,10 +62,9 @@ def _order_seconds(
     return lowest
 
 
-@jit_sequence
+@jit_inline
 def _write(
-    own: SearchClass,
-    core: CpuCore,
+    terms: Terms,
     core_s: float,
     inside_s: float,
     l2_s: Floats,
@@ -77,8 +84,8 @@ def _write(
                 memory_s = inside_s + l2_s[o] + l3_s[p] + outer_s[q]
                 if memory_s == np.inf or count == found.shape[0]:
                     continue
-                time_s = seconds_one(own, core, core_s, memory_s)
-                place = np.log(time_s) / own.tie  # 1e-9: rounding; the caller judges by run_points
+                time_s = seconds_one(terms, core_s, memory_s)
+                place = np.log(time_s) / terms.tie  # 1e-9: rounding; the caller judges by run_points
                 if np.floor(place + 1e-9) > tie_step:
                     later = min(later, time_s)
                 if np.floor(place - 1e-9) > tie_step or np.floor(place + 1e-9) < tie_step:
@@ -123,7 +130,9 @@ def complete(
         Rows found; seconds below which no completion of a later step lies (inf: there is none) if not all rows are
         filled.
     """
-    core, packed, line = machine.core, own.caches.packed, own.caches.line
+    core, terms, packed, line = machine.core, own.terms, own.caches.packed, own.caches.line
+    middle, middle_worth, chunks, chunk_worth = own.middle, own.middle_worth, own.chunks, own.chunk_worth
+    extents, capacity = nest.extents, own.capacity
     num_axes = nest.extents.shape[0]
     transfers = transfers_of(nest, own.caches)
     inner, calls, kernel = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
@@ -133,44 +142,44 @@ def complete(
         kernel[a] = int(node[KEY_TILES + 2 * num_axes + a])
     on = Microkernel(inner, calls, kernel)
     rows, parts = np.empty(num_axes, np.int64), np.zeros(NUM_PARTS)
-    core_s = own.share * core_cycles(nest, core, on, packed, rows, parts, False) / core.clock_hz
+    core_s = terms.share * core_cycles(nest, core, on, packed, rows, parts, False) / core.clock_hz
     order = nest.orders[3, int(node[KEY_TILES + 3 * num_axes])]
-    inside_s = own.base_s + inner_seconds(nest, order, on, transfers)
+    inside_s = terms.base_s + inner_seconds(nest, order, on, transfers)
     inner_capacity = np.empty(own.caches.size.shape[0])
     footprint(nest.boxes, nest.tensors, inner, packed, line, inner_capacity)
     outer_orders, l3_orders, l2_orders = nest.orders[0], nest.orders[1], nest.orders[2]
     num_orders = l2_orders.shape[0]
     l2_s, l3_s, outer_s = np.empty(num_orders), np.empty(num_orders), np.empty(num_orders)
-    limit = np.exp((tie_step + 1.0) * own.tie) * (1.0 + 1e-9)
+    limit = np.exp((tie_step + 1.0) * terms.tie) * (1.0 + 1e-9)
     count = 0
     later = np.inf
-    for m in range(own.middle.shape[0]):
-        at = own.middle[m]
+    for m in range(middle.shape[0]):
+        at = middle[m]
         l2_tile = tiles[at]
         if not divides(inner, l2_tile):
             continue
-        lowest_s = seconds_one(own, core, core_s, inside_s + own.middle_worth[m])
+        lowest_s = seconds_one(terms, core_s, inside_s + middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
         lowest = _order_seconds(l2_orders, inner, l2_tile, inner_capacity, transfers, l2_s)
-        lowest_s = seconds_one(own, core, core_s, inside_s + lowest + own.middle_worth[m])
+        lowest_s = seconds_one(terms, core_s, inside_s + lowest + middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
-        for n in range(own.chunks.shape[0]):
-            around = own.chunks[n]
+        for n in range(chunks.shape[0]):
+            around = chunks[n]
             chunk = tiles[around]
             if not divides(l2_tile, chunk):
                 continue
-            lowest_s = seconds_one(own, core, core_s, inside_s + lowest + own.chunk_worth[n])
+            lowest_s = seconds_one(terms, core_s, inside_s + lowest + chunk_worth[n])
             if lowest_s > limit:
                 later = min(later, lowest_s)
                 continue
-            _order_seconds(l3_orders, l2_tile, chunk, own.capacity[at], transfers, l3_s)
-            _order_seconds(outer_orders, chunk, nest.extents, own.capacity[around], transfers, outer_s)
+            _order_seconds(l3_orders, l2_tile, chunk, capacity[at], transfers, l3_s)
+            _order_seconds(outer_orders, chunk, extents, capacity[around], transfers, outer_s)
             count, later = _write(
-                own, core, core_s, inside_s, l2_s, l3_s, outer_s, tie_step, at, around, found, count, later
+                terms, core_s, inside_s, l2_s, l3_s, outer_s, tie_step, at, around, found, count, later
             )
             if count == found.shape[0]:
                 return count, later

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.numerics._jit import jit, jit_helper, jit_inline, jit_sequence
+from anatune.numerics._jit import jit, jit_helper, jit_inline
 from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.numerics.cpu.classes import Caches, Microkernel, Transfers, transfers_of
 from anatune.numerics.cpu.nest import CpuMachine, CpuNest, first_tile, footprint
@@ -52,16 +52,15 @@ def divides(small: Ints, large: Ints) -> bool:
     return fits
 
 
-@jit_sequence
-def _close(t: Transfers, outside: float, seconds: float, done: int) -> tuple[float, int]:
-    """Add the transfer seconds of the caches that do not hold ``t.tile`` but what is inside; return all such caches.
+@jit_inline
+def _close(moved: float, after: Floats, size: Floats, fill_s: Floats, seconds: float, done: int) -> tuple[float, int]:
+    """Add the seconds of ``moved`` bytes for each cache that does not hold a tile but what is inside; say which do not.
 
-    ``outside`` : iterations of the loops around the tile; ``done`` : caches that are decided already, a bit each.
+    ``after`` : bytes that the tile occupies of each cache; ``done`` : caches that are decided already, a bit each.
     """
-    moved = footprint(t.boxes, t.tensors, t.tile, t.caches.packed, t.caches.line, t.after)
-    for c in range(t.caches.size.shape[0]):
-        if not done & (1 << c) and t.after[c] > t.caches.size[c]:
-            seconds += moved * outside * t.caches.fill_s[c]
+    for c in range(size.shape[0]):
+        if not done & (1 << c) and after[c] > size[c]:
+            seconds += moved * fill_s[c]
             done |= 1 << c
     return seconds, done
 
@@ -72,14 +71,16 @@ def segment_seconds(order: Ints, small: Ints, large: Ints, small_capacity: Float
 
     Only caches that hold `small` but not `large` count.
     """
+    tile, after, extents, boxes, tensors = t.tile, t.after, t.extents, t.boxes, t.tensors
+    packed, size, fill_s = t.caches.packed, t.caches.size, t.caches.fill_s
     outside = 1.0
     for a in range(small.shape[0]):
-        t.tile[a] = small[a]
-        outside *= t.extents[a] / small[a]
+        tile[a] = small[a]
+        outside *= extents[a] / small[a]
     seconds = 0.0
     done = 0
-    for c in range(t.caches.size.shape[0]):
-        if small_capacity[c] > t.caches.size[c]:
+    for c in range(size.shape[0]):
+        if small_capacity[c] > size[c]:
             done |= 1 << c
     for i in range(order.shape[0]):
         a = order[i]
@@ -87,16 +88,19 @@ def segment_seconds(order: Ints, small: Ints, large: Ints, small_capacity: Float
             break
         if large[a] == small[a]:
             continue
-        t.tile[a] = large[a]
+        tile[a] = large[a]
         outside *= small[a] / large[a]
-        seconds, done = _close(t, outside, seconds, done)
+        moved = footprint(boxes, tensors, tile, packed, t.caches.line, after)
+        seconds, done = _close(moved * outside, after, size, fill_s, seconds, done)
     return seconds
 
 
 @jit_helper
 def inner_seconds(nest: CpuNest, order: Ints, on: Microkernel, t: Transfers) -> float:
     """Return the transfer seconds decided inside the L1 tile: by a microkernel call and the l1 loops."""
-    inner, calls, kernel, tile = on.inner, on.calls, on.kernel, t.tile
+    inner, calls, kernel = on.inner, on.calls, on.kernel
+    tile, after, boxes, tensors = t.tile, t.after, t.boxes, t.tensors
+    packed, size, fill_s = t.caches.packed, t.caches.size, t.caches.fill_s
     outside = 1.0
     for a in range(inner.shape[0]):
         tile[a] = first_tile(inner[a], calls[a], kernel[a], nest.simd[1], a == nest.simd[0])
@@ -120,7 +124,8 @@ def inner_seconds(nest: CpuNest, order: Ints, on: Microkernel, t: Transfers) -> 
                 continue
             tile[a] = inner[a]
             outside /= calls[a]
-        seconds, done = _close(t, outside, seconds, done)
+        moved = footprint(boxes, tensors, tile, packed, t.caches.line, after)
+        seconds, done = _close(moved * outside, after, size, fill_s, seconds, done)
     return seconds
 
 
@@ -144,7 +149,7 @@ def cover(
     small, large : (n,) and (m,) int64
         Rows of the lattice; `large` in ascending order of `large_worth` (m,).
     """
-    size, capacity = tiles.caches.size, tiles.capacity
+    size, fill_s, capacity, moved = tiles.caches.size, tiles.caches.fill_s, tiles.capacity, tiles.moved
     orders = nest.orders[level]
     transfers = transfers_of(nest, tiles.caches)
     worth = np.empty(small.shape[0])
@@ -159,7 +164,7 @@ def cover(
             crossed_s = 0.0
             for c in range(size.shape[0]):
                 if inner_capacity[c] <= size[c] < capacity[at, c]:
-                    crossed_s += tiles.moved[at] * tiles.caches.fill_s[c]
+                    crossed_s += moved[at] * fill_s[c]
             if large_worth[m] + crossed_s >= best or not divides(inner, lattice[at]):
                 continue
             if crossed_s == 0.0:

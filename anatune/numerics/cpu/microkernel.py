@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
+from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar
 from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.numerics.cpu.classes import Microkernel
 from anatune.numerics.cpu.nest import CpuCore, CpuNest, ceil_div, leaves_out_padding
@@ -50,7 +50,7 @@ def _together(left: float, right: float) -> float:
     return math.sqrt(math.sqrt(math.sqrt(left + right)))
 
 
-@jit_inline
+@jit_scalar
 def step_one(
     cpu: CpuCore,
     accumulators: float,
@@ -101,7 +101,7 @@ def step_one(
     return (max(step, spilled) if does_spill else step), registers, fma, load, latency, issue
 
 
-@jit_inline
+@jit_scalar
 def call_one(
     cpu: CpuCore,
     stores: float,
@@ -174,6 +174,7 @@ def result_stores(each: float, lanes: float, rows: float) -> float:
 @jit_helper
 def _padding(nest: CpuNest, on: Microkernel, packed: Bools, is_bound: bool) -> tuple[float, float]:
     """Return the share of steps that is left when padding is left out, and the cycles of padded copies."""
+    inner, kernel = on.inner, on.kernel
     inside = 1.0
     cycles = 0.0
     copied = -1
@@ -182,7 +183,7 @@ def _padding(nest: CpuNest, on: Microkernel, packed: Bools, is_bound: bool) -> t
         leaves_out = False
         if a >= 0:
             leaves_out = is_bound or leaves_out_padding(
-                on.inner[a], nest.extents[a], on.kernel[a], on.inner[r], nest.extents[r], on.kernel[r]
+                inner[a], nest.extents[a], kernel[a], inner[r], nest.extents[r], kernel[r]
             )
         if leaves_out:
             inside *= nest.inside_share[p]
@@ -192,38 +193,22 @@ def _padding(nest: CpuNest, on: Microkernel, packed: Bools, is_bound: bool) -> t
     return inside, cycles
 
 
-@jit_sequence
-def _vectors(nest: CpuNest, on: Microkernel) -> tuple[int, int, int]:
+@jit_inline
+def _vectors(inner: int, calls: int, kernel: int, lanes: int, is_summed: bool) -> tuple[int, int, int]:
     """Return the vectors of the smaller microkernel along the SIMD axis, its calls, and those with one vector more."""
-    axis, lanes = nest.simd[0], nest.simd[1]
-    calls = on.calls[axis]
-    if on.kernel[axis] > 0:
-        vectors = ceil_div(on.kernel[axis], lanes)
+    if kernel > 0:
+        vectors = ceil_div(kernel, lanes)
         num_large = 0
     else:
-        units = ceil_div(on.inner[axis], lanes)
+        units = ceil_div(inner, lanes)
         vectors = int(units / calls)
         num_large = units - vectors * calls
     num_small = calls - num_large
-    if nest.is_reduction[axis]:  # calls along a summed SIMD axis are steps of one kernel
+    if is_summed:  # calls along a summed SIMD axis are steps of one kernel
         vectors += 1 if num_large > 0 else 0
         num_large = 0
         num_small = 1
     return vectors, num_small, num_large
-
-
-@jit_sequence
-def _stores(nest: CpuNest, on: Microkernel, rows: Ints, pair_axis: int, accumulators: float) -> tuple[float, float]:
-    """Return the stores of a call, and the loads of partial sums."""
-    result = nest.vector_loads.shape[0] - 1
-    lanes = float(nest.simd[1])
-    if not nest.uses[result, nest.simd[0]]:  # summed over: log2(lanes) shuffles and adds for each call
-        return accumulators + 2.0 * math.log2(lanes), 1.0
-    own = on.kernel[nest.result_row] if nest.result_row >= 0 else 1
-    if nest.result_row == pair_axis and pair_axis >= 0:
-        own = rows[pair_axis]
-    stores = accumulators * result_stores(nest.vector_loads[result], lanes, float(own))
-    return stores, stores
 
 
 @jit_helper
@@ -246,7 +231,9 @@ def core_cycles(
     """
     inner, calls, kernel = on.inner, on.calls, on.kernel
     axis = nest.simd[0]
+    lanes = nest.simd[1]
     reduces = float(nest.simd[3])
+    result = nest.vector_loads.shape[0] - 1
     steps = 1.0
     unroll = 1.0
     tiles = 1.0
@@ -269,7 +256,9 @@ def core_cycles(
             else:
                 rows[a] = kernel[a]
                 tiles *= calls[a]
-    vectors, num_small, num_large = _vectors(nest, on)
+    vectors, num_small, num_large = _vectors(
+        inner[axis], calls[axis], kernel[axis], lanes, nest.is_reduction[axis] == 1
+    )
     inside, total = _padding(nest, on, packed, is_bound)
     for i in range(NUM_PARTS):
         parts[i] = 0.0
@@ -288,7 +277,15 @@ def core_cycles(
                 continue
             accumulators, loads, held, broadcast = _operands(nest, rows, packed, float(vectors + vector_kind))
             step, registers, _, _, _, _ = step_one(cpu, accumulators, loads, held, broadcast, unroll, reduces)
-            stores, reloads = _stores(nest, on, rows, pair_axis, accumulators)
+            if nest.uses[result, axis]:
+                own = kernel[nest.result_row] if nest.result_row >= 0 else 1
+                if nest.result_row == pair_axis and pair_axis >= 0:
+                    own = rows[pair_axis]
+                stores = accumulators * result_stores(nest.vector_loads[result], float(lanes), float(own))
+                reloads = stores
+            else:  # the SIMD axis is summed over: a horizontal sum of log2(lanes) shuffles and adds for each call
+                stores = accumulators + 2.0 * math.log2(lanes)
+                reloads = 1.0
             total += count * (inside * steps * step + call_one(cpu, stores, reloads, reduces, partial))
             parts[ACCUMULATORS] = max(parts[ACCUMULATORS], accumulators)
             parts[REGISTERS] = max(parts[REGISTERS], registers)

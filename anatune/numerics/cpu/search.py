@@ -9,11 +9,9 @@ an L1 tile.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from anatune.numerics._jit import jit, jit_inline, jit_sequence
+from anatune.numerics._jit import jit, jit_inline
 from anatune.numerics.columns import Floats, Ints
 from anatune.numerics.cpu.classes import (
     KEY_ACCUMULATORS,
@@ -27,7 +25,6 @@ from anatune.numerics.cpu.classes import (
     Microkernel,
     Options,
     SearchClass,
-    Transfers,
     seconds_one,
     transfers_of,
 )
@@ -92,80 +89,22 @@ def keep_best(
     return count
 
 
-class Chosen(NamedTuple):
-    """Options chosen for the first axes of a sequence, and what the microkernel has come to with them."""
-
-    at: Ints
-    """(A,) row of the option of each axis."""
-    grown: Floats
-    """(A + 1,) accumulators, as the next two before each axis and after the last."""
-    unrolls: Floats
-    pairs: Ints
-    """Axes other than the SIMD axis that a pair of microkernels covers."""
-
-
-@jit_sequence
+@jit_inline
 def _limit(heap: Floats, count: int, tie: float) -> float:
     """Return a time above which nothing can be among the best nodes."""
     return np.exp((heap[0, KEY_TIE] + 1.0) * tie) * (1.0 + 1e-9) if count == heap.shape[0] else np.inf
 
 
-@jit_sequence
-def _choose(nest: CpuNest, options: Options, depth: int, chosen: Chosen, on: Microkernel) -> None:
-    """Give the axis at `depth` of the sequence its option."""
-    a = options.sequence[depth]
-    is_simd = a == nest.simd[0]
-    option = chosen.at[depth]
-    on.calls[a] = options.values[option, 0]
-    on.kernel[a] = options.values[option, 1]
-    chosen.pairs[depth + 1] = chosen.pairs[depth]
-    chosen.grown[depth + 1] = chosen.grown[depth]
-    chosen.unrolls[depth + 1] = chosen.unrolls[depth]
-    if nest.is_reduction[a] and not is_simd:
-        chosen.unrolls[depth + 1] *= on.kernel[a]
-    else:
-        chosen.grown[depth + 1] *= options.values[option, 2]
-        if on.kernel[a] == 0 and not is_simd:
-            chosen.pairs[depth + 1] += 1
-
-
-@jit_sequence
-def _keep_orders(
-    nest: CpuNest,
-    machine: CpuMachine,
-    own: SearchClass,
-    on: Microkernel,
-    core_s: float,
-    outside_s: float,
-    transfers: Transfers,
-    key: Floats,
-    heap: Floats,
-    count: int,
-) -> int:
-    """Put the nodes of a microkernel into `heap`, one an l1 order; return the new count.
-
-    ``key`` : a node, whose columns from KEY_PACKED to KEY_VOLUME are filled already.
-    """
-    num_axes = on.inner.shape[0]
-    orders = nest.orders[3]
-    limit = _limit(heap, count, own.tie)
-    for o in range(orders.shape[0]):
-        if orders[o, 0] == -2:
-            break
-        memory_s = outside_s + inner_seconds(nest, orders[o], on, transfers)
-        time_s = seconds_one(own, machine.core, core_s, memory_s)
-        if time_s > limit:
-            continue
-        key[KEY_TIE] = np.floor(np.log(time_s) / own.tie - 1e-9)
-        for a in range(num_axes):
-            key[KEY_TILES + a] = on.inner[a]
-            key[KEY_TILES + num_axes + a] = on.calls[a]
-            key[KEY_TILES + 2 * num_axes + a] = on.kernel[a]
-        key[KEY_TILES + 3 * num_axes] = o
-        key[KEY_TILES + 3 * num_axes + 1] = own.number
-        count = keep_best(heap, count, key)
-        limit = _limit(heap, count, own.tie)
-    return count
+@jit_inline
+def _write_node(inner: Ints, calls: Ints, kernel: Ints, order: int, number: int, key: Floats) -> None:
+    """Fill the columns of a node from KEY_TILES on."""
+    num_axes = inner.shape[0]
+    for a in range(num_axes):
+        key[KEY_TILES + a] = inner[a]
+        key[KEY_TILES + num_axes + a] = calls[a]
+        key[KEY_TILES + 2 * num_axes + a] = kernel[a]
+    key[KEY_TILES + 3 * num_axes] = order
+    key[KEY_TILES + 3 * num_axes + 1] = number
 
 
 @jit
@@ -196,50 +135,63 @@ def best_kernels(
     tuple of int
         The new count, and the number of nodes whose time was computed.
     """
-    core, packed, sequence = machine.core, own.caches.packed, options.sequence
-    num_axes = nest.extents.shape[0]
+    core, terms, packed = machine.core, own.terms, own.caches.packed
+    is_reduction, simd, orders = nest.is_reduction, nest.simd[0], nest.orders[3]
+    sequence, start, values, divisor_of = options.sequence, options.start, options.values, options.divisor_of
+    choices, bound, worth = l1_tiles.rows, l1_tiles.bound, l1_tiles.worth
+    num_axes = sequence.shape[0]
     num_blocked = 0
     for i in range(num_axes):
-        if not nest.is_reduction[sequence[i]] or sequence[i] == nest.simd[0]:
+        if not is_reduction[sequence[i]] or sequence[i] == simd:
             num_blocked += 1
     transfers = transfers_of(nest, own.caches)
     calls, kernel, rows = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
+    # rows of the options chosen for the axes so far; what the microkernel has come to before and after each axis
     at, pairs = np.empty(num_axes, np.int64), np.empty(num_axes + 1, np.int64)
     grown, unrolls = np.empty(num_axes + 1), np.empty(num_axes + 1)
-    chosen = Chosen(at, grown, unrolls, pairs)
     parts = np.zeros(NUM_PARTS)
     key = np.empty(heap.shape[1])
     key[KEY_PACKED] = own.num_packed
     key[KEY_PARALLEL] = own.parallel
     most = core.register_limit * core.registers
     evaluated = 0
-    for n in range(l1_tiles.rows.shape[0]):
-        row = l1_tiles.rows[n]
+    for n in range(choices.shape[0]):
+        row = choices[n]
         inner = tiles[row]
         on = Microkernel(inner, calls, kernel)
-        outside_s = l1_tiles.worth[n] + own.base_s
-        limit = _limit(heap, count, own.tie)
-        if l1_tiles.bound[n] > limit:
+        outside_s = worth[n] + terms.base_s
+        limit = _limit(heap, count, terms.tie)
+        if bound[n] > limit:
             break
         lowest = np.inf
         volume = 1.0
         for a in range(num_axes):
             volume *= inner[a]
-        key[KEY_VOLUME] = -volume
         depth = 0
         grown[0] = 1.0
         unrolls[0] = 1.0
         pairs[0] = 0
-        at[0] = options.start[sequence[0], options.divisor_of[row, sequence[0]]]
+        at[0] = start[sequence[0], divisor_of[row, sequence[0]]]
         while depth >= 0:
             a = sequence[depth]
-            end = options.start[a, options.divisor_of[row, a] + 1]
+            end = start[a, divisor_of[row, a] + 1]
             if at[depth] >= end:
                 depth -= 1
                 if depth >= 0:
                     at[depth] += 1
                 continue
-            _choose(nest, options, depth, chosen, on)
+            option = at[depth]
+            calls[a] = values[option, 0]
+            kernel[a] = values[option, 1]
+            pairs[depth + 1] = pairs[depth]
+            grown[depth + 1] = grown[depth]
+            unrolls[depth + 1] = unrolls[depth]
+            if is_reduction[a] and a != simd:
+                unrolls[depth + 1] *= kernel[a]
+            else:
+                grown[depth + 1] *= values[option, 2]
+                if kernel[a] == 0 and a != simd:
+                    pairs[depth + 1] += 1
             if grown[depth + 1] > most or grown[depth + 1] * unrolls[depth + 1] > core.multiply_add_limit:
                 at[depth] = end  # options ascend
                 continue
@@ -256,13 +208,13 @@ def best_kernels(
                     at[depth] += 1
                     continue
                 lowest = min(lowest, cycles)
-                if seconds_one(own, core, own.share * cycles / core.clock_hz, outside_s) > limit:
+                if seconds_one(terms, terms.share * cycles / core.clock_hz, outside_s) > limit:
                     at[depth] += 1
                     continue
             if depth + 1 < num_axes:
                 depth += 1
                 a = sequence[depth]
-                at[depth] = options.start[a, options.divisor_of[row, a]]
+                at[depth] = start[a, divisor_of[row, a]]
                 continue
             at[depth] += 1
             if num_blocked < num_axes:
@@ -270,13 +222,22 @@ def best_kernels(
                 evaluated += 1
             if parts[REGISTERS] > most or parts[MULTIPLY_ADDS] > core.multiply_add_limit:
                 continue
-            core_s = own.share * cycles / core.clock_hz
-            if seconds_one(own, core, core_s, outside_s) > limit:
+            core_s = terms.share * cycles / core.clock_hz
+            if seconds_one(terms, core_s, outside_s) > limit:
                 continue
-            key[KEY_ACCUMULATORS] = -parts[ACCUMULATORS]
-            key[KEY_UNROLL] = unrolls[num_axes]
-            count = _keep_orders(nest, machine, own, on, core_s, outside_s, transfers, key, heap, count)
-            limit = _limit(heap, count, own.tie)
+            for o in range(orders.shape[0]):
+                if orders[o, 0] == -2:
+                    break
+                time_s = seconds_one(terms, core_s, outside_s + inner_seconds(nest, orders[o], on, transfers))
+                if time_s > limit:
+                    continue
+                key[KEY_TIE] = np.floor(np.log(time_s) / terms.tie - 1e-9)
+                key[KEY_ACCUMULATORS] = -parts[ACCUMULATORS]
+                key[KEY_UNROLL] = unrolls[num_axes]
+                key[KEY_VOLUME] = -volume
+                _write_node(inner, calls, kernel, o, own.number, key)
+                count = keep_best(heap, count, key)
+                limit = _limit(heap, count, terms.tie)
         if lowest < np.inf:
             floor[row] = max(floor[row], lowest * (1.0 - 1e-12))
     return count, evaluated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
+from anatune.numerics._jit import jit_helper, jit_scalar, jit_sequence
 from anatune.numerics.columns import Bytes
 from anatune.numerics.cuda.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.cuda.shared_memory import conflict_degree_one
@@ -33,7 +33,7 @@ _K2 = int(Col.K2)
 _UNROLL = int(Col.UNROLL)
 
 
-@jit_inline
+@jit_scalar
 def warp_sectors_one(warp: float, lanes: float, inner: float, apart_bytes: float) -> float:
     """Return the 32-byte sectors of one warp-wide access to global memory.
 
@@ -44,7 +44,7 @@ def warp_sectors_one(warp: float, lanes: float, inner: float, apart_bytes: float
     return warp / lanes * (dense if inner == 1.0 else min(lanes, dense))
 
 
-@jit_inline
+@jit_scalar
 def is_dynamic_one(vthreads: float, reg_inner: float, k2: float, reg_outer: float, limit: float) -> bool:
     """Whether a loop over the register tile stays a loop, so that accumulators are indexed at run time.
 
@@ -170,7 +170,7 @@ def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) 
         conflict[i] = max(conflict[i], degree)
 
 
-@jit_inline
+@jit_scalar
 def fetch_one(footprint: float, width: float, threads: float, warps: float, warp: float) -> tuple[float, float]:
     """Return (loads of one thread, loads of all warps) that fetch a tile of `footprint` elements once."""
     each = math.ceil(footprint / (threads * width))

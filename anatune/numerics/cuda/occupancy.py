@@ -8,7 +8,7 @@ Source: [CUDA-occupancy] cuda_occupancy.h of CUDA 13.5; checked against 1800 row
 
 from __future__ import annotations
 
-from anatune.numerics._jit import jit, jit_inline
+from anatune.numerics._jit import jit, jit_scalar
 from anatune.numerics.cuda.columns import Gpu, Limiter
 
 __all__ = ["ceil_div", "fill_register_tables", "resident_blocks_one"]
@@ -23,13 +23,13 @@ LAUNCH_PARTITIONS = 4
 what its successors with 4 could not run. Source: [CUDA-occupancy] cudaOccMaxActiveBlocksPerMultiprocessor."""
 
 
-@jit_inline
+@jit_scalar
 def ceil_div(a: int, b: int) -> int:
     """Return a / b rounded up, for b > 0."""
     return -(-a // b)
 
 
-@jit_inline
+@jit_scalar
 def resident_blocks_one(threads: int, registers: int, shared_bytes: int, gpu: Gpu) -> tuple[int, int]:
     """Return (resident blocks of an SM, Limiter code); 0 blocks where a block cannot run at all.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anatune.numerics._jit import jit, jit_inline
+from anatune.numerics._jit import jit, jit_scalar
 from anatune.numerics.columns import Bytes
 
 __all__ = ["conflict_degree_one", "conflict_table"]
@@ -40,7 +40,7 @@ def conflict_table() -> Bytes:
     return table
 
 
-@jit_inline
+@jit_scalar
 def conflict_degree_one(
     table: Bytes, stride_1: int, count_1: int, stride_2: int, count_2: int, others: int, phase: int
 ) -> float:

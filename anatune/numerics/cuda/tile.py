@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
+from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar, jit_sequence
 from anatune.numerics.columns import Floats, Ints
 from anatune.numerics.cuda.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.cuda.occupancy import resident_blocks_one
@@ -113,7 +113,7 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
                 width[i] = points[start + i, at + 1 + t]
 
 
-@jit_inline
+@jit_scalar
 def sector_bytes_one(footprint: float, run: float, misaligned: int, element_bytes: float) -> float:
     """Return the bytes of the 32-byte sectors that a tile with rows of `run` elements touches.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
+from anatune.numerics._jit import jit_helper, jit_scalar, jit_sequence
 from anatune.numerics.columns import Floats
 from anatune.numerics.cuda.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.cuda.tile import SECTOR
@@ -82,7 +82,7 @@ _LOCAL_L2_BYTES = int(Col.LOCAL_L2_BYTES)
 _LOCAL_DRAM_BYTES = int(Col.LOCAL_DRAM_BYTES)
 
 
-@jit_inline
+@jit_scalar
 def norm4(a: float, b: float, c: float) -> float:
     """Return the 4-norm: a sharper smooth maximum, for resources that overlap well."""
     a, b, c = a * a, b * b, c * c
