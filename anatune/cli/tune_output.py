@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Display", "schedule_file", "show_result"]
 
 _EXPORT = {
-    False: "--format so --output DIR` makes a library of it",
-    True: "--target cuda --output DIR` writes its CUDA C and cubin",
+    "cpu": "--format so --output DIR` makes a library of it",
+    "gpu": "--target cuda --output DIR` writes its CUDA C and cubin",
 }
 _QUIET_S = 10.0
 """Without a terminal: seconds between lines about trials that are neither better nor failed."""
@@ -53,7 +53,7 @@ def show_result(result: TuningResult, target: Path, as_json: bool) -> None:
         except OSError as error:  # what was found is said all the same
             failure = reason(error)
     if result.best_trial is not None and not failure:
-        hints.append(f"best schedule: {target}; `anatune export {target} {_EXPORT[result.best.template != 'cpu']}")
+        hints.append(f"best schedule: {target}; `anatune export {target} {_EXPORT[result.hardware.kind]}")
     hints.append(f"all trials: {result.records}; `anatune records list --records {result.records}` shows them")
     if as_json:
         written = result.best_trial is not None and not failure

@@ -226,6 +226,14 @@ class Space(ABC):
             coordinates[:, number] = part.numbers(points[:, places])
         return coordinates
 
+    def lists(self, point: Integers) -> bool:
+        """Whether the space lists a point: one can build others, with an unroll depth of one's own, say."""
+        try:
+            self.encode(point)
+        except SpaceError:
+            return False
+        return True
+
     def points_at(self, numbers: Integers) -> Integers:
         """Return the points with these numbers, counted with the last coordinate fastest, 0 <= number < size."""
         return self.decode(np.column_stack(np.unravel_index(numbers, self.radices)))

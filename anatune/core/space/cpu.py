@@ -216,6 +216,10 @@ class CpuSpace(Space):
     def _unroll(self, tiles: Mapping[str, Sequence[int]]) -> int:
         return math.prod(tiles[a.name][-1] for a in self.workload.reduction_axes if a.name != self.simd_axis)
 
+    def lists(self, point: NDArray[np.int64]) -> bool:
+        """True: the space lists all that can be built."""
+        return True
+
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64.
 

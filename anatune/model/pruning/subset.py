@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.arguments import shown
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -326,7 +325,7 @@ class SpaceSubset(Subset):
             return prediction, True, place, ""
         if prediction.time_s > cut_s:
             return prediction, False, None, ""
-        if not self._is_listed(point):
+        if not self.space.lists(point):
             return prediction, True, None, ""
         if isinstance(self._order, ChosenOrder):
             return prediction, False, None, alike(self._order.likeness(point), self._order.considers(point))
@@ -335,16 +334,6 @@ class SpaceSubset(Subset):
         if self._distinct:
             return prediction, False, None, "as fast as one that is kept"
         return prediction, False, None, "as fast as the last one kept, behind it in the order of ties"
-
-    def _is_listed(self, point: NDArray[np.int64]) -> bool:
-        """Return whether the space lists a point: one can build others, with an unroll depth of one's own, say."""
-        if self.space.template == "cpu":  # it lists what can be built
-            return True
-        try:
-            self.space.encode(point)
-        except SpaceError:
-            return False
-        return True
 
     def to_dict(self) -> dict[str, Any]:
         """Return workload, hardware, space, keep, guarantee."""
