@@ -217,7 +217,7 @@ class CpuSpace(Space):
         return math.prod(tiles[a.name][-1] for a in self.workload.reduction_axes if a.name != self.simd_axis)
 
     def lists(self, point: NDArray[np.int64]) -> bool:
-        """True: the space lists all that can be built."""
+        """Return True: the space lists all that can be built."""
         return True
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
