@@ -38,7 +38,7 @@ class OnGpu(FakeMeasurer):
 
 
 def session(path, **more):
-    settings = TuningSettings(records=path, **{"strategy": "random", "threads": 1, **more})
+    settings = TuningSettings(records=path, **{"strategy": "random", **more})
     return TuningSession(WORKLOAD, H200, settings, stand_ins=StandIns(host=H200, measurer=OnGpu, program_key=key_of))
 
 
