@@ -50,6 +50,20 @@ def test_samples_are_seconds_of_one_run_beside_the_reference(seconds):
     assert not samples.stopped_early
 
 
+def test_a_sample_stands_between_two_of_the_reference():
+    """A machine that gets slower all the time: the mean of both is the reference's speed of the sample's own time."""
+    machine = Machine()
+    answers = iter([1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0, 17.0])
+    samples = sample_candidate(machine.kernel(0.002), lambda: next(answers), PROTOCOL, clock=machine.clock)
+    assert samples.reference_times_s[:3] == (2.0, 4.0, 6.0)
+    answers = iter([1.0, 3.0, 5.0, 7.0, 9.0])
+    contenders = [machine.kernel(0.002), machine.kernel(0.003)]
+    first, second = alternate(
+        contenders, lambda: next(answers), PROTOCOL, budget_s=0.1, least_rounds=2, clock=machine.clock
+    )
+    assert (first.reference_times_s, second.reference_times_s) == ((2.0, 8.0), (4.0, 6.0))
+
+
 def test_a_quiet_machine_needs_the_least_number_of_samples_and_a_loud_one_more():
     assert len(sample(Machine(), 0.002).times_s) == PROTOCOL.least_samples
     loud = sample(Machine(noise=0.2), 0.002)
