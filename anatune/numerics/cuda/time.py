@@ -13,10 +13,8 @@ move by a few hundredths when one of them is halved or doubled.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
-from anatune.numerics._jit import jit_helper, jit_scalar, jit_sequence
-from anatune.numerics.columns import Floats
+from anatune.numerics._jit import jit_helper, jit_scalar
 from anatune.numerics.cuda.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.cuda.tile import SECTOR
 
@@ -89,112 +87,6 @@ def norm4(a: float, b: float, c: float) -> float:
     return math.sqrt(math.sqrt(a * a + b * b + c * c))
 
 
-class Spills(NamedTuple):
-    """Accumulators of a block in local memory, a staging step: L1, then L2, then DRAM hold those of all SMs."""
-
-    local: float
-    """Accesses of a thread."""
-    missed: float
-    """Bytes beyond L1; then beyond L2."""
-    from_memory: float
-    squared: float
-    """Cycles of these bytes, squared."""
-    wait: float
-    """Cycles that a thread waits."""
-
-
-class Loads(NamedTuple):
-    """Global loads of a block, a staging step."""
-
-    step_bytes: float
-    """From L2."""
-    memory: float
-    """Their cycles."""
-    alone: float
-    """Cycles of the step that the block cannot overlap with itself."""
-    start: float
-    """Cycles before the first step, where several are fetched ahead."""
-
-
-class Waves(NamedTuple):
-    """All blocks, in cycles."""
-
-    cycles: float
-    number: float
-    each: float
-    step: float
-    """A staging step of all blocks that an SM holds."""
-
-
-@jit_sequence
-def _spills_one(v: Floats, i: int, sm_byte: float, dram_byte: float, active_sms: float, gpu: Gpu) -> Spills:
-    spilled = v[_SPILLED, i]
-    local = 0.0
-    missed = 0.0
-    from_memory = 0.0
-    squared = 0.0
-    wait = 0.0
-    if spilled > 0.0:
-        local = 2.0 * spilled * v[_STEPS, i] / v[_REUSE, i]
-        kept = spilled * 4.0 * v[_THREADS, i] * v[_RESIDENT, i]
-        in_l1 = min(1.0, gpu.l1_bytes / kept)
-        in_l2 = min(1.0, gpu.l2_bytes / (kept * float(gpu.num_sms)))
-        missed = local * v[_WARPS, i] * float(gpu.warp_size) * 4.0 * (1.0 - in_l1)
-        from_memory = missed * (1.0 - in_l2)
-        from_l2 = missed * sm_byte
-        from_dram = from_memory * dram_byte * active_sms
-        squared = from_l2 * from_l2 + from_dram * from_dram
-        beyond_l1 = in_l2 * gpu.l2_latency + (1.0 - in_l2) * gpu.dram_latency
-        wait_each = in_l1 * gpu.l1_latency + (1.0 - in_l1) * beyond_l1
-        wait = 0.5 * local * wait_each / LOCAL_IN_FLIGHT
-    return Spills(local, missed, from_memory, squared, wait)
-
-
-@jit_sequence
-def _loads_one(v: Floats, i: int, busy: float, direct_bytes: float, sm_byte: float, nest: Nest, gpu: Gpu) -> Loads:
-    """Return the loads of a step; `busy`: its cycles of everything else, `direct_bytes`: of operands not staged."""
-    stages, sector_bytes = v[_STAGES, i], v[_SECTOR_BYTES, i]
-    # sectors that are used in part stay in L1 for the next step where there is room
-    free_l1 = max(0.125 * gpu.l1_bytes, gpu.l1_bytes - v[_RESIDENT, i] * v[_SHARED_BYTES, i])
-    kept_fraction = min(1.0, free_l1 / (sector_bytes * v[_RESIDENT, i] + 1.0))
-    step_bytes = sector_bytes - max(0.0, sector_bytes - v[_TILE_BYTES, i]) * kept_fraction
-    step_bytes += direct_bytes / v[_BLOCKS, i]
-    memory = step_bytes * sm_byte
-    missing = min(1.0, step_bytes / SECTOR / max(1.0, v[_FETCHES_BLOCK, i]))
-    each_wait = gpu.l2_latency * missing + gpu.l1_latency * (1.0 - missing)
-    more_waits = max(0.0, v[_FETCHES, i] / FETCHES_IN_FLIGHT - 1.0)
-    alone = busy + memory + gpu.l2_latency + each_wait * more_waits + STAGE_CYCLES
-    start = 0.0
-    buffers = min(float(nest.stages), stages)
-    if buffers > 1.0:  # the next steps are on their way; only the first ones are waited for
-        ahead = buffers - 1.0
-        wait = gpu.l2_latency + each_wait * more_waits
-        alone = max(busy, max(memory, wait / ahead)) + STAGE_CYCLES
-        start = min(ahead, stages) * memory + wait
-    return Loads(step_bytes, memory, alone, start)
-
-
-@jit_sequence
-def _waves_one(v: Floats, i: int, busy: float, loads: Loads, sm_byte: float, gpu: Gpu) -> Waves:
-    """Return the cycles of all blocks; each runs its steps (``busy`` cycles that overlap), then stores its results."""
-    blocks, stages, resident = v[_BLOCKS, i], v[_STAGES, i], v[_RESIDENT, i]
-    num_sms = float(gpu.num_sms)
-    store = v[_ACCUMULATORS, i] * v[_WARPS, i] * (STORE_CYCLES + v[_STORE_SECTORS, i] * SECTOR * sm_byte)
-    per_wave = num_sms * resident
-    waves = blocks / per_wave
-    whole_waves = math.floor(waves)
-    left = blocks - whole_waves * per_wave
-    step = max(resident * busy, loads.alone)
-    wave = stages * step + resident * store + gpu.l2_latency + loads.start
-    tail = 0.0
-    if left > 0.0:
-        last = math.ceil(left / num_sms)
-        tail = stages * max(last * busy, loads.alone) + last * store + gpu.l2_latency + loads.start
-        if whole_waves > 0.0:
-            tail = max(tail * TAIL_OVERLAP, wave * left / per_wave)
-    return Waves(whole_waves * wave + tail, waves, wave, step)
-
-
 @jit_helper
 def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """Fill TIME_S and its parts for the first `n` points, after `macro` and `micro` (or `best_micro`).
@@ -221,44 +113,97 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     for i in range(n):
         warps, steps, accumulators = v[_WARPS, i], v[_STEPS, i], v[_ACCUMULATORS, i]
         blocks, stages, resident = v[_BLOCKS, i], v[_STAGES, i], v[_RESIDENT, i]
+        spilled, loads = v[_SPILLED, i], v[_LOADS, i]
         active_sms = min(num_sms, blocks)
         sm_byte = max(1.0 / SM_FILL_BYTES, l2_byte * active_sms)  # cycles a byte from L2 takes an SM
-        spills = _spills_one(v, i, sm_byte, dram_byte, active_sms, gpu)
+
+        # accumulators in local memory: L1, then L2, then DRAM hold what is spilled on all SMs
+        local = 0.0
+        missed = 0.0
+        from_memory = 0.0
+        spill_squared = 0.0
+        local_wait = 0.0
+        if spilled > 0.0:
+            local = 2.0 * spilled * steps / v[_REUSE, i]
+            kept = spilled * 4.0 * v[_THREADS, i] * resident
+            in_l1 = min(1.0, gpu.l1_bytes / kept)
+            in_l2 = min(1.0, gpu.l2_bytes / (kept * num_sms))
+            missed = local * warps * warp * 4.0 * (1.0 - in_l1)
+            from_memory = missed * (1.0 - in_l2)
+            from_l2 = missed * sm_byte
+            from_dram = from_memory * dram_byte * active_sms
+            spill_squared = from_l2 * from_l2 + from_dram * from_dram
+            beyond_l1 = in_l2 * gpu.l2_latency + (1.0 - in_l2) * gpu.dram_latency
+            wait_each = in_l1 * gpu.l1_latency + (1.0 - in_l1) * beyond_l1
+            local_wait = 0.5 * local * wait_each / LOCAL_IN_FLIGHT
 
         # one block, one staging step, alone on its SM: cycles
         fma = warps * accumulators * steps * fma_warp
         multiply_adds = accumulators * steps / gpu.packing
-        instructions = warps * (multiply_adds + v[_LOADS, i] + STAGE_INSTRUCTIONS + spills.local)
+        instructions = warps * (multiply_adds + loads + STAGE_INSTRUCTIONS + local)
         issue = (instructions + v[_FETCHES_BLOCK, i] * FETCH_INSTRUCTIONS) * issue_slot
         staging = v[_FETCH_LINES, i] + v[_TILE_BYTES, i] / 128.0
-        shared = warps * v[_WAVEFRONTS, i] + (staging + warps * spills.local) * warp / 32.0
-        compute = math.sqrt(fma * fma + issue * issue + shared * shared + spills.squared)
-        chain = max(multiply_adds * SINGLE_WARP_CYCLES + v[_LOADS, i], steps * gpu.fma_latency)
-        chain += gpu.shared_latency * max(1.0, steps / STEPS_IN_FLIGHT) * staged + spills.wait
-        loads = _loads_one(v, i, max(compute, chain), direct_bytes, sm_byte, nest, gpu)
-        busy = norm4(compute, loads.memory, 0.0)
+        shared = warps * v[_WAVEFRONTS, i] + (staging + warps * local) * warp / 32.0
+        compute = math.sqrt(fma * fma + issue * issue + shared * shared + spill_squared)
+        chain = max(multiply_adds * SINGLE_WARP_CYCLES + loads, steps * gpu.fma_latency)
+        chain += gpu.shared_latency * max(1.0, steps / STEPS_IN_FLIGHT) * staged + local_wait
 
-        waves = _waves_one(v, i, busy, loads, sm_byte, gpu)
-        l2_bytes = loads.step_bytes * stages * blocks + result_bytes + nest.epilogue_bytes
+        # loads of the step; sectors that are used in part stay in L1 for the next step where there is room
+        sector_bytes = v[_SECTOR_BYTES, i]
+        free_l1 = max(0.125 * gpu.l1_bytes, gpu.l1_bytes - resident * v[_SHARED_BYTES, i])
+        kept_fraction = min(1.0, free_l1 / (sector_bytes * resident + 1.0))
+        step_bytes = sector_bytes - max(0.0, sector_bytes - v[_TILE_BYTES, i]) * kept_fraction
+        step_bytes += direct_bytes / blocks
+        memory = step_bytes * sm_byte
+        missing = min(1.0, step_bytes / SECTOR / max(1.0, v[_FETCHES_BLOCK, i]))
+        each_wait = gpu.l2_latency * missing + gpu.l1_latency * (1.0 - missing)
+        more_waits = max(0.0, v[_FETCHES, i] / FETCHES_IN_FLIGHT - 1.0)
+        alone = max(compute, chain) + memory + gpu.l2_latency + each_wait * more_waits + STAGE_CYCLES
+        start = 0.0
+        buffers = min(float(nest.stages), stages)
+        if buffers > 1.0:  # the next steps are on their way; only the first ones are waited for
+            ahead = buffers - 1.0
+            wait = gpu.l2_latency + each_wait * more_waits
+            alone = max(max(compute, chain), max(memory, wait / ahead)) + STAGE_CYCLES
+            start = min(ahead, stages) * memory + wait
+
+        # stores of a block, then waves of blocks
+        store_bytes = v[_STORE_SECTORS, i] * SECTOR
+        store = accumulators * warps * (STORE_CYCLES + store_bytes * sm_byte)
+        per_wave = num_sms * resident
+        waves = blocks / per_wave
+        whole_waves = math.floor(waves)
+        left = blocks - whole_waves * per_wave
+        busy_one = norm4(compute, memory, 0.0)
+        step_cycles = max(resident * busy_one, alone)
+        wave_cycles = stages * step_cycles + resident * store + gpu.l2_latency + start
+        tail = 0.0
+        if left > 0.0:
+            last = math.ceil(left / num_sms)
+            tail = stages * max(last * busy_one, alone) + last * store + gpu.l2_latency + start
+            if whole_waves > 0.0:
+                tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
+        cycles = whole_waves * wave_cycles + tail
+        l2_bytes = step_bytes * stages * blocks + result_bytes + nest.epilogue_bytes
         l2_s = l2_bytes * l2_byte * cycle_s
         dram_s = v[_DRAM_BYTES, i] * dram_byte * cycle_s
-        v[_TIME_S, i] = norm4(waves.cycles * cycle_s, l2_s, dram_s) + gpu.launch_s
+        v[_TIME_S, i] = norm4(cycles * cycle_s, l2_s, dram_s) + gpu.launch_s
 
         total_s = blocks * stages / num_sms * cycle_s
         v[_FMA_S, i] = fma * total_s
         v[_ISSUE_S, i] = issue * total_s
         v[_SHARED_S, i] = shared * total_s
-        v[_SPILL_S, i] = spills.squared * total_s * total_s
+        v[_SPILL_S, i] = spill_squared * total_s * total_s
         v[_L2_S, i] = l2_s
         v[_DRAM_S, i] = dram_s
-        v[_LATENCY_S, i] = waves.number * stages * (waves.step - resident * busy) * cycle_s
-        v[_TAIL_S, i] = max(0.0, (waves.cycles - waves.number * waves.each) * cycle_s)
+        v[_LATENCY_S, i] = waves * stages * (step_cycles - resident * busy_one) * cycle_s
+        v[_TAIL_S, i] = max(0.0, (cycles - waves * wave_cycles) * cycle_s)
         v[_HELD, i] = min(resident, math.ceil(blocks / num_sms))
-        v[_WAVES, i] = waves.number
-        v[_STEP_BYTES, i] = loads.step_bytes
+        v[_WAVES, i] = waves
+        v[_STEP_BYTES, i] = step_bytes
         v[_L2_BYTES, i] = l2_bytes
-        v[_LOCAL_L2_BYTES, i] = spills.missed * stages * blocks
-        v[_LOCAL_DRAM_BYTES, i] = spills.from_memory * stages * blocks
-        v[_LOCAL, i] = spills.local
+        v[_LOCAL_L2_BYTES, i] = missed * stages * blocks
+        v[_LOCAL_DRAM_BYTES, i] = from_memory * stages * blocks
+        v[_LOCAL, i] = local
     for i in range(n):
         v[_SPILL_S, i] = math.sqrt(v[_SPILL_S, i])
