@@ -118,7 +118,7 @@ def _from_file(asked: Asked) -> tuple[Schedule, int]:
     if len(words) != 1:
         got = f"got {' '.join(words)!r}" if words else "it is missing"
         raise UsageError(
-            f"expected a schedule file, {got}; write anatune export FILE.json, or --records PATH WORKLOAD, "
+            f"expected a schedule file, {got}; write anatune export FILE.json, or --records FILE WORKLOAD, "
             "or --hw NAME WORKLOAD"
         )
     refuse_workload_options(asked.options, "is for a WORKLOAD, a schedule file has its own")
@@ -135,7 +135,7 @@ def _from_records(asked: Asked, records: Path) -> tuple[Schedule, int]:
     from anatune.errors import RecordError
     from anatune.records.store import RecordStore
 
-    workload = _workload(asked, "--records PATH matmul 64x64x64")
+    workload = _workload(asked, "--records FILE matmul 64x64x64")
     with RecordStore(records, read_only=True) as store:
         best = store.best(workload, asked.hw, asked.threads, template=asked.template, on_damage=note_once())
     if best is None:

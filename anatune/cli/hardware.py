@@ -42,7 +42,7 @@ def list_devices(as_json: _Json = False) -> None:
         [
             {
                 "name": spec.name,
-                "kind": spec.__struct_config__.tag,
+                "kind": spec.kind,
                 "vendor": spec.vendor,
                 "model": spec.model,
                 "arch": spec.arch,

@@ -137,7 +137,7 @@ def tune(
     if manifest is not None:
         refuse_given(context, _BUILDING, "was decided when --build-only wrote the manifest")
     workload, hardware = _task(workload, hw, manifest)
-    if hardware.__struct_config__.tag != "gpu":
+    if hardware.kind != "gpu":
         refuse_given(context, _OF_GPUS, f"is for GPUs, and {hardware.name} is none")
     refuse_threads(threads, hardware)
     chosen = _threads(threads, hardware)

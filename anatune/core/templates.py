@@ -23,7 +23,6 @@ __all__ = [
     "DeviceKind",
     "Template",
     "adopt_name",
-    "device_kind",
     "former_names",
     "template_name",
     "template_named",
@@ -185,7 +184,7 @@ CPU = Template(
 """A microkernel or a pair of them, cache tiles, loop orders, packing and a parallel loop."""
 
 TEMPLATES = {one.name: one for one in (CUDA, PIPELINED, TENSORCORE, CPU)}
-"""Every template by its name. A new one stands here, and nowhere else."""
+"""Every template by its name. A new one stands here."""
 _FORMER = {one.former: one.name for one in TEMPLATES.values() if one.former}
 
 
@@ -221,11 +220,6 @@ def template_of(name: str | None, hardware: _Device) -> Template:
         return known[0]
     names = tuple(one.name for one in known)
     return TEMPLATES[checked_choice("template", template_name(name), names, otherwise=f"for {hardware.name}")]
-
-
-def device_kind(hardware: _Device) -> DeviceKind:
-    """Return what all templates of a device share."""
-    return templates_of(hardware)[0].device
 
 
 # ---- names in files ----------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ OTHER_KNOBS = {
 
 @dataclass(frozen=True)
 class Group(RecordedGroup):
-    """Recorded points of the GPU template."""
+    """Recorded points of the template `cuda`."""
 
     hardware: GpuSpec
     points: NDArray[np.int64]

@@ -67,7 +67,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(calibrate_gpu, "calibrate_gpu", stopped)
     monkeypatch.setattr("anatune.tuning.manifest.build_manifest", stopped)
     monkeypatch.setattr("anatune.codegen.cuda.nvrtc.compile_cuda", stopped)
-    monkeypatch.setattr("anatune.codegen.cpu.lower.compile_schedule", stopped)
+    monkeypatch.setattr("anatune.codegen.cpu.lower.build_schedule", stopped)
     os.mkfifo("pipe")
     Path("folder").mkdir()
     Path("empty").touch()

@@ -1,4 +1,4 @@
-"""What the parameters of somebody's kernel mean: configurations as points of the GPU template.
+"""What the parameters of somebody's kernel mean: configurations as points of the template `cuda`.
 
 Notation
 --------
@@ -209,7 +209,7 @@ def _reduction(roles: Roles, axis: str, extents: Integers, valid: NDArray[np.boo
 def tile_points(
     names: Names, workload: Workload, parameters: Sequence[str], rows: Sequence[Values]
 ) -> tuple[Integers, NDArray[np.bool_], NDArray[np.float64]]:
-    """Turn configurations into points of the GPU template.
+    """Turn configurations into points of the template `cuda`.
 
     Blocks that reach over the end of an axis count whole: the factors multiply to the extent rounded up.
 

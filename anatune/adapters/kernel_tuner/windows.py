@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 def shared_by_windows(workload: Workload, points: Integers) -> Floats:
     """Return the share of a thread's loads that is left, (num_points,) float64 in (0, 1]; 1 where nothing overlaps.
 
-    `points` are those of the GPU template, (num_points, num_columns); windows are unrolled within a stage.
+    `points` are those of the template `cuda`, (num_points, num_columns); windows are unrolled within a stage.
     """
     spatial = {axis.name: 5 * at for at, axis in enumerate(workload.spatial_axes)}
     first = 5 * len(spatial)

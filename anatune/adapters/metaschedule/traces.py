@@ -1,4 +1,4 @@
-"""What the traces of MetaSchedule's own design spaces mean: points of anatune's GPU template, or compiled CPU nests.
+"""What the traces of MetaSchedule's own design spaces mean: points of the template `cuda`, or compiled CPU nests.
 
 Read are the decisions of one tiled block (`anatune.records.traces`). What they mean follows from the function:
 `FunctionMeaning` recognises what it computes and which operand has which number.
@@ -47,7 +47,7 @@ class FunctionMeaning:
         self._operands: dict[str, tuple[str, ...]] = {}
 
     def gpu_schedule(self, tiling: Tiling, hardware: GpuSpec) -> Schedule:
-        """Return the point of the GPU template (or of the pipelined one) that a trace stands for.
+        """Return the point of the template `cuda` (or `pipelined`) that a trace stands for.
 
         Raises
         ------

@@ -21,7 +21,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError
 
-__all__ = ["LoweredCpu", "assembly_facts", "compile_schedule", "inspect_schedule", "lower", "lower_whole"]
+__all__ = ["LoweredCpu", "assembly_facts", "build_schedule", "inspect_schedule", "lower", "lower_whole"]
 
 _STACK = re.compile(r"-?\d*\((?:%rsp|%rbp)\)|\[(?:sp|x29)(?:, #-?\d+)?\]")
 _VECTOR = re.compile(r"%([xyz])mm(\d+)|\b([qv])(\d+)\b")
@@ -59,7 +59,7 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     """
     schedule.check()
     if not isinstance(schedule.hardware, CpuSpec):
-        raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; codegen.gpu has GPUs")
+        raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; codegen.cuda.lower is for GPUs")
     program = program_of(schedule, threads=threads, prepacked=prepacked)
     tvm = import_tvm()
     functions = {"main": parse_program(program.main, program.llvm)}
@@ -74,7 +74,7 @@ def lower_whole(schedule: Schedule, threads: int) -> LoweredCpu:
     return lower(schedule, threads=threads, prepacked=False)
 
 
-def compile_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> CpuArtifact:
+def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> CpuArtifact:
     """Build a schedule into ``folder/<key>.so``.
 
     Raises

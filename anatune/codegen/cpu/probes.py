@@ -34,10 +34,10 @@ __all__ = [
     "ProbeModule",
     "broadcast_probe",
     "build_probes",
+    "build_reference",
     "chase_probe",
     "clock_probe",
     "compile_probe",
-    "compile_reference",
     "fma_probe",
     "start_probe",
     "tile_probe",
@@ -106,7 +106,7 @@ def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path)
     return CpuArtifact("", str(path), buffers, facts=facts)
 
 
-def compile_reference(hardware: CpuSpec, folder: Path) -> CpuArtifact:
+def build_reference(hardware: CpuSpec, folder: Path) -> CpuArtifact:
     """Build the kernel that is timed beside all candidates; errors as `compile_probe`."""
     return compile_probe("gemm", hardware, folder)
 

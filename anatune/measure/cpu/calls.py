@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from anatune.codegen.cpu.lower import compile_schedule, inspect_schedule
+from anatune.codegen.cpu.lower import build_schedule, inspect_schedule
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError
@@ -36,7 +36,7 @@ def build(schedule: Schedule, threads: int) -> Kernel:
     check_instructions(schedule.hardware)  # type: ignore[arg-type]
     folder = scratch_folder(BuildError)
     try:
-        artifact = compile_schedule(schedule, folder, threads=threads)
+        artifact = build_schedule(schedule, folder, threads=threads)
         return Kernel(schedule.workload, artifact, folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

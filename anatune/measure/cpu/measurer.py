@@ -15,8 +15,8 @@ from anatune.measure.run.timing import TimingProtocol
 __all__ = ["CPU_ENTRIES", "CpuMeasurer"]
 
 CPU_ENTRIES = Entries(
-    builder="anatune.codegen.cpu.lower:compile_schedule",
-    reference="anatune.codegen.cpu.probes:compile_reference",
+    builder="anatune.codegen.cpu.lower:build_schedule",
+    reference="anatune.codegen.cpu.probes:build_reference",
     session="anatune.measure.cpu.runner:CpuSession",
 )
 

@@ -11,7 +11,7 @@ from anatune.errors import BuildError, RunError, SpaceError
 tvm = pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
 from anatune.codegen.compat import compile_module  # noqa: E402
-from anatune.codegen.cpu.lower import compile_schedule, lower  # noqa: E402
+from anatune.codegen.cpu.lower import build_schedule, lower  # noqa: E402
 from anatune.measure.run.correctness import array_dtype, compare, expected, random_inputs  # noqa: E402
 
 HOST = anatune.hardware("host")
@@ -167,7 +167,7 @@ def test_spills_are_seen():
 
 def test_library_names_its_arguments(tmp_path):
     schedule = anatune.space(anatune.matmul(16, 32, 8), HOST).schedule(tiles={}, packed=("B",))
-    artifact = compile_schedule(schedule, tmp_path)
+    artifact = build_schedule(schedule, tmp_path)
     assert [buffer.tensor for buffer in artifact.arguments] == ["A", "B", "C"]
     assert artifact.facts["flop"] == 2 * 16 * 32 * 8
     module = tvm.runtime.load_module(artifact.library)
