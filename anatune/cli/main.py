@@ -18,13 +18,13 @@ from typing import Annotated
 import typer
 
 from anatune.arguments import shown
-from anatune.cli.export import export
+from anatune.cli.export.command import export
 from anatune.cli.hardware import app as hardware_app
 from anatune.cli.output import UsageError, note
 from anatune.cli.plan import plan
 from anatune.cli.prune import prune
-from anatune.cli.records import app as records_app
-from anatune.cli.tune import tune
+from anatune.cli.records.app import app as records_app
+from anatune.cli.tune.command import tune
 from anatune.errors import AnatuneError
 from anatune.files import reason
 from anatune.version import __version__

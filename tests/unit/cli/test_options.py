@@ -6,7 +6,8 @@ import typing
 import pytest
 
 from anatune.adapters.formats import FORMATS
-from anatune.cli import main, options, prune, records_place
+from anatune.cli import main, options, prune
+from anatune.cli.records import place
 from anatune.core.templates import TEMPLATES
 from anatune.core.trial import Outcome
 
@@ -48,5 +49,5 @@ def choices(annotation):
 
 def test_choices_are_those_of_the_library():
     assert sorted(choices(options.Template)) == sorted(TEMPLATES)
-    assert choices(records_place.OutcomeName) == tuple(outcome.value for outcome in Outcome)
+    assert choices(place.OutcomeName) == tuple(outcome.value for outcome in Outcome)
     assert typing.get_args(prune.Form) == tuple(FORMATS)

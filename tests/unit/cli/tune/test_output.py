@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from anatune.cli import output, tune_output
+from anatune.cli import output
+from anatune.cli.tune import output as tune_output
 from anatune.errors import RecordError
 from tests.unit.tuning.fakes import session
 

@@ -10,8 +10,8 @@ import typer
 
 from anatune.cli.options import DEFAULT_RECORDS, AsJson, RecordFile, Template, refuse_threads, seconds_option
 from anatune.cli.output import UsageError, note, note_first_compilation, refuse_given
-from anatune.cli.tune_build import build_kernels
-from anatune.cli.tune_output import Display, schedule_file, show_result
+from anatune.cli.tune.build import build_kernels
+from anatune.cli.tune.output import Display, schedule_file, show_result
 from anatune.cli.workload import with_workload
 from anatune.errors import DeviceError
 

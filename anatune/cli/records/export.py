@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from anatune.cli.output import UsageError, note, write_text
-from anatune.cli.records_place import (
+from anatune.cli.records.place import (
     AnyRecordFile,
     Limit,
     OfHardware,

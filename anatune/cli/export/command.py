@@ -92,7 +92,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
-    from anatune.cli.export_source import Asked, find_schedule
+    from anatune.cli.export.source import Asked, find_schedule
 
     asked = Asked(words, chosen, records, hw, target, template, form, threads)
     schedule, tuned_threads = find_schedule(asked)
@@ -115,8 +115,8 @@ def export(
 
 def _write(schedule: Schedule, name: str, folder: Path, form: str | None, threads: int) -> dict[str, Any]:
     """Write the files of an export, but for its manifest, which is returned."""
-    from anatune.cli.export_files import export_cuda, export_library, export_module
-    from anatune.cli.export_source import is_gpu
+    from anatune.cli.export.files import export_cuda, export_library, export_module
+    from anatune.cli.export.source import is_gpu
 
     if form == "tvm":
         return export_module(schedule, name, folder, threads)

@@ -9,7 +9,7 @@ import typer
 
 from anatune.cli.options import AsJson
 from anatune.cli.output import UsageError, note_once, print_json, print_lines
-from anatune.cli.records_place import AnyRecordFile, OfHardware, Words, opened, place
+from anatune.cli.records.place import AnyRecordFile, OfHardware, Words, opened, place
 from anatune.cli.workload import with_workload_words
 from anatune.errors import RecordError
 

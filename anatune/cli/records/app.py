@@ -8,9 +8,9 @@ import typer
 
 from anatune.cli.options import AsJson
 from anatune.cli.output import UsageError, note_once, print_json, print_lines, print_text
-from anatune.cli.records_export import export_records
-from anatune.cli.records_import import import_records
-from anatune.cli.records_place import (
+from anatune.cli.records.export import export_records
+from anatune.cli.records.import_ import import_records
+from anatune.cli.records.place import (
     AnyRecordFile,
     Limit,
     OfHardware,
@@ -22,7 +22,7 @@ from anatune.cli.records_place import (
     place,
     session_id,
 )
-from anatune.cli.records_train import train_corrections
+from anatune.cli.records.train import train_corrections
 from anatune.cli.workload import with_workload_words
 
 if TYPE_CHECKING:

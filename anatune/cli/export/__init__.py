@@ -1,0 +1,1 @@
+"""``anatune export``: where the schedule comes from, what is written."""

@@ -1,0 +1,1 @@
+"""``anatune records``: one file a command."""

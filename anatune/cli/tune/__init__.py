@@ -1,0 +1,1 @@
+"""``anatune tune``: parsing, building for elsewhere, what is shown."""
