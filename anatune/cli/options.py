@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,13 +32,26 @@ DEFAULT_RECORDS = Path("tuning.sqlite")
 
 _LEAST_SECONDS = 1e-6
 
+
+def _template(word: str) -> str:
+    """Return the name of the template that a word names; former names are taken, too."""
+    from anatune.core.templates import TEMPLATES, template_name
+
+    name = str(template_name(word))
+    if name not in TEMPLATES:
+        raise typer.BadParameter(f"got {word!r}, expected one of {', '.join(TEMPLATES)}")
+    return name
+
+
 Device = Annotated[
     str, typer.Option("--hw", metavar="NAME|FILE", help="Device: a name of `anatune hw list`, host, or a TOML file.")
 ]
 Template = Annotated[
-    Literal["cuda", "pipelined", "tensorcore", "cpu"] | None,
+    str | None,
     typer.Option(
         "--template",
+        metavar="NAME",
+        parser=_template,
         help="What schedules look like. GPUs: cuda (the default of plan, prune and export), pipelined (the default of "
         "tune: cuda with several shared-memory buffers and padded rows) or tensorcore (float16, bfloat16; float32 as "
         "tf32). CPUs: cpu.",

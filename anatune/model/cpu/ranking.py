@@ -31,8 +31,8 @@ __all__ = ["EXHAUSTIVE_LIMIT", "rank", "rank_exhaustively"]
 
 EXHAUSTIVE_LIMIT = 400_000
 """Largest space that is evaluated point by point."""
-_NODES, _NODES_DISTINCT = 2, 8
-"""Nodes that are kept for each point wanted; four times as many where they do not suffice."""
+_NODES, _NODES_DISTINCT = 2, 32
+"""Nodes that are kept for each point wanted; four times as many, in a second search, where they do not suffice."""
 _SAMPLE = 2_000
 """Points drawn where the time does not suffice for anything else."""
 _SEARCHING = 0.5

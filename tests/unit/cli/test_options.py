@@ -1,12 +1,13 @@
 """What the commands' options are called, and what their help says."""
 
+import json
 import re
 import typing
 
 import pytest
 
 from anatune.adapters.formats import FORMATS
-from anatune.cli import main, options, prune
+from anatune.cli import main, prune
 from anatune.cli.records import place
 from anatune.core.templates import TEMPLATES
 from anatune.core.trial import Outcome
@@ -48,6 +49,24 @@ def choices(annotation):
 
 
 def test_choices_are_those_of_the_library():
-    assert sorted(choices(options.Template)) == sorted(TEMPLATES)
     assert choices(place.OutcomeName) == tuple(outcome.value for outcome in Outcome)
     assert typing.get_args(prune.Form) == tuple(FORMATS)
+
+
+@pytest.mark.parametrize("word", ["pipelined", "gpu_pipelined"])
+def test_templates_are_known_by_their_former_names_too(capsys, word):
+    words = ["plan", "--hw", "rtx3090", "matmul", "64x64x64", "--template", word, "--json"]
+    assert main.main(words) == 0
+    assert json.loads(capsys.readouterr().out)["template"] == "pipelined"
+
+
+def test_the_help_names_every_template(capsys):
+    text = help_of(capsys, "plan")
+    assert all(re.search(rf"\b{name}\b", text) for name in TEMPLATES)
+
+
+def test_unknown_templates_are_one_line(capsys):
+    assert main.main(["plan", "--hw", "rtx3090", "matmul", "64x64x64", "--template", "gpus"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "'gpus', expected one of cuda, pipelined, tensorcore, cpu" in said
