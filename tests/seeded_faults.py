@@ -93,7 +93,7 @@ FAULTS = (
           "failed = 0 if good else failed + 1", "failed = failed if good else failed + 1"),
     Fault("far_neighbours_count", "search", ("evolution",), "weights = 1.0 / near", "weights = near"),
     Fault("failures_attract", "search", ("learned",),
-          "_options.failure_penalty * closeness", "_options.failure_penalty * -closeness"),
+          "failure_penalty * self._closeness(features", "failure_penalty * -self._closeness(features"),
     # -- records and tuning
     Fault("wrong_results_win", "records", ("choice",),
           "if not found[-1].ok}", "if not any(one.ok for one in found)}"),

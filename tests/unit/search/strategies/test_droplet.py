@@ -60,6 +60,18 @@ def test_too_many_failures_end_it():
     assert len(points) == 1 + 2 * 4
 
 
+def test_failures_between_successes_do_not_end_it():
+    """What counts is batches in a row: of two, one has failures only."""
+    seen = []
+
+    def measure(point):
+        seen.append(point)
+        return None if len(seen) % 4 in (2, 3) else 1.0
+
+    points, _ = search(DropletStrategy(GPU, start="paper", options={"batch": 2, "most_failed": 1}), 30, measure)
+    assert len(points) == len(KNOBS.neighbours(points[0], 1)) + 1
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [((1.0, 1.1, 1.2), (1.3, 1.4, 1.5)), ((1.0, 1.1, 1.2), (1.05, 1.2, 1.25)), ((1.0, 1.2), (1.4, 1.5, 1.6))],
