@@ -43,7 +43,7 @@ def convolution(
     sizes, kernel : dict of str to object
         Input and kernel sizes, elements, by argument name, slowest dimension first.
     n, c, k, stride, padding, dilation, groups, layout, dtype, epilogue
-        As in `anatune.core.workload.operators.conv2d`.
+        As in `anatune.core.workload.operators.convolution.conv2d`.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """TopHub's rows, written back as its lines. They come without a licence, so they are not here: a folder is named.
 
-ANATUNE_MEASUREMENTS=FOLDER pytest tests/unit/records/foreign/test_tophub.py
+ANATUNE_MEASUREMENTS=FOLDER pytest tests/unit/records/foreign/test_autotvm_tophub.py
 """
 
 import json
