@@ -102,7 +102,7 @@ FAULTS = (
     Fault("plan_is_compared", "tuning", ("session",),
           "if plan not in chosen and plan.measurement.time_s is not None:", "if False:"),
     # -- report, cli
-    Fault("rounded_percent", "report", ("units",), "if abs(value) < 9.95:", "if abs(value) < 10.0:"),
+    Fault("rounded_ratio", "report", ("units",), "if value >= 99.95:", "if value >= 100.0:"),
     Fault("reader_went_away", "cli", ("test_process.py",), "return 141", "return 0"),
     # -- adapters
     Fault("default_of_the_caller", "adapters", ("triton",), "kept = [*kept[:-1], 0]", "kept = [*kept, 0]"),

@@ -186,3 +186,12 @@ def test_wrong_operands_are_refused():
         reference(workload, {"A": inputs["A"]})
     with pytest.raises(RunError, match=r"shape \(5, 3\), expected \(3, 5\)"):
         reference(workload, {"A": inputs["A"].T, "B": inputs["B"]})
+
+
+def test_the_allowed_error_grows_with_the_root_of_the_sum():
+    """Four roundings of a sum of K products, and one of the result."""
+    eps = 2.0**-23
+    for k in (1, 64, 1024):
+        workload = anatune.matmul(8, 8, k)
+        assert correctness.tolerance(workload) == pytest.approx((4 * k**0.5 + 1) * eps)
+    assert correctness.tolerance(anatune.matmul(8, 8, 64, dtype="int8")) == 0.0
