@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -22,7 +23,7 @@ from anatune.core.space.tensorcore import TensorCoreSpace
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.model.base import Progress
+from anatune.model.base import Model, Progress
 from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
 from anatune.model.learned.corrections import AUTO, NONE, find_correction, named_correction
 from anatune.model.plan import AppliedCorrection, Plan, prediction_row
@@ -231,7 +232,7 @@ def plan(
     return answer.first(top_k)
 
 
-def model_of(answer: Plan) -> Any:
+def model_of(answer: Plan) -> Model:
     """Return the model that ordered a plan: the analytical one, with the plan's correction if it has one."""
     chosen = make_model(answer.workload, answer.hardware, answer.template)
     if answer.correction is None:
@@ -270,7 +271,7 @@ def _check_compiler(hardware: GpuSpec | CpuSpec) -> None:
 def _compiled(
     answer: Plan,
     chosen: Any,
-    points: Any,
+    points: NDArray[np.int64],
     count: int,
     time_limit_s: float | None,
     progress: Callable[[int, int], None] | None,
@@ -361,9 +362,7 @@ def predict(
     return pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(empty)]).iloc[:0]
 
 
-def _corrected_model(
-    workload: Workload, hw: GpuSpec | CpuSpec, correction: str | Path, template: str | None
-) -> GpuModel | TensorCoreModel | CpuModel | CorrectedModel:
+def _corrected_model(workload: Workload, hw: GpuSpec | CpuSpec, correction: str | Path, template: str | None) -> Model:
     """Return the model of a template, corrected where there is a correction."""
     chosen = make_model(workload, hw, template)
     saved = find_correction(hw, chosen.space.template, correction)
