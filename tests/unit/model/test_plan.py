@@ -35,7 +35,8 @@ def test_order_and_counts(plan: Plan) -> None:
 
 def test_json(plan: Plan) -> None:
     read = json.loads(plan.to_json())
-    assert set(read) == {"workload", "hardware", "space", "guarantee", "schedules"}
+    answer = {"workload", "hardware", "template", "threads", "space", "guarantee", "num_alike_is_exact", "schedules"}
+    assert set(read) == answer
     assert read["hardware"]["name"] == "rtx3090"
     assert read["space"]["size"] == plan.space_size
     assert read["guarantee"] == {
