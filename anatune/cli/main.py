@@ -143,8 +143,14 @@ def _notes() -> Iterator[None]:
         log.removeHandler(handler)
 
 
-_WORDS = {": Value error,": ":", " is not one of ": ", expected one of ", ": Input should be ": ": expected "}
-"""What typer says of values that it refuses, and what anatune says."""
+_WORDS = {
+    ": Value error,": ":",
+    " is not one of ": ", expected one of ",
+    ": Input should be greater than or equal to ": ": expected a number >= ",
+    ": Input should be less than or equal to ": ": expected a number <= ",
+    ": Input should be ": ": expected ",
+}
+"""What typer says of values that it refuses, and what anatune says; the longer ones first."""
 
 
 def _usage_text(error: Exception) -> str:

@@ -65,7 +65,7 @@ def test_bad_words(anatune, words, parts):
         ("plan --hw", ["--hw"]),
         (PLAN + "matmul 8x8x8 --nonsense", ["--nonsense"]),
         (PLAN + "matmul -1x512x512", ["-1"]),
-        (PLAN + "matmul 8x8x8 --top-k 0", ["--top-k", "greater than or equal to 1", "got '0'"]),
+        (PLAN + "matmul 8x8x8 --top-k 0", ["--top-k", "expected a number >= 1", "got '0'"]),
         (PLAN + "matmul 8x8x8 --top-k abc", ["--top-k"]),
         (PLAN + "matmul 8x8x8 --top-k", ["--top-k"]),
         (PLAN + "matmul 8x8x8 --time-limit 0", ["--time-limit", "0.000001", "'0'"]),
