@@ -38,7 +38,7 @@ def test_json(anatune):
         (("--hw", "mi50", "--compile", "2"), 1, "no NVIDIA GPU"),
         (("--hw", "k80", "--compile", "2"), 1, "arch sm_37 is unknown to this compiler"),
         (("--hw", "ryzen_7950x", "--compile", "2"), 1, "compile is for GPUs"),
-        (("--hw", "rtx3090", "--compile", "-1"), 2, "expected greater than or equal to 0, got '-1'"),
+        (("--hw", "rtx3090", "--compile", "-1"), 2, "expected a number >= 0, got '-1'"),
         (("--hw", "rtx3090", "--compile", "many"), 2, "valid integer"),
         (("--hw", "rtx3090", "--compile", "1000000"), 1, "compile is 1000000"),
     ],

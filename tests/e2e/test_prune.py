@@ -88,7 +88,7 @@ def test_most_is_said_where_it_ends_the_list(anatune, form):
         ("--hw rtx3090 matmul 8x8x8 --keep 0", 2, ["0", "share"]),
         ("--hw rtx3090 matmul 8x8x8 --keep some", 2, ["some"]),
         ("--hw rtx3090 matmul 8x8x8 --for yaml", 2, ["yaml", "json", "csv", "triton"]),
-        ("--hw rtx3090 matmul 8x8x8 --most 0", 2, ["'0'", "greater than or equal to 1"]),
+        ("--hw rtx3090 matmul 8x8x8 --most 0", 2, ["'0'", "a number >= 1"]),
         ("--hw rtx3090 matmul 8x8x8 --template wmma", 2, ["wmma"]),
         ("--hw rtx3090 matmul 8x8x8 --time-limit nan", 2, ["nan"]),
         ("--hw rtx3090 matmul 8x8x8 --plain --model x", 2, ["--plain"]),
