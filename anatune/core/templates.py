@@ -93,6 +93,11 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ``schedule -> program``: what the lowering of its device turns into a TVM module.
     learner : str
         Strategy that tunes by default and learns from each trial (`search.base.make_strategy`).
+    corrections : str or None
+        Tuner whose kernels the shipped corrections describe that also hold for this template's.
+    diverse : bool
+        Whether its model's errors have been measured, so that few are kept by what they differ in
+        (`model.pruning.diversity`).
     """
 
     name: str
@@ -108,6 +113,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     program_key: str
     program: str
     learner: str = "anatune.search.strategies.learned:LearnedStrategy"
+    corrections: str | None = None
+    diverse: bool = False
 
     def part(self, name: str) -> Any:
         """Return the object that the field called `name` names."""
@@ -136,6 +143,8 @@ CUDA = Template(
     former="gpu",
     device=_GPU,
     code="cuda",
+    corrections="ansor",
+    diverse=True,
     rules="anatune.core.rules.cuda:check_cuda",
     levels="anatune.core.rules.cuda:levels_of",
     model="anatune.model.cuda.model:GpuModel",

@@ -19,7 +19,7 @@ import numpy as np
 from anatune.arguments import checked_path
 from anatune.core.hardware.files import user_spec_folder
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import adopt_name, former_names
+from anatune.core.templates import adopt_name, former_names, template_named
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
 from anatune.files import read_file, reason
 from anatune.model.features import FEATURE_VERSION
@@ -43,8 +43,6 @@ __all__ = [
 
 AUTO, NONE = "auto", "none"
 """What to use: a correction that was made for the device, if there is one; the analytical model as it is."""
-_LIKE = {"cuda": "ansor"}
-"""Template -> kernels of the shipped corrections that also describe what anatune generates from it."""
 
 FORMAT = 1
 CARD = "card.json"
@@ -334,4 +332,5 @@ def find_correction(
                 return _loaded(own)
             except MissingDependencyError:
                 return None
-    return shipped_correction(hardware, _LIKE[template]) if template in _LIKE else None
+    kernels = template_named(template).corrections
+    return shipped_correction(hardware, kernels) if kernels else None

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.model.base import Model, Rule
-from anatune.model.pruning.diversity import DIVERSE_TEMPLATES, MOST_DIVERSE, beginning, error_quantities
+from anatune.model.pruning.diversity import MOST_DIVERSE, beginning, error_quantities
 from anatune.model.pruning.order import Chosen
 from anatune.model.pruning.subset import Subset, alike, kept_count
 
@@ -34,7 +35,7 @@ class CandidateSubset(Subset):
     model_of : callable
         Template -> the model to use.
     diverse : bool
-        Whether few kept ones are chosen for what they differ in; only where all are of `DIVERSE_TEMPLATES`.
+        Whether few kept ones are chosen for what they differ in; only where all are of `diverse` templates.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class CandidateSubset(Subset):
         legal = [place for place, prediction in enumerate(self._predictions) if prediction.legal]
         self._sorted = sorted(legal, key=lambda place: self._predictions[place].time_s)
         self._chosen: Chosen | None = None
-        if diverse and 0 < self.num_kept <= MOST_DIVERSE and set(self._models) <= set(DIVERSE_TEMPLATES):
+        if diverse and 0 < self.num_kept <= MOST_DIVERSE and all(template_named(name).diverse for name in self._models):
             self._choose()
         self._places = {self.candidates[at]: place for place, at in reversed(list(enumerate(self._sorted, 1)))}
         self.rules = tuple(rule for model in self._models.values() for rule in model.rules)

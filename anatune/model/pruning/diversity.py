@@ -17,12 +17,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.templates import CUDA
 from anatune.model.base import Model
 from anatune.model.ranking import apart
 
 __all__ = [
-    "DIVERSE_TEMPLATES",
     "MOST_DIVERSE",
     "POOL",
     "QUANTITIES",
@@ -36,8 +34,6 @@ __all__ = [
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-DIVERSE_TEMPLATES = (CUDA.name,)
-"""Templates whose errors have been measured."""
 MOST_DIVERSE = 256
 """Most points that are chosen so: the beginning of the order is then long enough to hold all kinds."""
 POOL, POOL_SHARE = 256, 4
@@ -60,7 +56,7 @@ _DRAWS = 256
 def error_quantities(model: Model, points: Integers) -> Floats:
     """Return what the errors of points rest on, (num_points, num_quantities): distances of 1 are factors of 2.
 
-    `model` is one of `DIVERSE_TEMPLATES`, corrected or not.
+    `model` is of a `diverse` template, corrected or not.
     """
     table = model.feature_table(points)
     return table.values[:, [table.names.index(name) for name in QUANTITIES]]

@@ -15,11 +15,12 @@ from anatune.arguments import shown
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.model.base import Guarantee, Model, Progress, Rule
 from anatune.model.learned.corrected import SHORTLIST
-from anatune.model.pruning.diversity import DIVERSE_TEMPLATES, MOST_DIVERSE
+from anatune.model.pruning.diversity import MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
 
 __all__ = ["SpaceSubset", "Subset", "Verdict", "alike", "kept_count"]
@@ -224,7 +225,7 @@ class SpaceSubset(Subset):
         self.space = model.space
         self.model, self._time_limit_s, self._distinct = model, time_limit_s, distinct
         self._progress = progress
-        self._diverse = diverse and model.space.template in DIVERSE_TEMPLATES
+        self._diverse = diverse and template_named(model.space.template).diverse
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_progress": None}
