@@ -31,7 +31,15 @@ __all__ = [
 ]
 
 
-class DeviceKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Parts(msgspec.Struct, frozen=True):
+    """A record whose fields name objects, ``module:object``."""
+
+    def part(self, name: str) -> Any:
+        """Return the object that the field called `name` names."""
+        return resolve(getattr(self, name))
+
+
+class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What all templates of a kind of device share. Immutable.
 
     Attributes
@@ -57,12 +65,8 @@ class DeviceKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     verifier: str
     inspector: str
 
-    def part(self, name: str) -> Any:
-        """Return the object that the field called `name` names."""
-        return resolve(getattr(self, name))
 
-
-class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of schedules. Immutable.
 
     Attributes
@@ -115,10 +119,6 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     learner: str = "anatune.search.strategies.learned:LearnedStrategy"
     corrections: str | None = None
     diverse: bool = False
-
-    def part(self, name: str) -> Any:
-        """Return the object that the field called `name` names."""
-        return resolve(getattr(self, name))
 
 
 _GPU = DeviceKind(
