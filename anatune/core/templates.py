@@ -24,6 +24,7 @@ __all__ = [
     "Template",
     "adopt_name",
     "former_names",
+    "joined_templates",
     "template_name",
     "template_named",
     "template_of",
@@ -83,6 +84,8 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Whether products are made on matrix units: float32 operands are rounded to tf32, sums are cut off.
     widens : str or None
         Template whose schedules it holds, all of them, among more: tuning takes it in its place where it applies.
+    joins : bool
+        Whether it is ranked and tuned together with its device's default where it applies and nobody names a template.
     rules : str
         ``(workload, hardware, tiles, unroll, vector, options) -> None``: raises SpaceError for what is no schedule.
     levels : str
@@ -91,6 +94,12 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ``(workload, hardware) -> bool``; None: to every workload and device of its kind.
     model : str
         ``(workload, hardware) -> Model``, the analytical model, with its tile space as ``.space``.
+    accuracy : str or None
+        ``schedule -> accuracy`` that its arithmetic needs, one of `core.accuracy.ACCURACIES`; None: all are "standard".
+        The model then takes the keyword ``accuracy``, and its space holds what that admits.
+    error : str or None
+        ``schedule -> float``: largest error that rounding explains, over the result's scale, with the margin of
+        `measure.run.correctness.tolerance` (11 standard deviations). None: a plain sum's, which that function gives.
     program_key : str
         ``schedule -> Hashable``: equal for schedules that become the same program.
     program : str
@@ -110,15 +119,22 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     code: str
     tensor_cores: bool = False
     widens: str | None = None
+    joins: bool = False
     rules: str
     levels: str
     applies: str | None = None
     model: str
+    accuracy: str | None = None
+    error: str | None = None
     program_key: str
     program: str
     learner: str = "anatune.search.strategies.learned:LearnedStrategy"
     corrections: str | None = None
     diverse: bool = False
+
+    def takes(self, workload: Any, hardware: Any) -> bool:
+        """Return whether it applies to a workload on a device of its kind."""
+        return self.applies is None or bool(self.part("applies")(workload, hardware))
 
 
 _GPU = DeviceKind(
@@ -214,6 +230,12 @@ def template_named(name: str) -> Template:
 def templates_of(hardware: _Device) -> tuple[Template, ...]:
     """Return the templates of a device's kind, its default first."""
     return tuple(one for one in TEMPLATES.values() if one.device.name == hardware.kind)
+
+
+def joined_templates(workload: Any, hardware: _Device) -> tuple[Template, ...]:
+    """Return the templates that are ranked together where nobody names one: the default, and those that join it."""
+    default, *others = templates_of(hardware)
+    return (default, *(one for one in others if one.joins and one.takes(workload, hardware)))
 
 
 def template_of(name: str | None, hardware: _Device) -> Template:

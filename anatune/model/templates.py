@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anatune.core.accuracy import RELAXED
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.templates import Template, template_of, templates_of
 from anatune.core.workload.nest import Workload
@@ -23,12 +24,12 @@ def tuning_template(workload: Workload, hardware: GpuSpec | CpuSpec) -> Template
     which would round float32, have to be asked for.
     """
     default, *others = templates_of(hardware)
-    wider = (one for one in others if one.widens == default.name and one.part("applies")(workload, hardware))
+    wider = (one for one in others if one.widens == default.name and one.takes(workload, hardware))
     return next(wider, default)
 
 
 def make_model(
-    workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None = None
+    workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None = None, accuracy: str = RELAXED
 ) -> GpuModel | TensorCoreModel | CpuModel:
     """Return the analytical model of `workload` on `hardware` (with its tile space as ``.space``).
 
@@ -36,11 +37,15 @@ def make_model(
     ----------
     template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
         What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
+    accuracy : {"standard", "relaxed"}
+        What the arithmetic of the space's schedules may need; all of them by default.
 
     Raises
     ------
     SpaceError
         The template does not apply to the workload or the hardware.
     """
-    made: GpuModel | TensorCoreModel | CpuModel = template_of(template, hardware).part("model")(workload, hardware)
+    record = template_of(template, hardware)
+    limits = {} if record.accuracy is None else {"accuracy": accuracy}
+    made: GpuModel | TensorCoreModel | CpuModel = record.part("model")(workload, hardware, **limits)
     return made

@@ -16,7 +16,7 @@ def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str
     `anatune plan` takes the narrowest template of CUDA cores by default, `anatune tune` a wider one where it applies.
     """
     known = templates_of(hardware)
-    names = [one.name for one in known if one.applies is None or one.part("applies")(workload, hardware)]
+    names = [one.name for one in known if one.takes(workload, hardware)]
     tuned = tuning_template(workload, hardware).name
     defaults = {names[0]: " (plan's default)", tuned: " (tune's default)"}
     if names[0] == tuned:

@@ -34,6 +34,8 @@ class CpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Threads that its parallel loops use.
     facts : dict of str to int
         "flop" of a call; probes say more.
+    error : float
+        Largest error that its arithmetic explains, over the result's scale; 0.0: a plain sum's.
     """
 
     schedule_key: str
@@ -42,3 +44,4 @@ class CpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     packings: tuple[Packing, ...] = ()
     threads: int = 1
     facts: dict[str, int] = {}
+    error: float = 0.0

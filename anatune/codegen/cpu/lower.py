@@ -17,6 +17,7 @@ from anatune.codegen.compat import (
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
 from anatune.codegen.cpu.program import CpuProgram, program_of
 from anatune.codegen.lowered import Lowered
+from anatune.core.accuracy import error_of
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError
@@ -95,7 +96,8 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Cpu
     packings = tuple(
         Packing(buffer.tensor, f"pack_{buffer.tensor}", buffer) for buffer in arguments if buffer.tensor in sizes
     )
-    return CpuArtifact(schedule.key, str(path), tuple(arguments), packings, threads, {"flop": workload.flop})
+    facts = {"flop": workload.flop}
+    return CpuArtifact(schedule.key, str(path), tuple(arguments), packings, threads, facts, error_of(schedule))
 
 
 def inspect_schedule(schedule: Schedule, *, threads: int = 1) -> dict[str, int]:

@@ -64,6 +64,10 @@ class Expected(NamedTuple):
     scale: float
     tolerance: float
 
+    def allowing(self, error: float) -> Expected:
+        """Return the same for a kernel whose arithmetic explains errors up to `error` (`core.accuracy.error_of`)."""
+        return self._replace(tolerance=max(self.tolerance, error))
+
 
 class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether a schedule computes what its workload says.
