@@ -24,7 +24,9 @@ from anatune.errors import BuildError
 
 __all__ = ["LoweredCpu", "assembly_facts", "build_schedule", "inspect_schedule", "lower", "lower_whole"]
 
-_STACK = re.compile(r"-?\d*\((?:%rsp|%rbp)\)|\[(?:sp|x29)(?:, #-?\d+)?\]")
+_STACK = re.compile(r"-?\d*\((%rsp|%rbp)(?:,[^)]*)?\)|\[(sp|x29)(?:, [^]]*)?\]")
+_FRAME = re.compile(r"\tmovq?\s+%rsp, %rbp$|\t(?:mov|add)\s+x29, sp\b")
+"""Makes %rbp or x29 the frame's address; in functions without that it is a register like any other."""
 _VECTOR = re.compile(r"%([xyz])mm(\d+)|\b([qv])(\d+)\b")
 _WIDTH = {"x": 16, "y": 32, "z": 64, "q": 16, "v": 16}
 """Bytes of a vector register by the first letter of its name."""
@@ -130,18 +132,19 @@ def assembly_facts(assembly: str) -> dict[str, int]:
     instructions = spills = 0
     registers: set[str] = set()
     slots: dict[str, int] = {}
-    inside = False
+    inside = has_frame = False
     for line in assembly.splitlines():
         if line and not line[0].isspace() and line.rstrip().endswith(":") and not line.startswith(".L"):
-            inside = "main_compute_" in line or "__tvm_parallel_lambda" in line
+            inside, has_frame = "main_compute_" in line or "__tvm_parallel_lambda" in line, False
             continue
         if not inside or not line.startswith("\t") or line.lstrip().startswith("."):
             continue
         instructions += 1
+        has_frame = has_frame or bool(_FRAME.match(line))
         vectors = _VECTOR.findall(line)
         registers.update(x86 or arm for _, x86, _, arm in vectors)
         slot = _STACK.search(line)
-        if slot and vectors:
+        if slot and vectors and (has_frame or "%rsp" in slot.groups() or "sp" in slot.groups()):
             spills += 1
             width = max(_WIDTH[x86 or arm] for x86, _, arm, _ in vectors)
             slots[slot.group()] = max(width, slots.get(slot.group(), 0))

@@ -11,7 +11,7 @@ from anatune.errors import BuildError, RunError, SpaceError
 tvm = pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
 from anatune.codegen.compat import compile_module  # noqa: E402
-from anatune.codegen.cpu.lower import build_schedule, lower  # noqa: E402
+from anatune.codegen.cpu.lower import assembly_facts, build_schedule, lower  # noqa: E402
 from anatune.measure.run.correctness import array_dtype, compare, expected, random_inputs  # noqa: E402
 
 HOST = anatune.hardware("host")
@@ -163,6 +163,24 @@ def test_spills_are_seen():
     facts = anatune.inspect(schedule)
     assert facts["spill_ops"] > 20
     assert facts["spill_bytes"] > 20 * 4 * lanes
+
+
+@pytest.mark.parametrize(
+    ("lines", "spills"),
+    [
+        (
+            ["vmovaps\t%zmm6, 2048(%rbp)", "vfmadd231ps\t64(%rbp,%rax){1to16}, %zmm28, %zmm4"],
+            0,
+        ),  # a register like others
+        (["pushq\t%rbp", "movq\t%rsp, %rbp", "vmovaps\t%zmm6, -64(%rbp)", "vmovups\t(%rdi), %zmm6"], 1),
+        (["vmovups\t%zmm6, 128(%rsp)", "vfmadd231ps\t128(%rsp), %zmm28, %zmm4", "movq\t8(%rsp), %rax"], 2),
+        (["str\tq0, [x29, #16]", "str\tq1, [sp, #32]"], 1),
+        (["stp\tx29, x30, [sp, #-16]!", "mov\tx29, sp", "str\tq0, [x29, #16]"], 1),
+    ],
+)
+def test_a_spill_is_what_the_stack_or_the_frame_holds(lines, spills):
+    text = "main_compute_:\n" + "".join(f"\t{line}\n" for line in lines) + ".Lfunc_end0:\n"
+    assert assembly_facts(text)["spill_ops"] == spills
 
 
 def test_library_names_its_arguments(tmp_path):
