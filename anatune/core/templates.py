@@ -20,6 +20,7 @@ __all__ = [
     "PIPELINED",
     "TEMPLATES",
     "TENSORCORE",
+    "WINOGRAD",
     "DeviceKind",
     "Template",
     "adopt_name",
@@ -207,8 +208,20 @@ CPU = Template(
     learner="anatune.search.strategies.ranked:ModelStrategy",
 )
 """A microkernel or a pair of them, cache tiles, loop orders, packing and a parallel loop."""
+WINOGRAD = Template(
+    name="winograd",
+    device=_CPU,
+    code="winograd",
+    rules="anatune.core.rules.winograd:check_winograd",
+    levels="anatune.core.rules.winograd:levels_of",
+    applies="anatune.core.rules.winograd:applies",
+    model="anatune.model.winograd.model:WinogradModel",
+    program_key="anatune.core.schedule:schedule_key",
+    program="anatune.codegen.winograd.program:program_of",
+)
+"""3x3 convolutions of stride 1 by Winograd's transforms F(2x2, 3x3) and F(4x4, 3x3), on CPUs."""
 
-TEMPLATES = {one.name: one for one in (CUDA, PIPELINED, TENSORCORE, CPU)}
+TEMPLATES = {one.name: one for one in (CUDA, PIPELINED, TENSORCORE, CPU, WINOGRAD)}
 """Every template by its name. A new one stands here."""
 _FORMER = {one.former: one.name for one in TEMPLATES.values() if one.former}
 

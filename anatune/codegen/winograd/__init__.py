@@ -1,0 +1,1 @@
+"""Code of Winograd's transforms for CPUs."""

@@ -1,0 +1,151 @@
+"""The 3x3 convolution of stride 1 behind a workload: which axis and which dimension plays which part.
+
+Everything here follows from the accesses, never from the operator's name.
+
+Notation
+--------
+n, f, y, x : image, output channel, output row and column. c, ry, rx : input channel, row and column of the window.
+pitch : elements from one position of a dimension to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from anatune.core.workload.nest import Access, Term, Workload
+from anatune.errors import SpaceError
+
+__all__ = ["WINDOW", "Convolution3x3", "convolution3x3"]
+
+WINDOW = 3
+"""Rows and columns of the window."""
+_PARTS = ("n", "f", "y", "x", "c", "ry", "rx")
+
+
+@dataclass(frozen=True)
+class Convolution3x3:
+    """A convolution ``output[n, f, y, x] += data[n, c, y + ry - top, x + rx - left] * weight[f, c, ry, rx]``.
+
+    Attributes
+    ----------
+    batch, filters, rows, columns, channels : int
+        Extents of n, f, y, x and c.
+    height, width : int
+        Of the input, without padding.
+    top, left : int
+        Rows and columns of zeros above and left of it.
+    data, weight, output : mapping of str to int
+        Pitch of each index: "n", "c", "y", "x" of the data; "f", "c", "ry", "rx" of the weight; "n", "f", "y", "x" of
+        the output.
+    """
+
+    batch: int
+    filters: int
+    rows: int
+    columns: int
+    channels: int
+    height: int
+    width: int
+    top: int
+    left: int
+    data: Mapping[str, int]
+    weight: Mapping[str, int]
+    output: Mapping[str, int]
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether channels are neighbours in the data's memory (else columns are)."""
+        return self.data["c"] == 1
+
+    @property
+    def filters_last(self) -> bool:
+        """Whether output channels are neighbours in the output's memory (else columns are)."""
+        return self.output["f"] == 1
+
+    def num_tiles(self, size: int) -> int:
+        """Return the output tiles of `size` x `size` that cover all images, the last ones partly."""
+        return self.batch * math.ceil(self.rows / size) * math.ceil(self.columns / size)
+
+
+@lru_cache(maxsize=64)  # a list of schedules is checked one by one
+def convolution3x3(workload: Workload) -> Convolution3x3:
+    """Return the convolution that `workload` is.
+
+    Raises
+    ------
+    SpaceError
+        It is none of a 3x3 window, stride 1, dilation 1 and one group in float32, or lies in memory in another order.
+    """
+    reads, write, extents = workload.reads, workload.write, workload.extents
+    if workload.body != "multiply_add" or len(reads) != 2 or len(workload.axes) != len(_PARTS):
+        raise _refused(workload, f"its nest has {len(workload.axes)} loops and {len(reads)} operands")
+    if any(access.dtype != "float32" for access in workload.tensors):
+        raise _refused(workload, f"its dtypes are {', '.join(sorted(workload.dtypes))}")
+    data, weight = reads
+    reduced = {axis.name for axis in workload.reduction_axes}
+    windows = [terms for terms in data.indices if len(terms) == 2]
+    if len(windows) != 2 or any(
+        term.coefficient != 1 for access in workload.tensors for t in access.indices for term in t
+    ):
+        raise _refused(workload, "its windows move or spread by more than 1")
+    if not all(len({term.axis for term in terms} & reduced) == 1 for terms in windows):
+        raise _refused(workload, "its windows are not sums of an output's index and a tap's")
+    part: dict[str, str] = {}
+    for name, terms in zip("yx", windows, strict=True):
+        for term in terms:
+            part[term.axis] = f"r{name}" if term.axis in reduced else name
+    for axis in extents:
+        if axis not in part:
+            places = (data.uses(axis), weight.uses(axis), write.uses(axis))
+            part[axis] = {(True, False, True): "n", (False, True, True): "f", (True, True, False): "c"}.get(places, "")
+    if sorted(part.values()) != sorted(_PARTS):
+        raise _refused(workload, "an axis is no image, channel, position or tap")
+    extent = {part[axis]: size for axis, size in extents.items()}
+    if (extent["ry"], extent["rx"]) != (WINDOW, WINDOW):
+        raise _refused(workload, f"its window is {extent['ry']}x{extent['rx']}")
+    axis_of = {name: axis for axis, name in part.items()}
+    row, column = (_dimension(data, axis_of[name]) for name in "yx")
+    pitches = [_pitches(access, part) for access in (data, weight, write)]
+    found = Convolution3x3(
+        batch=extent["n"],
+        filters=extent["f"],
+        rows=extent["y"],
+        columns=extent["x"],
+        channels=extent["c"],
+        height=data.shape[row],
+        width=data.shape[column],
+        top=-data.offsets[row],
+        left=-data.offsets[column],
+        data=pitches[0],
+        weight=pitches[1],
+        output=pitches[2],
+    )
+    if any(any(access.offsets) for access in (weight, write)) or found.top < 0 or found.left < 0:
+        raise _refused(workload, "it reads or writes parts of tensors")
+    if 1 not in (found.data["c"], found.data["x"]) or 1 not in (found.output["f"], found.output["x"]):
+        raise _refused(workload, "neither channels nor columns are neighbours in memory")
+    return found
+
+
+def _dimension(access: Access, axis: str) -> int:
+    """Return the dimension that an axis moves along."""
+    return next(d for d, terms in enumerate(access.indices) if any(term.axis == axis for term in terms))
+
+
+def _pitches(access: Access, part: Mapping[str, str]) -> dict[str, int]:
+    """Return the pitch of each part that indexes a tensor; taps move as positions do."""
+    found, pitch = {}, 1
+    for terms, size in zip(reversed(access.indices), reversed(access.shape), strict=True):
+        found.update({part[term.axis]: pitch for term in terms if isinstance(term, Term)})
+        pitch *= size
+    return found
+
+
+def _refused(workload: Workload, why: str) -> SpaceError:
+    return SpaceError(
+        f"{workload.operator}: {why}, expected a float32 convolution of a 3x3 window, stride 1, dilation 1 and one "
+        "group, NCHW or NHWC; leave out the template winograd"
+    )

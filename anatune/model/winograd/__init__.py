@@ -1,0 +1,1 @@
+"""The analytical model of Winograd's transforms on CPUs."""

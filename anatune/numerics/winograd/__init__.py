@@ -1,0 +1,1 @@
+"""Time of 3x3 convolutions by Winograd's transforms, compiled."""

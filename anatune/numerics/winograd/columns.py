@@ -1,0 +1,88 @@
+"""Named records and columns of the Winograd model."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from anatune.numerics.columns import Floats
+
+__all__ = ["Tiling", "WinogradCol", "WinogradPoint"]
+
+
+class Tiling(NamedTuple):
+    """A convolution and its transforms. Arrays have one entry an output tile size, as `output_tiles` lists them."""
+
+    output_tiles: Floats
+    """(S,) rows and columns of an output tile."""
+    num_tiles: Floats
+    """(S,) output tiles of all images."""
+    frequencies: Floats
+    """(S,) products of a tile, an input and an output channel."""
+    data_operations: Floats
+    """(S,) vector operations of an input transform."""
+    result_operations: Floats
+    """(S,) vector operations of an output transform."""
+    border_share: Floats
+    """(S,) share of the tiles whose inputs are gathered first: those that reach over the edge of the image."""
+    filters: float
+    channels: float
+    lanes: float
+    channels_last: float
+    """1 where input channels are neighbours in memory, else 0: they are transposed on the way."""
+    filters_last: float
+    """1 where output channels are neighbours in memory, else 0."""
+    data_bytes: float
+    result_bytes: float
+    epilogue_bytes: float
+    """Bytes of the whole tensors."""
+    epilogue_loads: float
+    """Vectors that the epilogue loads for each vector of results."""
+
+
+class WinogradPoint(IntEnum):
+    """Columns of a point."""
+
+    CALLS = 0
+    ROWS = 1
+    SLIVERS = 2
+    VECTORS = 3
+    UNROLL = 4
+    OUTPUT_TILE = 5
+    SPLIT = 6
+
+
+class WinogradCol(IntEnum):
+    """Rows of what `time.run_points` fills: seconds of the busiest thread, bytes of all, counts."""
+
+    TIME_S = 0
+    PRODUCT_S = 1
+    INPUT_S = 2
+    OUTPUT_S = 3
+    OVERHEAD_S = 4
+    """Entries, drains and stores of the microkernel's calls; part of `PRODUCT_S`, too."""
+    L2_S = 5
+    L3_S = 6
+    DRAM_S = 7
+    START_S = 8
+    CORE_S = 9
+    MEMORY_S = 10
+    L1_BYTES = 11
+    """Bytes that cross into L1, L2 and L3."""
+    L2_BYTES = 12
+    L3_BYTES = 13
+    REGISTERS = 14
+    ACCUMULATORS = 15
+    UNROLLED_FMA = 16
+    THREADS = 17
+    CHUNKS = 18
+    """Iterations of the parallel loop."""
+    WEIGHT_BYTES = 19
+    """Bytes of the transformed weights."""
+    DATA_BYTES = 20
+    """Bytes of a block's transformed inputs."""
+    PRODUCT_BYTES = 21
+    """Bytes of its products with a chunk of the output channels."""
+    USEFUL = 22
+    """Share of the products that belong to outputs and channels there are, in (0, 1]."""
+    COUNT = 23
