@@ -38,7 +38,8 @@ def test_record_files_are_named_alike(capsys, command):
 
 
 def test_the_template_is_described_once(capsys):
-    texts = [re.search(r"--template .*?CPUs: cpu.*?float32\)\.", help_of(capsys, one))[0] for one in ("plan", "tune", "export")]
+    described = r"--template .*?CPUs: cpu.*?float32\)\."
+    texts = [re.search(described, help_of(capsys, one))[0] for one in ("plan", "tune", "export")]
     assert len(set(texts)) == 1
 
 
