@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +253,33 @@ def build_measured(module: TvmObject, target: TvmObject) -> TvmObject:
     return build(RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module), target=tvm.target.Target(target))
 
 
+@cache
+def _linker() -> tuple[str, ...]:
+    """Return the words that begin a call of the linker itself; (): the C compiler has to call it.
+
+    The linker alone takes 3 ms of CPU time, behind gcc's driver 15 (2026-11, Zen 4). Objects of LLVM's need nothing
+    of C's start files, and of its libraries what every Python process has loaded, but for libgcc's conversions.
+    """
+    found, compiler = shutil.which("ld"), shutil.which("gcc")
+    if not sys.platform.startswith("linux") or found is None or compiler is None:
+        return ()
+    asked = subprocess.run([compiler, "-print-libgcc-file-name"], capture_output=True, text=True, check=False)
+    library = asked.stdout.strip()
+    return (found, "-shared", "--eh-frame-hdr", library) if Path(library).is_file() else ()
+
+
+def _link(output: str, objects: list[str], **options: Any) -> None:
+    """Link objects as TVM's own `create_shared` does, faster where that is possible."""
+    if _linker():
+        start, *first, library = _linker()
+        words = [start, *first, "-o", output, *objects, library]
+        if subprocess.run(words, capture_output=True, check=False).returncode == 0:
+            return
+    from tvm.support.cc import create_shared
+
+    create_shared(output, objects, **options)
+
+
 def link_library(compiled: TvmObject, path: Path) -> None:
     """Write what `compile_module` returned as a shared library.
 
@@ -258,7 +289,7 @@ def link_library(compiled: TvmObject, path: Path) -> None:
         There is no linker, or no space; the message is the last line of theirs.
     """
     try:
-        compiled.export_library(str(path))
+        compiled.export_library(str(path), fcompile=_link)
     except (RuntimeError, OSError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         said = [line for line in lines if not line.startswith("Command line:")] or [type(error).__name__]

@@ -91,6 +91,8 @@ class BuildProcesses:
         Threads that the built kernels run with.
     cores : sequence of int
         Where they run; anywhere if empty.
+    guests : int
+        Further processes, which run on `guest_cores` and only while nothing else needs those: see `yield_cores`.
     environment : mapping
         Added to this process's.
     setup : str
@@ -105,6 +107,8 @@ class BuildProcesses:
         *,
         threads: int = 1,
         cores: Sequence[int] = (),
+        guests: int = 0,
+        guest_cores: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
         setup: str = SET_UP,
     ) -> None:
@@ -113,18 +117,26 @@ class BuildProcesses:
             Worker(
                 "builder",
                 memory_bytes=limits.memory_bytes,
-                cores=cores,
+                cores=place,
                 environment={**single_threaded(environment), "TVM_NUM_THREADS": "1"},
                 setup=(setup, {}),
                 setup_s=limits.start_s,
             )
-            for _ in range(count)
+            for place in [cores] * count + [guest_cores] * guests
         ]
+        self._own, self._guests = self.workers[:count], self.workers[count:]
+        self._yielding = False
 
     def start(self) -> None:
-        """Start all processes; returns at once."""
-        for worker in self.workers:
+        """Start all processes but guests, which start with their first build; returns at once."""
+        for worker in self._own:
             worker.start()
+
+    def yield_cores(self, others_run: bool) -> None:
+        """Have guests stand still where their cores are needed, or go on."""
+        self._yielding = others_run
+        for worker in self._guests:
+            worker.pause() if others_run else worker.resume()
 
     def begin_reference(self, entry: str, hardware: CpuSpec | GpuSpec, folder: Path) -> None:
         """Have the first process build the kernel that all candidates are timed beside; see `reference`."""
@@ -146,12 +158,12 @@ class BuildProcesses:
 
     def begin(self, jobs: Iterable[BuildJob]) -> None:
         """Give the idle processes something to do, first come, first served."""
-        idle = [worker for worker in self.workers if not worker.busy]
+        idle = [worker for worker in (self._own if self._yielding else self.workers) if not worker.busy]
         for job in jobs:
             if not idle:
                 return
             if job.worker is None and not job.settled:
-                job.worker = idle.pop()
+                job.worker = idle.pop(0)
                 arguments = {
                     "entry": self._entry,
                     "schedule": job.schedule,

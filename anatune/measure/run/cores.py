@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +14,25 @@ _MOST_BUILDERS = 4
 
 
 class CorePlan(NamedTuple):
-    """Logical CPUs of the runner and of the builders (empty: not pinned), builders, whether they work side by side."""
+    """Who works where.
+
+    Attributes
+    ----------
+    runner, builders : tuple of int
+        Logical CPUs of the runner and of the builders; empty: not pinned.
+    num_builders : int
+        Builders on their own cores.
+    overlap : bool
+        Whether they build while a kernel is timed.
+    num_guests : int
+        Builders on the runner's cores, which stand still while a kernel is timed.
+    """
 
     runner: tuple[int, ...]
     builders: tuple[int, ...]
     num_builders: int
     overlap: bool
+    num_guests: int = 0
 
 
 def physical_cores(root: str | Path = "/", allowed: set[int] | None = None) -> dict[int, tuple[int, ...]]:
@@ -43,7 +57,8 @@ def physical_cores(root: str | Path = "/", allowed: set[int] | None = None) -> d
 def plan_cores(threads: int, cores: Mapping[int, tuple[int, ...]]) -> CorePlan:
     """Share the cores: the last `threads` ones time kernels (the first serve most interrupts), the others build.
 
-    With fewer cores than `threads` + 1 building and timing take turns on all of them.
+    With fewer cores than `threads` + 1 building and timing take turns on all of them. Where few cores build, the
+    runner's, which are idle for most of a trial (a build takes several times as long as its run), help between runs.
     """
     ordered = [cores[first] for first in sorted(cores)]
     if not ordered:
@@ -53,9 +68,11 @@ def plan_cores(threads: int, cores: Mapping[int, tuple[int, ...]]) -> CorePlan:
     if len(ordered) <= threads:
         return CorePlan(everything, everything, min(_MOST_BUILDERS, len(ordered)), False)
     runner, builders = ordered[len(ordered) - threads :], ordered[: len(ordered) - threads]
+    count = min(_MOST_BUILDERS, len(builders))
     return CorePlan(
         tuple(core[0] for core in runner),
         tuple(cpu for core in builders for cpu in core),
-        min(_MOST_BUILDERS, len(builders)),
+        count,
         True,
+        min(_MOST_BUILDERS - count, threads) if hasattr(signal, "SIGSTOP") else 0,
     )

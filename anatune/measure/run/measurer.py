@@ -67,7 +67,8 @@ class Measurer:
 
     Whatever a schedule does (no program, a build that hangs, a crash, a wrong result) is its outcome. Builders and the
     runner are processes that live until the end and are replaced when one dies. With a core to spare, building
-    overlaps timing, each pinned to its own cores; otherwise they take turns. The calling process only waits while a
+    overlaps timing, each pinned to its own cores; otherwise they take turns. Where few cores build, builders on the
+    runner's cores help between runs. The calling process only waits while a
     kernel is timed. Temporary files are removed at the end, also after an error; not if this process is killed.
 
     Not safe to share between threads; processes end with the thread that entered it. For a given machine, seed and
@@ -137,6 +138,8 @@ class Measurer:
             self.limits,
             threads=self.threads,
             cores=self._cores.builders,
+            guests=self._cores.num_guests,
+            guest_cores=self._cores.runner,
             environment=environment,
             setup=self._entries.builder_setup,
         )
@@ -245,6 +248,7 @@ class Measurer:
             builders.collect(jobs)
             if running is not None and self._collect_run(runner, running):
                 running = None
+                builders.yield_cores(False)
             if running is None:
                 while jobs and jobs[0].measurement is not None:
                     job = jobs.popleft()
@@ -264,6 +268,7 @@ class Measurer:
             ready = jobs[0].artifact is not None and jobs[0].measurement is None
             if running is None and ready and (self._cores.overlap or all(job.settled for job in jobs)):
                 running = jobs[0]
+                builders.yield_cores(True)
                 self._begin_run(runner, running)
             if running is not None or jobs[0].measurement is None:
                 wait_for([runner, *builders.workers], 1.0)
@@ -316,6 +321,7 @@ class Measurer:
         """Return builders and runner; wait for what an abandoned `measure` left running."""
         if self._runner is None or self._builders is None:
             raise RunError("the measurer is not open; use it in a with statement")
+        self._builders.yield_cores(False)
         for worker in (*self._builders.workers, self._runner):
             if worker.busy:
                 worker.wait(self.limits.start_s + max(self.limits.build_s, self.limits.run_s))

@@ -105,6 +105,7 @@ class Worker:
         self._errors: IO[bytes] | None = None
         self._calls: deque[_Call] = deque()
         self._began = 0.0
+        self._stopped_at: float | None = None
         self._served = 0
 
     @property
@@ -164,7 +165,7 @@ class Worker:
 
     def _send(self, function: str, arguments: Mapping[str, object], *, limit_s: float, is_setup: bool) -> None:
         if not self._calls:
-            self._began = time.monotonic()
+            self._began = self._now()
         self._calls.append(_Call(limit_s, is_setup, function))
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # it died: `poll` finds out
             assert self._connection is not None
@@ -172,7 +173,29 @@ class Worker:
 
     def remaining_s(self) -> float:
         """Seconds until the present call's limit."""
-        return self._began + self._calls[0].limit_s - time.monotonic() if self._calls else float("inf")
+        return self._began + self._calls[0].limit_s - self._now() if self._calls else float("inf")
+
+    def pause(self) -> None:
+        """Have the process and its children stand still, and with them its limit and the seconds of its reply."""
+        if self._process is not None and self._stopped_at is None:
+            self._stopped_at = time.monotonic()
+            self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have it go on."""
+        if self._stopped_at is not None:
+            self._began += time.monotonic() - self._stopped_at
+            self._stopped_at = None
+            self._signal(signal.SIGCONT)
+
+    def _now(self) -> float:
+        return time.monotonic() if self._stopped_at is None else self._stopped_at
+
+    def _signal(self, number: int) -> None:
+        """Send a signal to the process and its children, if they are still there."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
 
     def poll(self, timeout_s: float = 0.0) -> Reply | None:
         """Return the reply to what was submitted, or None if there is none within `timeout_s`.
@@ -211,7 +234,7 @@ class Worker:
             The set-up failed.
         """
         call = self._calls.popleft() if self._calls else None
-        self._began = time.monotonic()
+        self._began = self._now()
         if reply.kind in ("timeout", "died", "memory"):
             self.kill()
         if call is None or not call.is_setup:
@@ -240,7 +263,7 @@ class Worker:
         return None
 
     def _reply(self, kind: Kind, message: str = "", *, value: object = None, error: str = "") -> Reply:
-        return Reply(kind, value, message, error, time.monotonic() - self._began, self._served == 0)
+        return Reply(kind, value, message, error, self._now() - self._began, self._served == 0)
 
     def _obituary(self) -> str:
         """Say how the process ended; after an abort or an exit, with the last line it wrote."""
@@ -265,9 +288,9 @@ class Worker:
     def kill(self) -> None:
         """End the process and its children at once; what was submitted is forgotten."""
         self._calls.clear()
+        self._stopped_at = None
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):  # inside a driver that hangs it may never end
                 self._process.wait(_BURIAL_S)
             self._process = None

@@ -29,6 +29,10 @@ def facts():
     }
 
 
+def doze(seconds):
+    time.sleep(seconds)
+
+
 def chatter():
     os.write(1, b"\x00\x01\x02" * 1000)
     return "done"

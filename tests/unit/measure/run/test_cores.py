@@ -3,17 +3,24 @@ from anatune.measure.run.cores import physical_cores, plan_cores
 
 def test_one_thread_is_timed_on_the_last_core_and_built_for_on_the_others():
     plan = plan_cores(1, {0: (0,), 1: (1,)})
-    assert plan == ((1,), (0,), 1, True)
+    assert plan == ((1,), (0,), 1, True, 1)
     plan = plan_cores(2, {0: (0, 4), 1: (1, 5), 2: (2, 6), 3: (3, 7)})
     assert plan.runner == (2, 3)
     assert plan.builders == (0, 4, 1, 5)
     assert plan.overlap
+    assert (plan.num_builders, plan.num_guests) == (2, 2)
+
+
+def test_the_runners_cores_help_where_few_cores_build():
+    plans = [plan_cores(1, {core: (core,) for core in range(count)}) for count in (2, 3, 4, 5, 16)]
+    assert [(plan.num_builders, plan.num_guests) for plan in plans] == [(1, 1), (2, 1), (3, 1), (4, 0), (4, 0)]
+    assert plan_cores(1, {}).num_guests == 0
 
 
 def test_all_cores_take_turns():
     plan = plan_cores(2, {0: (0,), 1: (1,)})
-    assert plan == ((0, 1), (0, 1), 2, False)
-    assert plan_cores(1, {3: (3,)}) == ((3,), (3,), 1, False)
+    assert plan == ((0, 1), (0, 1), 2, False, 0)
+    assert plan_cores(1, {3: (3,)}) == ((3,), (3,), 1, False, 0)
 
 
 def test_without_an_affinity_mask_nothing_is_pinned():

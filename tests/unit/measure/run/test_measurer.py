@@ -1,6 +1,8 @@
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +118,41 @@ def test_building_and_timing_take_turns_without_a_spare_core(hardware, threads, 
         answers = list(session.measure(schedule(hardware, number=number) for number in range(7)))
     assert [answer.outcome for _, answer in answers] == [Outcome.OK] * 7
     assert [given.unroll for given, _ in answers] == list(range(7))
+
+
+def test_the_runners_core_builds_between_runs_and_never_beside_one(hardware, monkeypatch):
+    if len(physical_cores()) < 2:
+        pytest.skip("one core")
+    cores = dict(list(physical_cores().items())[:2])
+    monkeypatch.setattr("anatune.measure.run.measurer.physical_cores", lambda: cores)
+    asked = [schedule(hardware, "slow" if number % 3 else "build fails", number) for number in range(12)]
+    with measurer(hardware) as session:
+        own, guest = session._builders.workers
+        assert guest.process_id is None
+        begin, states = session._begin_run, []
+
+        def watched(runner, job):
+            begin(runner, job)
+            states.append(guest.process_id is not None and state(guest.process_id))
+
+        monkeypatch.setattr(session, "_begin_run", watched)
+        answers = list(session.measure(asked))
+        assert own.process_id is not None
+        assert guest._served > 0
+        assert state(guest.process_id) != "T"
+    assert [given.unroll for given, _ in answers] == list(range(12))
+    assert set(states) <= {"T", False}
+    assert "T" in states
+
+
+def state(process):
+    """The letter of a process's state; a signal takes a moment to arrive."""
+    for _ in range(100):
+        letter = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        if letter in "TZ":
+            return letter
+        time.sleep(0.001)
+    return letter
 
 
 def test_wrong_arguments_are_errors(hardware):

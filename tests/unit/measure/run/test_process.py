@@ -87,6 +87,30 @@ def test_a_hang_is_killed_at_its_limit_with_its_children(worker, how):
     assert ask(worker, "echo", value=2).value == 2
 
 
+def test_a_paused_worker_stands_still_and_so_does_its_limit(worker):
+    worker.pause()  # none runs yet
+    ask(worker, "echo", value=1)
+    worker.submit(JOBS + "doze", {"seconds": 0.2}, 2.0)
+    worker.pause()
+    worker.pause()
+    left = worker.remaining_s()
+    assert worker.poll(3.0) is None
+    assert worker.remaining_s() == left > 0
+    worker.resume()
+    worker.resume()
+    reply = worker.poll(LONG_S)
+    assert reply.kind == "value"
+    assert reply.seconds < 2.0
+    worker.submit(JOBS + "fail", {"kind": "hangs"}, 0.5)
+    worker.pause()
+    worker.resume()
+    assert worker.poll(LONG_S).kind == "timeout"
+    assert ask(worker, "echo", value=2).value == 2
+    worker.pause()
+    worker.kill()
+    assert ask(worker, "echo", value=3).value == 3
+
+
 def test_an_unknown_function_is_an_error(worker):
     assert "cannot be imported" in ask(worker, "nothing").message
 
