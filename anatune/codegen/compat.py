@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ __all__ = [
     "register_errors",
     "same_structure",
     "schedule_of_module",
+    "set_pool_threads",
     "target_of",
 ]
 
@@ -70,6 +72,20 @@ def import_tvm() -> TvmObject:
             "install it with: pip install 'anatune[tvm]'"
         ) from None
     return tvm
+
+
+def set_pool_threads(threads: int) -> int:
+    """Let parallel loops that this thread starts run on `threads` threads; return how many they get.
+
+    Left to itself TVM takes half the logical processors of an x86 machine, as if each core had two, when the pool is
+    made, and again at every launch: with one it runs the loop in the calling thread, whatever was asked for. So the
+    variable TVM_NUM_THREADS, if nobody has set it, says how many there are from here on. A pool that was made before
+    stays as large as it is.
+    """
+    tvm = import_tvm()
+    os.environ.setdefault("TVM_NUM_THREADS", str(max(threads, os.cpu_count() or 1)))
+    tvm.get_global_func("runtime.config_threadpool")(1, threads)
+    return int(tvm.get_global_func("runtime.NumThreads")())
 
 
 def import_meta_schedule() -> TvmObject:

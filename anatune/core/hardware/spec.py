@@ -109,6 +109,7 @@ _RANGES: dict[str, _Range] = {
     "bank_bytes": _Range(1, 64, "bytes"),
     "transaction_bytes": _Range(4, 1024, "bytes"),
     "num_cores": _Range(1, 4096, "cores"),
+    "parallel_speedup": _Range(0.5, 4096, "cores"),
     "simd_bits": _Range(32, 4096, "bits", ((8.0, "bytes"),)),
     "fma_per_cycle": _Range(0.0625, 32, "multiply-adds of a whole vector per cycle"),
     "num_vector_registers": _Range(4, 512, "registers"),
@@ -405,6 +406,17 @@ class CpuCompute(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     fp32_peak_flop_per_s: float
     """2 x cores x clock x fma_per_cycle x lanes; checked against the product."""
     reachable_fraction: float = 0.95
+    parallel_speedup: float | None = None
+    """How many cores working alone do as much as all at once; None: unknown, taken for `num_cores`.
+
+    Less where cores are threads that share a physical core's units, or where the clock falls when all are busy. The
+    peak above does not contain it.
+    """
+
+    @property
+    def usable_cores(self) -> float:
+        """Cores' worth of work that all cores do at once: `parallel_speedup`, else `num_cores`."""
+        return float(self.parallel_speedup or self.num_cores)
 
 
 class CacheLevel(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -493,6 +505,11 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         _check_name(self.name, self.aliases)
         if compute.simd_bits % 32:
             raise SpecError(f"{self.name}: compute.simd_bits is {compute.simd_bits}, expected a multiple of 32")
+        if compute.usable_cores > compute.num_cores:
+            raise SpecError(
+                f"{self.name}: compute.parallel_speedup is {compute.parallel_speedup:g}, expected at most num_cores "
+                f"({compute.num_cores})"
+            )
         if self.dram.core_bandwidth_bytes_per_s > self.dram.bandwidth_bytes_per_s:
             core, socket = self.dram.core_bandwidth_bytes_per_s, self.dram.bandwidth_bytes_per_s
             raise SpecError(
@@ -523,13 +540,14 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def with_threads(self, threads: int) -> CpuSpec:
         """Return the CPU with `threads` of its cores, 1 to all: what a kernel of so many threads can use.
 
-        Peak and core count scale; DRAM gives what so many cores can ask for, at most what the socket has; caches that
-        cores share are shared by as many of them as are left.
+        Peak and core count scale; cores do at once what each does alone, up to what all do; DRAM gives what so many
+        cores can ask for, at most what the socket has; caches that cores share are shared by as many as are left.
         """
         if threads == self.compute.num_cores:
             return self
         replace = msgspec.structs.replace
         peak = self.compute.fp32_peak_flop_per_s * threads / self.compute.num_cores
+        speedup = None if self.compute.parallel_speedup is None else min(float(threads), self.compute.usable_cores)
         bandwidth = min(self.dram.bandwidth_bytes_per_s, threads * self.dram.core_bandwidth_bytes_per_s)
         caches = {
             name: replace(cache, shared_by_cores=min(cache.shared_by_cores, threads))
@@ -538,7 +556,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         }
         return replace(
             self,
-            compute=replace(self.compute, num_cores=threads, fp32_peak_flop_per_s=peak),
+            compute=replace(self.compute, num_cores=threads, fp32_peak_flop_per_s=peak, parallel_speedup=speedup),
             dram=replace(self.dram, bandwidth_bytes_per_s=bandwidth),
             **caches,
         )

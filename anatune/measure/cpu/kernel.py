@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.codegen.buffer import Buffer
-from anatune.codegen.compat import import_tvm
+from anatune.codegen.compat import import_tvm, set_pool_threads
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
@@ -124,7 +124,7 @@ class Kernel:
     what was packed, which costs a pass over them: make constants read-only.
 
     Not safe to call from several threads at once. A kernel with threads > 1 sets the size of TVM's thread pool, which
-    all kernels of the process share.
+    all kernels of the process share, and says so in the variable TVM_NUM_THREADS if that is not set.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Kernel:
         if folder is not None:  # the loaded library keeps its pages; only the name goes
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         if artifact.threads > 1:
-            import_tvm().get_global_func("runtime.config_threadpool")(1, artifact.threads)
+            set_pool_threads(artifact.threads)
         self._constants: dict[str, tuple[Array, Array, Block]] = {}
 
     @property

@@ -54,6 +54,7 @@ def pack_machine(hardware: CpuSpec) -> CpuMachine:
         issue_width=float(compute.issue_width),
         clock_hz=float(compute.clock_hz),
         num_cores=float(compute.num_cores),
+        usable_cores=compute.usable_cores,
         reachable=float(compute.reachable_fraction),
         line_bytes=float(hardware.l1.line_bytes),
         dram_core_bytes_s=float(hardware.dram.core_bandwidth_bytes_per_s),

@@ -130,12 +130,18 @@ class Search:
         exposed = self.model.machine.core.exposed_share
         return np.asarray(np.maximum(core_s, memory_s) + exposed * np.minimum(core_s, memory_s) + fixed_s)
 
+    def _slowdown(self, threads: float) -> float:
+        """Return how much longer a thread's work takes beside the others, as `numerics.cpu.nest.slowdown`."""
+        return max(1.0, threads / self.model.machine.core.usable_cores)
+
     def _conditions(self, packed: Bools, parallel: int, threads: float) -> tuple[Caches, float]:
         """Return the caches of a thread and constant seconds: the same formulas as in `numerics.cpu.point`."""
         nest, machine = self.model.nest, self.model.machine
         size = machine.size_bytes / np.minimum(threads, machine.shared_by)
         fill_s = 1.0 / (machine.fill_bytes_per_cycle * machine.core.clock_hz)
-        fill_s[-1] = 1.0 / min(machine.core.dram_core_bytes_s, machine.core.dram_socket_bytes_s / threads)
+        slower = self._slowdown(threads)
+        dram_bytes_s = min(machine.core.dram_core_bytes_s, machine.core.dram_socket_bytes_s / threads)
+        fill_s[-1] = 1.0 / (dram_bytes_s * slower)
         copies = 0.0
         for x, is_packed in enumerate(packed.tolist()):
             moved = nest.copy_bytes[x, int(is_packed)]
@@ -144,7 +150,7 @@ class Search:
                 level += 1
             copies += moved * max(fill_s[level], 1.0 / (nest.copy_rate[x] * machine.core.clock_hz))
         caches = Caches(packed, machine.core.line_bytes, size, fill_s)
-        return caches, copies / threads + (machine.core.start_s if parallel else 0.0)
+        return caches, copies * (slower / threads) + (machine.core.start_s if parallel else 0.0)
 
     def _whole_bytes(self, packed: Bools) -> tuple[float, Floats]:
         """Return the transferred bytes and capacity bytes of the whole nest."""
@@ -168,8 +174,9 @@ class Search:
             moved, _ = self._whole_bytes(packed)
             for parallel, threads in options:
                 caches, fixed = self._conditions(packed, parallel, threads)
-                core = floor / threads
-                yield float(self._time(core, moved * caches.fill_s.sum() / threads, fixed)), packed, parallel, threads
+                busiest = self._slowdown(threads) / threads
+                bound_s = self._time(busiest * floor, busiest * moved * caches.fill_s.sum(), fixed)
+                yield float(bound_s), packed, parallel, threads
 
     def _run_group(self, packed: Bools, parallel: int, threads: float) -> float:
         """Search all classes of a group; return the lowest bound of what the time limit left out."""
@@ -189,7 +196,7 @@ class Search:
         possible = np.ones(len(lattice.chunks), dtype=bool)
         if parallel:
             possible = np.minimum(lattice.num_chunks, machine.core.num_cores) == threads
-            shares = np.ceil(lattice.num_chunks / threads) / lattice.num_chunks
+            shares = np.ceil(lattice.num_chunks / threads) / lattice.num_chunks * self._slowdown(threads)
         distinct = np.unique(shares[possible])
         lowest_open = math.inf
         worth = around

@@ -17,7 +17,17 @@ import numpy as np
 from anatune.numerics._jit import jit_helper, jit_inline
 from anatune.numerics.columns import Bools, Floats, Ints
 
-__all__ = ["CpuCore", "CpuMachine", "CpuNest", "ceil_div", "combine", "first_tile", "footprint", "leaves_out_padding"]
+__all__ = [
+    "CpuCore",
+    "CpuMachine",
+    "CpuNest",
+    "ceil_div",
+    "combine",
+    "first_tile",
+    "footprint",
+    "leaves_out_padding",
+    "slowdown",
+]
 
 
 class CpuNest(NamedTuple):
@@ -79,6 +89,8 @@ class CpuCore(NamedTuple):
     issue_width: float
     clock_hz: float
     num_cores: float
+    usable_cores: float
+    """Cores' worth of work that all do at once."""
     reachable: float
     """Share of the peak that is reachable."""
     line_bytes: float
@@ -244,6 +256,15 @@ def footprint(
             colliding_2 = 0.0
             is_open = True
     return total
+
+
+@jit_inline
+def slowdown(
+    cpu: CpuCore,
+    threads: float,
+) -> float:
+    """Return how much longer a thread's work takes beside the others: 1 while every one has a core's worth of units."""
+    return max(1.0, threads / cpu.usable_cores)
 
 
 @jit_inline

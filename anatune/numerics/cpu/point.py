@@ -12,7 +12,7 @@ from anatune.numerics._jit import jit, jit_helper
 from anatune.numerics.columns import CHUNK_SIZE, Floats, Ints
 from anatune.numerics.cpu.columns import CpuChunk, CpuCol
 from anatune.numerics.cpu.kernels import core_columns, load_points
-from anatune.numerics.cpu.nest import CpuMachine, CpuNest, combine
+from anatune.numerics.cpu.nest import CpuMachine, CpuNest, combine, slowdown
 from anatune.numerics.cpu.traffic import traffic
 
 __all__ = ["CHECK", "PREDICT", "run_points"]
@@ -43,13 +43,14 @@ _CYCLES = int(CpuCol.CYCLES) * _N
 
 @jit_helper
 def _threads(machine: CpuMachine, c: CpuChunk) -> None:
-    """Fill THREADS, SHARE, and what one of the threads has of each cache."""
+    """Fill THREADS, SHARE (longer where threads slow each other down), and what one thread has of each cache."""
     v = c.values
     cpu = machine.core
     for i in range(_N):
         threads = min(cpu.num_cores, v[_CHUNKS + i]) if v[_PARALLEL + i] > 0.0 else 1.0
         share = math.ceil(v[_CHUNKS + i] / threads) / v[_CHUNKS + i]
         v[_THREADS + i] = threads
+        share *= slowdown(cpu, threads)
         v[_SHARE + i] = share if v[_PARALLEL + i] > 0.0 else 1.0
     last = c.size.shape[0] - 1
     for level in range(last + 1):
@@ -61,7 +62,8 @@ def _threads(machine: CpuMachine, c: CpuChunk) -> None:
             fill_s[i] = seconds
     fill_s = c.fill_s[last]
     for i in range(_N):
-        fill_s[i] = 1.0 / min(cpu.dram_core_bytes_s, cpu.dram_socket_bytes_s / v[_THREADS + i])
+        threads = v[_THREADS + i]  # DRAM's share does not become smaller with the core's
+        fill_s[i] = 1.0 / (min(cpu.dram_core_bytes_s, cpu.dram_socket_bytes_s / threads) * slowdown(cpu, threads))
 
 
 @jit_helper
@@ -88,7 +90,7 @@ def _copies(nest: CpuNest, machine: CpuMachine, c: CpuChunk) -> None:
         for i in range(_N):
             v[_PACKING + i] += v[_COPIED + i] * max(v[_SECONDS + i], least_s)
     for i in range(_N):
-        v[_PACKING + i] /= v[_THREADS + i]
+        v[_PACKING + i] *= slowdown(machine.core, v[_THREADS + i]) / v[_THREADS + i]
 
 
 @jit_helper

@@ -11,6 +11,7 @@ broadcasts_per_cycle             nothing yet: the load term of a step (see `cali
 stores_per_cycle                 stores of a call, spills
 l2, l3 bandwidth_bytes_per_cycle l2_s and l3_s: fills into L1 and into L2; that of l1 follows from the load ports
 dram bandwidths                  dram_s, of one core and shared by all
+parallel_speedup                 what the threads of a parallel loop do at once
 launch                           start of a parallel loop, entry of a microkernel call
 latency_cycles, latency_s        nothing yet: explanations
 =============================== ================================================================================
@@ -28,13 +29,14 @@ from __future__ import annotations
 import datetime
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from anatune.codegen.compat import set_pool_threads
 from anatune.core.hardware.spec import CacheLevel, CpuLaunch, CpuSpec
-from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, Machine, one_core
+from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, Machine, beside_pool, one_core
 from anatune.measure.cpu.calibration.samples import Samples, sample_quantities, snapped
 from anatune.measure.cpu.calibration.tiles import (
     Agreement,
@@ -45,6 +47,7 @@ from anatune.measure.cpu.calibration.tiles import (
     fits_registers,
     predicted_share,
 )
+from anatune.measure.cpu.calibration.together import Together, measure_together
 from anatune.measure.cpu.detect import detect_cpu
 
 __all__ = ["Calibration", "Numbers", "calibrate", "calibrated_spec", "finished"]
@@ -54,6 +57,8 @@ Progress = Callable[[str, float], None]
 _ENOUGH = 25
 """Quiet samples that are wanted of each quantity."""
 _FMA_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
+_POOL_SHARE = 0.9
+"""Share of what cores reach each by itself that a parallel loop reaches on a quiet machine."""
 _BEST_TILES = 5
 """The mean of as many best tiles is what code can reach."""
 
@@ -69,7 +74,9 @@ class Numbers:
     fma_flop_per_s : float
         Multiply-adds between registers, one core.
     all_fma_flop_per_s : float
-        The same on all cores; reported, not stored: other work on the machine lowers it.
+        The same by TVM's threads on all cores; reported, not stored: other work on the machine lowers it.
+    together : Together or None
+        What all cores do at once, by the time they get; None: they could not be pinned, or there is one.
     half_share : float
         FLOP/s with vectors of half the width over those with whole ones; reported. 0: not measured.
     fma_latency_s : float
@@ -101,6 +108,7 @@ class Numbers:
     parallel_start_s: float
     function_call_s: float
     doubtful: frozenset[str] = frozenset()
+    together: Together | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +166,7 @@ def calibrate(
     report = progress or (lambda _stage, _share: None)
     hardware = hardware or detect_cpu()
     samples, together = Samples(), Samples()
+    set_pool_threads(hardware.compute.num_cores)  # before anything else makes the pool smaller
     tiles = candidate_tiles(hardware)
     with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
         with one_core():
@@ -174,15 +183,19 @@ def calibrate(
                     enough=_ENOUGH,
                     progress=lambda done, stage=stage: report(stage, done),  # type: ignore[misc]
                 )
-        sample_quantities(
-            machine.all_core_quantities(),
-            machine.probes,
-            together,
-            budget_s=60 * minutes * 0.2,
-            enough=_ENOUGH,
-            progress=lambda done: report("all cores", done),
-        )
-    numbers = _numbers(hardware, samples, together, machine.work)
+        report("cores together", 0.0)
+        at_once = measure_together(machine.together_call, budget_s=60 * minutes * 0.05)
+        quantities = machine.all_core_quantities()
+        with beside_pool():
+            sample_quantities(
+                quantities,
+                machine.probes,
+                together,
+                budget_s=60 * minutes * 0.15,
+                enough=_ENOUGH,
+                progress=lambda done: report("all cores", done),
+            )
+    numbers = replace(_numbers(hardware, samples, together, machine.work), together=at_once)
     fma_s, work = samples.fma_s, machine.work
     names = dict(zip(tiles, (quantity.name for quantity in tile_quantities), strict=True))
     shares = {tile: work[name] / samples.steady_seconds(name) / (work["fma"] / fma_s) for tile, name in names.items()}
@@ -280,7 +293,9 @@ def calibrated_spec(
         "broadcasts_per_cycle": "broadcast" in doubts,
         "fp32_peak_flop_per_s": "clock" in doubts,
         "reachable_fraction": not best,
+        "parallel_speedup": numbers.together is not None and numbers.together.cause == "crowded",
     }
+    speedup = None if numbers.together is None else _speedup(numbers.together, compute.num_cores)
     measured = msgspec.structs.replace(
         compute,
         clock_hz=_round(clock),
@@ -291,6 +306,7 @@ def calibrated_spec(
         broadcasts_per_cycle=broadcasts,
         fp32_peak_flop_per_s=2.0 * compute.num_cores * _round(clock) * fma * lanes,
         reachable_fraction=reachable,
+        parallel_speedup=speedup,
         source=f"{source}; the rest {compute.source}",
         unverified=_unverified(compute.unverified, unsure),
     )
@@ -331,9 +347,25 @@ def calibrated_spec(
         f"clock {clock / 1e9:.3f} GHz in vector code, {numbers.integer_clock_hz / 1e9:.3f} GHz in integer code",
         f"fma_per_cycle {fma:g}: measured {per_cycle:.3f}, {decided}",
         *([f"vectors of half the width reach {100 * numbers.half_share:.0f} %"] if numbers.half_share else []),
-        f"all cores together reach {numbers.all_fma_flop_per_s / numbers.fma_flop_per_s:.2f} times one core's peak",
+        *_together_notes(numbers),
     )
     return spec, notes
+
+
+def _speedup(together: Together, num_cores: int) -> float:
+    """Return what all cores do at once from what was found with those that were tried."""
+    return round(min(1.0, together.speedup / together.cores) * num_cores, 2)
+
+
+def _together_notes(numbers: Numbers) -> list[str]:
+    """Say what all cores do at once, and whether TVM's threads reach that."""
+    pool = numbers.all_fma_flop_per_s / numbers.fma_flop_per_s
+    found = numbers.together
+    notes = [] if found is None else [found.line]
+    notes.append(f"TVM's threads on all cores reach {pool:.2f} times one core's peak")
+    if found is not None and pool < _POOL_SHARE * found.speedup:
+        notes[-1] += ": other programs run, or TVM_NUM_THREADS or TVM_BIND_THREADS keep them away"
+    return notes
 
 
 def _level(cache: CacheLevel, level: str, numbers: Numbers, clock: float, source: str) -> CacheLevel:

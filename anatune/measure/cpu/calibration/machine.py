@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.codegen.compat import TvmObject, set_pool_threads
 from anatune.codegen.cpu.probes import (
     Probe,
     ProbeModule,
@@ -32,7 +33,7 @@ from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
 from anatune.measure.cpu.kernel import Library
 from anatune.measure.run.cores import physical_cores, plan_cores
 
-__all__ = ["CALL_DEPTHS", "CALL_TILE", "Machine", "one_core"]
+__all__ = ["CALL_DEPTHS", "CALL_TILE", "Machine", "beside_pool", "one_core"]
 
 _SAMPLE_S = 0.1e-3
 """Length of most samples."""
@@ -55,6 +56,25 @@ def one_core() -> Iterator[None]:
         yield
         return
     os.sched_setaffinity(0, set(runner[:1]))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def beside_pool() -> Iterator[None]:
+    """Keep this thread off the cores that threads of TVM's pool are bound to, so that none waits for another's core."""
+    if not hasattr(os, "sched_setaffinity") or not os.path.isdir("/proc/self/task"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    bound: set[int] = set()
+    for task in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # it may have ended
+            own = os.sched_getaffinity(int(task))
+            bound |= own if len(own) == 1 and int(task) != threading.get_native_id() else set()
+    os.sched_setaffinity(0, (before - bound) or before)
     try:
         yield
     finally:
@@ -163,7 +183,7 @@ class Machine:
         threads = self.hardware.compute.num_cores
         if threads < 2:
             return []
-        import_tvm().get_global_func("runtime.config_threadpool")(1, threads)
+        set_pool_threads(threads)
         _, size, _ = self._places["dram"]
         probes = [
             walk_probe(self.hardware, "all_load", "load", size // threads, threads=threads),
@@ -174,6 +194,11 @@ class Machine:
         self.work["start"] = _STARTS
         calls["start"] = _repeat(calls["start"], _STARTS)
         return [Quantity(name, _sample(call, None if name == "all_load" else call)) for name, call in calls.items()]
+
+    def together_call(self) -> Callable[[], object]:
+        """Return a call of the multiply-add probe on memory of its own, for one of several threads."""
+        probe = fma_probe(self.hardware, "together_fma", seconds=20 * _SAMPLE_S)
+        return self._build([probe])[probe.name]
 
     # -- memory --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,180 @@
+"""What all cores reach at once, and why it is less than as many times one core: shared units, or a crowded host.
+
+One thread a core, each pinned to its own, runs the multiply-add probe: alone in turn, then all at the same moment. Each
+is timed by the processor time it got, so that other programs on this machine do not count, only what a core is worth
+while it runs: cores that are threads of one physical core halve each other every time, a crowded host takes a core away
+now and then, and tells so in the steal time of /proc/stat or in rates that differ from sample to sample.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from anatune.measure.run.cores import physical_cores
+
+__all__ = ["Round", "Together", "judged", "measure_together", "steal_ticks"]
+
+Call = Callable[[], object]
+
+ALIKE = 0.93
+"""Cores that reach this share of what they reach alone do not hinder each other."""
+_CROWDED_STEAL = 0.02
+"""Share of the time that a host takes away, from which it counts as crowded."""
+_CROWDED_SPREAD = 0.1
+"""Spread of the samples from which something comes and goes; units that are shared are always shared."""
+_HALVES = 1.2
+"""Pairs of threads that share all units do the work of one core, or little more."""
+_MOST_CORES = 64
+"""More threads than that say nothing more, and wait for each other."""
+_WAIT_S = 30.0
+
+
+class Round(NamedTuple):
+    """Processor seconds of the probe on each core: alone, and all together."""
+
+    alone: tuple[float, ...]
+    together: tuple[float, ...]
+
+    @property
+    def speedup(self) -> float:
+        """Return how many cores working alone do as much."""
+        return sum(alone / shared for alone, shared in zip(self.alone, self.together, strict=True))
+
+
+class Together(NamedTuple):
+    """What several cores are worth at once.
+
+    Attributes
+    ----------
+    cores : int
+        How many were tried.
+    speedup : float
+        How many cores working alone do as much: `cores` where they do not hinder each other. The median of the best
+        third of the samples.
+    low : float
+        The same of the lowest tenth.
+    steal : float
+        Share of the time that the host took away, in [0, 1]; 0 where the system does not tell.
+    cause : {"independent", "shared", "clock", "crowded"}
+        Every core is its own; every sample says that units are shared (threads of the same physical cores); every
+        sample says a little less (the clock falls, or a part is shared); the host gives the cores to others.
+    """
+
+    cores: int
+    speedup: float
+    low: float
+    steal: float
+    cause: str
+
+    @property
+    def line(self) -> str:
+        """Return the verdict as a sentence."""
+        found = f"{self.cores} cores at once do the work of {self.speedup:.2f}"
+        varied = f"samples from {self.low:.2f} on, the host took {100 * self.steal:.1f} % of the time"
+        return {
+            "independent": f"{found}: cores of their own ({varied})",
+            "shared": f"{found} in every sample: they are threads that share the units of physical cores ({varied})",
+            "clock": f"{found} in every sample: a lower clock with all cores busy, or parts that they share ({varied})",
+            "crowded": f"{found}: a crowded host ({varied}); calibrate again when it is quieter",
+        }[self.cause]
+
+
+def judged(rounds: Sequence[Round], steal: float) -> Together:
+    """Return what the samples say.
+
+    Parameters
+    ----------
+    steal : float
+        Share of the time that the host took away meanwhile.
+    """
+    ordered = sorted((entry.speedup for entry in rounds), reverse=True)
+    cores = len(rounds[0].alone)
+    best = statistics.median(ordered[: -(-len(ordered) // 3)])
+    low, middle = ordered[-1 - len(ordered) // 10], statistics.median(ordered)
+    if steal > _CROWDED_STEAL or middle < (1.0 - _CROWDED_SPREAD) * best:
+        cause = "crowded"
+    elif best >= ALIKE * cores:
+        cause = "independent"
+    else:
+        cause = "shared" if best <= _HALVES * max(1.0, cores / 2) else "clock"
+    return Together(cores, min(float(cores), best), low, steal, cause)
+
+
+def measure_together(make_call: Callable[[], Call], *, budget_s: float, least_rounds: int = 15) -> Together | None:
+    """Run a probe on every core alone and on all at once; None where threads cannot be pinned or there is one core.
+
+    Parameters
+    ----------
+    make_call : callable
+        Returns a call of the probe on memory of its own; it must release the interpreter's lock.
+    budget_s : float
+        Seconds to spend; `least_rounds` rounds are made whatever they take.
+    """
+    places = [cpus[0] for cpus in physical_cores().values()][:_MOST_CORES]
+    if len(places) < 2 or not hasattr(os, "sched_setaffinity"):
+        return None
+    calls = [make_call() for _ in places]
+    gate = threading.Barrier(len(places))
+    alone: list[list[float]] = [[] for _ in places]
+    shared: list[list[float]] = [[] for _ in places]
+    is_over = threading.Event()
+    failed: list[BaseException] = []
+    started = time.perf_counter()
+
+    def work(index: int) -> None:
+        try:
+            os.sched_setaffinity(0, {places[index]})  # of this thread
+            call = calls[index]
+            call()
+            while not is_over.is_set():
+                for turn in range(len(places)):
+                    gate.wait(_WAIT_S)
+                    if turn == index:
+                        alone[index].append(_processor_s(call))
+                gate.wait(_WAIT_S)
+                shared[index].append(_processor_s(call))
+                if index == 0 and len(shared[0]) >= least_rounds and time.perf_counter() - started > budget_s:
+                    is_over.set()
+                gate.wait(_WAIT_S)
+        except BaseException as error:  # noqa: BLE001  told by the thread that asked
+            failed.append(error)
+            gate.abort()
+
+    before = steal_ticks()
+    threads = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(len(places))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in failed:
+        if not isinstance(error, (OSError, threading.BrokenBarrierError)):
+            raise error
+    if failed:  # a core may not be had
+        return None
+    stolen, passed = (now - then for now, then in zip(steal_ticks(), before, strict=True))
+    return judged(
+        [Round(*both) for both in zip(zip(*alone, strict=True), zip(*shared, strict=True), strict=True)],
+        stolen / passed if passed else 0.0,
+    )
+
+
+def steal_ticks(root: str | Path = "/") -> tuple[int, int]:
+    """Return the clock ticks that the host took from this machine's processors, and all ticks; zeros if unknown."""
+    try:
+        words = (Path(root) / "proc/stat").read_text().split("\n", 1)[0].split()
+        ticks = [int(word) for word in words[1:9]]  # user nice system idle iowait irq softirq steal
+    except (OSError, ValueError):
+        return 0, 0
+    return (ticks[7], sum(ticks)) if words[0] == "cpu" and len(ticks) == 8 else (0, 0)
+
+
+def _processor_s(call: Call) -> float:
+    start = time.thread_time()
+    call()
+    return time.thread_time() - start
