@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from anatune.codegen.cpu.llvm import LLVM_TYPE, LlvmCode
 from anatune.core.workload.nest import DTYPE_BYTES
@@ -25,9 +26,11 @@ __all__ = ["EpilogueOperand", "Microkernel", "Operand", "Result", "microkernel_i
 
 
 _SHORT_STEPS = 8
-"""Unrolled steps up to which LLVM keeps to the order of the loads by itself: a 14x2 tile does not spill at 8 steps, and
-loads and stores 470 vectors at 16 (Zen 4, LLVM of TVM 0.27)."""
-_FENCED_ROWS = 7
+"""Unrolled steps up to which LLVM keeps to the order of the loads by itself where registers are free."""
+_HOISTED_ROWS = 7
+"""Rows whose elements LLVM loads ahead of the products they feed: where fewer registers are free it spills elements,
+so that no more rows than there are free registers stand between two fences. Without, a 14x2 tile of 16 steps loads and
+stores 470 vectors (Zen 4, LLVM of TVM 0.27)."""
 _LEAST_ACCUMULATORS = 8
 """Tiles of fewer products have no room for a prefetch in each step."""
 _LINE_BYTES = 64
@@ -140,6 +143,8 @@ class Microkernel:
     registers: str = ""
     """Letter of the vector registers in inline assembly ("v", "x", "w"): keeps accumulators in registers between
     unrolled steps. Empty: they may not fit."""
+    num_registers: int = 0
+    """Vector registers of the processor."""
     attributes: str = field(default="", compare=False)
 
     @property
@@ -176,30 +181,39 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     tiles = [(row, vector) for row in range(len(kernel.result.rows)) for vector in range(kernel.num_vectors)]
     if kernel.reduces and not kernel.simd_reduction:
         _prefetch_result(code, kernel, *_sums(kernel, bases))
-    start = "entry"
-    first: Tile = {}
-    if kernel.reduces:
-        first = dict.fromkeys(tiles, code.neutral())
-        if kernel.is_partial and not kernel.simd_reduction:
-            code.line("  %bit = and i32 %flags, 1")
-            code.line("  %goes_on = icmp ne i32 %bit, 0")
-            code.line("  br i1 %goes_on, label %reload, label %begin")
-            code.line("reload:")
-            loaded = _load_result(code, kernel, *_sums(kernel, bases))
-            code.line("  br label %begin")
-            code.line("begin:")
-            for tile in tiles:
-                merged = code.emit(f"phi {code.vector} [{first[tile]}, %entry], [{loaded[tile]}, %reload]")
-                first[tile] = merged
-            start = "begin"
-    final = _loops(code, kernel, bases[:count], first, start)
+    first: Tile = dict.fromkeys(tiles, code.neutral()) if kernel.reduces else {}
+    final = _loops(code, kernel, bases[:count], first)
+    if kernel.is_partial and kernel.reduces and not kernel.simd_reduction:
+        final = _added(code, kernel, bases, final)
     _finish(code, kernel, bases, final)
     code.line("  ret void")
     code.line("}")
     return "\n".join(code.lines), code.declared
 
 
-def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, start: str) -> Tile:
+def _added(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -> Tile:
+    """Add what earlier calls left behind, if this call is not the first one.
+
+    Behind the reduction: sums that it starts from would have to come in before the first product, from as far away as
+    the result lies; here they were asked for that long ago (`_prefetch_result`).
+    """
+    before = "done" if kernel.trips else "entry"
+    code.line("  %bit = and i32 %flags, 1")
+    code.line("  %goes_on = icmp ne i32 %bit, 0")
+    code.line("  br i1 %goes_on, label %reload, label %added")
+    code.line("reload:")
+    loaded = _load_result(code, kernel, *_sums(kernel, bases))
+    join = code.maximum if kernel.body == "max" else partial(code.binary, "add")
+    joined = {tile: join(loaded[tile], value) for tile, value in final.items()}
+    code.line("  br label %added")
+    code.line("added:")
+    return {
+        tile: code.emit(f"phi {code.vector} [{value}, %{before}], [{joined[tile]}, %reload]")
+        for tile, value in final.items()
+    }
+
+
+def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile) -> Tile:
     """Emit the reduction loops and return the accumulators behind them."""
     depth = len(kernel.trips)
     tiles = list(first) or [
@@ -213,7 +227,7 @@ def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, s
     pointers = bases
     before = first
     for level in range(depth):
-        came_from = start if level == 0 else f"head{level - 1}"
+        came_from = "entry" if level == 0 else f"head{level - 1}"
         code.line(f"head{level}:")
         begin = f"%first{level}" if level in kernel.moving else "0"
         code.line(f"  %i{level} = phi i64 [{begin}, %{came_from}], [%next{level}, %latch{level}]")
@@ -276,21 +290,21 @@ def _steps(
     """Emit the straight-line body: every unrolled step for every row and vector."""
     current: dict[tuple[int, int], str | None] = {tile: accumulators.get(tile) for tile in tiles}
     mask = _tail_mask(code, kernel, iteration) if kernel.tail else None
-    last: tuple[int, int] | None = None
-    is_long = kernel.num_steps > _SHORT_STEPS
+    fenced_rows = _fenced_rows(kernel)
+    recent: list[tuple[int, int]] = []
     start = pointers
     for step in range(kernel.num_steps):
         _prefetch_ahead(code, kernel, start, iteration, step)
         if step:
-            pointers = _fenced(code, kernel, pointers, current, last)
+            pointers = _fenced(code, kernel, pointers, current, recent)
         loaded: dict[tuple[int, int, int], str] = {}
 
         for row, vector in tiles:
             if (row, step) in kernel.skipped:
                 continue
-            if is_long and row and vector == 0 and row % _FENCED_ROWS == 0:
-                pointers = _fenced(code, kernel, pointers, current, last)
-            last = (row, vector)
+            if fenced_rows and row and vector == 0 and row % fenced_rows == 0:
+                pointers = _fenced(code, kernel, pointers, current, recent)
+            recent.append((row, vector))
             values = [
                 _loaded(code, kernel, i, pointers[i], row, vector, step, mask, loaded)
                 for i in range(len(kernel.operands))
@@ -338,22 +352,33 @@ def _prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], it
         )
 
 
+def _fenced_rows(kernel: Microkernel) -> int:
+    """Return the rows of a step after which a fence stands, 0: none."""
+    if not kernel.registers or not kernel.reduces:
+        return 0
+    rows = len(kernel.result.rows)
+    held = sum(kernel.num_vectors for operand in kernel.operands if operand.lane_stride and len(set(operand.rows)) == 1)
+    free = kernel.num_registers - rows * kernel.num_vectors - held
+    return max(1, free) if free < min(rows, _HOISTED_ROWS) else 0
+
+
 def _fenced(
     code: LlvmCode,
     kernel: Microkernel,
     pointers: list[str],
     current: dict[tuple[int, int], str | None],
-    last: tuple[int, int] | None,
+    recent: list[tuple[int, int]],
 ) -> list[str]:
     """Return the operands' addresses, such that nothing is loaded through them before what came so far.
 
-    In long bodies that includes the product `last`: left alone, LLVM orders all loads before the products they feed.
+    In long bodies and full registers that includes the products `recent`, which it forgets: left alone, LLVM orders
+    all loads before the products they feed.
     """
-    is_long = kernel.num_steps > _SHORT_STEPS
-    name = current.get(last) if last and kernel.registers and is_long else None
-    pointers, values = code.fence(pointers, [name] if name else [], kernel.registers)
-    if last and values:
-        current[last] = values[0]
+    is_held = bool(kernel.registers) and (kernel.num_steps > _SHORT_STEPS or _fenced_rows(kernel) > 0)
+    tiles = [tile for tile in recent if is_held and current[tile] is not None]
+    recent.clear()
+    pointers, values = code.fence(pointers, [str(current[tile]) for tile in tiles], kernel.registers)
+    current.update(zip(tiles, values, strict=True))
     return pointers
 
 

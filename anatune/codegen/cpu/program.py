@@ -189,6 +189,7 @@ class _Lowering:
             count=math.prod(a.extent for a in workload.reduction_axes) if workload.body == "average" else 1,
             epilogue=tuple(epilogue),
             registers=_register_letter(self.schedule, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
+            num_registers=_num_registers(self.schedule),
             attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
         )
 
@@ -514,6 +515,11 @@ def _register_letter(schedule: Schedule, accumulators: int) -> str:
     if not isinstance(compute, CpuCompute) or accumulators > compute.num_vector_registers - 2:
         return ""
     return {"avx512": "v", "neon": "w", "sve": "w"}.get(compute.isa, "x")
+
+
+def _num_registers(schedule: Schedule) -> int:
+    compute = schedule.hardware.compute
+    return compute.num_vector_registers if isinstance(compute, CpuCompute) else 0
 
 
 def _wide(index: str) -> str:
