@@ -60,6 +60,7 @@ def pack_machine(hardware: CpuSpec) -> CpuMachine:
         dram_core_bytes_s=float(hardware.dram.core_bandwidth_bytes_per_s),
         dram_socket_bytes_s=float(hardware.dram.bandwidth_bytes_per_s),
         pick_lanes=compute.simd_bits / 32 if compute.isa in ("neon", "sve") else 0.0,
+        folds_broadcasts=1.0 if compute.isa == "avx512" else 0.0,
         call_cycles=CALL_CYCLES,
         loop_instructions=LOOP_INSTRUCTIONS,
         held_share=HELD_SHARE,

@@ -98,6 +98,8 @@ class CpuCore(NamedTuple):
     dram_socket_bytes_s: float
     pick_lanes: float
     """Lanes a multiplication can pick one from, 0: none."""
+    folds_broadcasts: float
+    """1 where a multiply-add takes an element from memory for all lanes, else 0."""
     call_cycles: float
     loop_instructions: float
     held_share: float

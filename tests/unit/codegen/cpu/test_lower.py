@@ -156,6 +156,19 @@ def test_planned_kernels_do_not_spill(name):
         assert facts["spill_ops"] <= 4  # around the loops; a spilling tile has dozens in them
 
 
+@pytest.mark.parametrize(("rows", "columns", "unroll"), [(14, 32, 6), (14, 32, 24), (9, 48, 16), (31, 16, 4)])
+def test_tiles_that_fill_the_registers_do_not_spill(rows, columns, unroll):
+    hardware = anatune.hardware("intel_xeon_8480")
+    schedule = schedule_of(
+        anatune.matmul(rows, columns, 768),
+        hardware,
+        i=(1, 1, 1, 1, rows),
+        j=(1, 1, 1, 1, columns),
+        k=(1, 1, 768 // unroll, unroll),
+    )
+    assert anatune.inspect(schedule)["spill_ops"] == 0
+
+
 def test_spills_are_seen():
     workload = anatune.matmul(64, 256, 64)
     lanes = HOST.compute.simd_bits // 32
