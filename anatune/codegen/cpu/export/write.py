@@ -59,7 +59,7 @@ def write_c_library(schedule: Schedule, name: str, folder: Path, *, threads: int
     Parameters
     ----------
     schedule : Schedule
-        Of the CPU template, for this machine's instruction set.
+        Of the CPU template. For another machine's instruction set a cross compiler is needed (aarch64-linux-gnu-gcc).
     name : str
         A C identifier: the function with all tensors in the workload's own layouts. Where operands are packed ahead,
         ``<name>_pack_<tensor>`` packs one and ``<name>_packed`` takes the packed form; ``<name>_supported`` says
@@ -77,7 +77,7 @@ def write_c_library(schedule: Schedule, name: str, folder: Path, *, threads: int
         It cannot be lowered, compiled or linked.
     """
     family = _family(schedule)
-    tools = _tools(form)
+    tools = _tools(form, schedule, family)
     lowered = lower(schedule, threads=threads)
     parallel = threads > 1 and bool(schedule.options.get("parallel", False))
     functions = _functions(lowered, name)
@@ -124,42 +124,43 @@ def _family(schedule: Schedule) -> str:
     Raises
     ------
     BuildError
-        It is not the present machine's.
+        It is no CPU.
     """
     hardware = schedule.hardware
     if not isinstance(hardware, CpuSpec):
         raise BuildError(f"schedule is for {hardware.name}, expected a CPU; codegen.export_cuda writes those of GPUs")
-    family = PARTS_OF_ISA[hardware.compute.isa][0].split("-")[0]
-    here = "aarch64" if platform.machine() == "arm64" else platform.machine()
-    if family != here:
-        raise BuildError(
-            f"{hardware.name} is a {family} machine, this one is {here}: a library can only be linked on a machine "
-            "of its kind; --format tvm exports what TVM can compile there"
-        )
-    return family
+    return PARTS_OF_ISA[hardware.compute.isa][0].split("-")[0]
 
 
-def _tools(form: str) -> _Tools:
-    """Return the programs that make a library.
+def _tools(form: str, schedule: Schedule, family: str) -> _Tools:
+    """Return the programs that make a library for processors of `family`.
 
     Raises
     ------
     BuildError
         One is missing.
     """
+    here = "aarch64" if platform.machine() == "arm64" else platform.machine()
+    if family != here:
+        triple = f"{family}-linux-gnu"
+        missing = (
+            f"{schedule.hardware.name} is a {family} machine, this one is {here}, and there is no cross compiler "
+            f"({triple}-gcc with its binutils); install one, or --format tvm exports what TVM can compile there"
+        )
+        return _Tools(*(_found((f"{triple}-{tool}",), missing) for tool in ("gcc", "objcopy", "ar")))
     compiler = _found(
-        ("cc", "gcc", "clang"), "no C compiler was found (cc, gcc, clang), which the library's entries need"
+        ("cc", "gcc", "clang"), "no C compiler was found (cc, gcc, clang), which the library's entries need; install one"
     )
     on_mac = sys.platform == "darwin"  # its linker hides symbols
-    objcopy = "" if on_mac else _found(("objcopy", "llvm-objcopy"), "no objcopy was found, which hides symbols")
-    return _Tools(compiler, objcopy, _found(("ar", "llvm-ar"), "no ar was found") if form == "a" else "")
+    objcopy = "" if on_mac else _found(("objcopy", "llvm-objcopy"), "no objcopy was found, which hides symbols; install binutils")
+    return _Tools(compiler, objcopy, _found(("ar", "llvm-ar"), "no ar was found; install binutils") if form == "a" else "")
 
 
 def _found(names: Sequence[str], missing: str) -> str:
     for name in names:
         if found := shutil.which(name):
             return found
-    raise BuildError(f"{missing}; install one")
+    raise BuildError(missing)
 
 
 def _openmp_library(compiler: str) -> str:
