@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from anatune.codegen.quick_reader import quick_reader
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import BuildError, MissingDependencyError, RecordError, SpaceError, WorkloadError
@@ -207,7 +208,9 @@ def parse_program(text: str, llvm: str) -> TvmObject:
     tvm = import_tvm()
     from tvm.script import tirx
 
-    return tvm.script.from_source(text, {"T": tirx, "LL": llvm})
+    names = {"T": tirx, "LL": llvm}
+    read = quick_reader(text)
+    return tvm.script.from_source(text, names) if read is None else read(tvm, names)
 
 
 def operators_left(module: TvmObject) -> list[str]:

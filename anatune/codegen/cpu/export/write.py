@@ -148,12 +148,14 @@ def _tools(form: str, schedule: Schedule, family: str) -> _Tools:
             f"({triple}-gcc with its binutils); install one, or --format tvm exports what TVM can compile there"
         )
         return _Tools(*(_found((f"{triple}-{tool}",), missing) for tool in ("gcc", "objcopy", "ar")))
-    compiler = _found(
-        ("cc", "gcc", "clang"), "no C compiler was found (cc, gcc, clang), which the library's entries need; install one"
-    )
-    on_mac = sys.platform == "darwin"  # its linker hides symbols
-    objcopy = "" if on_mac else _found(("objcopy", "llvm-objcopy"), "no objcopy was found, which hides symbols; install binutils")
-    return _Tools(compiler, objcopy, _found(("ar", "llvm-ar"), "no ar was found; install binutils") if form == "a" else "")
+    missing = "no C compiler was found (cc, gcc, clang), which the library's entries need; install one"
+    compiler = _found(("cc", "gcc", "clang"), missing)
+    if sys.platform == "darwin":  # its linker hides symbols
+        objcopy = ""
+    else:
+        objcopy = _found(("objcopy", "llvm-objcopy"), "no objcopy was found, which hides symbols; install binutils")
+    ar = _found(("ar", "llvm-ar"), "no ar was found; install binutils") if form == "a" else ""
+    return _Tools(compiler, objcopy, ar)
 
 
 def _found(names: Sequence[str], missing: str) -> str:
