@@ -13,6 +13,7 @@ from typing import Any
 from anatune.codegen.quick_reader import quick_reader
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.rules.cpu_dot import dot_features
 from anatune.errors import BuildError, MissingDependencyError, RecordError, SpaceError, WorkloadError
 
 __all__ = [
@@ -131,7 +132,12 @@ def target_of(hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
     if not triple.startswith(platform.machine()) and not (platform.machine() == "arm64" and "aarch64" in triple):
         options["mtriple"] = triple
         options["mattr"] = features.split(",")
-    return tvm.target.Target(options)
+    target = tvm.target.Target(options)
+    has = tvm.get_global_func("target.target_has_feature")
+    if missing := [f"+{name}" for name in dot_features(hardware) if not has(name, target)]:
+        options["mattr"] = [*features.split(","), *missing]
+        target = tvm.target.Target(options)
+    return target
 
 
 def lacks_feature(target: TvmObject, hardware: CpuSpec) -> str:
@@ -139,7 +145,8 @@ def lacks_feature(target: TvmObject, hardware: CpuSpec) -> str:
     tvm = import_tvm()
     has = tvm.get_global_func("target.target_has_feature")
     _, features = PARTS_OF_ISA[hardware.compute.isa]
-    return next((name[1:] for name in features.split(",") if not has(name[1:], target)), "")
+    names = [*(name[1:] for name in features.split(",")), *dot_features(hardware)]
+    return next((name for name in names if not has(name, target)), "")
 
 
 def features_of(target: TvmObject) -> frozenset[str]:

@@ -75,10 +75,20 @@ class Dimension:
 class Strided:
     """Dimensions with pitches: the tensor itself (`is_copy` False) or a padded or reordered copy of it."""
 
-    def __init__(self, access: Access, dimensions: tuple[Dimension, ...], *, is_copy: bool, slack: int = 0) -> None:
+    def __init__(
+        self,
+        access: Access,
+        dimensions: tuple[Dimension, ...],
+        *,
+        is_copy: bool,
+        slack: int = 0,
+        whole_groups: bool = False,
+    ) -> None:
         self.access = access
         self.dimensions = dimensions
         self.is_copy = is_copy
+        self.whole_groups = whole_groups
+        """Whether zeros fill up the last group of neighbours (see `Group`)."""
         outermost = max(dimensions, key=lambda d: d.pitch * d.size, default=None)
         self.size = (outermost.pitch * outermost.size if outermost else 1) + slack
         self._per_axis: dict[str, int] = {}
@@ -106,9 +116,11 @@ class Slivers:
     """Contiguous blocks: spatial tiles outside, then the reduction in execution order, then the register tile.
 
     Blocks of rows are stored without gaps, the SIMD axis in whole vectors; rows inside a block come before lanes.
+    Grouped elements (see `Group`) come last, zeros behind those that exist.
     """
 
     is_copy = True
+    whole_groups = True
     base = 0
 
     def __init__(self, access: Access, nest: LoopNest, extents: Mapping[str, int]) -> None:
@@ -124,6 +136,7 @@ class Slivers:
         self._padded = -(-segment // nest.lanes) * nest.lanes if self.has_lanes else 1
         self.width = extents[nest.simd_axis] // segment * self._padded if self.has_lanes else 1
         self._extents = dict(extents)
+        self.group = nest.group.size if nest.group is not None and access.uses(nest.group.axis) else 1
         walk = [loop for loop in (*nest.cache, *nest.inner, *nest.unroll) if loop.axis not in nest.parts]
         walk = [loop for loop in walk if access.uses(loop.axis)]
         self._reduction: dict[tuple[str, str], int] = {}
@@ -132,7 +145,7 @@ class Slivers:
             self._reduction[loop.axis, loop.level] = self.depth
             self.depth *= loop.extent
         self.walk = tuple(walk)
-        self.size = self.depth * math.prod(extents[axis] for axis in rows) * self.width
+        self.size = self.group * self.depth * math.prod(extents[axis] for axis in rows) * self.width
 
     @staticmethod
     def fits(access: Access, nest: LoopNest) -> bool:
@@ -144,14 +157,14 @@ class Slivers:
         """Elements that one element of `axis` at a tile's start is worth, given the register sizes."""
         before = math.prod(sizes[other] for other in self.rows[: self._place(axis)])
         after = math.prod(self._extents[other] for other in self.rows[self._place(axis) + 1 :])
-        return before * after * self.depth * (self.width if axis in self.rows else 1)
+        return self.group * before * after * self.depth * (self.width if axis in self.rows else 1)
 
     def _place(self, axis: str) -> int:
         return self.rows.index(axis) if axis in self.rows else len(self.rows)
 
     def tile_size(self, sizes: Mapping[str, int]) -> int:
         """Return the elements of one step of the reduction in a register tile of `sizes`."""
-        return math.prod(sizes[axis] for axis in self.rows) * self.padded_lanes(sizes)
+        return self.group * math.prod(sizes[axis] for axis in self.rows) * self.padded_lanes(sizes)
 
     def padded_lanes(self, sizes: Mapping[str, int]) -> int:
         """Return the lanes of a register tile in whole vectors; 1 where the SIMD axis is not used."""
@@ -176,11 +189,11 @@ class Slivers:
     def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
         """See `Layout`."""
         if axis == self.nest.simd_axis:
-            return 1 if self.has_lanes else 0
+            return self.group if self.has_lanes else 0
         if axis not in self.rows:
             return 0
         after = math.prod(sizes[other] for other in self.rows[self._place(axis) + 1 :])
-        return after * self.padded_lanes(sizes)
+        return self.group * after * self.padded_lanes(sizes)
 
 
 def _natural(access: Access) -> Strided:
@@ -214,17 +227,27 @@ def _copied(access: Access, nest: LoopNest, workload: Workload, skipped: Collect
         order.sort(key=lambda index: _inner_rank(access, index, nest))
     dimensions: list[Dimension] = []
     pitch = 1
+    group, whole = nest.group, False
     for index in reversed(order):
         low, count = _span(access, index, extents, skipped)
+        if pitch == 1 and _is_grouped(access, index, nest) and group is not None and group.unroll == count:
+            count, whole = -(-count // group.size) * group.size, True
         dimensions.append(Dimension(index, count, low, pitch))
         pitch *= count
         if reorder and pitch > 1 and pitch % _PITCH_ELEMENTS == 0:
             pitch += nest.lanes
-    return Strided(access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes)
+    return Strided(access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes, whole_groups=whole)
+
+
+def _is_grouped(access: Access, index: int, nest: LoopNest) -> bool:
+    """Whether neighbours along a dimension form the groups of the microkernel."""
+    return nest.group is not None and any(term.axis == nest.group.axis for term in access.indices[index])
 
 
 def _inner_rank(access: Access, index: int, nest: LoopNest) -> tuple[int, int]:
-    """Sort key of a copied dimension: the SIMD axis innermost, else the microkernel's innermost reduction."""
+    """Sort key of a copied dimension: groups innermost, or the SIMD axis, else the innermost reduction."""
+    if _is_grouped(access, index, nest):
+        return (3, index)
     axes = {term.axis for term in access.indices[index]}
     if nest.simd_axis in axes:
         return (2, index)

@@ -5,10 +5,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from anatune.core.workload.nest import DTYPE_BYTES
+
 __all__ = ["LLVM_TYPE", "LlvmCode"]
 
 LLVM_TYPE = {"float32": "float", "float16": "half", "bfloat16": "i16", "int8": "i8", "int32": "i32"}
 """Dtype -> how LLVM IR loads and stores it."""
+
+
+_DOTS = {
+    "vdpbf16ps": ("avx512bf16.dpbf16ps", "bfloat", 2),
+    "vpdpbusd": ("avx512.vpdpbusd", "i8", 4),
+    "vpdpbssd": ("avx2.vpdpbssd", "i8", 4),
+}
+"""Instruction -> LLVM's name of it without the vector's bits, elements of its operands, and how many of them for each
+lane. Source: LLVM 22, IntrinsicsX86.td (before, operands were <16 x i32>, which LLVM still reads)."""
 
 
 class LlvmCode:
@@ -201,6 +212,25 @@ class LlvmCode:
                 value = self.emit(f"insertelement {kind} {value}, {scalar} {element}, i64 {lane}")
         return self.convert(value, dtype, lanes)
 
+    def load_groups(self, pointer: str, dtype: str, group: int, used: int, *, is_vector: bool) -> str:
+        """Load a group of neighbours for each lane, or one group for all lanes, of which the first `used` exist.
+
+        The value is a vector of 32 bits a lane, see `dot`.
+        """
+        if is_vector:
+            return self.emit(f"load <{self.lanes} x i32>, ptr {pointer}, align {_align(dtype)}")
+        if used == group:
+            return self.splat(self.emit(f"load i32, ptr {pointer}, align {_align(dtype)}"), "i32")
+        bits = 8 * DTYPE_BYTES[dtype]
+        value = "0"
+        for place in range(used):
+            address = self.address(pointer, dtype, place)
+            element = self.emit(f"load i{bits}, ptr {address}, align {_align(dtype)}")
+            wide = self.emit(f"zext i{bits} {element} to i32")
+            shifted = self.emit(f"shl i32 {wide}, {bits * place}") if place else wide
+            value = self.emit(f"or i32 {value}, {shifted}") if place else shifted
+        return self.splat(value, "i32")
+
     def store_vector(self, value: str, pointer: str, dtype: str, used: int) -> None:
         """Store the first `used` lanes of an accumulator next to each other."""
         lanes = self.lanes
@@ -301,6 +331,14 @@ class LlvmCode:
             return self.binary("add", self.binary("mul", left, right), accumulator)
         arguments = [(self.vector, left), (self.vector, right), (self.vector, accumulator)]
         return self.call(self.vector, f"llvm.fmuladd.v{self.lanes}f32", arguments)
+
+    def dot(self, instruction: str, accumulator: str, values: Sequence[str]) -> str:
+        """Return the accumulator plus the products of two vectors of groups (`load_groups`), summed in each lane."""
+        name, element, group = _DOTS[instruction]
+        bits = 32 * self.lanes
+        kind = f"<{self.lanes * group} x {element}>"
+        operands = [(kind, self.emit(f"bitcast <{self.lanes} x i32> {value} to {kind}")) for value in values]
+        return self.call(self.vector, f"llvm.x86.{name}.{bits}", [(self.vector, accumulator), *operands])
 
     def neutral(self) -> str:
         """Return what accumulators start from."""

@@ -10,6 +10,7 @@ Notation
 row : one combination of the register factors of the spatial axes that are not vectorised.
 vector : `lanes` neighbours along the SIMD axis; the last one of a tile may be partly used.
 step : one unrolled iteration of the reduction.
+group : neighbours along the reduction whose products one instruction sums in a step (see `core.rules.cpu_dot`).
 """
 
 from __future__ import annotations
@@ -86,6 +87,11 @@ class Operand:
     loops: tuple[int, ...]
     steps: tuple[int, ...]
     masked: bool
+    group: int = 1
+    """Elements of a step that are read together: a vector has so many for each lane (then `lane_stride` is `group`), a
+    broadcast so many for all lanes."""
+    used: tuple[int, ...] = ()
+    """How many of each step's group exist, where that differs; zeros take the place of the others."""
     ahead: Ahead | None = None
     """Rows of the next call to ask for while this one computes."""
 
@@ -140,6 +146,8 @@ class Microkernel:
     count: int = 1
     """Divisor of the sums ("average")."""
     epilogue: tuple[tuple[str, EpilogueOperand | None], ...] = ()
+    dot: str = ""
+    """Instruction that sums the products of a group; empty: groups have one element."""
     registers: str = ""
     """Letter of the vector registers in inline assembly ("v", "x", "w"): keeps accumulators in registers between
     unrolled steps. Empty: they may not fit."""
@@ -314,7 +322,13 @@ def _steps(
                     f"select <{kernel.lanes} x i1> {mask}, {code.vector} {values[0]}, {code.vector} {code.neutral()}"
                 )
                 values[0] = kept
-            current[row, vector] = code.combine(current[row, vector], values)
+            sums = current[row, vector]
+            is_grouped = kernel.dot and sums is not None
+            if is_grouped:  # the unsigned operand comes first
+                places = sorted(range(len(values)), key=lambda i: kernel.operands[i].dtype != "uint8")
+                current[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
+            else:
+                current[row, vector] = code.combine(sums, values)
     return {tile: name for tile, name in current.items() if name is not None}
 
 
@@ -330,7 +344,7 @@ def _prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], it
         ahead = operand.ahead
         if ahead is None:
             continue
-        per_line = _LINE_BYTES // DTYPE_BYTES[operand.dtype]
+        per_line = _LINE_BYTES // (DTYPE_BYTES[operand.dtype] * operand.group)
         if ahead.num_rows == 0:
             address = code.address(pointer, operand.dtype, operand.steps[step] + ahead.distance)
             code.prefetch(address, to_write=False)
@@ -346,6 +360,8 @@ def _prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], it
             offset = code.emit(f"add i64 {offset}, {code.emit(f'mul i64 {group}, {ahead.group_pitch}')}")
         line = code.emit(f"and i64 {place}, {-per_line}")
         moved = code.emit(f"sub i64 {line}, {first}")
+        if operand.group > 1:
+            moved = code.emit(f"mul i64 {moved}, {operand.group}")
         total = code.emit(f"add i64 {code.emit(f'add i64 {offset}, {moved}')}, {ahead.distance}")
         code.prefetch(
             code.emit(f"getelementptr {LLVM_TYPE[operand.dtype]}, ptr {pointer}, i64 {total}"), to_write=False
@@ -399,6 +415,11 @@ def _loaded(
     place = vector if operand.lane_stride else 0
     key = (i, offset, place)
     if key not in loaded:
+        if operand.group > 1:
+            address = code.address(pointer, operand.dtype, offset + place * kernel.lanes * operand.lane_stride)
+            used = operand.used[step] if operand.used else operand.group
+            loaded[key] = code.load_groups(address, operand.dtype, operand.group, used, is_vector=operand.lane_stride > 0)
+            return loaded[key]
         partly = operand.masked and not kernel.simd_reduction  # a reduction's lanes are cut by `mask` alone
         used = _used(kernel, vector) if partly else kernel.lanes
         address = code.address(pointer, operand.dtype, offset + place * kernel.lanes * operand.lane_stride)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from anatune.core.rules.cpu import ORDER_LEVELS, levels_of
+from anatune.core.rules.cpu_dot import dot_group
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 
@@ -37,6 +39,30 @@ class Part:
     start: int
     count: int
     size: int
+
+
+class Group(NamedTuple):
+    """How the microkernel groups products (see `core.rules.cpu_dot`).
+
+    Attributes
+    ----------
+    instruction, axis, size, vectors, broadcast
+        As in `DotGroup`.
+    unroll : int
+        Elements along the axis that a pass of the unrolled steps covers; the last group may be partly used.
+    """
+
+    instruction: str
+    axis: str
+    size: int
+    vectors: str
+    broadcast: str
+    unroll: int
+
+    @property
+    def last(self) -> int:
+        """Elements of the last group of a pass."""
+        return (self.unroll - 1) % self.size + 1
 
 
 class LoopNest(NamedTuple):
@@ -63,6 +89,8 @@ class LoopNest(NamedTuple):
     tail : int
         Reductions along the SIMD axis that vectors do not divide: its extent in the microkernel, else 0. Lanes past
         it are masked.
+    group : Group, optional
+        How products are grouped; the unrolled loop of the group's axis then steps from group to group.
     """
 
     cache: tuple[Loop, ...]
@@ -75,6 +103,7 @@ class LoopNest(NamedTuple):
     lanes: int
     simd_reduction: bool
     tail: int
+    group: Group | None = None
 
     @property
     def is_partial(self) -> bool:
@@ -148,7 +177,15 @@ def nest_of(schedule: Schedule) -> LoopNest:
     }
     order = _complete(_words(schedule, "order.reduction"), reductions)
     inner = [Loop(a, "l1", factors[a]["l1"], step(a, "l1")) for a in order]
-    unroll = [Loop(a, "unroll", factors[a]["unroll"], 1) for a in order if a != simd]
+    dot = dot_group(workload, schedule.hardware, simd) if isinstance(schedule.hardware, CpuSpec) else None
+    group = Group(*dot[:-1], factors[dot.axis]["unroll"]) if dot is not None else None
+    unroll = [
+        Loop(a, "unroll", -(-factors[a]["unroll"] // group.size), group.size)
+        if group is not None and a == group.axis
+        else Loop(a, "unroll", factors[a]["unroll"], 1)
+        for a in order
+        if a != simd
+    ]
     tail = 0
     if simd in reductions:
         within = factors[simd]["l1"] * factors[simd]["unroll"]
@@ -170,6 +207,7 @@ def nest_of(schedule: Schedule) -> LoopNest:
         lanes=lanes,
         simd_reduction=simd in reductions,
         tail=tail,
+        group=group,
     )
 
 
@@ -190,6 +228,6 @@ def program_key(schedule: Schedule) -> Hashable:
         tuple(nest.parts.items()),
         tuple((loop.axis, loop.extent, loop.step) for loop in nest.inner),
         tuple((loop.axis, loop.extent, loop.step) for loop in nest.unroll),
-        (nest.simd_axis, nest.lanes, nest.simd_reduction, nest.tail),
+        (nest.simd_axis, nest.lanes, nest.simd_reduction, nest.tail, nest.group),
         (schedule.options.get("packed"), schedule.options.get("packed_ahead")),
     )

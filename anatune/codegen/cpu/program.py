@@ -142,6 +142,8 @@ class _Lowering:
                     for step in steps
                 ),
                 masked=not layout.is_copy or layout.register_stride(nest.simd_axis, sizes) > 1,
+                group=nest.group.size if nest.group is not None else 1,
+                used=self._used(layout, steps),
                 ahead=self._ahead(layout, parts, rows_axes, sizes),
             )
             for access, layout in zip(workload.reads, self.layouts, strict=True)
@@ -188,10 +190,23 @@ class _Lowering:
             tail_loops=bool(nest.inner) and nest.inner[-1].axis == nest.simd_axis,
             count=math.prod(a.extent for a in workload.reduction_axes) if workload.body == "average" else 1,
             epilogue=tuple(epilogue),
+            dot=nest.group.instruction if nest.group is not None else "",
             registers=_register_letter(self.schedule, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
             num_registers=_num_registers(self.schedule),
             attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
         )
+
+    def _used(self, layout: Strided | Slivers, steps: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Return how many elements of each step's group exist; empty: all, or zeros lie in the others' place."""
+        group = self.nest.group
+        if group is None or group.last == group.size or layout.whole_groups:
+            return ()
+        axes = [loop.axis for loop in self.nest.unroll]
+        if group.axis not in axes:
+            return (group.last,) * len(steps)
+        place = axes.index(group.axis)
+        end = self.nest.unroll[place].extent - 1
+        return tuple(group.last if step[place] == end else group.size for step in steps)
 
     def _ahead(
         self, layout: Strided | Slivers, parts: Mapping[str, Part], rows_axes: Sequence[str], sizes: Mapping[str, int]
@@ -210,7 +225,7 @@ class _Lowering:
         own = [(pitch, count) for pitch, count in own if pitch]
         if not distance or math.prod(count for _, count in own) < _MANY_ROWS:
             return None
-        step = nest.unroll[0].extent if len(nest.unroll) == 1 else 1
+        step = math.prod(nest.unroll[0][-2:]) if len(nest.unroll) == 1 else nest.group.size if nest.group else 1
         if layout.loop_stride(nest.inner[0], sizes) == step and len(nest.unroll) <= 1:
             (pitch, count), *groups = own[::-1]
             return Ahead(distance, pitch, count, groups[0][0] if groups else 0)
@@ -487,10 +502,18 @@ class _Lowering:
         if layout.has_lanes:
             width = layout.padded_lanes(sizes)
             text.open(f"for lane in range({width}):")
-            terms.append(("lane", 1))
+            terms.append(("lane", layout.group))
             position[nest.simd_axis].append(("lane", 1))
             if width > sizes[nest.simd_axis]:
                 conditions.append(f"lane < {sizes[nest.simd_axis]}")
+        group = nest.group
+        if group is not None and layout.group > 1:
+            text.open(f"for g in range({layout.group}):")
+            terms.append(("g", 1))
+            position[group.axis].append(("g", 1))
+            if group.last < group.size:
+                unrolled = [(f"k{n}", loop.step) for n, loop in enumerate(layout.walk) if loop[:2] == (group.axis, "unroll")]
+                conditions.append(f"{affine([*unrolled, ('g', 1)])} < {group.unroll}")
         indices = []
         for index, factors in enumerate(access.indices):
             words = [(name, factor * term.coefficient) for term in factors for name, factor in position[term.axis]]

@@ -18,12 +18,14 @@ from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES
 from anatune.errors import SpecError
 
 __all__ = [
+    "DOT_INSTRUCTIONS",
     "CacheLevel",
     "Compiler",
     "CpuCompute",
     "CpuDram",
     "CpuLaunch",
     "CpuSpec",
+    "DotInstruction",
     "Dram",
     "GpuCompute",
     "GpuSpec",
@@ -47,6 +49,9 @@ class _Range(NamedTuple):
     unit: str
     scales: tuple[tuple[float, str], ...] = ()
 
+
+DOT_INSTRUCTIONS = {"bfloat16": ("vdpbf16ps",), "int8": ("vpdpbusd", "vpdpbssd"), "uint8": ("vpdpbusd",)}
+"""Dtype of operands -> instructions that sum products of neighbours, by their keys in a spec (see `CpuSpec`)."""
 
 _LEAST_CAPABILITY = {"bfloat16": 8.0}
 """Dtype -> first compute capability that has instructions for it. Source: [PTX-ISA] cvt, fma.bf16."""
@@ -103,6 +108,7 @@ _RANGES: dict[str, _Range] = {
     "max_blocks_per_sm": _Range(1, 256, "blocks"),
     "fp16_rate": _RATE,
     "int8_rate": _RATE,
+    "rate": _RATE,
     "reachable_fraction": _FRACTION,
     "mma_sync_fraction": _FRACTION,
     "num_banks": _Range(1, 256, "banks"),
@@ -453,6 +459,15 @@ class CpuLaunch(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a microkernel call costs beside its steps, stores included: much of it overlaps with the next call."""
 
 
+class DotInstruction(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An instruction that adds the products of several neighbours in the operands to each lane of the result."""
+
+    rate: float
+    """Multiply-adds per cycle and core relative to float32's: 2 if a VDPBF16PS starts as often as a multiply-add."""
+    latency_cycles: float
+    """From one to another that adds to its result."""
+
+
 class MicrokernelTable(_Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Register tiles near the peak, as former calibrations wrote them. It is read, and nothing uses it."""
 
@@ -491,6 +506,12 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Measured by ``anatune hw calibrate``; None: the model's own constants."""
     microkernels: MicrokernelTable | None = None
     """Measured by former versions of ``anatune hw calibrate``."""
+    vdpbf16ps: DotInstruction | msgspec.UnsetType = msgspec.UNSET
+    """AVX512_BF16: pairs of bfloat16, summed in float32. Left out, here and in JSON: the CPU has no such instruction."""
+    vpdpbusd: DotInstruction | msgspec.UnsetType = msgspec.UNSET
+    """AVX512_VNNI, AVX_VNNI: fours of an unsigned and a signed 8-bit operand, summed in int32."""
+    vpdpbssd: DotInstruction | msgspec.UnsetType = msgspec.UNSET
+    """AVX_VNNI_INT8: fours of two signed 8-bit operands."""
 
     def __post_init__(self) -> None:
         compute = self.compute
@@ -524,9 +545,16 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """Return the paper peak for operands of `dtype`.
 
         Vectors hold elements of the dtype that sums are kept in, four bytes each, so that the float32 peak holds for
-        all.
+        all; instructions that sum products of neighbours are faster by their rate.
         """
-        return self.compute.fp32_peak_flop_per_s * 4 / DTYPE_BYTES[ACCUMULATOR_DTYPE.get(dtype, dtype)]
+        rates = [found.rate for name in DOT_INSTRUCTIONS.get(dtype, ()) if (found := self.dot_instruction(name))]
+        peak = self.compute.fp32_peak_flop_per_s * max(rates, default=1.0)
+        return peak * 4 / DTYPE_BYTES[ACCUMULATOR_DTYPE.get(dtype, dtype)]
+
+    def dot_instruction(self, name: str) -> DotInstruction | None:
+        """Return an instruction of `DOT_INSTRUCTIONS`, None where the CPU has not got it."""
+        found = getattr(self, name)
+        return found if isinstance(found, DotInstruction) else None
 
     def reachable_share(self, *, tensor_cores: bool = False) -> float:
         """Return the share of the paper peak that compiled code reaches."""

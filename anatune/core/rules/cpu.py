@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.rules.cpu_microkernels import packable_tensors, pair_calls, segment_shape, simd_lanes, window_axes
+from anatune.core.rules.cpu_dot import dot_group, packable_in_groups, pairable_axes
+from anatune.core.rules.cpu_microkernels import pair_calls, segment_shape, simd_lanes, window_axes
 from anatune.core.rules.values import check_count, check_names, check_tiles
 from anatune.core.workload.access import is_integer
 from anatune.core.workload.nest import Workload
@@ -53,12 +54,13 @@ def check_cpu(
     lanes = simd_lanes(workload, hardware.compute.simd_bits)
     check_count("option simd_lanes", options.get("simd_lanes"), lanes, lanes)
     spatial = {axis.name for axis in workload.spatial_axes}
+    dot = dot_group(workload, hardware, simd)
     orders: dict[str, Sequence[str]] = {
         level: [axis for axis, names in levels.items() if level in names and (level != "l1" or axis in spatial)]
         for level in ORDER_LEVELS
     }
     orders["reduction"] = [axis for axis in levels if axis not in spatial]
-    pairs = {f"pair.{axis}": axis for axis in levels if axis in spatial or axis == simd}
+    pairs = {f"pair.{axis}": axis for axis in pairable_axes(workload, simd, dot)}
     known = ("simd_axis", "simd_lanes", *pairs, *(f"order.{level}" for level in orders), "packed", "packed_ahead")
     check_names("options", options, (*known, "parallel"))
     for name, axis in pairs.items():
@@ -67,8 +69,14 @@ def check_cpu(
             _check_pair(name, options[name], tiles[axis], unit, hardware.compute.num_vector_registers)
     for level, axes in orders.items():
         _check_words(f"order.{level}", options.get(f"order.{level}", ()), axes)
-    _check_words("packed", options.get("packed", ()), packable_tensors(workload, simd))
-    _check_words("packed_ahead", options.get("packed_ahead", ()), options.get("packed", ()))
+    packed = options.get("packed", ())
+    _check_words("packed", packed, packable_in_groups(workload, simd, dot))
+    if dot is not None and not set(dot.packed) <= set(packed):
+        raise SpaceError(
+            f"option packed is {packed!r:.60}, expected {', '.join(dot.packed)} among it: "
+            f"{dot.instruction} reads groups of {dot.size}"
+        )
+    _check_words("packed_ahead", options.get("packed_ahead", ()), packed)
     if not isinstance(options.get("parallel", False), bool):
         raise SpaceError(f"option parallel is {options['parallel']!r:.40}, expected true or false")
     steps = math.prod(tiles[axis][-1] for axis in orders["reduction"] if axis != simd)

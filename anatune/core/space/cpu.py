@@ -49,9 +49,9 @@ from numpy.typing import NDArray
 from anatune.arguments import checked_flag, shown
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu import ORDER_LEVELS, REDUCTION_LEVELS, SPATIAL_LEVELS, WINDOW_LEVELS, levels_of
+from anatune.core.rules.cpu_dot import DotGroup, dot_group, packable_in_groups, pairable_axes
 from anatune.core.rules.cpu_microkernels import (
     constant_tensors,
-    packable_tensors,
     pair_calls,
     segment_shape,
     simd_axis,
@@ -95,8 +95,10 @@ class CpuSpace(Space):
         Elements of a vector register.
     pairable : tuple of str
         Axes that a pair of microkernels may cover: the spatial ones and the SIMD axis.
-    packable, packed_ahead : tuple of str
-        Tensors with a "pack" column; those of them whose packing costs nothing.
+    packable, packed_ahead, must_pack : tuple of str
+        Tensors with a "pack" column; those of them whose packing costs nothing; those that every schedule packs.
+    dot : DotGroup, optional
+        How products are grouped where one instruction sums several (a rule of `cpu_dot`).
     orders : dict of str to tuple of tuple of str
         Level -> its distinct loop orders, each outer to inner.
     """
@@ -121,8 +123,10 @@ class CpuSpace(Space):
         self.simd_axis: str = simd or simd_axis(workload, self.lanes, known)
         self.levels = levels_of(workload)
         spatial = {axis.name for axis in workload.spatial_axes}
-        self.pairable: tuple[str, ...] = tuple(a for a in self.axes if a in spatial or a == self.simd_axis)
-        self.packable: tuple[str, ...] = packable_tensors(workload, self.simd_axis)
+        self.dot: DotGroup | None = dot_group(workload, hardware, self.simd_axis)
+        self.pairable: tuple[str, ...] = pairable_axes(workload, self.simd_axis, self.dot)
+        self.packable: tuple[str, ...] = packable_in_groups(workload, self.simd_axis, self.dot)
+        self.must_pack: tuple[str, ...] = self.dot.packed if self.dot is not None else ()
         self.packed_ahead: tuple[str, ...] = tuple(tensor for tensor in self.packable if tensor in known)
         self.max_kernel: int = hardware.compute.num_vector_registers
         self.orders: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -135,7 +139,7 @@ class CpuSpace(Space):
         )
         self.choices = {
             **{f"order.{level}": tuple(range(len(orders))) for level, orders in self.orders.items()},
-            **{f"pack.{tensor}": (0, 1) for tensor in self.packable},
+            **{f"pack.{tensor}": (1,) if tensor in self.must_pack else (0, 1) for tensor in self.packable},
             "parallel": (0, 1),
         }
 
@@ -271,7 +275,7 @@ class CpuSpace(Space):
         keep : mapping of str to str, optional
             Level ("outer", "l3", "l2", "l1") -> tensor that its loops keep in the cache; the first read otherwise.
         packed : sequence of str, optional
-            Tensors to pack; by default those that are packed ahead.
+            Tensors to pack; by default those that are packed ahead, and those that must be packed.
         parallel : bool
             Distribute the "outer" loops over the cores.
 
@@ -292,7 +296,8 @@ class CpuSpace(Space):
         check_names("tiles", tiles, self.axes)
         check_names("calls", calls or {}, self.pairable)
         check_names("keep", keep or {}, ORDER_LEVELS)
-        chosen = self.packed_ahead if packed is None else tuple(packed)
+        default = tuple(tensor for tensor in self.packable if tensor in (*self.packed_ahead, *self.must_pack))
+        chosen = default if packed is None else tuple(packed)
         check_names("packed", chosen, self.packable)
         values: list[int] = []
         for axis in self.axes:

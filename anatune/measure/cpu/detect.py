@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from anatune.core.hardware.spec import CacheLevel, CpuCompute, CpuDram, CpuSpec
+from anatune.core.hardware.spec import CacheLevel, CpuCompute, CpuDram, CpuSpec, DotInstruction
 from anatune.errors import DeviceError
 
 __all__ = ["detect_cpu"]
@@ -131,6 +131,14 @@ _ARM_VENDORS = {
     0x61: "apple",
 }
 _X86_VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
+# Instruction -> (the system's flag for it, instruction set whose vectors it takes, elements of a group).
+_DOTS: tuple[tuple[str, str, _Isa, int], ...] = (
+    ("vdpbf16ps", "avx512_bf16", "avx512", 2),
+    ("vpdpbusd", "avx512_vnni", "avx512", 4),
+    ("vpdpbusd", "avx_vnni", "avx2", 4),
+    ("vpdpbssd", "avx_vnni_int8", "avx2", 4),
+)
+_DOT_LATENCY_CYCLES = 5.0
 _MICRO_KEYS = ("fma_per_cycle", "num_vector_registers", "loads_per_cycle", "stores_per_cycle", "issue_width")
 _BY_HAND = "write a spec by hand from a file of hwspecs/ and pass its path"
 _LEVEL_DOUBTS = ("bandwidth_bytes_per_cycle", "latency_cycles")
@@ -143,6 +151,8 @@ class _Found(NamedTuple):
     vendor: str
     why: str
     doubts: tuple[str, ...]
+    flags: frozenset[str] = frozenset()
+    """Of x86: what the system says the CPU has."""
 
 
 # ---- CPU ---------------------------------------------------------------------------------------------------
@@ -229,7 +239,22 @@ def _cpu_spec(
             source="not readable; typical of the microarchitecture, at most what the cores can ask for",
             unverified=("bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s", "latency_s"),
         ),
+        **_dot_instructions(found),
     )
+
+
+def _dot_instructions(found: _Found) -> dict[str, DotInstruction]:
+    """Return the instructions that sum products of neighbours; no file tells how often one starts."""
+    return {
+        name: DotInstruction(
+            rate=float(group),
+            latency_cycles=_DOT_LATENCY_CYCLES,
+            source=f"flag {flag} of the system; assumed to start as often as a float32 multiply-add",
+            unverified=("rate", "latency_cycles"),
+        )
+        for name, flag, isa, group in _DOTS
+        if flag in found.flags and found.micro.isa == isa
+    }
 
 
 def _level(cache: dict[str, int] | None, micro: _Micro, index: int, default_bytes: int) -> CacheLevel:
@@ -425,7 +450,7 @@ def _fit_to_flags(found: _Found, flags: set[str], vendor: str, where: str) -> _F
         )
     if micro.isa == "avx2" and not {"avx2", "fma"} <= flags:
         return _unknown_x86(flags, vendor, f"{where}, {micro.title} without AVX2 and FMA")
-    return _Found(micro, vendor, why, doubts)
+    return _Found(micro, vendor, why, doubts, frozenset(flags))
 
 
 def _unknown_x86(flags: set[str], vendor: str, where: str) -> _Found:
@@ -439,7 +464,8 @@ def _unknown_x86(flags: set[str], vendor: str, where: str) -> _Found:
         micro = base._replace(llvm="sandybridge", isa="avx")
     else:
         micro = base._replace(llvm="x86-64", isa="sse", simd_bits=128, fill=(16, 16, 8))
-    return _Found(micro, vendor, f"unknown microarchitecture ({where}): conservative numbers", _MICRO_KEYS)
+    why = f"unknown microarchitecture ({where}): conservative numbers"
+    return _Found(micro, vendor, why, _MICRO_KEYS, frozenset(flags))
 
 
 def _sysctl(key: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.rules.cpu_dot import DotGroup
 from anatune.core.rules.cpu_microkernels import vector_stride
 from anatune.core.space.cpu import CpuSpace
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Term, Workload
@@ -40,13 +41,21 @@ MULTIPLY_ADD_LIMIT = 1024.0
 _PAGE_BYTES = 4096
 
 
-def pack_machine(hardware: CpuSpec) -> CpuMachine:
-    """Return `hardware` as arrays; a CPU without L3 has two levels."""
+def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None) -> CpuMachine:
+    """Return `hardware` as arrays; a CPU without L3 has two levels.
+
+    Where one instruction sums the products of a group, it takes the place of the multiply-add.
+    """
     compute = hardware.compute
+    fma_per_cycle, fma_latency = compute.fma_per_cycle, compute.fma_latency_cycles
+    instruction = hardware.dot_instruction(dot.instruction) if dot is not None else None
+    if dot is not None and instruction is not None:
+        fma_per_cycle *= instruction.rate / dot.size
+        fma_latency = instruction.latency_cycles
     caches = [cache for cache in (hardware.l1, hardware.l2, hardware.l3) if cache is not None]
     core = CpuCore(
-        fma_per_cycle=float(compute.fma_per_cycle),
-        fma_latency=float(compute.fma_latency_cycles),
+        fma_per_cycle=float(fma_per_cycle),
+        fma_latency=float(fma_latency),
         registers=float(compute.num_vector_registers),
         loads=float(compute.loads_per_cycle),
         broadcasts=float(compute.broadcasts_per_cycle or compute.loads_per_cycle),
@@ -208,5 +217,6 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         padding=padding,
         inside_share=inside_share,
         pad_cycles=np.array([_pad_cycles(x, space) if i in padded else 0.0 for i, x in enumerate(accesses)]),
+        group=np.array((number[space.dot.axis], space.dot.size) if space.dot else (-1, 1), dtype=np.int64),
         result_row=_result_row(workload, space.simd_axis, number),
     )

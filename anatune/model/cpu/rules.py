@@ -43,6 +43,8 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
         pair = table[:, -1] if axis in space.pairable else np.zeros(len(table), dtype=np.int64)
         if a == simd:
             kernel = -(-kernel // space.lanes)
+        if a == nest.group[0]:
+            kernel = -(-kernel // nest.group[1])
         kernel = np.where(pair > 0, -(-kernel // np.maximum(pair, 1)), kernel)
         chunked = table[:, 0] > 1 if nest.columns[a, 0] >= 0 else np.zeros(len(table), dtype=bool)
         rows, numbers = np.unique(

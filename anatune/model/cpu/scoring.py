@@ -66,7 +66,7 @@ class CpuScoring(AnalyticalModel):
         super().__init__(workload, hardware)
         self.space = space or CpuSpace(workload, hardware, self._is_legal, simd, constants)
         self.nest = pack_nest(self.space)
-        self.machine = pack_machine(hardware)
+        self.machine = pack_machine(hardware, self.space.dot)
         registers = hardware.compute.num_vector_registers
         self.rules = (
             Rule("microkernel_pairs", "axes that a pair of microkernels covers, beside the SIMD axis", 1),

@@ -62,8 +62,9 @@ def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[In
     values: list[tuple[int, int, int]] = []
     for a, axis in enumerate(space.axes):
         unit = space.lanes if axis == space.simd_axis else 1
+        group = int(model.nest.group[1]) if a == model.nest.group[0] else 1
         is_unrolled = axis in reductions and axis != space.simd_axis
-        most = int(MULTIPLY_ADD_LIMIT) if is_unrolled else registers
+        most = int(MULTIPLY_ADD_LIMIT) * group if is_unrolled else registers
         for index, segment in enumerate(lists[a]):
             starts[a, index] = len(values)
             rows = [(segment // kernel, kernel, -(-kernel // unit)) for kernel in divisors(segment)]
@@ -80,8 +81,10 @@ def _floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
     nest, cpu = model.nest, model.machine.core
     simd, lanes, _, has_reduction = nest.simd.tolist()
     sizes = tiles.astype(float)
+    if nest.group[0] >= 0:  # a step sums a whole group at best
+        sizes[:, nest.group[0]] /= nest.group[1]
     steps = sizes[:, nest.is_reduction == 1].prod(axis=1)
-    number = (nest.extents / sizes).prod(axis=1)
+    number = (nest.extents / tiles).prod(axis=1)
     sizes[:, simd] = np.ceil(sizes[:, simd] / lanes)
     call = (cpu.call_cycles + cpu.fma_latency) / (cpu.register_limit * cpu.registers) if has_reduction else 0.0
     inside = float(nest.inside_share.prod())
@@ -161,7 +164,9 @@ class Search:
     def _groups(self) -> Iterator[tuple[float, Bools, int, float]]:
         """Yield (lower bound, packed tensors, parallel, threads)."""
         nest, machine = self.model.nest, self.model.machine
-        free = np.flatnonzero(nest.pack_columns >= 0)
+        columns = self.model.space.columns
+        must = [columns.index(f"pack.{tensor}") for tensor in self.model.space.must_pack]
+        free = np.flatnonzero((nest.pack_columns >= 0) & ~np.isin(nest.pack_columns, must))
         cores = machine.core.num_cores
         options = [(0, 1.0)]
         if cores > 1:
@@ -169,7 +174,7 @@ class Search:
             options += [(1, float(n)) for n in counts if n > 1]
         floor = float(self.floor.min()) / machine.core.clock_hz
         for flags in itertools.product((False, True), repeat=len(free)):
-            packed = np.zeros(len(nest.pack_columns), dtype=bool)
+            packed = np.isin(nest.pack_columns, must)
             packed[free] = flags
             moved, _ = self._whole_bytes(packed)
             for parallel, threads in options:

@@ -8,7 +8,7 @@ from anatune.numerics._jit import jit_helper, jit_sequence
 from anatune.numerics.columns import CHUNK_SIZE, Ints
 from anatune.numerics.cpu.columns import CpuChunk, CpuCol
 from anatune.numerics.cpu.microkernel import call_one, result_stores, rule_one, step_one
-from anatune.numerics.cpu.nest import CpuCore, CpuNest, leaves_out_padding
+from anatune.numerics.cpu.nest import CpuCore, CpuNest, leaves_out_padding, steps_of
 
 __all__ = ["core_columns", "load_points"]
 
@@ -99,12 +99,13 @@ def _calls(nest: CpuNest, c: CpuChunk) -> None:
         extent = float(nest.extents[a])
         if nest.is_reduction[a]:
             is_simd = a == nest.simd[0]
+            group = float(nest.group[1]) if a == nest.group[0] else 1.0
             for i in range(_N):
                 inner = c.inner[a, i]
                 v[_TILES + i] *= extent / inner
                 v[_PARTIAL + i] = 1.0 if inner < extent else v[_PARTIAL + i]
-                v[_STEPS + i] *= c.calls[a, i] if is_simd else inner
-                v[_UNROLL + i] *= 1.0 if is_simd else c.small[a, i]
+                v[_STEPS + i] *= c.calls[a, i] if is_simd else steps_of(inner, c.small[a, i], group)
+                v[_UNROLL + i] *= 1.0 if is_simd else math.ceil(c.small[a, i] / group)
         else:
             is_rows = a != nest.simd[0]
             for i in range(_N):

@@ -14,7 +14,7 @@ import math
 from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar
 from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.numerics.cpu.classes import Microkernel
-from anatune.numerics.cpu.nest import CpuCore, CpuNest, ceil_div, leaves_out_padding
+from anatune.numerics.cpu.nest import CpuCore, CpuNest, ceil_div, leaves_out_padding, steps_of
 
 __all__ = [
     "ACCUMULATORS",
@@ -250,8 +250,9 @@ def core_cycles(
             if a == axis:
                 steps *= calls[a]
             else:
-                steps *= inner[a]
-                unroll *= kernel[a]
+                group = float(nest.group[1]) if a == nest.group[0] else 1.0
+                steps *= inner[a] / group if is_bound else steps_of(float(inner[a]), float(kernel[a]), group)
+                unroll *= math.ceil(kernel[a] / group)
         elif a != axis:
             if kernel[a] == 0:
                 pair_axis = a

@@ -27,6 +27,7 @@ __all__ = [
     "footprint",
     "leaves_out_padding",
     "slowdown",
+    "steps_of",
 ]
 
 
@@ -69,6 +70,8 @@ class CpuNest(NamedTuple):
     """(P,) share of a padded dimension's taps that lie inside the tensor."""
     pad_cycles: Floats
     """(X,) core cycles of the padded copy that an unpacked tensor needs, 0 without padding."""
+    group: Ints
+    """(2,) reduction axis whose neighbours one instruction sums, and how many of them; -1, 1: none."""
     result_row: int
     """Axis along which the result is contiguous if that is not the SIMD axis, else -1: stores are transposed."""
 
@@ -129,6 +132,13 @@ def ceil_div(
 ) -> int:
     """Return ceil(count / unit) of integers below 2^50: a 64-bit integer division takes seven times as long."""
     return int(np.ceil(count / unit))
+
+
+@jit_inline
+def steps_of(inner: float, kernel: float, group: float) -> float:
+    """Return the steps of a reduction of `inner` elements that is unrolled by `kernel`: the last group of each body may
+    be partly used."""
+    return inner / kernel * np.ceil(kernel / group)
 
 
 @jit_inline

@@ -187,7 +187,7 @@ def best_kernels(
             grown[depth + 1] = grown[depth]
             unrolls[depth + 1] = unrolls[depth]
             if is_reduction[a] and a != simd:
-                unrolls[depth + 1] *= kernel[a]
+                unrolls[depth + 1] *= np.ceil(kernel[a] / nest.group[1]) if a == nest.group[0] else kernel[a]
             else:
                 grown[depth + 1] *= values[option, 2]
                 if kernel[a] == 0 and a != simd:

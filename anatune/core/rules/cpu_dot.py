@@ -1,0 +1,138 @@
+"""Which CPU schedules sum products of neighbours with one instruction (VDPBF16PS, VPDPBUSD), and what that asks of them.
+
+Such an instruction multiplies groups of neighbours along one reduction axis, 2 of bfloat16 or 4 of 8 bits, and adds
+each group's sum to a lane of an accumulator four bytes wide. One operand is a vector of groups, one for each lane: it
+is packed, groups innermost. Of the other one group is loaded, as 32 bits, for all lanes: its groups lie together in
+memory (channels last, a matrix along its rows), or it is packed too. A step of the microkernel is one group; where the
+unroll factor of the axis is no multiple of the group, the last group of a step is filled up with zeros.
+
+Everything here follows from access maps, dtypes and the spec, never from the operator's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.rules.cpu_microkernels import packable_tensors, vector_stride, window_axes
+from anatune.core.workload.nest import Access, Workload
+
+__all__ = ["DotGroup", "dot_features", "dot_group", "packable_in_groups", "pairable_axes"]
+
+_FEATURES = {
+    ("avx512", "vdpbf16ps"): "avx512bf16",
+    ("avx512", "vpdpbusd"): "avx512vnni",
+    ("avx2", "vpdpbusd"): "avxvnni",
+    ("avx2", "vpdpbssd"): "avxvnniint8",
+}
+"""Instruction set and instruction -> LLVM's feature for it on whole vectors."""
+
+_GROUPS = {
+    ("bfloat16", "bfloat16"): (("vdpbf16ps", 2),),
+    ("uint8", "int8"): (("vpdpbusd", 4),),
+}
+"""Dtypes of the broadcast operand and of the vectors -> instructions that multiply them, the best first; elements of a
+group."""
+
+
+class DotGroup(NamedTuple):
+    """How the products of a workload are grouped.
+
+    Attributes
+    ----------
+    instruction : str
+    axis : str
+        Reduction axis whose neighbours form groups.
+    size : int
+        Elements of a group.
+    vectors, broadcast : str
+        The operand that is loaded in vectors, and the one of which a group is loaded for all lanes.
+    packed : tuple of str
+        Operands that must be packed.
+    """
+
+    instruction: str
+    axis: str
+    size: int
+    vectors: str
+    broadcast: str
+    packed: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def dot_group(workload: Workload, hardware: CpuSpec, simd: str) -> DotGroup | None:
+    """Return how schedules that vectorise the axis `simd` group products; None: by no instruction that the CPU has."""
+    reads = workload.reads
+    spatial = {axis.name for axis in workload.spatial_axes}
+    if workload.body != "multiply_add" or len(reads) != 2 or simd not in spatial:
+        return None
+    vectors = [access for access in reads if access.uses(simd)]
+    if len(vectors) != 1:
+        return None
+    vector = vectors[0]
+    broadcast = reads[0] if vector is reads[1] else reads[1]
+    names = _GROUPS.get((broadcast.dtype, vector.dtype), ())
+    found = next(((name, size) for name, size in names if _has(hardware, name)), None)
+    axes = _candidates(workload, reads)
+    if found is None or not axes or _slides(vector):
+        return None
+    axis = min(axes, key=lambda name: (vector_stride(broadcast, name) != 1, -workload.extents[name]))
+    packed = [vector.tensor] if vector_stride(broadcast, axis) == 1 else [read.tensor for read in reads]
+    return DotGroup(*found[:1], axis, found[1], vector.tensor, broadcast.tensor, tuple(packed))
+
+
+def dot_features(hardware: CpuSpec) -> tuple[str, ...]:
+    """Return LLVM's names of the features that the instructions of a spec need, those that schedules may use."""
+    isa = hardware.compute.isa
+    return tuple(feature for (needed, name), feature in _FEATURES.items() if needed == isa and _has(hardware, name))
+
+
+def _has(hardware: CpuSpec, instruction: str) -> bool:
+    """Whether a CPU has an instruction on vectors of its whole width."""
+    return (hardware.compute.isa, instruction) in _FEATURES and hardware.dot_instruction(instruction) is not None
+
+
+def _candidates(workload: Workload, reads: Sequence[Access]) -> list[str]:
+    """Return the reduction axes that are an index by themselves in both operands."""
+    windows = window_axes(workload)
+    return [
+        axis.name
+        for axis in workload.reduction_axes
+        if axis.extent > 1 and axis.name not in windows and all(_is_alone(access, axis.name) for access in reads)
+    ]
+
+
+def _is_alone(access: Access, axis: str) -> bool:
+    """Whether an axis moves one dimension, one by one, and nothing else moves that."""
+    moved = [terms for terms in access.indices if any(term.axis == axis for term in terms)]
+    return len(moved) == 1 and len(moved[0]) == 1 and moved[0][0].coefficient == 1
+
+
+def _slides(access: Access) -> bool:
+    """Whether a dimension is moved by several axes: then the tensor has no packed form in groups."""
+    return any(len(terms) > 1 for terms in access.indices)
+
+
+def packable_in_groups(workload: Workload, simd: str, dot: DotGroup | None) -> tuple[str, ...]:
+    """Return the tensors that a schedule may pack, those that it must pack among them."""
+    packable = packable_tensors(workload, simd)
+    if dot is None:
+        return packable
+    return tuple(read.tensor for read in workload.reads if read.tensor in (*packable, *dot.packed))
+
+
+def pairable_axes(workload: Workload, simd: str, dot: DotGroup | None) -> tuple[str, ...]:
+    """Return the axes that a pair of microkernels may cover: the spatial ones and the SIMD axis.
+
+    Without those of the vectors' operand beside the SIMD axis, where it is packed in groups: tiles of one size along
+    one axis at most have a packed form.
+    """
+    spatial = {axis.name for axis in workload.spatial_axes}
+    own = workload.tensor(dot.vectors) if dot is not None else None
+    return tuple(
+        axis.name
+        for axis in workload.axes
+        if axis.name == simd or (axis.name in spatial and not (own is not None and own.uses(axis.name)))
+    )
