@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anatune.core.hardware.spec import CacheLevel, CpuCompute, CpuDram, CpuSpec
+from anatune.core.hardware.spec import CacheLevel, CpuCompute, CpuDram, CpuSpec, DotInstruction
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul, max_pool2d, reduction
 from anatune.model.cpu import points as cpu_points
@@ -27,7 +27,11 @@ def machines(draw: st.DrawFn) -> CpuSpec:
     clock, fma = 1e9, draw(st.sampled_from([1.0, 2.0]))
     l1 = draw(st.sampled_from([1024, 2048]))
     l2, shared, rate = (draw(st.sampled_from(c)) for c in ([l1, 2 * l1], [1, cores], [1.0, 8.0]))
-    isa = draw(st.sampled_from(["neon", "avx2"]))
+    isa = draw(st.sampled_from(["neon", "avx2", "avx512"]))
+    pairs = msgspec.UNSET
+    if isa == "avx512":
+        rate, latency = draw(st.sampled_from([1.0, 2.0])), draw(st.sampled_from([2.0, 6.0]))
+        pairs = DotInstruction(source="test", rate=rate, latency_cycles=latency)
 
     def cache(size: int, shared: int, bandwidth: float) -> CacheLevel:
         return CacheLevel(
@@ -52,6 +56,7 @@ def machines(draw: st.DrawFn) -> CpuSpec:
             source="test", bandwidth_bytes_per_s=4e9, core_bandwidth_bytes_per_s=draw(st.sampled_from([1e9, 4e9])),
             latency_s=1e-7,
         ),
+        vdpbf16ps=pairs,
     )  # fmt: skip
 
 
@@ -59,18 +64,19 @@ def machines(draw: st.DrawFn) -> CpuSpec:
 def workloads(draw: st.DrawFn) -> Workload:
     kind = draw(st.sampled_from(["matmul", "matmul", "batch", "conv", "depthwise", "pool", "reduction"]))
     small = st.integers(1, 9)
+    dtype = draw(st.sampled_from(["float32", "bfloat16"]))
     if kind == "matmul":
         sizes = [draw(st.sampled_from([1, 2, 3, 5, 7, 8, 12, 16, 17, 30])) for _ in range(3)]
-        return matmul(*sizes, transpose_a=draw(st.booleans()), transpose_b=draw(st.booleans()))
+        return matmul(*sizes, transpose_a=draw(st.booleans()), transpose_b=draw(st.booleans()), dtype=dtype)
     if kind == "batch":
-        return batch_matmul(draw(st.integers(1, 3)), draw(small), draw(small), draw(small))
+        return batch_matmul(draw(st.integers(1, 3)), draw(small), draw(small), draw(small), dtype=dtype)
     layout = draw(st.sampled_from(["NCHW", "NHWC"]))
     side = draw(st.integers(3, 6))
     if kind == "conv":
         return conv2d(
             1, draw(st.integers(1, 4)), side, draw(st.integers(3, 5)), draw(st.integers(1, 6)), 1,
             draw(st.integers(1, 3)), stride=draw(st.integers(1, 3)), padding=(0, draw(st.integers(0, 1))),
-            layout=layout,
+            layout=layout, dtype=dtype,
         )  # fmt: skip
     if kind == "depthwise":
         return depthwise_conv2d(1, draw(small), side, 4, 1, 3, layout=layout)

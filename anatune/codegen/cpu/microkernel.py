@@ -418,7 +418,9 @@ def _loaded(
         if operand.group > 1:
             address = code.address(pointer, operand.dtype, offset + place * kernel.lanes * operand.lane_stride)
             used = operand.used[step] if operand.used else operand.group
-            loaded[key] = code.load_groups(address, operand.dtype, operand.group, used, is_vector=operand.lane_stride > 0)
+            loaded[key] = code.load_groups(
+                address, operand.dtype, operand.group, used, is_vector=operand.lane_stride > 0
+            )
             return loaded[key]
         partly = operand.masked and not kernel.simd_reduction  # a reduction's lanes are cut by `mask` alone
         used = _used(kernel, vector) if partly else kernel.lanes

@@ -28,6 +28,8 @@ from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.lower import assembly_facts
 from anatune.codegen.cpu.microkernel import Microkernel, Operand, Result, microkernel_ir, module_ir
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.rules.cpu_dot import dot_operands
+from anatune.core.workload.nest import ACCUMULATOR_DTYPE
 
 __all__ = [
     "Probe",
@@ -156,8 +158,11 @@ def fma_probe(
     lanes: int | None = None,
     seconds: float = CALL_S,
     threads: int = 1,
+    instruction: str = "",
 ) -> Probe:
     """Multiply-adds between registers: `chains` of them are independent (1: their latency), work in FLOP.
+
+    `instruction` sums the products of groups instead (see `core.rules.cpu_dot`); buffers hold any bits then.
 
     Operands are loaded once: LLVM moves loads of what does not change out of the loop. Sums go on from what C holds,
     so that the chains differ and cannot be merged.
@@ -168,21 +173,27 @@ def fma_probe(
     trips = max(1, round(seconds * _core_peak(hardware) / (2 * lanes * chains * steps)))
     if chains == 1:
         trips = max(1, round(seconds * hardware.compute.clock_hz / hardware.compute.fma_latency_cycles / steps))
+    _, dtype, group = dot_operands(instruction) if instruction else ("", "float32", 1)
+    accumulator = ACCUMULATOR_DTYPE[dtype]
     unchanging = ((0,) * chains, (0,), (0,) * steps)
     kernel = Microkernel(
         name=f"fma_{name}",
         lanes=lanes,
         size=lanes,
         body="multiply_add",
-        accumulator="float32",
-        operands=(Operand("float32", 0, *unchanging, masked=False), Operand("float32", 1, *unchanging, masked=False)),
-        result=Result("float32", 1, tuple(chain * lanes for chain in range(chains))),
+        accumulator=accumulator,
+        operands=(
+            Operand(dtype, 0, *unchanging, masked=False, group=group),
+            Operand(dtype, group, *unchanging, masked=False, group=group),
+        ),
+        result=Result(accumulator, 1, tuple(chain * lanes for chain in range(chains))),
         trips=(trips,),
         num_steps=steps,
         is_partial=True,
+        dot=instruction,
         attributes=_attributes(lanes),
     )
-    flop = 2 * lanes * chains * steps * trips
+    flop = 2 * lanes * group * chains * steps * trips
     sizes = (1, lanes, chains * lanes * threads)
     return _probe(name, kernel, sizes, [], flop * threads, flags=1, threads=threads)
 

@@ -512,7 +512,9 @@ class _Lowering:
             terms.append(("g", 1))
             position[group.axis].append(("g", 1))
             if group.last < group.size:
-                unrolled = [(f"k{n}", loop.step) for n, loop in enumerate(layout.walk) if loop[:2] == (group.axis, "unroll")]
+                unrolled = [
+                    (f"k{n}", loop.step) for n, loop in enumerate(layout.walk) if loop[:2] == (group.axis, "unroll")
+                ]
                 conditions.append(f"{affine([*unrolled, ('g', 1)])} < {group.unroll}")
         indices = []
         for index, factors in enumerate(access.indices):

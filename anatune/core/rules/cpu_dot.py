@@ -19,7 +19,16 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu_microkernels import packable_tensors, vector_stride, window_axes
 from anatune.core.workload.nest import Access, Workload
 
-__all__ = ["DotGroup", "dot_features", "dot_group", "packable_in_groups", "pairable_axes"]
+__all__ = [
+    "DotGroup",
+    "DotOperands",
+    "dot_features",
+    "dot_group",
+    "dot_instructions",
+    "dot_operands",
+    "packable_in_groups",
+    "pairable_axes",
+]
 
 _FEATURES = {
     ("avx512", "vdpbf16ps"): "avx512bf16",
@@ -32,6 +41,7 @@ _FEATURES = {
 _GROUPS = {
     ("bfloat16", "bfloat16"): (("vdpbf16ps", 2),),
     ("uint8", "int8"): (("vpdpbusd", 4),),
+    ("int8", "int8"): (("vpdpbssd", 4),),
 }
 """Dtypes of the broadcast operand and of the vectors -> instructions that multiply them, the best first; elements of a
 group."""
@@ -83,10 +93,30 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str) -> DotGroup | No
     return DotGroup(*found[:1], axis, found[1], vector.tensor, broadcast.tensor, tuple(packed))
 
 
+class DotOperands(NamedTuple):
+    """What an instruction multiplies: dtypes of the broadcast operand and of the vectors, elements of a group."""
+
+    broadcast: str
+    vectors: str
+    size: int
+
+
+def dot_operands(instruction: str) -> DotOperands:
+    """Return what an instruction of `anatune.core.hardware.spec.DOT_INSTRUCTIONS` multiplies."""
+    return next(
+        DotOperands(*dtypes, size) for dtypes, names in _GROUPS.items() for name, size in names if name == instruction
+    )
+
+
 def dot_features(hardware: CpuSpec) -> tuple[str, ...]:
     """Return LLVM's names of the features that the instructions of a spec need, those that schedules may use."""
     isa = hardware.compute.isa
     return tuple(feature for (needed, name), feature in _FEATURES.items() if needed == isa and _has(hardware, name))
+
+
+def dot_instructions(hardware: CpuSpec) -> tuple[str, ...]:
+    """Return the instructions of a spec that schedules may use."""
+    return tuple(name for isa, name in _FEATURES if isa == hardware.compute.isa and _has(hardware, name))
 
 
 def _has(hardware: CpuSpec, instruction: str) -> bool:

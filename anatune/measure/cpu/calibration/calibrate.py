@@ -7,6 +7,7 @@ clock_hz, fma_per_cycle, peak    all cycles to seconds; the multiply-add term
 reachable_fraction               the multiply-add term: the share of the peak that the best register tiles reach
 fma_latency_cycles               the latency term of a step, the drain of a call
 loads_per_cycle                  the load term of a step, reloads of partial sums
+vdpbf16ps, vpdpbusd, ..          the multiply-add and latency terms of bfloat16 and int8
 broadcasts_per_cycle             nothing yet: the load term of a step (see `calibrate_tiles.predicted_share`)
 stores_per_cycle                 stores of a call, spills
 l2, l3 bandwidth_bytes_per_cycle l2_s and l3_s: fills into L1 and into L2; that of l1 follows from the load ports
@@ -29,13 +30,14 @@ from __future__ import annotations
 import datetime
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from anatune.codegen.compat import set_pool_threads
-from anatune.core.hardware.spec import CacheLevel, CpuLaunch, CpuSpec
+from anatune.core.hardware.spec import CacheLevel, CpuLaunch, CpuSpec, DotInstruction
+from anatune.core.rules.cpu_dot import dot_instructions, dot_operands
 from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, Machine, beside_pool, one_core
 from anatune.measure.cpu.calibration.samples import Samples, sample_quantities, snapped
 from anatune.measure.cpu.calibration.tiles import (
@@ -90,6 +92,8 @@ class Numbers:
     call_s : float
         A microkernel call without its steps (a tile of `CALL_TILE`).
     parallel_start_s, function_call_s : float
+    dots : dict of str to (float, float)
+        Instruction that sums products of neighbours -> FLOP/s of one core, between registers; latency in seconds.
     doubtful : frozenset of str
         Names of these attributes, or levels as "l3_load" and "l3_chase", that had too few quiet samples.
     """
@@ -107,6 +111,7 @@ class Numbers:
     call_s: float
     parallel_start_s: float
     function_call_s: float
+    dots: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
     together: Together | None = None
 
@@ -247,8 +252,15 @@ def _numbers(hardware: CpuSpec, samples: Samples, together: Samples, work: Mappi
         call_s=short - CALL_DEPTHS[0] * step_s,
         parallel_start_s=together.best_seconds("start") / work["start"] if several else 0.0,
         function_call_s=samples.best_seconds("nothing") / work["nothing"],
+        dots={name: _dot(name, samples, work, hardware) for name in dot_instructions(hardware)},
         doubtful=frozenset(doubtful),
     )
+
+
+def _dot(name: str, samples: Samples, work: Mapping[str, int], hardware: CpuSpec) -> tuple[float, float]:
+    """Return FLOP/s and latency of an instruction that sums products of neighbours."""
+    one = 2.0 * hardware.fp32_lanes * dot_operands(name).size / work[f"{name}_latency"]
+    return work[name] / samples.steady_seconds(name), samples.steady_seconds(f"{name}_latency") * one
 
 
 def _calls(work: Mapping[str, int], depth: int, hardware: CpuSpec) -> float:
@@ -342,16 +354,33 @@ def calibrated_spec(
             unverified=() if numbers.parallel_start_s else ("parallel_start_s",),
         ),
         microkernels=None,
+        **{name: _instruction(name, numbers, clock, source) for name in numbers.dots},
     )
     notes = (
         f"clock {clock / 1e9:.3f} GHz in vector code, {numbers.integer_clock_hz / 1e9:.3f} GHz in integer code",
         f"fma_per_cycle {fma:g}: measured {per_cycle:.3f}, {decided}",
         *([f"vectors of half the width reach {100 * numbers.half_share:.0f} %"] if numbers.half_share else []),
+        *(
+            f"{name} reaches {rate / numbers.fma_flop_per_s:.2f} times float32's peak"
+            for name, (rate, _) in numbers.dots.items()
+        ),
         *_together_notes(numbers),
     )
     return spec, notes
 
 
+def _instruction(name: str, numbers: Numbers, clock: float, source: str) -> DotInstruction:
+    """Return an instruction's rate, a usual number where that agrees, and its latency."""
+    flop_per_s, latency_s = numbers.dots[name]
+    rate, latency = flop_per_s / numbers.fma_flop_per_s, latency_s * clock
+    group = dot_operands(name).size
+    unsure = {"rate": name in numbers.doubtful, "latency_cycles": f"{name}_latency" in numbers.doubtful}
+    return DotInstruction(
+        rate=snapped(rate, [group * share for share in (0.25, 0.5, 1.0, 2.0)]) or round(rate, 2),
+        latency_cycles=snapped(latency, [*range(1, 20)]) or round(latency, 1),
+        source=source,
+        unverified=_unverified((), unsure),
+    )
 def _speedup(together: Together, num_cores: int) -> float:
     """Return what all cores do at once from what was found with those that were tried."""
     return round(min(1.0, together.speedup / together.cores) * num_cores, 2)

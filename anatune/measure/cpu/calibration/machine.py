@@ -27,6 +27,7 @@ from anatune.codegen.cpu.probes import (
     walk_probe,
 )
 from anatune.core.hardware.spec import CacheLevel, CpuSpec
+from anatune.core.rules.cpu_dot import dot_instructions
 from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.calibration.samples import Quantity, Reading
 from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
@@ -134,6 +135,9 @@ class Machine:
             passes = max(1, round(_SAMPLE_S * rate / size)) if cache is not None else 1
             probes.append(walk_probe(spec, f"{level}_load", "load", size, passes=passes))
             probes.append(chase_probe(f"{level}_chase", size, max(64, round(4 * _SAMPLE_S / latency_s))))
+        for name in dot_instructions(spec):
+            probes.append(fma_probe(spec, name, seconds=_SAMPLE_S, instruction=name))
+            probes.append(fma_probe(spec, f"{name}_latency", chains=1, instruction=name))
         size = self._places["l1"][1]
         passes = max(1, round(_SAMPLE_S * spec.compute.clock_hz * 32 / size))
         probes.append(walk_probe(spec, "l1_store", "store", size, passes=passes))

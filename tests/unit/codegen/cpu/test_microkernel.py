@@ -1,0 +1,68 @@
+"""Microkernels that sum products of neighbours: what they compute, and which instructions they are made of."""
+
+import msgspec
+import pytest
+
+import anatune
+from anatune import api
+from anatune.core.rules.cpu_dot import dot_instructions
+from anatune.measure.cpu.detect import detect_cpu
+
+pytest.importorskip("tvm", reason="code generation needs apache-tvm")
+
+from anatune.codegen.compat import compile_module  # noqa: E402
+from anatune.codegen.cpu.lower import lower  # noqa: E402
+
+HOST = detect_cpu()
+PAIRS = {
+    "matmul": anatune.matmul(13, 48, 64, dtype="bfloat16"),
+    "matmul_odd": anatune.matmul(7, 33, 35, dtype="bfloat16", epilogue=("bias", "relu")),
+    "matmul_ta": anatune.matmul(8, 20, 15, dtype="bfloat16", transpose_a=True),
+    "matmul_tb": anatune.matmul(8, 20, 15, dtype="bfloat16", transpose_b=True),
+    "one_row": anatune.matmul(1, 20, 9, dtype="bfloat16"),
+    "batch": anatune.batch_matmul(3, 8, 20, 6, dtype="bfloat16"),
+    "nhwc": anatune.conv2d(1, 6, 9, 9, 20, 3, 3, padding=1, layout="NHWC", dtype="bfloat16"),
+    "nhwc_odd_channels": anatune.conv2d(1, 3, 9, 9, 20, 3, 3, padding=1, stride=2, layout="NHWC", dtype="bfloat16"),
+    "nchw": anatune.conv2d(1, 4, 9, 9, 20, 3, 3, padding=1, dtype="bfloat16"),
+    "nchw_odd_channels": anatune.conv2d(1, 5, 7, 7, 20, 1, 1, dtype="bfloat16"),
+}
+
+
+def assembly_of(schedule):
+    lowered = lower(schedule)
+    return compile_module(lowered.module, lowered.target).mod.inspect_source("asm")
+
+
+@pytest.mark.skipif("vdpbf16ps" not in dot_instructions(HOST), reason="this CPU has no AVX512_BF16")
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_are_summed_as_the_workload_says(name):
+    space = anatune.space(PAIRS[name], HOST)
+    assert space.dot.instruction == "vdpbf16ps"
+    for schedule in space.sample(5, seed=3):
+        found = anatune.verify(schedule)
+        assert found.ok, (found, schedule)
+
+
+def without_pairs(spec):
+    return msgspec.structs.replace(spec, vdpbf16ps=msgspec.UNSET)
+
+
+def test_code_for_other_processors_has_the_instruction():
+    for name in ("xeon_8480", "ryzen_9950x"):
+        spec = api.hardware(name)
+        schedule = anatune.plan(PAIRS["matmul"], spec, 1).schedules[0]
+        text = assembly_of(schedule)
+        assert "vdpbf16ps" in text
+        assert "vdpbf16ps" not in assembly_of(anatune.plan(PAIRS["matmul"], without_pairs(spec), 1).schedules[0])
+
+
+def test_a_processor_that_llvm_does_not_know_to_have_it():
+    spec = msgspec.structs.replace(api.hardware("ryzen_7950x"), arch="x86-64-v4")
+    assert "vdpbf16ps" in assembly_of(anatune.plan(PAIRS["nhwc"], spec, 1).schedules[0])
+
+
+def test_without_the_instruction_the_sums_are_right():
+    spec = without_pairs(HOST)
+    for name in ("matmul_odd", "nhwc_odd_channels"):
+        for schedule in anatune.space(PAIRS[name], spec).sample(2, seed=1):
+            assert anatune.verify(schedule).ok

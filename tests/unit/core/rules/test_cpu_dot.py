@@ -1,0 +1,66 @@
+"""Which schedules sum products of neighbours with one instruction, and what they must pack for it."""
+
+import msgspec
+import pytest
+
+from anatune import api
+from anatune.core.hardware.spec import DotInstruction
+from anatune.core.rules.cpu_dot import dot_features, dot_group, dot_instructions, dot_operands
+from anatune.core.space.cpu import CpuSpace
+from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul
+from anatune.errors import SpaceError
+
+ZEN4 = api.hardware("ryzen_7950x")
+CASCADE_LAKE = api.hardware("xeon_gold_6230r")
+
+
+def group(workload, hardware=ZEN4, simd=None):
+    return dot_group(workload, hardware, simd or CpuSpace(workload, hardware, lambda _: True).simd_axis)
+
+
+def test_weights_are_packed_in_groups_and_activations_where_their_groups_are_apart():
+    found = group(matmul(6, 48, 64, dtype="bfloat16"))
+    assert found == ("vdpbf16ps", "k", 2, "B", "A", ("B",))
+    assert group(matmul(6, 48, 64, dtype="bfloat16", transpose_a=True)).packed == ("A", "B")
+    assert group(batch_matmul(2, 6, 48, 64, dtype="bfloat16")).packed == ("B",)
+    nhwc = group(conv2d(1, 6, 9, 9, 20, 3, 3, layout="NHWC", dtype="bfloat16"))
+    assert nhwc == ("vdpbf16ps", "rc", 2, "weight", "data", ("weight",))
+    assert group(conv2d(1, 6, 9, 9, 20, 3, 3, dtype="bfloat16")).packed == ("data", "weight")
+
+
+def test_no_group_without_instruction_neighbours_or_two_operands():
+    pairs = matmul(6, 48, 64, dtype="bfloat16")
+    assert group(pairs, CASCADE_LAKE) is None
+    assert group(matmul(6, 48, 64)) is None
+    assert group(matmul(6, 48, 1, dtype="bfloat16")) is None
+    assert group(depthwise_conv2d(1, 20, 12, 12, 3, 3, dtype="bfloat16")) is None
+    assert group(pairs, simd="k") is None
+    assert group(conv2d(1, 8, 9, 9, 16, 3, 3, groups=2, dtype="bfloat16")) is None
+
+
+def test_instructions_need_their_vectors():
+    assert dot_instructions(ZEN4) == ("vdpbf16ps", "vpdpbusd")
+    assert dot_features(ZEN4) == ("avx512bf16", "avx512vnni")
+    assert dot_features(CASCADE_LAKE) == ("avx512vnni",)
+    narrow = msgspec.structs.replace(
+        ZEN4, compute=msgspec.structs.replace(ZEN4.compute, isa="avx2"),
+        vpdpbssd=DotInstruction(source="test", rate=4.0, latency_cycles=5.0),
+    )  # fmt: skip
+    assert dot_features(narrow) == ("avxvnni", "avxvnniint8")
+    assert dot_operands("vdpbf16ps") == ("bfloat16", "bfloat16", 2)
+
+
+def test_a_schedule_packs_what_the_instruction_reads():
+    workload = matmul(6, 48, 64, dtype="bfloat16")
+    space = CpuSpace(workload, ZEN4, lambda _: True)
+    assert space.must_pack == ("B",)
+    assert space.choices["pack.B"] == (1,)
+    assert space.schedule({}).options["packed"] == ("B",)
+    with pytest.raises(SpaceError, match="expected B among it: vdpbf16ps reads groups of 2"):
+        space.schedule({}, packed=()).check()
+
+
+def test_a_matrix_of_one_row_is_packed_too():
+    space = CpuSpace(matmul(1, 48, 64, dtype="bfloat16"), ZEN4, lambda _: True)
+    assert space.simd_axis == "j"
+    assert space.schedule({}).options["packed"] == ("B",)
