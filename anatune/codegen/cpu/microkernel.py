@@ -323,8 +323,7 @@ def _steps(
                 )
                 values[0] = kept
             sums = current[row, vector]
-            is_grouped = kernel.dot and sums is not None
-            if is_grouped:  # the unsigned operand comes first
+            if kernel.dot and sums is not None:  # the unsigned operand comes first
                 places = sorted(range(len(values)), key=lambda i: kernel.operands[i].dtype != "uint8")
                 current[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
             else:

@@ -14,9 +14,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu import ORDER_LEVELS, levels_of
 from anatune.core.rules.cpu_dot import dot_group
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 

@@ -507,7 +507,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     microkernels: MicrokernelTable | None = None
     """Measured by former versions of ``anatune hw calibrate``."""
     vdpbf16ps: DotInstruction | msgspec.UnsetType = msgspec.UNSET
-    """AVX512_BF16: pairs of bfloat16, summed in float32. Left out, here and in JSON: the CPU has no such instruction."""
+    """AVX512_BF16: pairs of bfloat16, summed in float32. Left out, here and in JSON: the CPU has it not."""
     vpdpbusd: DotInstruction | msgspec.UnsetType = msgspec.UNSET
     """AVX512_VNNI, AVX_VNNI: fours of an unsigned and a signed 8-bit operand, summed in int32."""
     vpdpbssd: DotInstruction | msgspec.UnsetType = msgspec.UNSET

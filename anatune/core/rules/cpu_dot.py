@@ -1,4 +1,4 @@
-"""Which CPU schedules sum products of neighbours with one instruction (VDPBF16PS, VPDPBUSD), and what that asks of them.
+"""Which CPU schedules sum products of neighbours with one instruction (VDPBF16PS, VPDPBUSD), and what that asks.
 
 Such an instruction multiplies groups of neighbours along one reduction axis, 2 of bfloat16 or 4 of 8 bits, and adds
 each group's sum to a lane of an accumulator four bytes wide. One operand is a vector of groups, one for each lane: it

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from anatune.core.hardware.spec import CacheLevel, CpuCompute, CpuDram, CpuSpec, DotInstruction
 from anatune.errors import DeviceError
 
@@ -222,7 +224,7 @@ def _cpu_spec(
         unverified=tuple(key for key in CpuCompute.__struct_fields__ if key in doubts),
     )
     core_rate = micro.core_gb_per_s * 1e9
-    return CpuSpec(
+    spec = CpuSpec(
         schema_version=1,
         name="host",
         vendor=found.vendor,
@@ -239,8 +241,8 @@ def _cpu_spec(
             source="not readable; typical of the microarchitecture, at most what the cores can ask for",
             unverified=("bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s", "latency_s"),
         ),
-        **_dot_instructions(found),
     )
+    return msgspec.structs.replace(spec, **_dot_instructions(found))
 
 
 def _dot_instructions(found: _Found) -> dict[str, DotInstruction]:

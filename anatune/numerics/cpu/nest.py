@@ -10,6 +10,7 @@ capacity bytes : what a tile occupies of a cache; rows of an unpacked tensor tha
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -136,9 +137,8 @@ def ceil_div(
 
 @jit_inline
 def steps_of(inner: float, kernel: float, group: float) -> float:
-    """Return the steps of a reduction of `inner` elements that is unrolled by `kernel`: the last group of each body may
-    be partly used."""
-    return inner / kernel * np.ceil(kernel / group)
+    """Return the steps of `inner` elements of a reduction unrolled by `kernel`: the last group may be part used."""
+    return inner / kernel * math.ceil(kernel / group)
 
 
 @jit_inline

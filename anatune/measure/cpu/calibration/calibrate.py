@@ -381,6 +381,8 @@ def _instruction(name: str, numbers: Numbers, clock: float, source: str) -> DotI
         source=source,
         unverified=_unverified((), unsure),
     )
+
+
 def _speedup(together: Together, num_cores: int) -> float:
     """Return what all cores do at once from what was found with those that were tried."""
     return round(min(1.0, together.speedup / together.cores) * num_cores, 2)

@@ -10,8 +10,8 @@ from anatune.measure.cpu.detect import detect_cpu
 
 pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
-from anatune.codegen.compat import compile_module  # noqa: E402
-from anatune.codegen.cpu.lower import lower  # noqa: E402
+from anatune.codegen.compat import compile_module
+from anatune.codegen.cpu.lower import lower
 
 HOST = detect_cpu()
 PAIRS = {
