@@ -12,8 +12,8 @@ from typing import Any
 
 from anatune.codegen.quick_reader import quick_reader
 from anatune.core.generation import vendor_limit
+from anatune.core.hardware.dot import dot_features
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.rules.cpu_dot import dot_features
 from anatune.errors import BuildError, MissingDependencyError, RecordError, SpaceError, WorkloadError
 
 __all__ = [

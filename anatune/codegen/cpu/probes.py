@@ -27,8 +27,8 @@ from anatune.codegen.compat import TvmObject, compile_module, import_tvm, link_l
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.lower import assembly_facts
 from anatune.codegen.cpu.microkernel import Microkernel, Operand, Result, microkernel_ir, module_ir
+from anatune.core.hardware.dot import dot_operands
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.rules.cpu_dot import dot_operands
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
 
 __all__ = [

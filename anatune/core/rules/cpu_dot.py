@@ -15,36 +15,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from anatune.core.hardware.dot import instruction_of
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu_microkernels import packable_tensors, vector_stride, window_axes
 from anatune.core.workload.nest import Access, Workload
 
 __all__ = [
     "DotGroup",
-    "DotOperands",
-    "dot_features",
     "dot_group",
-    "dot_instructions",
-    "dot_operands",
     "packable_in_groups",
     "pairable_axes",
 ]
-
-_FEATURES = {
-    ("avx512", "vdpbf16ps"): "avx512bf16",
-    ("avx512", "vpdpbusd"): "avx512vnni",
-    ("avx2", "vpdpbusd"): "avxvnni",
-    ("avx2", "vpdpbssd"): "avxvnniint8",
-}
-"""Instruction set and instruction -> LLVM's feature for it on whole vectors."""
-
-_GROUPS = {
-    ("bfloat16", "bfloat16"): (("vdpbf16ps", 2),),
-    ("uint8", "int8"): (("vpdpbusd", 4),),
-    ("int8", "int8"): (("vpdpbssd", 4),),
-}
-"""Dtypes of the broadcast operand and of the vectors -> instructions that multiply them, the best first; elements of a
-group."""
 
 
 class DotGroup(NamedTuple):
@@ -83,45 +64,14 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str) -> DotGroup | No
         return None
     vector = vectors[0]
     broadcast = reads[0] if vector is reads[1] else reads[1]
-    names = _GROUPS.get((broadcast.dtype, vector.dtype), ())
-    found = next(((name, size) for name, size in names if _has(hardware, name)), None)
+    found = instruction_of(hardware, broadcast.dtype, vector.dtype)
     axes = _candidates(workload, reads)
     if found is None or not axes or _slides(vector):
         return None
     axis = min(axes, key=lambda name: (vector_stride(broadcast, name) != 1, -workload.extents[name]))
     packed = [vector.tensor] if vector_stride(broadcast, axis) == 1 else [read.tensor for read in reads]
-    return DotGroup(*found[:1], axis, found[1], vector.tensor, broadcast.tensor, tuple(packed))
-
-
-class DotOperands(NamedTuple):
-    """What an instruction multiplies: dtypes of the broadcast operand and of the vectors, elements of a group."""
-
-    broadcast: str
-    vectors: str
-    size: int
-
-
-def dot_operands(instruction: str) -> DotOperands:
-    """Return what an instruction of `anatune.core.hardware.spec.DOT_INSTRUCTIONS` multiplies."""
-    return next(
-        DotOperands(*dtypes, size) for dtypes, names in _GROUPS.items() for name, size in names if name == instruction
-    )
-
-
-def dot_features(hardware: CpuSpec) -> tuple[str, ...]:
-    """Return LLVM's names of the features that the instructions of a spec need, those that schedules may use."""
-    isa = hardware.compute.isa
-    return tuple(feature for (needed, name), feature in _FEATURES.items() if needed == isa and _has(hardware, name))
-
-
-def dot_instructions(hardware: CpuSpec) -> tuple[str, ...]:
-    """Return the instructions of a spec that schedules may use."""
-    return tuple(name for isa, name in _FEATURES if isa == hardware.compute.isa and _has(hardware, name))
-
-
-def _has(hardware: CpuSpec, instruction: str) -> bool:
-    """Whether a CPU has an instruction on vectors of its whole width."""
-    return (hardware.compute.isa, instruction) in _FEATURES and hardware.dot_instruction(instruction) is not None
+    name, size = found
+    return DotGroup(name, axis, size, vector.tensor, broadcast.tensor, tuple(packed))
 
 
 def _candidates(workload: Workload, reads: Sequence[Access]) -> list[str]:

@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune import api
-from anatune.core.rules.cpu_dot import dot_instructions
+from anatune.core.hardware.dot import dot_instructions
 from anatune.measure.cpu.detect import detect_cpu
 
 pytest.importorskip("tvm", reason="code generation needs apache-tvm")

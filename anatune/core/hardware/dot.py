@@ -1,0 +1,61 @@
+"""Instructions of CPUs that sum products of neighbours (VDPBF16PS, VPDPBUSD): what they multiply, who has them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from anatune.core.hardware.spec import CpuSpec
+
+__all__ = ["DotOperands", "dot_features", "dot_instructions", "dot_operands", "instruction_of"]
+
+_FEATURES = {
+    ("avx512", "vdpbf16ps"): "avx512bf16",
+    ("avx512", "vpdpbusd"): "avx512vnni",
+    ("avx2", "vpdpbusd"): "avxvnni",
+    ("avx2", "vpdpbssd"): "avxvnniint8",
+}
+"""Instruction set and instruction -> LLVM's feature for it on whole vectors."""
+
+_GROUPS = {
+    ("bfloat16", "bfloat16"): (("vdpbf16ps", 2),),
+    ("uint8", "int8"): (("vpdpbusd", 4),),
+    ("int8", "int8"): (("vpdpbssd", 4),),
+}
+"""Dtypes of the broadcast operand and of the vectors -> instructions that multiply them, the best first; elements of a
+group."""
+
+
+class DotOperands(NamedTuple):
+    """What an instruction multiplies: dtypes of the broadcast operand and of the vectors, elements of a group."""
+
+    broadcast: str
+    vectors: str
+    size: int
+
+
+def dot_operands(instruction: str) -> DotOperands:
+    """Return what an instruction of `anatune.core.hardware.spec.DOT_INSTRUCTIONS` multiplies."""
+    return next(
+        DotOperands(*dtypes, size) for dtypes, names in _GROUPS.items() for name, size in names if name == instruction
+    )
+
+
+def dot_features(hardware: CpuSpec) -> tuple[str, ...]:
+    """Return LLVM's names of the features that the instructions of a spec need, those that schedules may use."""
+    isa = hardware.compute.isa
+    return tuple(feature for (needed, name), feature in _FEATURES.items() if needed == isa and _has(hardware, name))
+
+
+def dot_instructions(hardware: CpuSpec) -> tuple[str, ...]:
+    """Return the instructions of a spec that schedules may use."""
+    return tuple(name for isa, name in _FEATURES if isa == hardware.compute.isa and _has(hardware, name))
+
+
+def instruction_of(hardware: CpuSpec, broadcast: str, vectors: str) -> tuple[str, int] | None:
+    """Return the instruction for two dtypes and the elements of a group; None: the CPU has none."""
+    return next((found for found in _GROUPS.get((broadcast, vectors), ()) if _has(hardware, found[0])), None)
+
+
+def _has(hardware: CpuSpec, instruction: str) -> bool:
+    """Whether a CPU has an instruction on vectors of its whole width."""
+    return (hardware.compute.isa, instruction) in _FEATURES and hardware.dot_instruction(instruction) is not None
