@@ -53,15 +53,14 @@ class Filtering:
 
     @property
     def data_operations(self) -> int:
-        """Vector operations (adds and multiply-adds) of the input transform of a tile, as `codegen` writes them."""
-        pairs = len(self.points)
-        return 2 * self.inputs * (2 * (2 if pairs > 1 else 1) + 4 * pairs if pairs > 1 else 4)
+        """Vector operations of the input transform of a tile, as `codegen.winograd.transforms` writes them."""
+        each = 4 if len(self.points) == 1 else 4 + 4 * len(self.points)
+        return 2 * self.inputs * each
 
     @property
     def result_operations(self) -> int:
-        """Vector operations of the output transform of a tile, as `codegen` writes them."""
-        pairs = len(self.points)
-        each = 2 * pairs + (2 * pairs + 5 if pairs > 1 else 2)
+        """Vector operations of the output transform of a tile, as `codegen.winograd.transforms` writes them."""
+        each = 4 if len(self.points) == 1 else 4 + 4 * len(self.points)
         return (self.inputs + self.outputs) * each
 
     def error_growth(self, channels: int) -> float:

@@ -216,6 +216,8 @@ WINOGRAD = Template(
     levels="anatune.core.rules.winograd:levels_of",
     applies="anatune.core.rules.winograd:applies",
     model="anatune.model.winograd.model:WinogradModel",
+    accuracy="anatune.core.space.winograd:needed_accuracy",
+    error="anatune.core.space.winograd:largest_error",
     program_key="anatune.core.schedule:schedule_key",
     program="anatune.codegen.winograd.program:program_of",
 )

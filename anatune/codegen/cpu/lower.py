@@ -1,8 +1,9 @@
-"""Schedules of the CPU template to TVM programs and shared libraries."""
+"""Schedules of CPU templates to TVM programs and shared libraries."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from anatune.codegen.compat import (
     target_of,
 )
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
-from anatune.codegen.cpu.program import CpuProgram, program_of
+from anatune.codegen.cpu.program import CpuProgram
 from anatune.codegen.lowered import Lowered
 from anatune.core.accuracy import error_of
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.templates import template_named
 from anatune.errors import BuildError
 
 __all__ = ["LoweredCpu", "assembly_facts", "build_schedule", "inspect_schedule", "lower", "lower_whole"]
@@ -63,11 +65,12 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     schedule.check()
     if not isinstance(schedule.hardware, CpuSpec):
         raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; codegen.cuda.lower is for GPUs")
-    program = program_of(schedule, threads=threads, prepacked=prepacked)
+    write: Callable[..., CpuProgram] = template_named(schedule.template).part("program")
+    program = write(schedule, threads=threads, prepacked=prepacked)
     tvm = import_tvm()
     functions = {"main": parse_program(program.main, program.llvm)}
     for tensor, text in program.packing.items():
-        functions[f"pack_{tensor}"] = parse_program(text, "")
+        functions[f"pack_{tensor}"] = parse_program(text, program.packing_llvm)
     module = tvm.IRModule(functions)
     return LoweredCpu(schedule, module, target_of(schedule.hardware, threads=threads), program)
 

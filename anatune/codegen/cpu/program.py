@@ -53,6 +53,8 @@ class CpuProgram:
     llvm : str
         The microkernels.
     kernels : tuple of Microkernel
+    packing_llvm : str
+        What the packing functions call.
     """
 
     main: str
@@ -60,6 +62,7 @@ class CpuProgram:
     packed_sizes: dict[str, int]
     llvm: str
     kernels: tuple[Microkernel, ...]
+    packing_llvm: str = ""
 
     @property
     def workspace_bytes(self) -> int:

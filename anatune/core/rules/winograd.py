@@ -87,3 +87,5 @@ def check_winograd(
     lanes = simd_lanes(workload, hardware.compute.simd_bits)
     check_count("tiles['f'] lane", tiles["f"][-1], lanes, lanes)
     check_count("unroll", unroll, tiles["c"][-1], tiles["c"][-1])
+    if lanes % tiles["c"][-1]:
+        raise SpaceError(f"unroll is {unroll}, expected a divisor of the {lanes} lanes: rows of V are whole vectors")

@@ -35,6 +35,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.accuracy import RELAXED, STANDARD, admits, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.minimal_filtering import filtering
 from anatune.core.rules.cpu_microkernels import simd_lanes
@@ -48,11 +49,35 @@ from anatune.core.workload.convolution3x3 import convolution3x3
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
-__all__ = ["WinogradSpace"]
+__all__ = ["WinogradSpace", "largest_error", "needed_accuracy"]
 
 UNROLLS = (1, 2, 4, 8)
 """Input channels of the straight-line body."""
+_ACCURACY = {2: STANDARD, 4: RELAXED}
+"""Output tile -> what its arithmetic needs."""
+_MARGIN = 4.0
+"""On errors of random sums, as in `measure.run.correctness.tolerance`."""
+_EPS = 2.0**-23
 _SPLIT_NUMBERS: dict[object, int] = {None: 0, **{name: number for number, name in enumerate(SPLITS, start=1)}}
+
+
+def needed_accuracy(schedule: Schedule) -> str:
+    """Return the accuracy that a schedule's arithmetic needs."""
+    return _ACCURACY[_output_tile(schedule)]
+
+
+def largest_error(schedule: Schedule) -> float:
+    """Return the largest error that rounding explains, over the result's scale: a direct sum's, grown."""
+    workload = schedule.workload
+    growth = filtering(_output_tile(schedule)).error_growth(convolution3x3(workload).channels)
+    additions = 1 + sum(step != "relu" for step in workload.epilogue)
+    return _MARGIN * _EPS * growth * math.sqrt(workload.num_reduced) + _EPS * additions
+
+
+def _output_tile(schedule: Schedule) -> int:
+    size = schedule.options["output_tile"]
+    assert isinstance(size, int)
+    return size
 
 
 def _counts(most: int) -> list[int]:
@@ -72,30 +97,35 @@ class WinogradSpace(Space):
         What is computed, where.
     is_legal : callable
         (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+    accuracy : {"standard", "relaxed"}
+        What the arithmetic of its schedules may need: "standard" leaves out F(4x4, 3x3).
 
     Raises
     ------
     SpaceError
-        As `convolution3x3`.
+        As `convolution3x3`; no such accuracy.
     """
 
     template = WINOGRAD.name
     hardware: CpuSpec
 
-    def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
+    def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck, accuracy: str = RELAXED) -> None:
         self.convolution = convolution3x3(workload)
         super().__init__(workload, hardware, is_legal)
         self.lanes = simd_lanes(workload, hardware.compute.simd_bits)
         self.axes = tuple(LEVELS)
         self.extents = covered(self.convolution, min(OUTPUT_TILES))
         self.levels = {"p": ("call", "row"), "f": ("sliver", "vector"), "c": ("unroll",)}
-        self.choices = {"output_tile": OUTPUT_TILES, "split": tuple(_SPLIT_NUMBERS.values())}
+        self.accuracy = checked_accuracy("accuracy", accuracy)
+        sizes = tuple(size for size in OUTPUT_TILES if admits(accuracy, _ACCURACY[size]))
+        self.choices = {"output_tile": sizes, "split": tuple(_SPLIT_NUMBERS.values())}
 
     def _axis(self, axis: str) -> Part:
         registers = self.hardware.compute.num_vector_registers
         rows: list[tuple[int, ...]]
         if axis == "c":
-            rows = [(unroll,) for unroll in UNROLLS if unroll == 1 or unroll <= self.extents["c"]]
+            most = min(self.extents["c"], self.lanes)
+            rows = [(unroll,) for unroll in UNROLLS if unroll <= most and self.lanes % unroll == 0]
         elif axis == "p":
             most = self.extents["p"]
             sizes = range(1, min(registers, most) + 1)

@@ -7,7 +7,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.accuracy import RELAXED
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.rules.winograd import OUTPUT_TILES
 from anatune.core.space.winograd import WinogradSpace
 from anatune.core.workload.nest import Workload
 from anatune.model.base import PREDICT, AnalyticalModel, Columns, Floats, Points, Ranking, Rule, Scores, Shown
@@ -30,20 +32,22 @@ _OWN = tuple(col for col in WinogradCol if col not in (WinogradCol.TIME_S, Winog
 class WinogradModel(AnalyticalModel):
     """Predicts the time of Winograd schedules of `workload` on `hardware`, and ranks them exactly.
 
+    `accuracy` is what the arithmetic of its space's schedules may need, "standard" or "relaxed".
+
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
 
     Raises
     ------
     SpaceError
-        The workload is no convolution that the template can do (`core.workload.convolution3x3`).
+        The workload is no convolution that the template can do (`core.workload.convolution3x3`); no such accuracy.
     """
 
     hardware: CpuSpec
     space: WinogradSpace
 
-    def __init__(self, workload: Workload, hardware: CpuSpec) -> None:
+    def __init__(self, workload: Workload, hardware: CpuSpec, accuracy: str = RELAXED) -> None:
         super().__init__(workload, hardware)
-        self.space = WinogradSpace(workload, hardware, self._is_legal)
+        self.space = WinogradSpace(workload, hardware, self._is_legal, accuracy)
         self.machine = pack_machine(hardware)
         self._tiling = pack_tiling(workload, self.space.convolution, self.space.lanes)
         compute = hardware.compute
@@ -63,7 +67,7 @@ class WinogradModel(AnalyticalModel):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.workload, self.hardware)  # its tables are made again
+        return type(self), (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
 
     def _run(
         self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
@@ -88,7 +92,7 @@ class WinogradModel(AnalyticalModel):
         columns["product_share"] = columns["product_s"] / time_s
         columns["transform_share"] = (columns["input_s"] + columns["output_s"]) / time_s
         columns["output_tile"] = output_tile
-        growth = {size: self.space.error_growth(size) for size in self.space.choices["output_tile"]}
+        growth = {size: self.space.error_growth(size) for size in OUTPUT_TILES}
         columns["error_growth"] = np.array([growth[int(size)] for size in output_tile.tolist()])
         for level, bound in self.io_bounds.items():
             columns[f"{level}_over_bound"] = columns[f"{level}_bytes"] / bound
