@@ -30,11 +30,26 @@ def _options(
     dilation: Annotated[str | None, typer.Option(metavar="D[,D]", help="Windows: distance of the taps.")] = None,
     groups: Annotated[str | None, typer.Option(metavar="G", help="Convolutions: groups of channels.")] = None,
     layout: Annotated[str | None, typer.Option(metavar="NCHW|NHWC", help="Windows: order in memory.")] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="float32, float16, bfloat16 or int8.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DTYPE[:RESULT]",
+            help="float32, float16, bfloat16, int8 or uint8xint8; ':' and the result's where it is another.",
+        ),
+    ] = None,
     transpose_a: Annotated[bool, typer.Option("--transpose-a", help="Products: A is stored K x M.")] = False,
     transpose_b: Annotated[bool, typer.Option("--transpose-b", help="Products: B is stored N x K.")] = False,
     epilogue: Annotated[
-        str | None, typer.Option(metavar="STEP[,STEP]", help="Fused steps on the result: bias, add, relu.")
+        str | None,
+        typer.Option(
+            metavar="STEP[,STEP]", help="Fused steps on the result: bias, add, relu; of 8-bit sums scale, requantize."
+        ),
+    ] = None,
+    input_zero_point: Annotated[
+        str | None, typer.Option(metavar="Z", help="8-bit data: the number that means zero, also in the padding.")
+    ] = None,
+    output_zero_point: Annotated[
+        str | None, typer.Option(metavar="Z", help="Requantised results: the number that means zero.")
     ] = None,
     axes: Annotated[str | None, typer.Option(metavar="A[,A]", help="Reductions: axes to reduce.")] = None,
 ) -> None:

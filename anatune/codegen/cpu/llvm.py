@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 
+from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import DTYPE_BYTES
 
 __all__ = ["LLVM_TYPE", "LlvmCode"]
 
-LLVM_TYPE = {"float32": "float", "float16": "half", "bfloat16": "i16", "int8": "i8", "int32": "i32"}
+LLVM_TYPE = {"float32": "float", "float16": "half", "bfloat16": "i16", "int8": "i8", "uint8": "i8", "int32": "i32"}
 """Dtype -> how LLVM IR loads and stores it."""
 
 
@@ -40,14 +42,22 @@ class LlvmCode:
         self.body = body
         self.lines: list[str] = []
         self.declared: set[str] = set()
-        self._count = 0
+        self._names = itertools.count(1)
+        self.accumulator = accumulator
         self.scalar = LLVM_TYPE[accumulator]
         self.vector = f"<{lanes} x {self.scalar}>"
 
+    def of(self, accumulator: str) -> LlvmCode:
+        """Return a view of the same function whose arithmetic is of another dtype."""
+        if accumulator == self.accumulator:
+            return self
+        other = LlvmCode(self.lanes, accumulator, self.body)
+        other.lines, other.declared, other._names = self.lines, self.declared, self._names
+        return other
+
     def name(self) -> str:
         """Return a fresh name."""
-        self._count += 1
-        return f"%v{self._count}"
+        return f"%v{next(self._names)}"
 
     def emit(self, text: str) -> str:
         """Append ``%name = text`` and return the name."""
@@ -138,7 +148,8 @@ class LlvmCode:
             sixteen = "<" + ", ".join(["i32 16"] * lanes) + ">" if many else "16"
             shifted = self.emit(f"shl {kind('i32')} {wide}, {sixteen}")
             return self.emit(f"bitcast {kind('i32')} {shifted} to {kind('float')}")
-        wide = self.emit(f"sext {kind('i8')} {value} to {kind('i32')}")
+        extend = "zext" if dtype == "uint8" else "sext"
+        wide = self.emit(f"{extend} {kind('i8')} {value} to {kind('i32')}")
         return wide if target == "i32" else self.emit(f"sitofp {kind('i32')} {wide} to {kind(target)}")
 
     def narrow(self, value: str, dtype: str, lanes: int) -> str:
@@ -325,6 +336,28 @@ class LlvmCode:
             return value
         return self.maximum(accumulator, value) if body == "max" else self.binary("add", accumulator, value)
 
+    def to_float(self, value: str) -> str:
+        """Return int32 values as float32, to nearest even (any other accumulator: as they are)."""
+        return self.emit(f"sitofp {self.vector} {value} to <{self.lanes} x float>") if self.scalar == "i32" else value
+
+    def rounded(self, value: str) -> str:
+        """Return a float32 product that is rounded before anything is added to it: LLVM would fuse the two."""
+        return self.call(self.vector, f"llvm.arithmetic.fence.v{self.lanes}f32", [(self.vector, value)])
+
+    def quantised(self, value: str, dtype: str, zero_point: int) -> str:
+        """Return float32 values rounded to integers (ties to even) plus `zero_point`, saturated to `dtype`, as int32.
+
+        They are clamped before they are rounded: bounds are whole, so that the order does not matter.
+        """
+        floats, integers = f"<{self.lanes} x float>", f"<{self.lanes} x i32>"
+        low, high = (bound - zero_point for bound in INTEGER_RANGE[dtype])
+        for relation, bound in (("ogt", self.constant(low)), ("olt", self.constant(high))):
+            inside = self.emit(f"fcmp {relation} {floats} {value}, {bound}")  # one instruction, unlike llvm.maxnum
+            value = self.emit(f"select <{self.lanes} x i1> {inside}, {floats} {value}, {floats} {bound}")
+        value = self.call(floats, f"llvm.rint.v{self.lanes}f32", [(floats, value)])
+        value = self.emit(f"fptosi {floats} {value} to {integers}")
+        return self.emit(f"add {integers} {value}, {self.of('int32').constant(zero_point)}") if zero_point else value
+
     def multiply_add(self, left: str, right: str, accumulator: str) -> str:
         """Return ``left * right + accumulator``, fused where the processor can."""
         if self.scalar == "i32":
@@ -359,11 +392,11 @@ class LlvmCode:
 
 
 def _align(dtype: str) -> int:
-    return {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1}[dtype]
+    return {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}[dtype]
 
 
 def _suffix(dtype: str) -> str:
-    return {"float32": "f32", "int32": "i32", "float16": "f16", "bfloat16": "i16", "int8": "i8"}[dtype]
+    return {"float32": "f32", "int32": "i32", "float16": "f16", "bfloat16": "i16", "int8": "i8", "uint8": "i8"}[dtype]
 
 
 def _lane_mask(used: int, lanes: int) -> str:

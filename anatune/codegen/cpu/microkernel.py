@@ -21,6 +21,7 @@ from functools import partial
 
 from anatune.codegen.cpu.llvm import LLVM_TYPE, LlvmCode
 from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.core.workload.number_formats import FACTOR_STEPS
 from anatune.errors import BuildError
 
 __all__ = ["EpilogueOperand", "Microkernel", "Operand", "Result", "microkernel_ir", "module_ir"]
@@ -92,6 +93,8 @@ class Operand:
     broadcast so many for all lanes."""
     used: tuple[int, ...] = ()
     """How many of each step's group exist, where that differs; zeros take the place of the others."""
+    zero_point: int = 0
+    """Stored number that means zero."""
     ahead: Ahead | None = None
     """Rows of the next call to ask for while this one computes."""
 
@@ -105,6 +108,8 @@ class Result:
     rows: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = ()
     """Rows that are neighbours in memory, for a transposed store; empty: element by element."""
+    zero_point: int = 0
+    """Stored number that means zero."""
 
 
 @dataclass(frozen=True)
@@ -425,7 +430,10 @@ def _loaded(
         used = _used(kernel, vector) if partly else kernel.lanes
         address = code.address(pointer, operand.dtype, offset + place * kernel.lanes * operand.lane_stride)
         masked = mask if operand.lane_stride else None
-        loaded[key] = code.load_vector(address, operand.dtype, operand.lane_stride, used, masked)
+        value = code.load_vector(address, operand.dtype, operand.lane_stride, used, masked)
+        if operand.zero_point:
+            value = code.binary("add", value, code.constant(-operand.zero_point))
+        loaded[key] = value
     return loaded[key]
 
 
@@ -500,23 +508,28 @@ def _finish(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) 
         code.line("  %more = icmp ne i32 %more_bit, 0")
         code.line("  br i1 %more, label %keep, label %finish")
         code.line("finish:")
-        _store(code, kernel, base, result, _epilogue(code, kernel, extra, final))
+        _store(*_epilogue(code, kernel, extra, final), base, result, kernel)
         code.line("  ret void")
         code.line("keep:")
-        _store(code, kernel, *_sums(kernel, bases), final)
+        _store(code, final, *_sums(kernel, bases), kernel)
         return
-    _store(code, kernel, base, result, _epilogue(code, kernel, extra, final) if has_end else final)
+    code, final = _epilogue(code, kernel, extra, final) if has_end else (code, final)
+    _store(code, final, base, result, kernel)
 
 
-def _epilogue(code: LlvmCode, kernel: Microkernel, extra: list[str], final: Tile) -> Tile:
+def _epilogue(code: LlvmCode, kernel: Microkernel, extra: list[str], final: Tile) -> tuple[LlvmCode, Tile]:
+    """Apply the fused steps; the code that comes back computes in the dtype of their values."""
     pointers = iter(extra)
     values = dict(final)
     if kernel.count != 1:
         values = {tile: code.divide(v, kernel.count) for tile, v in values.items()}
-    for _, operand in kernel.epilogue:
+    for step, operand in kernel.epilogue:
         if operand is None:
             values = {tile: code.maximum(v, code.constant(0.0)) for tile, v in values.items()}
             continue
+        if step in FACTOR_STEPS:
+            values = {tile: code.to_float(v) for tile, v in values.items()}
+            code = code.of("float32")
         pointer = next(pointers)
         loaded: Tile = {}
         for (row, vector), value in values.items():
@@ -525,11 +538,18 @@ def _epilogue(code: LlvmCode, kernel: Microkernel, extra: list[str], final: Tile
             if key not in loaded:
                 address = code.address(pointer, operand.dtype, operand.rows[row] + place)
                 loaded[key] = code.load_vector(address, operand.dtype, operand.lane_stride, _used(kernel, vector))
-            values[row, vector] = code.binary("add", value, loaded[key])
-    return values
+            if step in FACTOR_STEPS:
+                values[row, vector] = code.rounded(code.binary("mul", value, loaded[key]))
+            else:
+                values[row, vector] = code.binary("add", value, loaded[key])
+        if step == "requantize":
+            result = kernel.result
+            values = {tile: code.quantised(v, result.dtype, result.zero_point) for tile, v in values.items()}
+            code = code.of("int32")
+    return code, values
 
 
-def _store(code: LlvmCode, kernel: Microkernel, base: str, result: Result, values: Tile) -> None:
+def _store(code: LlvmCode, values: Tile, base: str, result: Result, kernel: Microkernel) -> None:
     """Store the tile: whole vectors, transposed groups of rows, or element by element."""
     for vector in range(kernel.num_vectors):
         used = _used(kernel, vector)
@@ -570,19 +590,14 @@ def _finish_scalar(code: LlvmCode, kernel: Microkernel, bases: list[str], final:
             total = code.maximum(old, total) if kernel.body == "max" else code.binary("add", old, total)
             code.store_lanes(total, address, sums.dtype, 1, 1)
         done = code.divide(total, kernel.count) if kernel.count != 1 else total
-        pointers = iter(extra)
-        for _, operand in kernel.epilogue:
-            if operand is None:
-                done = code.maximum(done, code.constant(0.0))
-                continue
-            pointer = code.address(next(pointers), operand.dtype, operand.rows[row])
-            done = code.binary("add", done, code.load_vector(pointer, operand.dtype, 0, 1))
-        if kernel.is_partial:
+        end, finished = _epilogue(code, replace(kernel, count=1), extra, {(row, 0): done})
+        done = finished[row, 0]
+        if kernel.is_partial and not kernel.keeps_sums:  # else the sums are in their own buffer
             code.line("  %more_bit" + str(row) + " = and i32 %flags, 2")
             more = code.emit(f"icmp ne i32 %more_bit{row}, 0")
             done = code.emit(f"select i1 {more}, {code.vector} {total}, {code.vector} {done}")
         address = code.address(base, result.dtype, result.rows[row])
-        code.store_lanes(code.narrow(done, result.dtype, kernel.lanes), address, result.dtype, 1, 1)
+        end.store_lanes(end.narrow(done, result.dtype, kernel.lanes), address, result.dtype, 1, 1)
 
 
 def module_ir(functions: Sequence[tuple[str, set[str]]], num_loops: int = 8) -> str:

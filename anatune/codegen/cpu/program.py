@@ -144,6 +144,7 @@ class _Lowering:
                     sum(i * layout.loop_stride(loop, sizes) for i, loop in zip(step, nest.unroll, strict=True))
                     for step in steps
                 ),
+                zero_point=access.zero_point,
                 masked=not layout.is_copy or layout.register_stride(nest.simd_axis, sizes) > 1,
                 group=nest.group.size if nest.group is not None else 1,
                 used=self._used(layout, steps),
@@ -180,7 +181,11 @@ class _Lowering:
             accumulator=ACCUMULATOR_DTYPE.get(workload.dtype, workload.dtype),
             operands=operands,
             result=Result(
-                workload.write.dtype, lane_stride, result_rows, self._groups(rows_axes, rows, sizes, lane_stride)
+                workload.write.dtype,
+                lane_stride,
+                result_rows,
+                self._groups(rows_axes, rows, sizes, lane_stride),
+                workload.write.zero_point,
             ),
             trips=tuple(loop.extent for loop in nest.inner),
             moving=tuple(level for level, _ in self.moving),
@@ -396,7 +401,7 @@ class _Lowering:
     def _fill(self, access: Access) -> str:
         """Value outside the tensor: the neutral element of the body."""
         if self.workload.body != "max":
-            return f'T.Cast("{access.dtype}", 0)'
+            return f'T.Cast("{access.dtype}", {access.zero_point})'
         return _LOWEST[access.dtype]
 
     def _copy_strided(self, text: Script, access: Access, layout: Strided, target: str) -> None:

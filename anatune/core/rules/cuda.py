@@ -19,6 +19,7 @@ __all__ = [
     "REDUCTION_LEVELS",
     "SPATIAL_LEVELS",
     "check_cuda",
+    "check_formats",
     "check_pipeline_applies",
     "checked_choice",
     "levels_of",
@@ -41,6 +42,22 @@ PIPELINE = {"stages": 1, "pad": 0}
 def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
     """Return axis -> names of its factors, outer to inner."""
     return {axis.name: SPATIAL_LEVELS if axis.kind == "spatial" else REDUCTION_LEVELS for axis in workload.axes}
+
+
+def check_formats(workload: Workload) -> None:
+    """Raise SpaceError for what no GPU template computes: 8-bit steps and zero points, results wider than operands.
+
+    Raises
+    ------
+    SpaceError
+        The workload has number formats that kernels of CPUs alone take.
+    """
+    if workload.is_quantised or workload.formats != workload.dtype:
+        raise SpaceError(
+            f"{workload.operator}: {workload.formats} with the steps ({', '.join(workload.epilogue)}) and its zero "
+            "points is for CPUs; expected on a GPU one dtype for operands and result (int8: summed in int32) with the "
+            "steps bias, add, relu; change the dtype or take a CPU's --hw"
+        )
 
 
 def staged_tensors(workload: Workload) -> tuple[str, ...]:
@@ -125,6 +142,7 @@ def check_pipelined(
 def _check_tiling(
     workload: Workload, tiles: Mapping[str, object], unroll: object, vector: Mapping[str, object]
 ) -> None:
+    check_formats(workload)
     check_tiles(tiles, levels_of(workload), workload.extents)
     check_count("unroll", unroll, 0)
     check_names("vector", vector, staged_tensors(workload), "tensor")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.rules.cuda import check_formats
 from anatune.core.rules.values import check_count, check_names, checked_count
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.implicit_gemm import implicit_gemm
@@ -46,8 +47,8 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> None:
     Raises
     ------
     SpaceError
-        The device has no ``mma.sync`` with asynchronous copies, the dtype no instruction, or the workload is no matrix
-        product.
+        The device has no ``mma.sync`` with asynchronous copies, the dtype no instruction, the number formats are not
+        for GPUs, or the workload is no matrix product.
     """
     capability = hardware.compute_capability
     if capability is None or capability < _LEAST_CAPABILITY:
@@ -60,6 +61,7 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> None:
             f"{workload.operator}: dtype is {workload.dtype}, expected one of {', '.join(INSTRUCTION)} for tensor "
             "cores; leave out the template"
         )
+    check_formats(workload)
     implicit_gemm(workload)
 
 

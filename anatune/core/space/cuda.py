@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
-from anatune.core.rules.cuda import MAX_FETCH_BYTES, REDUCTION_LEVELS, SPATIAL_LEVELS, levels_of, staged_tensors
+from anatune.core.rules.cuda import (
+    MAX_FETCH_BYTES,
+    REDUCTION_LEVELS,
+    SPATIAL_LEVELS,
+    check_formats,
+    levels_of,
+    staged_tensors,
+)
 from anatune.core.rules.values import check_factors, check_names, checked_count
 from anatune.core.schedule import Schedule
 from anatune.core.space.base import LegalityCheck, Space
@@ -42,12 +49,18 @@ class GpuSpace(Space):
         What is computed, where.
     is_legal : callable
         (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+
+    Raises
+    ------
+    SpaceError
+        The workload's number formats are not for GPUs (`core.rules.cuda.check_formats`).
     """
 
     template = CUDA.name
     hardware: GpuSpec
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
+        check_formats(workload)
         super().__init__(workload, hardware, is_legal)
         self.levels = levels_of(workload)
         self.staged: tuple[str, ...] = staged_tensors(workload)

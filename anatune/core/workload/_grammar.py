@@ -15,7 +15,8 @@ __all__ = ["GRAMMARS", "INPUT_NAMES", "KERNEL_NAMES", "Extents", "Grammar"]
 Extents = tuple[int, ...]
 Build = Callable[[Sequence[Extents], Mapping[str, object]], Workload]
 
-_PRODUCT = ("dtype", "transpose_a", "transpose_b", "epilogue")
+_FUSED = ("epilogue", "input_zero_point", "output_zero_point")
+_PRODUCT = ("dtype", "transpose_a", "transpose_b", *_FUSED)
 _WINDOW = ("stride", "padding", "dilation", "layout", "dtype")
 INPUT_NAMES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 KERNEL_NAMES = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
@@ -91,7 +92,7 @@ def _grammars() -> dict[str, Grammar]:
     for rank, size, kernel in ((1, "56", "3"), (2, "56x56", "3x3"), (3, "16x56x56", "3x3x3")):
         table[f"conv{rank}d"] = Grammar(
             (data[rank], f"KxC/groupsx{taps[rank]}"),
-            (*_WINDOW, "groups", "epilogue"),
+            (*_WINDOW, "groups", *_FUSED),
             f"1x64x{size} 64x64x{kernel}",
             _convolved(f"conv{rank}d", rank),
         )
@@ -101,7 +102,7 @@ def _grammars() -> dict[str, Grammar]:
             words = (data[rank], taps[rank])
             table[operator] = Grammar(words, _WINDOW, f"1x64x{size} {kernel}", _named(operator, names))
     table["depthwise_conv2d"] = Grammar(
-        ("NxCxHxW", "Kx1xRxS"), (*_WINDOW, "epilogue"), "1x32x112x112 32x1x3x3", _depthwise
+        ("NxCxHxW", "Kx1xRxS"), (*_WINDOW, *_FUSED), "1x32x112x112 32x1x3x3", _depthwise
     )
     for word in ("reduction", *REDUCTION_KINDS):
         build = _shaped("reduction", kind="sum" if word == "reduction" else word)

@@ -20,18 +20,22 @@ import msgspec
 from anatune.arguments import shown
 from anatune.errors import WorkloadError
 
-__all__ = ["ACCUMULATOR_DTYPE", "DTYPE_BYTES", "MAX_INTEGER", "Access", "Axis", "Term", "is_integer"]
+__all__ = ["ACCUMULATOR_DTYPE", "DTYPE_BYTES", "INTEGER_RANGE", "MAX_INTEGER", "Access", "Axis", "Term", "is_integer"]
 
-DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4}
-"""Element sizes in bytes of the dtypes that tensors may have (int32 only as the result of int8 products)."""
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4}
+"""Element sizes in bytes of the dtypes that tensors may have (int32 only as the result of 8-bit products)."""
 
 ACCUMULATOR_DTYPE: dict[str, str] = {
     "float32": "float32",
     "float16": "float32",
     "bfloat16": "float32",
     "int8": "int32",
+    "uint8": "int32",
 }
 """Element dtype -> dtype in which sums of products are kept."""
+
+INTEGER_RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
+"""Lowest and highest value of each integer dtype."""
 
 _MAX_MARKS = 1 << 24
 """Positions of one dimension that are marked one by one when strided reads are counted."""
@@ -108,12 +112,15 @@ class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
-class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A tensor as the nest reads or writes it.
 
     ``shape`` is row-major (last dimension contiguous), elements. ``indices`` holds the terms of each
     dimension, ``offsets`` the constant of each dimension (negative: padding). Reads outside ``shape`` give
     the neutral element of the body: zero for sums, the lowest value for "max".
+
+    ``zero_point`` is the stored number that means zero (int8 and uint8 only): an element stands for
+    ``stored - zero_point``, and reads outside ``shape`` give `zero_point`. Left out of JSON where it is 0.
     """
 
     tensor: str
@@ -121,6 +128,7 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
     indices: tuple[tuple[Term, ...], ...]
     offsets: tuple[int, ...]
+    zero_point: int = 0
 
     def __post_init__(self) -> None:
         check_name("tensor", self.tensor, is_tensor=True)
@@ -143,6 +151,12 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise WorkloadError(f"{label} has offsets {shown(self.offsets)}, expected integers of up to {MAX_INTEGER}")
         if not all(isinstance(term, Term) for terms in self.indices for term in terms):
             raise WorkloadError(f"{label} has indices {shown(self.indices)}, expected a Term for each axis that moves")
+        low, high = INTEGER_RANGE[self.dtype] if DTYPE_BYTES[self.dtype] == 1 else (0, 0)
+        if not is_integer(self.zero_point, low) or self.zero_point > high:
+            raise WorkloadError(
+                f"{label} of {self.dtype} has zero point {shown(self.zero_point)}, expected an integer from {low} to "
+                f"{high}; leave it out for 0"
+            )
         for terms in self.indices:
             axes = [term.axis for term in terms]
             if len(set(axes)) < len(axes):

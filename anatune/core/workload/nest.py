@@ -21,6 +21,7 @@ import msgspec
 from anatune.core.frozen import FrozenDict
 from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Axis, Term
 from anatune.core.workload.nest_rules import BODIES, check_nest
+from anatune.core.workload.number_formats import FACTOR_STEPS, format_word
 from anatune.errors import UnknownNameError, WorkloadError
 
 __all__ = ["ACCUMULATOR_DTYPE", "BODIES", "DTYPE_BYTES", "Access", "Attribute", "Axis", "Term", "Workload"]
@@ -50,10 +51,11 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         Floating-point (or integer) operations of one iteration: 2 for the multiply-add of two reads (n for
         n), 1 for the others, 0 for a copy.
     epilogue : tuple of str
-        Fused element-wise steps on the result, in order: "bias", "add", "relu".
+        Fused element-wise steps on the result, in order: "bias", "add", "relu"; of 8-bit products "scale" and
+        "requantize" (see `anatune.core.workload.number_formats`).
     epilogue_reads : tuple of Access
         Operands of the epilogue's steps that need one, in order: "bias" along the channels or columns,
-        "residual" of the result's shape for "add".
+        "residual" of the result's shape for "add", "scale" and "multiplier" (of "requantize") like the bias.
     attributes : tuple of (str, value)
         The constructor's own arguments, in order (stride, padding, layout, ...), all in one normal form:
         ``CONSTRUCTORS[operator](**dict(attributes))`` of `anatune.core.workload.operators` builds an equal workload.
@@ -106,13 +108,29 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def dtype(self) -> str:
-        """Element dtype of the operands."""
+        """Element dtype of the operands; of uint8 times int8 the first one's."""
         return self.reads[0].dtype
 
     @property
     def dtypes(self) -> frozenset[str]:
         """Element dtypes of all tensors, the epilogue's included."""
         return frozenset(access.dtype for access in self.tensors)
+
+    @property
+    def formats(self) -> str:
+        """Dtypes of the operands and the result in one word, "uint8xint8:float32", as `--dtype` takes them."""
+        if self.body != "multiply_add":
+            return self.dtype
+        return format_word([read.dtype for read in self.reads], self.write.dtype, self.epilogue)
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether there is more than sums of one dtype's products: uint8 x int8, zero points, 8-bit steps."""
+        return (
+            "uint8" in self.dtypes
+            or any(access.zero_point for access in self.tensors)
+            or any(step in FACTOR_STEPS for step in self.epilogue)
+        )
 
     @property
     def operands(self) -> tuple[Access, ...]:
@@ -193,7 +211,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
     def describe(self) -> str:
-        """One line: operator, axes with extents, dtype, GFLOP."""
+        """One line: operator, axes with extents, dtypes, GFLOP."""
         loops = " ".join(f"{axis.name}={axis.extent}" for axis in self.axes)
         tail = "".join(f"+{step}" for step in self.epilogue)
-        return f"{self.operator}{tail} {loops} {self.dtype} ({self.flop / 1e9:.4g} GFLOP)"
+        return f"{self.operator}{tail} {loops} {self.formats} ({self.flop / 1e9:.4g} GFLOP)"

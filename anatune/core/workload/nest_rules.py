@@ -9,15 +9,22 @@ from collections.abc import Sequence
 
 from anatune.arguments import shown
 from anatune.core.workload.access import ACCUMULATOR_DTYPE, Access, Axis, is_integer
+from anatune.core.workload.number_formats import (
+    BYTE_DTYPES,
+    STEP_OPERANDS,
+    accumulated_dtype,
+    result_dtypes,
+    stage_dtypes,
+)
 from anatune.errors import WorkloadError
 
-__all__ = ["BODIES", "EPILOGUE_STEPS", "accumulated_dtype", "check_nest"]
+__all__ = ["BODIES", "EPILOGUE_STEPS", "check_nest"]
 
 BODIES: tuple[str, ...] = ("multiply_add", "add", "max", "average", "multiply", "copy", "relu")
 """Statements that a nest may hold, see `Workload.body`."""
 
-EPILOGUE_STEPS: tuple[str, ...] = ("bias", "add", "relu")
-"""Element-wise steps that can be fused behind a reduction."""
+EPILOGUE_STEPS: tuple[str, ...] = tuple(STEP_OPERANDS)
+"""Element-wise steps that can be fused behind a reduction; `anatune.core.workload.number_formats` says what they do."""
 
 _MOST = 64
 """Axes, operands and dimensions: more are a mistake, and what is looked for among them grows fast."""
@@ -31,12 +38,6 @@ _OPERANDS = {  # body: (operands under a reduction, operands without one); None:
     "copy": (None, (1, 1)),
     "relu": (None, (1, 1)),
 }
-_SUMS = ("multiply_add", "average")
-
-
-def accumulated_dtype(dtype: str) -> str:
-    """Return the dtype of a result that is a sum: int32 for int8, otherwise the operands' own."""
-    return "int32" if dtype == "int8" else dtype
 
 
 def check_nest(
@@ -85,8 +86,8 @@ def check_nest(
     spatial = {axis.name for axis in axes if axis.kind == "spatial"}
     _check_result(operator, {axis.name: axis.extent for axis in axes}, spatial, write)
     _check_operands(operator, names, spatial, reads, body)
-    _check_dtypes(operator, reads, write, body)
-    _check_epilogue(operator, body, write, epilogue, epilogue_reads)
+    _check_dtypes(operator, reads, write, body, epilogue)
+    _check_epilogue(operator, body, reads, write, epilogue, epilogue_reads)
 
 
 def _check_kinds(operator: str, axes: object, reads: object, write: object, *more: object) -> None:
@@ -119,22 +120,35 @@ def _check_operands(operator: str, names: Sequence[str], spatial: set[str], read
         )
 
 
-def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: str) -> None:
+def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: str, epilogue: Sequence[str]) -> None:
     dtype = reads[0].dtype
-    for read in reads:
-        if read.dtype != dtype or dtype not in ACCUMULATOR_DTYPE:
+    is_product = body == "multiply_add" and len(reads) == 2
+    pair = (dtype, "int8") if is_product and dtype == "uint8" else (dtype,) * len(reads)
+    known = ", ".join(name for name in ACCUMULATOR_DTYPE if name != "uint8")
+    for read, wanted in zip(reads, pair, strict=True):
+        if read.dtype != wanted or dtype not in ACCUMULATOR_DTYPE or (dtype == "uint8" and not is_product):
             raise WorkloadError(
                 f"{operator}: operand {read.tensor!r} is {read.dtype}, expected one dtype of all operands, "
-                f"one of {', '.join(ACCUMULATOR_DTYPE)}"
+                f"one of {known}, or uint8 times int8"
             )
-    sums = body in _SUMS or (body == "add" and len(reads) == 1)
-    allowed = {accumulated_dtype(dtype)} if sums else {dtype}
+    plain = [*reads[1 if is_product and dtype in BYTE_DTYPES else 0 :], *([] if "requantize" in epilogue else [write])]
+    if any(access.zero_point for access in plain):
+        raise WorkloadError(
+            f"{operator}: a zero point is given, expected one of a product's first operand, or of what requantize "
+            "writes; leave it out"
+        )
+    if body == "multiply_add":
+        allowed = set(result_dtypes(dtype, epilogue))
+    else:
+        sums = body == "average" or (body == "add" and len(reads) == 1)
+        allowed = {accumulated_dtype(dtype)} if sums else {dtype}
     if body == "multiply":  # of an element-wise operator, or an outer product of einsum
         allowed = {dtype, accumulated_dtype(dtype)}
     if write.dtype not in allowed:
+        behind = f" and the steps ({', '.join(epilogue)})" if epilogue else ""
+        expected = " or ".join(sorted(allowed)) or "8-bit operands, with requantize as the last step,"
         raise WorkloadError(
-            f"{operator}: result {write.tensor!r} is {write.dtype}, expected {' or '.join(sorted(allowed))} "
-            f"for {body} of {dtype}"
+            f"{operator}: result {write.tensor!r} is {write.dtype}, expected {expected} for {body} of {dtype}{behind}"
         )
 
 
@@ -164,7 +178,12 @@ def _check_result(operator: str, extents: dict[str, int], spatial: set[str], wri
 
 
 def _check_epilogue(
-    operator: str, body: str, write: Access, epilogue: Sequence[str], epilogue_reads: Sequence[Access]
+    operator: str,
+    body: str,
+    reads: Sequence[Access],
+    write: Access,
+    epilogue: Sequence[str],
+    epilogue_reads: Sequence[Access],
 ) -> None:
     if any(step not in EPILOGUE_STEPS for step in epilogue) or len(set(epilogue)) < len(epilogue):
         raise WorkloadError(
@@ -173,18 +192,20 @@ def _check_epilogue(
         )
     if epilogue and body != "multiply_add":
         raise WorkloadError(f"{operator}: epilogue of {body!r}, expected one behind multiply_add only; leave it out")
-    needed = [step for step in epilogue if step != "relu"]
+    dtypes = stage_dtypes(reads[0].dtype, write.dtype, epilogue)
+    needed = [(step, dtype) for step, dtype in zip(epilogue, dtypes, strict=False) if dtype]
     if len(needed) != len(epilogue_reads):
         raise WorkloadError(
-            f"{operator}: {len(epilogue_reads)} epilogue_reads, expected one for each of the steps {needed}"
+            f"{operator}: {len(epilogue_reads)} epilogue_reads, expected one for each of the steps "
+            f"{[step for step, _ in needed]}"
         )
-    for step, read in zip(needed, epilogue_reads, strict=True):
-        whole = (write.shape, write.indices, write.offsets)
-        rows = [((extent,), (terms,), (0,)) for extent, terms in zip(write.shape, write.indices, strict=True)]
-        fits = (read.shape, read.indices, read.offsets) in (rows if step == "bias" else [whole])
-        if read.dtype != write.dtype or not fits:
-            expected = "along one dimension of the result" if step == "bias" else "as the result"
+    whole = (write.shape, write.indices, write.offsets)
+    rows = [((extent,), (terms,), (0,)) for extent, terms in zip(write.shape, write.indices, strict=True)]
+    for (step, dtype), read in zip(needed, epilogue_reads, strict=True):
+        fits = (read.shape, read.indices, read.offsets) in ([whole] if step == "add" else rows)
+        if read.dtype != dtype or not fits or read.zero_point:
+            expected = "as the result" if step == "add" else "along one dimension of the result"
             raise WorkloadError(
                 f"{operator}: epilogue operand {read.tensor!r} of {step!r} is {read.dtype} {read.shape}, expected "
-                f"{write.dtype} and indices {expected}"
+                f"{dtype} and indices {expected}"
             )

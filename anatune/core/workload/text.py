@@ -27,8 +27,9 @@ __all__ = ["operator_words", "parse_workload", "workload_to_text"]
 OptionValue = int | str | Sequence[int] | Sequence[str] | None
 _MAX_DIGITS = 18
 _FLAGS = ("transpose_a", "transpose_b")
-_LAYER = ("layout", "dtype", "epilogue")
-_OPTIONS = ("stride", "padding", "dilation", "groups", "layout", "dtype", *_FLAGS, "epilogue", "axes")
+_FUSED = ("epilogue", "input_zero_point", "output_zero_point")
+_LAYER = ("layout", "dtype", *_FUSED)
+_OPTIONS = ("stride", "padding", "dilation", "groups", "layout", "dtype", *_FLAGS, *_FUSED, "axes")
 _EINSUM_EXAMPLE = "einsum 'bij,bjk->bik' 16x32x64 16x64x128"
 
 
@@ -130,7 +131,7 @@ def _check_options(operator: str, options: Mapping[str, object], allowed: Sequen
 def _parse_layer(name: str, options: Mapping[str, object]) -> Workload:
     """Return a named layer; dtype, layout and epilogue may differ from the paper's."""
     found = layer(name)
-    _check_options(name, options, [option for option in _LAYER if option in found.attribute])
+    _check_options(name, options, [option for option in _LAYER if option in GRAMMARS[found.operator].options])
     return CONSTRUCTORS[found.operator](**{**found.attribute, **options}) if options else found
 
 
@@ -159,6 +160,8 @@ def parse_workload(
     transpose_b: bool = False,
     epilogue: OptionValue = None,
     axes: OptionValue = None,
+    input_zero_point: OptionValue = None,
+    output_zero_point: OptionValue = None,
 ) -> Workload:
     """Return the workload that the words and options describe.
 
@@ -169,8 +172,9 @@ def parse_workload(
         ``["einsum", "bij,bjk->bik", "16x32x64", "16x64x128"]``; options may follow as further words
         (``"--stride", "2"``). One string is split as a shell would.
     stride, padding, dilation, groups, layout, dtype, transpose_a, transpose_b, epilogue, axes
+    input_zero_point, output_zero_point
         As in the constructors (`anatune.core.workload.operators`); None or False: not given. Text is understood too:
-        "2", "2,1", "SAME", "bias,relu". A named layer takes dtype, layout and epilogue.
+        "2", "2,1", "SAME", "bias,relu". A named layer takes dtype, layout, epilogue and zero points.
 
     Raises
     ------
@@ -198,6 +202,8 @@ def parse_workload(
         "transpose_b": transpose_b or None,
         "epilogue": epilogue,
         "axes": axes,
+        "input_zero_point": input_zero_point,
+        "output_zero_point": output_zero_point,
     }
     given = {**typed, **{name: value for name, value in keywords.items() if not _is_absent(value)}}
     options = {name: _option(name, value) for name, value in given.items()}

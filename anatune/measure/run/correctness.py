@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import MOST_SEED, checked_integer
+from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, Workload
+from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.run.memory import check_memory
 from anatune.measure.run.reference import reference
@@ -42,7 +44,10 @@ __all__ = [
 
 Array = NDArray[Any]
 
-_EPS: dict[str, float] = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "int8": 0.0, "int32": 0.0}
+_EPS: dict[str, float] = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+_SPREAD = 40.0
+"""Standard deviation of requantised results for random operands: a few in a thousand saturate int8."""
 
 _SUM_FACTOR = 4.0
 """Allowed error of a sum of K products over eps * sqrt(K) * scale, see `tolerance`."""
@@ -121,8 +126,10 @@ def array_dtype(dtype: str) -> np.dtype[Any]:
 def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
     """Return random operands of the nest and of its epilogue, by tensor, in the workload's own layouts and dtypes.
 
-    Floating-point values are uniform in [-0.5, 0.5), rounded to the dtype; int8 ones whole in [-4, 4] (products of a
-    few operands fit int8, sums int32), int32 ones whole in [-100, 100]. The same seed gives the same values.
+    Floating-point values are uniform in [-0.5, 0.5), rounded to the dtype. 8-bit operands of a matrix product or
+    convolution have every value of their dtype, int8 ones of others are whole in [-4, 4] (products of a few operands
+    fit int8), int32 ones whole in [-100, 100]. Factors of "scale" and "requantize" bring results to a spread of about
+    1, and of 40. The same seed gives the same values.
 
     Raises
     ------
@@ -134,17 +141,44 @@ def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
     seed = checked_integer("seed", seed, 0, MOST_SEED)
     check_memory(workload, checked=False)
     arrays: dict[str, Array] = {}
+    factors = _typical_factors(workload)
     for place, access in enumerate(workload.operands):
         if access.tensor in arrays:
             continue
         rng = np.random.default_rng([seed, place])
-        if access.dtype in ("int8", "int32"):
-            most = 4 if access.dtype == "int8" else 100
-            values: Array = rng.integers(-most, most + 1, access.shape, dtype=access.dtype)
+        if access.dtype in INTEGER_RANGE:
+            low, high = _drawn_range(workload, access.dtype)
+            values: Array = rng.integers(low, high, access.shape, dtype=access.dtype, endpoint=True)
+        elif access.tensor in factors:
+            spread = np.float32(factors[access.tensor])
+            values = (rng.random(access.shape, dtype=np.float32) + np.float32(0.5)) * spread
         else:
             values = (rng.random(access.shape, dtype=np.float32) - np.float32(0.5)).astype(array_dtype(access.dtype))
         arrays[access.tensor] = values
     return arrays
+
+
+def _drawn_range(workload: Workload, dtype: str) -> tuple[int, int]:
+    """Return the lowest and highest value that random operands of an integer dtype have."""
+    if dtype == "int32":
+        return -100, 100
+    is_product = workload.body == "multiply_add" and len(workload.reads) == 2
+    return INTEGER_RANGE[dtype] if is_product else (-4, 4)
+
+
+def _typical_factors(workload: Workload) -> dict[str, float]:
+    """Return tensor -> typical factor of the steps "scale" and "requantize" for random operands."""
+    steps = [step for step in workload.epilogue if step in FACTOR_STEPS]
+    deviation = math.sqrt(workload.num_reduced)
+    for access in workload.reads:
+        low, high = INTEGER_RANGE.get(access.dtype, (0, 0))
+        deviation *= math.sqrt(((high - low + 1) ** 2 - 1) / 12 + ((high + low) / 2 - access.zero_point) ** 2)
+    factors = {}
+    for step in steps:
+        factor = _SPREAD if step == "requantize" else 1.0
+        factors[str(STEP_OPERANDS[step])] = factor / deviation
+        deviation = factor
+    return factors
 
 
 def checked_operands(workload: Workload, names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Array]:
@@ -190,8 +224,8 @@ def expected(workload: Workload, inputs: Mapping[str, Array]) -> Expected:
 def tolerance(workload: Workload, scale: float = 1.0) -> float:
     """Return the largest error, over `scale`, that a right kernel may have.
 
-    - Nothing is rounded ("max", "copy", "relu" without a sum behind them) or everything is an integer: 0. A mean of
-      integers may be rounded either way: less than 1 unit.
+    - Nothing is rounded ("max", "copy", "relu" without a sum behind them), or operands are integers: 0, since the
+      steps behind integer sums say how they round. A mean of integers may be rounded either way: less than 1 unit.
     - Otherwise ``4 * eps(accumulator) * sqrt(K) + eps(result) * (1 + epilogue steps that add)``. For operands of mean
       zero a partial sum of k products has spread ``sqrt(k) * rms`` and each addition errs by at most half an eps of
       it, at random: ``eps / 2 * K / sqrt(2) * rms`` after K of them, which is ``0.35 * eps * sqrt(K)`` of the
@@ -202,7 +236,7 @@ def tolerance(workload: Workload, scale: float = 1.0) -> float:
     Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41 (2019), for why sqrt(K) holds for random data.
     """
     result = workload.write.dtype
-    if result in ("int8", "int32"):
+    if workload.dtype in INTEGER_RANGE:
         return (1.0 - 1e-9) / scale if workload.body == "average" else 0.0
     additions = sum(step != "relu" for step in workload.epilogue)
     if workload.body in ("max", "copy", "relu") and not additions:
@@ -217,7 +251,7 @@ def fill_bytes(dtype: str) -> tuple[int, ...]:
     NaN survives everything but being overwritten. Integers have no such value: two runs with two fills tell an element
     that was never written from one that happens to equal its fill.
     """
-    return (0x55, 0xAA) if dtype in ("int8", "int32") else (GUARD_FILL,)
+    return (0x55, 0xAA) if dtype in INTEGER_RANGE else (GUARD_FILL,)
 
 
 def check_runs(
@@ -296,8 +330,11 @@ def _complaint(workload: Workload, flat: Array, want: Expected, relative: float)
 
 
 def _spread(workload: Workload, inputs: Mapping[str, Array]) -> float:
-    """Return the standard deviation of one element of the result for operands of mean zero; 0 without sums."""
-    if workload.body in ("max", "copy", "relu"):
+    """Return the standard deviation of one element of the result for operands of mean zero; 0 without sums.
+
+    Also 0 where the result is no sum any more, but scaled.
+    """
+    if workload.body in ("max", "copy", "relu") or any(step in FACTOR_STEPS for step in workload.epilogue):
         return 0.0
     squares = [np.square(np.asarray(inputs[access.tensor]).astype(np.float64)).mean() for access in workload.reads]
     one = math.prod(squares) if workload.body in ("multiply_add", "multiply") else sum(squares)

@@ -1,4 +1,4 @@
-"""The float64 result of any workload, from its access maps alone.
+"""The result of any workload from its access maps alone: in float64, or exact where operands are integers.
 
 A read becomes a view with one dimension per axis on a padded copy (windows, strides, dilation and groups are strides of
 that view); a product of two such views is a matrix product, so that BLAS does the work.
@@ -15,7 +15,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import Access, Workload
+from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.errors import RunError
 
 __all__ = ["reference"]
@@ -29,6 +31,9 @@ _COPIED_ELEMENTS = 1 << 23
 
 def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
     """Return the workload's result in float64, epilogue included.
+
+    Sums of 8-bit products are exact, and wrap around as int32 does; the steps behind them round as
+    `anatune.core.workload.number_formats` says, so that a right kernel's result is equal.
 
     Parameters
     ----------
@@ -44,20 +49,49 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
     """
     checked = {access.tensor: _checked(workload, access, inputs) for access in workload.operands}
     outside = -math.inf if workload.body == "max" else 0.0
-    views = [_view(workload, access, checked[access.tensor], outside) for access in workload.reads]
+    views = []
+    for access in workload.reads:
+        values = checked[access.tensor]
+        if access.zero_point:  # the padding stands for zero
+            values = values - access.zero_point
+        views.append(_view(workload, access, values, outside))
     values, axes = _reduced(workload, views)
     result = np.zeros(workload.write.shape)
     written, written_axes = _view(workload, workload.write, result, 0.0)
     written[...] = _broadcast(values, axes, written_axes)
+    is_integer = workload.dtype in INTEGER_RANGE
+    if is_integer and workload.body == "multiply_add":
+        _wrap(result)
     for step in workload.epilogue:
-        if step == "relu":
+        name = STEP_OPERANDS[step]
+        if name is None:
             np.maximum(result, 0.0, out=result)
             continue
-        name = "bias" if step == "bias" else "residual"
-        access = workload.tensor(name)
-        addend, addend_axes = _view(workload, access, checked[name], 0.0)
-        written += _broadcast(addend, addend_axes, written_axes)
+        operand, operand_axes = _view(workload, workload.tensor(name), checked[name], 0.0)
+        operand = _broadcast(operand, operand_axes, written_axes)
+        if step not in FACTOR_STEPS:
+            written += operand
+            if is_integer:
+                _wrap(result) if workload.tensor(name).dtype == "int32" else _round_to_float32(result)
+            continue
+        _round_to_float32(result)  # what was int32; float32 values stay
+        written *= operand
+        _round_to_float32(result)  # products of two float32 numbers are exact in float64: rounded once
+        if step == "requantize":
+            zero_point = workload.write.zero_point
+            np.clip(np.rint(result) + zero_point, *INTEGER_RANGE[workload.write.dtype], out=result)
     return result
+
+
+def _wrap(values: Values) -> None:
+    """Bring whole numbers below 2**53 into int32, in place, as its arithmetic does."""
+    if values.size and max(values.max(), -values.min()) >= 2**31:
+        values[...] = values.astype(np.int64).astype(np.int32)
+
+
+def _round_to_float32(values: Values) -> None:
+    """Round to the nearest float32 (ties to even), in place."""
+    values[...] = values.astype(np.float32)
 
 
 def _checked(workload: Workload, access: Access, inputs: Mapping[str, Operand]) -> Values:

@@ -16,6 +16,7 @@ C_TYPES = {
     "float16": ("uint16_t", 2, 16),
     "bfloat16": ("uint16_t", 4, 16),
     "int8": ("int8_t", 0, 8),
+    "uint8": ("uint8_t", 1, 8),
     "int32": ("int32_t", 0, 32),
 }
 """dtype -> C type (of narrow floating-point numbers: their bits), DLPack's code and bits."""

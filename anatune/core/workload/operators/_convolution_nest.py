@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anatune.core.workload.nest import Access, Axis, Term, Workload
+from anatune.core.workload.number_formats import format_word
 from anatune.core.workload.operators._arguments import (
-    accumulated_dtype,
-    checked_dtype,
     checked_epilogue,
     checked_extent,
+    checked_formats,
     epilogue_reads,
+    zero_points,
 )
 from anatune.core.workload.operators._windows import checked_channels_last, checked_windows
 from anatune.errors import WorkloadError
@@ -33,6 +34,8 @@ def convolution(
     layout: object,
     dtype: object,
     epilogue: object,
+    input_zero_point: object,
+    output_zero_point: object,
 ) -> Workload:
     """Return the convolution with the given, still unchecked, arguments.
 
@@ -42,7 +45,7 @@ def convolution(
         Name of the constructor, for messages and for the workload.
     sizes, kernel : dict of str to object
         Input and kernel sizes, elements, by argument name, slowest dimension first.
-    n, c, k, stride, padding, dilation, groups, layout, dtype, epilogue
+    n, c, k, stride, padding, dilation, groups, layout, dtype, epilogue, input_zero_point, output_zero_point
         As in `anatune.core.workload.operators.convolution.conv2d`.
 
     Raises
@@ -60,8 +63,9 @@ def convolution(
             )
     shape = checked_windows(operator, sizes, kernel, stride, padding, dilation)
     channels_last, word = checked_channels_last(operator, layout, len(sizes))
-    element = checked_dtype(operator, dtype)
     steps = checked_epilogue(operator, epilogue)
+    formats = checked_formats(operator, dtype, steps)
+    zeros = zero_points(operator, formats, steps, input_zero_point, output_zero_point)
     inner, outer = channels // parts, filters // parts
     grouped = parts > 1
     into = (Term("g", inner), Term("rc")) if grouped else (Term("rc"),)
@@ -70,15 +74,14 @@ def convolution(
     positions = [(window.size, window.terms, -window.before) for window in shape.windows]
     outputs = [(window.output, (Term(window.axis),), 0) for window in shape.windows]
     taps = [(window.kernel, (Term(f"r{window.axis}"),), 0) for window in shape.windows]
-    produced, reduced, made = (filters, out, 0), (inner, (Term("rc"),), 0), accumulated_dtype(element)
+    produced, reduced = (filters, out, 0), (inner, (Term("rc"),), 0)
     if channels_last:
-        data = _access("data", element, [first, *positions, lead])
-        weight = _access("weight", element, [*taps, reduced, produced])
-        write = _access("output", made, [first, *outputs, produced])
+        orders = [first, *positions, lead], [*taps, reduced, produced], [first, *outputs, produced]
     else:
-        data = _access("data", element, [first, lead, *positions])
-        weight = _access("weight", element, [produced, reduced, *taps])
-        write = _access("output", made, [first, produced, *outputs])
+        orders = [first, lead, *positions], [produced, reduced, *taps], [first, produced, *outputs]
+    data = _access("data", formats.left, orders[0], zeros.get("input_zero_point", 0))
+    weight = _access("weight", formats.right, orders[1])
+    write = _access("output", formats.result, orders[2], zeros.get("output_zero_point", 0))
     return Workload(
         operator=operator,
         axes=(
@@ -94,7 +97,7 @@ def convolution(
         body="multiply_add",
         flop_per_point=2,
         epilogue=steps,
-        epilogue_reads=epilogue_reads(steps, write, channel=len(write.shape) - 1 if channels_last else 1),
+        epilogue_reads=epilogue_reads(steps, formats.left, write, channel=len(write.shape) - 1 if channels_last else 1),
         attributes=(
             ("n", batch),
             ("c", channels),
@@ -106,13 +109,16 @@ def convolution(
             ("dilation", shape.dilation),
             ("groups", parts),
             ("layout", word),
-            ("dtype", element),
+            ("dtype", format_word(formats[:2], formats.result, steps)),
             ("epilogue", steps),
+            *zeros.items(),
         ),
     )
 
 
-def _access(tensor: str, dtype: str, dimensions: Sequence[tuple[int, tuple[Term, ...], int]]) -> Access:
+def _access(
+    tensor: str, dtype: str, dimensions: Sequence[tuple[int, tuple[Term, ...], int]], zero_point: int = 0
+) -> Access:
     """Return an access from one (size, terms, offset) per dimension."""
     shape, indices, offsets = zip(*dimensions, strict=True)
-    return Access(tensor, dtype, shape, indices, offsets)
+    return Access(tensor, dtype, shape, indices, offsets, zero_point)

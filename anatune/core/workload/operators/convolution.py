@@ -30,6 +30,8 @@ def conv2d(
     layout: str = "NCHW",
     dtype: str = "float32",
     epilogue: Sequence[str] = (),
+    input_zero_point: int = 0,
+    output_zero_point: int = 0,
 ) -> Workload:
     """Return a two-dimensional convolution with the axes n, f, y, x, rc, ry, rx.
 
@@ -50,10 +52,16 @@ def conv2d(
     layout : {"NCHW", "NHWC"}
         NCHW: data [n, c, h, w], weight [k, c/groups, r, s], output [n, k, y, x].
         NHWC: data [n, h, w, c], weight [r, s, c/groups, k], output [n, y, x, k].
-    dtype : {"float32", "float16", "bfloat16", "int8"}
-        Dtype of data and weight; the output has the same, int32 for int8.
-    epilogue : sequence of {"bias", "relu", "add"}
-        Steps fused behind the sum, in order, each at most once. The bias runs along the output channels.
+    dtype : {"float32", "float16", "bfloat16", "int8", "uint8xint8"}
+        Dtype of data and weight, or of data x weight; the output has the same, int32 for 8-bit operands. Another dtype
+        of the output follows a colon: "bfloat16:float32" (sums as they are), behind "requantize" "int8:uint8".
+    epilogue : sequence of {"bias", "relu", "add", "scale", "requantize"}
+        Steps fused behind the sum, in order, each at most once. The bias runs along the output channels, as do the
+        float32 factors of "scale" (int32 sums to float32) and "requantize" (the last step: to 8 bits); what they
+        compute exactly is in `anatune.core.workload.number_formats`.
+    input_zero_point, output_zero_point : int
+        The stored number that means zero, of 8-bit data (it stands in the padding too) and of a requantised output
+        (ONNX's ``x_zero_point``, ``y_zero_point``).
 
     Raises
     ------
@@ -79,6 +87,8 @@ def conv2d(
         layout=layout,
         dtype=dtype,
         epilogue=epilogue,
+        input_zero_point=input_zero_point,
+        output_zero_point=output_zero_point,
     )
 
 
@@ -95,6 +105,8 @@ def conv1d(
     layout: str = "NCW",
     dtype: str = "float32",
     epilogue: Sequence[str] = (),
+    input_zero_point: int = 0,
+    output_zero_point: int = 0,
 ) -> Workload:
     """Return a one-dimensional convolution with the axes n, f, x, rc, rx.
 
@@ -120,6 +132,8 @@ def conv1d(
         layout=layout,
         dtype=dtype,
         epilogue=epilogue,
+        input_zero_point=input_zero_point,
+        output_zero_point=output_zero_point,
     )
 
 
@@ -140,6 +154,8 @@ def conv3d(
     layout: str = "NCDHW",
     dtype: str = "float32",
     epilogue: Sequence[str] = (),
+    input_zero_point: int = 0,
+    output_zero_point: int = 0,
 ) -> Workload:
     """Return a three-dimensional convolution with the axes n, f, z, y, x, rc, rz, ry, rx.
 
@@ -166,6 +182,8 @@ def conv3d(
         layout=layout,
         dtype=dtype,
         epilogue=epilogue,
+        input_zero_point=input_zero_point,
+        output_zero_point=output_zero_point,
     )
 
 
@@ -183,6 +201,8 @@ def depthwise_conv2d(
     layout: str = "NCHW",
     dtype: str = "float32",
     epilogue: Sequence[str] = (),
+    input_zero_point: int = 0,
+    output_zero_point: int = 0,
 ) -> Workload:
     """Return a convolution of every channel with its own kernels: `conv2d` with ``groups = c``.
 
@@ -190,7 +210,7 @@ def depthwise_conv2d(
 
     Parameters
     ----------
-    n, c, h, w, r, s, stride, padding, dilation, layout, dtype, epilogue
+    n, c, h, w, r, s, stride, padding, dilation, layout, dtype, epilogue, input_zero_point, output_zero_point
         As in `conv2d`; the weight is [c * multiplier, 1, r, s] (NCHW) or [r, s, 1, c * multiplier] (NHWC).
     multiplier : int, >= 1
         Output channels for each input channel.
@@ -216,6 +236,8 @@ def depthwise_conv2d(
         layout=layout,
         dtype=dtype,
         epilogue=epilogue,
+        input_zero_point=input_zero_point,
+        output_zero_point=output_zero_point,
     )
     own = built.attribute
     names = (
@@ -233,5 +255,7 @@ def depthwise_conv2d(
         "dtype",
         "epilogue",
     )
-    attributes = tuple((name, factor if name == "multiplier" else own[name]) for name in names)
+    own["multiplier"] = factor
+    zeros = [name for name in ("input_zero_point", "output_zero_point") if name in own]
+    attributes = tuple((name, own[name]) for name in (*names, *zeros))
     return msgspec.structs.replace(built, attributes=attributes)

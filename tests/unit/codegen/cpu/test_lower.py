@@ -53,6 +53,46 @@ WORKLOADS = {
     "bfloat16": anatune.matmul(20, 40, 33, dtype="bfloat16"),
     "bfloat16_pool": anatune.max_pool2d(1, 12, 9, 9, 3, 3, padding=1, dtype="bfloat16"),
     "int8": anatune.matmul(20, 40, 33, dtype="int8"),
+    "int8_requantized": anatune.matmul(
+        20, 40, 33, dtype="int8", epilogue=("bias", "relu", "requantize"), input_zero_point=-7, output_zero_point=5
+    ),
+    "int8_scaled_batch": anatune.batch_matmul(
+        3, 9, 20, 33, dtype="int8:uint8", epilogue=("scale", "bias", "requantize"), transpose_b=True
+    ),
+    "uint8_conv_nchw": anatune.conv2d(
+        1,
+        12,
+        9,
+        9,
+        20,
+        3,
+        3,
+        padding=1,
+        dtype="uint8xint8",
+        input_zero_point=131,
+        epilogue=("bias", "scale", "add", "relu"),
+    ),
+    "uint8_conv_nhwc": anatune.conv2d(
+        1,
+        12,
+        9,
+        9,
+        20,
+        3,
+        3,
+        padding=2,
+        stride=2,
+        dtype="uint8xint8",
+        layout="NHWC",
+        input_zero_point=3,
+        output_zero_point=128,
+        epilogue=("bias", "requantize"),
+    ),
+    "uint8_depthwise": anatune.depthwise_conv2d(
+        1, 20, 9, 9, 3, 3, padding=1, dtype="uint8xint8:int8", input_zero_point=9, epilogue=("requantize",)
+    ),
+    "uint8_conv3d": anatune.conv3d(1, 4, 6, 6, 6, 8, 3, 3, 3, padding=1, dtype="uint8xint8"),
+    "bfloat16_sums": anatune.matmul(20, 40, 33, dtype="bfloat16:float32", epilogue=("bias",)),
     "int8_average": anatune.pool2d(1, 12, 9, 9, 3, 3, kind="average", dtype="int8"),
 }
 
