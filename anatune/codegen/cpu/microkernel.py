@@ -190,6 +190,7 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     arguments += [f"i64 %first{level}, i64 %end{level}" for level in kernel.moving]
     code.line(f"define internal void @{kernel.name}({', '.join(arguments)}) noinline nounwind {kernel.attributes} {{")
     code.line("entry:")
+    code.align_frame(kernel.lanes * DTYPE_BYTES[kernel.accumulator])
     bases = [code.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr %p{i}, i64 %o{i}") for i, dtype in enumerate(dtypes)]
     tiles = [(row, vector) for row in range(len(kernel.result.rows)) for vector in range(kernel.num_vectors)]
     if kernel.reduces and not kernel.simd_reduction:
