@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from anatune.errors import DeviceError, SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.measure.run.build_processes import Limits
 from anatune.records.choice import COMPARED
+from anatune.records.database import record_path
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
 from anatune.search.base import DEFAULT_STRATEGY
@@ -200,20 +203,20 @@ class TuningSession:
 
     def run(self) -> TuningResult:
         """Tune; see `tune`."""
+        records = self._settings.records
         with self._interrupts:
             try:
-                if self._settings.records is None:
-                    self._run()
-                else:
-                    with RecordStore(self._settings.records) as self._store:
-                        self._run()
+                with contextlib.ExitStack() as files:
+                    if records is not None and not _is_new(records):
+                        self._store = files.enter_context(RecordStore(records))
+                    self._run(files)
             except KeyboardInterrupt:
                 raise TuningInterrupted(self._result()) from None
         return self._result()
 
     # ---- the steps -------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, files: contextlib.ExitStack) -> None:
         self._say("plan")
         history = self._take_up()
         target = self._target
@@ -233,6 +236,8 @@ class TuningSession:
             target.workload, source.hardware, threads=target.threads, limits=self._settings.limits, seed=self._seed,
             **target.conditions, **target.place,
         ) as measurer:  # fmt: skip
+            if self._store is None and self._settings.records is not None:  # a trial can be made: now there is a file
+                self._store = files.enter_context(RecordStore(self._settings.records))
             if self._store is not None and self._session is None:
                 self._session = self._new_session(self._store)
             measurer.incumbent = self._best_relative()
@@ -377,3 +382,9 @@ class TuningSession:
             session=None if self._session is None else self._session.id,
             elapsed_s=self._elapsed_s(),
         )
+
+
+def _is_new(records: str | Path) -> bool:
+    """Whether a record file is missing and can be made; where it cannot, opening it at once says why."""
+    path = record_path(records)
+    return not path.exists() and os.access(path.absolute().parent, os.W_OK)

@@ -15,7 +15,7 @@ from anatune.cli import main
 from anatune.codegen.cpu.nest import program_key
 from anatune.codegen.cpu.program import program_of
 from anatune.core.trial import Measurement, Outcome
-from anatune.errors import DeviceError, RecordError, RunError, SpaceError, UnknownNameError
+from anatune.errors import DeviceError, MissingDependencyError, RecordError, RunError, SpaceError, UnknownNameError
 from anatune.records.export import import_json_lines, json_lines
 from anatune.records.store import RecordStore
 from anatune.search.base import make_strategy
@@ -54,6 +54,28 @@ def test_a_session(strategy):
     assert seen[-1].best is result.best_trial
     assert seen[-2].left_s is not None
     assert not made[0].is_open
+
+
+def test_a_session_that_cannot_measure_leaves_no_file(path):
+    def none(*words, **settings):
+        raise MissingDependencyError("building kernels needs Apache TVM")
+
+    settings = TuningSettings(trials=3, records=path)
+    with pytest.raises(MissingDependencyError):
+        TuningSession(WORKLOAD, HOST, settings, stand_ins=StandIns(host=HOST, measurer=none)).run()
+    assert not list(path.parent.iterdir())
+    session(3, records=path).run()
+    before = path.read_bytes()
+    with pytest.raises(MissingDependencyError):
+        TuningSession(WORKLOAD, HOST, settings, stand_ins=StandIns(host=HOST, measurer=none)).run()
+    assert path.read_bytes() == before
+
+
+def test_a_place_without_room_for_records_is_told_before_anything_is_measured(path):
+    made = []
+    with pytest.raises(RecordError):
+        session(3, made, records=path / "missing" / "tuning.sqlite").run()
+    assert not made
 
 
 def test_the_best_is_measured_against_the_plan():
