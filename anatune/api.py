@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
+from anatune.core.accuracy import RELAXED, STANDARD, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule, checked_schedule
@@ -24,9 +25,10 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model.base import Model, Progress
-from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
+from anatune.model.joint import asked_templates, find_corrections, merged, rank_templates
+from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import AUTO, NONE, find_correction, named_correction
-from anatune.model.plan import AppliedCorrection, Plan, prediction_row
+from anatune.model.plan import Plan, prediction_row
 from anatune.model.templates import make_model
 from anatune.tuning.machine import choose_threads
 
@@ -138,6 +140,7 @@ def plan(
     top_k: int = 10,
     *,
     template: str | None = None,
+    accuracy: str = STANDARD,
     threads: int | None = None,
     time_limit_s: float | None = None,
     distinct: bool = False,
@@ -155,8 +158,11 @@ def plan(
     top_k : int
         How many schedules to return, >= 1.
     template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
-        "tensorcore" for float16, bfloat16 and tf32 (float32 operands are rounded) on tensor cores; left out: "cuda"
-        (CUDA cores) for GPUs, "cpu" for CPUs.
+        Rank the schedules of one template alone: "tensorcore" for float16, bfloat16 and tf32 (float32 operands are
+        rounded) on tensor cores. Left out: "cuda" (CUDA cores) for GPUs; for CPUs all that apply, in one order.
+    accuracy : {"standard", "relaxed"}
+        What arithmetic is admitted. "standard": what errs about as much as a plain sum of the products, which includes
+        Winograd's F(2x2, 3x3). "relaxed": F(4x4, 3x3), too, whose errors are about ten times as large.
     threads : int, optional
         Of CPUs: threads that kernels run with, from 1 to the number of cores (the default). A schedule for all cores is
         seldom the best for one.
@@ -182,8 +188,8 @@ def plan(
     Raises
     ------
     SpaceError
-        `top_k` or `time_limit_s` is not positive; the template or `threads` does not apply; `compile` is no number of
-        programs, or the hardware is no GPU.
+        `top_k` or `time_limit_s` is not positive; there is no such accuracy; the template or `threads` does not apply;
+        `compile` is no number of programs, or the hardware is no GPU.
     BuildError
         The compiler does not know the GPU's architecture.
     MissingDependencyError
@@ -197,44 +203,29 @@ def plan(
     distinct = checked_flag("plan: distinct", distinct)
     checked_function("plan: progress", progress)
     checked_function("plan: compile_progress", compile_progress)
-    chosen: Any = model(workload, hw, template, threads)
-    device: GpuSpec | CpuSpec = chosen.hardware
+    accuracy = checked_accuracy("plan: accuracy", accuracy)
+    device = _checked(workload, hw, threads)
     if compile:
         _check_compiler(device)
         if str(correction) not in (AUTO, NONE):
             raise SpaceError("plan: compile and correction both change the order; leave one out")
         correction = NONE
-    saved = find_correction(device, chosen.space.template, correction)
-    if saved is not None:
-        chosen = CorrectedModel(chosen, saved.model)
     count = max(top_k, SCHEDULES_A_PROGRAM * compile)
-    ranking = chosen.rank(count, time_limit_s, distinct=distinct, progress=progress)
-    answer = Plan(
-        workload,
-        device,
-        [chosen.space.schedule_of(point) for point in ranking.points],
-        chosen.predictions(ranking.points),
-        ranking.guarantee,
-        chosen.space.size,
-        ranking.num_legal,
-        ranking.rejected,
-        chosen.rules,
-        chosen.space.template,
-        None if ranking.num_alike is None else ranking.num_alike.tolist(),
-        ranking.alike_is_exact,
+    names = asked_templates(workload, device, template)
+    saved = find_corrections(device, names, correction)
+    ranked = rank_templates(
+        workload, device, names, count, accuracy, saved, time_limit_s, distinct=distinct, progress=progress
     )
-    if saved is not None and len(ranking.points):
-        support = float(chosen.correction(ranking.points[:1]).support[0])
-        applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
-        answer = replace(answer, correction=applied)
+    answer = merged([one.plan for one in ranked], count)
     if compile:
-        answer = _compiled(answer, chosen, ranking.points, compile, time_limit_s, compile_progress)
+        # Only GPUs: one template.
+        answer = _compiled(answer, ranked[0].model, ranked[0].points, compile, time_limit_s, compile_progress)
     return answer.first(top_k)
 
 
 def model_of(answer: Plan) -> Model:
     """Return the model that ordered a plan: the analytical one, with the plan's correction if it has one."""
-    chosen = make_model(answer.workload, answer.hardware, answer.template)
+    chosen = make_model(answer.workload, answer.hardware, answer.template, answer.accuracy)
     if answer.correction is None:
         return chosen
     return CorrectedModel(chosen, named_correction(answer.correction.folder).model)
@@ -362,9 +353,11 @@ def predict(
     return pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(empty)]).iloc[:0]
 
 
-def _corrected_model(workload: Workload, hw: GpuSpec | CpuSpec, correction: str | Path, template: str | None) -> Model:
+def _corrected_model(
+    workload: Workload, hw: GpuSpec | CpuSpec, correction: str | Path, template: str | None, accuracy: str = RELAXED
+) -> Model:
     """Return the model of a template, corrected where there is a correction."""
-    chosen = make_model(workload, hw, template)
+    chosen = make_model(workload, hw, template, accuracy)
     saved = find_correction(hw, chosen.space.template, correction)
     return chosen if saved is None else CorrectedModel(chosen, saved.model)
 
@@ -376,6 +369,7 @@ def prune(
     keep: float = 0.01,
     *,
     template: str | None = None,
+    accuracy: str = STANDARD,
     threads: int | None = None,
     candidates: Iterable[Schedule] | None = None,
     time_limit_s: float | None = None,
@@ -393,7 +387,9 @@ def prune(
     keep : float or int
         A float: share of the legal schedules, above 0 and below 1. An integer: how many. CPU schedules that describe
         the same loop nest are listed once, so fewer than that share of all come.
-    template, threads
+    template
+        Whose schedules: one template's, as tuners walk one space; left out, the device's default, "cuda" or "cpu".
+    accuracy, threads
         As in `plan`.
     candidates : iterable of Schedule, optional
         Rank only these, of any templates, instead of a space.
@@ -435,13 +431,19 @@ def prune(
 
     time_limit_s = checked_seconds("prune: time_limit_s", time_limit_s)
     distinct, diverse = checked_flag("prune: distinct", distinct), checked_flag("prune: diverse", diverse)
+    accuracy = checked_accuracy("prune: accuracy", accuracy)
     checked_function("prune: progress", progress)
 
     device = _checked(workload, hw, threads)
     model_of = partial(_corrected_model, workload, device, correction)
     if candidates is None:
         return SpaceSubset(
-            model_of(template), keep, time_limit_s=time_limit_s, distinct=distinct, diverse=diverse, progress=progress
+            model_of(template, accuracy),
+            keep,
+            time_limit_s=time_limit_s,
+            distinct=distinct,
+            diverse=diverse,
+            progress=progress,
         )
     if isinstance(candidates, Schedule) or not is_iterable(candidates):
         raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")

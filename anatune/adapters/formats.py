@@ -13,6 +13,7 @@ from pathlib import Path
 from anatune import api
 from anatune.adapters.device import gpu_of
 from anatune.arguments import shown
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.templates import CUDA, template_of
 from anatune.core.workload.nest import Workload
@@ -35,7 +36,7 @@ FORMATS: dict[str, str] = {
 """Name -> "module:function"."""
 OTHER_LINES = {"json": 2, "csv": 1, "triton": 3, "kernel-tuner": 2}
 """Name -> lines that are not one schedule each."""
-IGNORED = {"triton": ("template", "time_limit", "distinct", "no_diverse", "correction", "plain")}
+IGNORED = {"triton": ("template", "accuracy", "time_limit", "distinct", "no_diverse", "correction", "plain")}
 """Name -> options of the command that it has no use for: its tiles are others, all of them are ranked."""
 
 
@@ -45,8 +46,8 @@ class PruneRequest:
 
     Attributes
     ----------
-    workload, hardware, keep, template, threads, time_limit_s, distinct, diverse,
-    correction, progress
+    workload, hardware, keep, template, accuracy, threads, time_limit_s, distinct,
+    diverse, correction, progress
         As `anatune.prune`.
     most : int
         Schedules that are written at most.
@@ -57,6 +58,7 @@ class PruneRequest:
     keep: float = 0.01
     most: int = 1000
     template: str | None = None
+    accuracy: str = STANDARD
     threads: int | None = None
     time_limit_s: float | None = None
     distinct: bool = False
@@ -120,6 +122,7 @@ class PruneRequest:
             self.hardware,
             self.keep,
             template=self.template,
+            accuracy=self.accuracy,
             threads=self.threads,
             time_limit_s=self.time_limit_s,
             distinct=self.distinct,

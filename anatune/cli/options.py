@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_RECORDS",
+    "Accuracy",
     "AsJson",
     "CorrectionName",
     "Device",
@@ -54,7 +55,15 @@ Template = Annotated[
         parser=_template,
         help="What schedules look like. GPUs: cuda (the default of plan, prune and export), pipelined (the default of "
         "tune: cuda with several shared-memory buffers and padded rows) or tensorcore (float16, bfloat16; float32 as "
-        "tf32). CPUs: cpu, or winograd (3x3 convolutions of stride 1 in float32).",
+        "tf32). CPUs: cpu, or winograd (3x3 convolutions of stride 1 in float32); left out, all that apply, together.",
+    ),
+]
+Accuracy = Annotated[
+    Literal["standard", "relaxed"],
+    typer.Option(
+        "--accuracy",
+        help="standard: kernels that err about as much as a plain sum. relaxed: also those that err ten times as much "
+        "(Winograd's F(4x4, 3x3)).",
     ),
 ]
 Threads = Annotated[

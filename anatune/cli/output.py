@@ -17,6 +17,7 @@ from anatune.files import replace_file
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
+    from anatune.core.workload.nest import Workload
     from anatune.report.text import Line
 
 __all__ = [
@@ -173,12 +174,19 @@ def count_progress(what: str, every_s: float = 10.0) -> Callable[[int, int], Non
     return report
 
 
-def note_first_compilation(hardware: GpuSpec | CpuSpec, template: str | None = None) -> None:
-    """Say on stderr that the model is compiled now, if no earlier run left its code."""
-    from anatune.core.templates import template_of
+def note_first_compilation(
+    hardware: GpuSpec | CpuSpec, template: str | None = None, workload: Workload | None = None
+) -> None:
+    """Say on stderr that the model is compiled now, if no earlier run left its code.
+
+    With a workload, for all templates that are ranked together where none is named.
+    """
+    from anatune.core.templates import joined_templates, template_of
     from anatune.numerics import _jit
 
-    if _jit.has_cached_code(template_of(template, hardware).code):
+    one = template is not None or workload is None
+    asked = (template_of(template, hardware),) if one else joined_templates(workload, hardware)
+    if all(_jit.has_cached_code(code) for code in {found.code for found in asked}):
         return
     folder = _jit.cache_folder()
     if folder is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anatune.cli.options import (
+    Accuracy,
     AsJson,
     CorrectionName,
     Device,
@@ -44,6 +45,7 @@ def plan(
     hw: Device,
     top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="How many schedules to return.")] = 10,
     template: Template = None,
+    accuracy: Accuracy = "standard",
     threads: Threads = None,
     time_limit: Annotated[float | None, seconds_option("Stop then; the answer says how far off.")] = None,
     distinct: Annotated[
@@ -78,13 +80,14 @@ def plan(
     chosen = correction_of(correction, plain)
     hardware = api.hardware(hw)
     refuse_threads(threads, hardware)
-    note_first_compilation(hardware, template)
+    note_first_compilation(hardware, template, workload)
     start = time.perf_counter()
     answer = api.plan(
         workload,
         hardware,
         max(top_k, _NUM_EXPLAINED) if explain else top_k,
         template=template,
+        accuracy=accuracy,
         threads=threads,
         time_limit_s=time_limit,
         distinct=not compile_count if distinct is None else distinct,

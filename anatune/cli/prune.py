@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from anatune.cli.options import (
+    Accuracy,
     CorrectionName,
     Device,
     Plain,
@@ -58,6 +59,7 @@ def prune(
     ] = "json",
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Write at most so many.")] = 1000,
     template: Template = None,
+    accuracy: Accuracy = "standard",
     threads: Threads = None,
     time_limit: Annotated[float | None, seconds_option("Of the search; 10,000 at most then.")] = None,
     distinct: Annotated[
@@ -84,6 +86,7 @@ def prune(
         _keep(keep),
         most=most,
         template=template,
+        accuracy=accuracy,
         threads=threads,
         time_limit_s=time_limit,
         distinct=distinct,

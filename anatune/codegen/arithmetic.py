@@ -7,6 +7,7 @@ import textwrap
 
 import msgspec
 
+from anatune.core.accuracy import error_of
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
@@ -19,6 +20,8 @@ _ROUNDING = 1 / math.sqrt(28)
 power of two errors are uniform over one spacing; summed over the powers, ``(1 / 84) / (1 / 3)``, squared."""
 _ADDITION = 0.35
 """Error of a sum of K products over ``eps * sqrt(K)`` of its spread, see `measure.run.correctness.tolerance`."""
+_OF_BOUND = 0.35 / 4.0
+"""The same over the bound of errors, see there; other arithmetic has its bound with the same margin."""
 _TRUNCATION = 4.0
 """Factor on it for tensor cores, which cut sums off. Source: [Fasi2021]; as in `measure.cuda.measurer`."""
 
@@ -76,6 +79,8 @@ def arithmetic_of(schedule: Schedule) -> Arithmetic:
     parts = [_ROUNDING * _EPS.get(result, 0.0)] if rounds or workload.epilogue else []
     if multiplied != dtype:
         parts.append(_ROUNDING * _EPS[multiplied] * math.sqrt(len(workload.reads)))
-    if rounds and products > 1:
+    if bound := error_of(schedule):
+        parts.append(_OF_BOUND * bound)
+    elif rounds and products > 1:
         parts.append(_ADDITION * _EPS.get(sums, 0.0) * math.sqrt(products) * (_TRUNCATION if on_tensor_cores else 1.0))
     return Arithmetic(dtype, multiplied, sums if rounds else result, result, float(f"{math.hypot(*parts):.2g}"))

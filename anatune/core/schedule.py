@@ -165,6 +165,7 @@ class _Printed(Schedule, frozen=True, forbid_unknown_fields=True, dict=True, omi
 
     prediction: Any = None
     num_alike: int | None = None
+    error_bound: float | None = None
 
 
 class _Answer(msgspec.Struct, frozen=True):

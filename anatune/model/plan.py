@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from anatune.core.accuracy import STANDARD, error_of
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from anatune.model.compilation import Compilation
 
-__all__ = ["AppliedCorrection", "Plan", "prediction_row"]
+__all__ = ["AppliedCorrection", "JoinedSpace", "Plan", "prediction_row"]
 
 
 MOST_SHOWN = 20
@@ -56,6 +57,30 @@ class AppliedCorrection(msgspec.Struct, frozen=True):
         )
 
 
+class JoinedSpace(msgspec.Struct, frozen=True):
+    """What one template brings to a plan that ranks several.
+
+    Attributes
+    ----------
+    template : str
+    size, num_legal, rejected, rules, guarantee
+        As `Plan` has them for all: of its own space.
+    best_s : float or None
+        Predicted time of its best schedule, before a correction; None where nothing is legal or was found.
+    correction : AppliedCorrection or None
+        What changed its times.
+    """
+
+    template: str
+    size: int
+    num_legal: int | None
+    rejected: dict[str, int] | None
+    rules: tuple[Rule, ...]
+    guarantee: Guarantee
+    best_s: float | None
+    correction: AppliedCorrection | None = None
+
+
 @dataclass(frozen=True, repr=False)
 class Plan:
     """The best schedules of one workload on one device, best first.
@@ -73,7 +98,7 @@ class Plan:
     rules : tuple of Rule
         What the ids of `rejected` mean, with the device's limits.
     template : str
-        What the schedules look like.
+        What the schedules look like; where several templates were ranked together, of the best one.
     num_alike : list of int or None
         Of each schedule, how many other legal ones have its predicted time (before a correction) and are left out; None
         where ties are listed, or something was compiled. CPUs: how many were met, loop nests that are the same counted
@@ -84,7 +109,14 @@ class Plan:
         What the compiler said, where it was asked: schedules are then ordered by the corrected times, those that were
         not compiled last. The guarantee is about the order before.
     correction : AppliedCorrection or None
-        The learned correction that changed times and order, where one was used.
+        The learned correction that changed times and order, where one was used; of several templates, the best one's.
+    accuracy : str
+        What arithmetic was asked for (`anatune.core.accuracy`).
+    joined : tuple of JoinedSpace
+        Where several templates were ranked together: what each of them brought, the device's default first. Sizes,
+        counts and rules are then those of all of them.
+    plain_best_s : float or None
+        Predicted time of the best schedule before a correction; None where there is none.
     """
 
     workload: Workload
@@ -101,6 +133,20 @@ class Plan:
     alike_is_exact: bool = False
     compilation: Compilation | None = None
     correction: AppliedCorrection | None = None
+    accuracy: str = STANDARD
+    joined: tuple[JoinedSpace, ...] = ()
+    plain_best_s: float | None = None
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """The templates that were ranked, the device's default first."""
+        return tuple(space.template for space in self.joined) or (self.template,)
+
+    @property
+    def corrections(self) -> tuple[AppliedCorrection, ...]:
+        """The learned corrections that changed times and order, one a template at most."""
+        applied = (space.correction for space in self.joined) if self.joined else (self.correction,)
+        return tuple(one for one in applied if one is not None)
 
     @property
     def threads(self) -> int | None:
@@ -161,10 +207,14 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain dictionaries and lists (what `to_json` writes)."""
-        compiled = {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
+        more: dict[str, Any] = {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
         if self.correction is not None:
-            compiled["correction"] = msgspec.to_builtins(self.correction) | {"text": self.correction.describe()}
-        return compiled | {
+            more["correction"] = _correction_tree(self.correction)
+        if self.joined or self.accuracy != STANDARD:
+            more["accuracy"] = self.accuracy
+        if self.joined:
+            more["spaces"] = [_space_tree(space) for space in self.joined]
+        return more | {
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
             "template": self.template,
@@ -175,10 +225,10 @@ class Plan:
                 "rejected": self.rejected,
                 "rules": [msgspec.to_builtins(rule) for rule in self.rules],
             },
-            "guarantee": msgspec.to_builtins(self.guarantee) | {"text": self.guarantee.describe()},
+            "guarantee": _guarantee_tree(self.guarantee),
             "num_alike_is_exact": None if self.num_alike is None else self.alike_is_exact,
             "schedules": [
-                schedule.to_dict() | {"prediction": msgspec.to_builtins(prediction)} | alike
+                schedule.to_dict() | {"prediction": msgspec.to_builtins(prediction)} | _error(schedule) | alike
                 for schedule, prediction, alike in zip(self.schedules, self.predictions, self._alike(), strict=True)
             ],
         }
@@ -199,7 +249,11 @@ class Plan:
         )
 
     def to_json(self) -> str:
-        """Return one JSON object: workload, hardware, space, guarantee, schedules (best first), compilation if any."""
+        """Return one JSON object: workload, hardware, space, guarantee, schedules (best first), compilation if any.
+
+        Of several templates: "accuracy", and "spaces" with each one's own. A schedule whose arithmetic is no plain sum
+        has "error_bound", see `anatune.core.accuracy.error_of`.
+        """
         return msgspec.json.encode(self.to_dict()).decode()
 
     def to_frame(self) -> pd.DataFrame:
@@ -208,10 +262,40 @@ class Plan:
 
         return pd.DataFrame(
             [
-                {"schedule": schedule.describe(), **prediction_row(prediction), **alike}
+                {"schedule": schedule.describe(), "template": schedule.template}
+                | prediction_row(prediction)
+                | _error(schedule)
+                | alike
                 for schedule, prediction, alike in zip(self.schedules, self.predictions, self._alike(), strict=True)
             ]
         )
+
+
+def _error(schedule: Schedule) -> dict[str, float]:
+    """Return what is said of a schedule whose arithmetic is no plain sum."""
+    bound = error_of(schedule)
+    return {"error_bound": bound} if bound else {}
+
+
+def _guarantee_tree(guarantee: Guarantee) -> dict[str, Any]:
+    return {**msgspec.to_builtins(guarantee), "text": guarantee.describe()}
+
+
+def _correction_tree(correction: AppliedCorrection) -> dict[str, Any]:
+    return {**msgspec.to_builtins(correction), "text": correction.describe()}
+
+
+def _space_tree(space: JoinedSpace) -> dict[str, Any]:
+    return {
+        "template": space.template,
+        "size": space.size,
+        "legal": space.num_legal,
+        "rejected": space.rejected,
+        "rules": [msgspec.to_builtins(rule) for rule in space.rules],
+        "guarantee": _guarantee_tree(space.guarantee),
+        "best_s": space.best_s,
+        "correction": None if space.correction is None else _correction_tree(space.correction),
+    }
 
 
 def prediction_row(prediction: Prediction) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError
 from anatune.records.database import Database
 from anatune.records.environment import Environment
-from anatune.records.schema import Record, Session, content_key, digest, schedule_of, trial_of
+from anatune.records.schema import Record, Session, accuracy_in, content_key, digest, schedule_of, trial_of
 
 __all__ = ["SESSION_COLUMNS", "TRIAL_COLUMNS", "OnDamage", "RecordReader", "tell"]
 
@@ -141,6 +141,10 @@ class RecordReader:
         except (msgspec.DecodeError, AnatuneError) as error:
             raise self.damaged(row_id, error) from error
         return Record(row_id, created, self.session(session), self._environments.get(ran_under), trial)
+
+    def accuracy(self, schedule: str, workload: str, hardware: str) -> str:
+        """Return the accuracy that a stored schedule needs, given the keys of its workload and hardware."""
+        return accuracy_in(schedule, lambda: self.workloads.get(workload), lambda: self.hardware.get(hardware))
 
     def damaged(self, row_id: int, error: Exception | None = None) -> RecordError:
         """Return the error of a damaged trial."""

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from anatune.core.accuracy import STANDARD, accuracy_of
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_name
+from anatune.core.templates import TEMPLATES, template_name
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.records.environment import Environment
@@ -31,6 +33,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Record",
     "Session",
+    "accuracy_in",
     "content_key",
     "current_text",
     "digest",
@@ -219,6 +222,14 @@ def schedule_of(text: str, workload: Workload, hardware: GpuSpec | CpuSpec) -> S
 def template_in(text: str) -> str:
     """Return the template that a stored schedule names, by its present name."""
     return str(template_name(msgspec.json.decode(text, type=_Template).template))
+
+
+def accuracy_in(text: str, workload: Callable[[], Workload], hardware: Callable[[], GpuSpec | CpuSpec]) -> str:
+    """Return the accuracy that a stored schedule needs; its parts are read only where the template has several."""
+    template = TEMPLATES.get(template_in(text))
+    if template is None or template.accuracy is None:
+        return STANDARD
+    return accuracy_of(schedule_of(text, workload(), hardware()))
 
 
 def current_text(text: str) -> str:

@@ -11,6 +11,7 @@ from types import TracebackType
 
 import msgspec
 
+from anatune.core.accuracy import STANDARD, admits, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Outcome, Trial
 from anatune.core.workload.nest import Workload
@@ -359,10 +360,13 @@ class RecordStore:
         session: Session | str | None = None,
         *,
         template: str | None = None,
+        accuracy: str = STANDARD,
         on_damage: OnDamage | None = None,
     ) -> Record | None:
         """Return the record of the fastest schedule, None if nothing has run; see `records.choice` for the rule."""
-        found = self.bests(workload, hardware, threads, session, template=template, on_damage=on_damage)
+        found = self.bests(
+            workload, hardware, threads, session, template=template, accuracy=accuracy, on_damage=on_damage
+        )
         return min(found, key=_time, default=None)
 
     def bests(
@@ -373,14 +377,16 @@ class RecordStore:
         session: Session | str | None = None,
         *,
         template: str | None = None,
+        accuracy: str = STANDARD,
         on_damage: OnDamage | None = None,
     ) -> list[Record]:
         """Return the best record of each workload, hardware and number of threads, in the order of first trials.
 
-        With `template`, the best of it.
+        With `template`, the best of it. What needs less accurate arithmetic than `accuracy` admits is left out.
 
         With `on_damage`, called with a line for each row that is damaged, the best is chosen among the others.
         """
+        accuracy = checked_accuracy("accuracy", accuracy)
         wanted = of_trials(self._reader, workload, hardware, session, threads, None, on_damage)
         rows = self._database.read(
             "SELECT t.id, t.session, t.hardware, t.schedule, t.outcome, t.result, t.workload, s.hardware, t.threads "
@@ -394,9 +400,14 @@ class RecordStore:
                 same = f"{made_for} {current_text(schedule)}"
                 if template not in (None, template_in(schedule)):
                     continue
+                if not admits(accuracy, self._reader.accuracy(schedule, group[0], made_for)):
+                    continue
                 trial = recorded_trial(row_id, same, session_id, Outcome(outcome), result)
             except msgspec.DecodeError as error:
                 tell(on_damage, self._reader.damaged(row_id, error))
+                continue
+            except RecordError as error:  # of a part that the schedule's accuracy rests on
+                tell(on_damage, error)
                 continue
             groups.setdefault(tuple(group), []).append(trial)
         found = (self._fastest(trials, on_damage) for trials in groups.values())

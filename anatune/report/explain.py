@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from anatune.core.accuracy import accuracy_of, error_of
 from anatune.core.generation import generation_limit
 from anatune.core.prediction import Prediction
 from anatune.core.templates import template_named
@@ -102,6 +103,7 @@ def explanation(plan: Plan, steps: Sequence[Alternative] = ()) -> list[str]:
     return [
         *_guarantee(plan),
         *_binding(plan),
+        *_other_templates(plan),
         *_comparison(plan),
         *_steps(plan, steps),
         *_roofline(plan),
@@ -137,8 +139,8 @@ def _guarantee(plan: Plan) -> list[str]:
     guarantee, total = plan.guarantee, units.count(plan.space_size)
     if guarantee.kind == "exhaustive":
         sure = (
-            f"Exhaustive: all {total} points of the space were examined, so by the model no schedule of this template "
-            "is faster."
+            f"Exhaustive: all {total} points of {_spaces(plan)} were examined, so by the model no schedule of "
+            f"{_templates(plan)} is faster."
         )
     elif guarantee.kind == "certified":
         sure = (
@@ -153,6 +155,37 @@ def _guarantee(plan: Plan) -> list[str]:
             f"{units.percent(guarantee.gap)} more than the best possible time."
         )
     return [f"{sure} This is about predicted times: nothing was measured."]
+
+
+def _spaces(plan: Plan) -> str:
+    return f"{len(plan.joined)} spaces" if plan.joined else "the space"
+
+
+def _templates(plan: Plan) -> str:
+    return f"the templates {' and '.join(plan.templates)}" if plan.joined else "this template"
+
+
+def _other_templates(plan: Plan) -> list[str]:
+    """Return what the best schedules of the other templates would take, and what the best one's arithmetic costs."""
+    best, sentences = plan.schedules[0], []
+    for space in plan.joined:
+        if space.template == best.template:
+            continue
+        if space.best_s is None:
+            sentences.append(f"The template {space.template} has no legal schedule here.")
+            continue
+        times = space.best_s / plan.predictions[0].time_s
+        sentences.append(
+            f"The best schedule of the template {space.template} would take {units.duration(space.best_s)}, "
+            f"{units.ratio(times)} times as long as this one, of the template {best.template}."
+        )
+    if bound := error_of(best):
+        plain = f"--template {plan.templates[0]} keeps to those" if plan.joined else "other templates are plain sums"
+        sentences.append(
+            f"Its arithmetic is no plain sum of the products: expect errors up to {bound:.1g} of the largest result "
+            f"(accuracy {accuracy_of(best)}); {plain}."
+        )
+    return sentences
 
 
 def _seconds_by_part(prediction: Prediction) -> list[tuple[str, float]]:
@@ -279,7 +312,10 @@ def _roofline(plan: Plan) -> list[str]:
             f"{units.duration(floors.fma_reachable_s)} at the {reached} that compiled code reaches), nor below {moving}"
         )
     times = units.ratio(best.time_s / max(floors.fma_s, floors.dram_s))
-    sentences = [f"No schedule can go below {moving}; the best takes {times} times that floor."]
+    # Templates whose errors are not a plain sum's multiply less.
+    saves = any(template_named(name).error is not None for name in plan.templates)
+    who = "No schedule that multiplies every pair" if saves and plan.workload.flop else "No schedule"
+    sentences = [f"{who} can go below {moving}; the best takes {times} times that floor."]
     part = _part(best.bound_by)
     others = [(name, value) for name, value in _seconds_by_part(best) if name != best.bound_by]
     following = (

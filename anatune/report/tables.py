@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from anatune.core.accuracy import error_of
 from anatune.core.hardware.files import spec_to_toml
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.templates import template_named
+from anatune.model.base import Rule
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
-from anatune.report.templates import template_text
+from anatune.report.templates import joined_text, template_text
 from anatune.report.text import Line, columns, wrapped, wrapped_items
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "registers_text",
     "rejected_lines",
     "schedule_items",
+    "template_items",
     "unverified_keys",
 ]
 
@@ -48,12 +51,10 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
     """
     lines = [Line(text, "bold") for text in wrapped(_workload_text(plan), width, hanging="  ")]
     lines += [Line(text) for text in wrapped(_hardware_text(plan), width, hanging="  ")]
-    lines += [
-        Line(text) for text in wrapped(template_text(plan.workload, plan.hardware, plan.template), width, hanging="  ")
-    ]
+    lines += [Line(text) for text in wrapped(_template_text(plan), width, hanging="  ")]
     lines += [Line(text) for text in wrapped(guarantee_text(plan, seconds), width, hanging="  ")]
-    if plan.correction is not None:
-        lines += [Line(text) for text in wrapped(plan.correction.describe(), width, hanging="  ")]
+    for correction in plan.corrections:
+        lines += [Line(text) for text in wrapped(correction.describe(), width, hanging="  ")]
     if not plan.schedules:
         return lines
     lines.append(Line(""))
@@ -61,11 +62,18 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
     lines.append(Line(heading, "bold"))
     for row, schedule, alike in zip(rows, plan.schedules, _alike_items(plan), strict=True):
         lines.append(Line(row, "green" if row is rows[0] else ""))
-        tiles = wrapped_items([*schedule_items(schedule), *alike], width, indent="    ", hanging="      ")
+        items = [*template_items(schedule, among_several=bool(plan.joined)), *schedule_items(schedule), *alike]
+        tiles = wrapped_items(items, width, indent="    ", hanging="      ")
         lines += [Line(text, "dim") for text in tiles]
     lines.append(Line(""))
     lines += [Line(text, "dim") for text in _legend(plan, width)]
     return lines
+
+
+def _template_text(plan: Plan) -> str:
+    if plan.joined:
+        return joined_text(plan.templates, plan.accuracy)
+    return template_text(plan.workload, plan.hardware, plan.template)
 
 
 def _alike_items(plan: Plan) -> list[list[str]]:
@@ -112,7 +120,7 @@ def guarantee_text(plan: Plan, seconds: float | None = None) -> str:
 def _cells(plan: Plan) -> list[list[str]]:
     """Return the table of a plan, the heading first."""
     counts_bytes = plan.workload.flop == 0
-    levels = list(plan.predictions[0].traffic_over_bound)
+    levels = _levels(plan)
     heading = ["#", "time", "GB/s" if counts_bytes else "GFLOP/s", "peak", "bound by", "occupancy", "waves"]
     heading += [f"x{level.upper()}" for level in levels]
     rows = [[*heading, "regs"]]
@@ -133,11 +141,20 @@ def _cells(plan: Plan) -> list[list[str]]:
                 prediction.bound_by,
                 f"{units.percent(prediction.occupancy).replace(' ', '')} {limiter}".rstrip(),
                 units.ratio(prediction.waves),
-                *(units.ratio(prediction.traffic_over_bound[level]) for level in levels),
+                *(_ratio(prediction.traffic_over_bound.get(level)) for level in levels),
                 registers_text(prediction),
             ]
         )
     return rows
+
+
+def _levels(plan: Plan) -> list[str]:
+    """Return the memory levels that a prediction of the plan tells."""
+    return list(dict.fromkeys(level for one in plan.predictions for level in one.traffic_over_bound))
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else units.ratio(value)
 
 
 def registers_text(prediction: Prediction) -> str:
@@ -152,22 +169,25 @@ def registers_text(prediction: Prediction) -> str:
 
 def _legend(plan: Plan, width: int) -> list[str]:
     """Return what the columns and the factors of the tiles mean."""
-    levels = ", ".join(f"x{level.upper()}" for level in plan.predictions[0].traffic_over_bound)
+    levels = ", ".join(f"x{level.upper()}" for level in _levels(plan))
+    errors = any(map(error_of, plan.schedules))
     spilled = any(prediction.resources.get("spilled_registers") for prediction in plan.predictions)
     words = [
-        "peak: share of the paper peak",
+        "peak: share of the paper peak" + (", of the operations that a plain sum needs" if errors else ""),
+        "error: of the largest result, at most" if errors else "",
         "waves: work over what the device runs at once",
         f"{levels}: bytes moved at that level over the I/O lower bound" if levels else "",
         "regs: registers" + (" + spilled ones" if spilled else ""),
         "alike: of the same predicted time, listed by --all" if any(plan.num_alike or ()) else "",
     ]
-    tiles: dict[str, list[str]] = {}
-    schedule = plan.schedules[0]
-    for axis, names in template_named(schedule.template).part("levels")(schedule.workload).items():
-        tiles.setdefault(" x ".join(names), []).append(axis)
     lines = wrapped("; ".join(word for word in words if word) + ".", width)
-    for names_text, axes in tiles.items():
-        lines += wrapped(f"tiles of {', '.join(axes)}: {names_text}", width, hanging="  ")
+    for template in dict.fromkeys(schedule.template for schedule in plan.schedules):
+        tiles: dict[str, list[str]] = {}
+        for axis, names in template_named(template).part("levels")(plan.workload).items():
+            tiles.setdefault(" x ".join(names), []).append(axis)
+        whose = f"{template}, " if plan.joined else ""
+        for names_text, axes in tiles.items():
+            lines += wrapped(f"{whose}tiles of {', '.join(axes)}: {names_text}", width, hanging="  ")
     return lines
 
 
@@ -179,6 +199,12 @@ def schedule_items(schedule: Schedule) -> list[str]:
     return words + [f"{name} {_option_text(value)}" for name, value in schedule.options.items()]
 
 
+def template_items(schedule: Schedule, *, among_several: bool) -> list[str]:
+    """Return what to say before a schedule's items: its template among several, and how far off its results may be."""
+    bound = error_of(schedule)
+    return ([schedule.template] if among_several else []) + ([f"error up to {bound:.1g}"] if bound else [])
+
+
 def _option_text(value: OptionValue) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -188,17 +214,30 @@ def _option_text(value: OptionValue) -> str:
 
 
 def rejected_lines(plan: Plan) -> list[str]:
-    """Return one sentence a rule that rejected points: its id, what it limits, the limit, how many points."""
-    rules = {rule.id: rule for rule in plan.rules}
+    """Return one sentence a rule that rejected points: its id, what it limits, the limit, how many points.
+
+    Of several templates each rule of each of them has its own, and names the template.
+    """
+    if not plan.joined:
+        return _rejected(plan.rejected, plan.rules, plan.space_size, "")
+    return [
+        sentence
+        for space in plan.joined
+        for sentence in _rejected(space.rejected, space.rules, space.size, f" of {space.template}")
+    ]
+
+
+def _rejected(rejected: Mapping[str, int] | None, rules: Sequence[Rule], size: int, whose: str) -> list[str]:
+    by_id = {rule.id: rule for rule in rules}
     sentences = []
-    for rule_id, number in (plan.rejected or {}).items():
+    for rule_id, number in (rejected or {}).items():
         if not number:
             continue
-        rule = rules.get(rule_id)
+        rule = by_id.get(rule_id)
         needed = f": {rule.needed:,.10g}" if rule and rule.needed is not None else ""
         meaning = f" ({rule.text}{needed}; limit {rule.limit:,.10g})" if rule else ""
-        share = units.percent(number / plan.space_size)
-        sentences.append(f"{rule_id}{meaning} rejected {units.count(number)} points ({share})")
+        share = units.percent(number / size)
+        sentences.append(f"{rule_id}{whose}{meaning} rejected {units.count(number)} points ({share})")
     return sentences
 
 

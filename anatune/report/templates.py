@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from anatune.core.accuracy import ACCURACIES, admits
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.templates import templates_of
 from anatune.core.workload.nest import Workload
 from anatune.model.templates import tuning_template
 
-__all__ = ["template_text"]
+__all__ = ["joined_text", "template_text"]
+
+
+def joined_text(templates: Sequence[str], accuracy: str) -> str:
+    """Return one sentence about templates that are ranked together: which, at which accuracy, how to get other ones."""
+    wider = [f"--accuracy {one}" for one in ACCURACIES if not admits(accuracy, one)]
+    more = f", {' and '.join(wider)} admits more" if wider else ""
+    return f"templates: {', '.join(templates)}, in one order, accuracy {accuracy}; --template ranks one alone{more}"
 
 
 def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str) -> str:

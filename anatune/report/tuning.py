@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
 from anatune.report import units
 from anatune.report.records import peak_of_threads
-from anatune.report.tables import schedule_items
-from anatune.report.templates import template_text
+from anatune.report.tables import schedule_items, template_items
+from anatune.report.templates import joined_text, template_text
 from anatune.report.text import Line, wrapped, wrapped_items
 from anatune.tuning.comparison import FinalComparison
 from anatune.tuning.result import TuningProgress, TuningResult
@@ -72,7 +73,12 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     """
     lines = [Line(text, "bold") for text in wrapped(_heading(result), width, hanging="  ")]
     for trial in result.trials[:1]:
-        said = template_text(result.workload, result.hardware, trial.schedule.template)
+        joined = len(result.templates) > 1
+        said = (
+            joined_text(result.templates, result.accuracy)
+            if joined
+            else template_text(result.workload, result.hardware, trial.schedule.template)
+        )
         lines += [Line(text) for text in wrapped(said, width, hanging="  ")]
     outcomes = ", ".join(f"{number} {outcome.value}" for outcome, number in result.outcomes.items())
     resumed = f" ({result.num_resumed} of them resumed)" if result.num_resumed else ""
@@ -87,10 +93,15 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
         who = "the plan's own first choice" if best is result.plan_first else f"asked for by {best.source!r}"
         said = f"best: trial {best.number}, {who}: {units.duration(best.measurement.time_s or 0.0)}, {best_text(best)}"
         lines += [Line(text, "green") for text in wrapped(said, width, hanging="  ")]
-        lines += [Line(text) for text in wrapped_items(schedule_items(best.schedule), width, indent="  ")]
+        lines += [Line(text) for text in wrapped_items(_items(result, best.schedule), width, indent="  ")]
         lines += [Line(text) for text in wrapped(_against_plan(result), width, hanging="  ")]
     lines += [Line(text) for hint in hints for text in wrapped(hint, width, hanging="  ")]
     return lines
+
+
+def _items(result: TuningResult, schedule: Schedule) -> list[str]:
+    """Return a schedule as items, its template first where there were several."""
+    return template_items(schedule, among_several=len(result.templates) > 1) + schedule_items(schedule)
 
 
 def _heading(result: TuningResult) -> str:

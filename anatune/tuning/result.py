@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.show import html_table
@@ -79,6 +80,10 @@ class TuningResult:
         File and session of the records, if they were kept.
     elapsed_s : float
         Wall time of this call.
+    templates : tuple of str
+        What schedules could look like, the device's default first.
+    accuracy : str
+        What arithmetic was admitted.
     """
 
     workload: Workload
@@ -95,6 +100,8 @@ class TuningResult:
     records: str | None = None
     session: str | None = None
     elapsed_s: float = 0.0
+    templates: tuple[str, ...] = ()
+    accuracy: str = STANDARD
 
     @property
     def best(self) -> Schedule:
@@ -152,6 +159,8 @@ class TuningResult:
             "records": self.records,
             "session": self.session,
             "elapsed_s": self.elapsed_s,
+            "templates": self.templates,
+            "accuracy": self.accuracy,
         }
 
     def to_json(self) -> str:

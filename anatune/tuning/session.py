@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from anatune.arguments import checked_function, shown
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
@@ -54,6 +55,7 @@ def tune(
     time_limit_s: float | None = None,
     *,
     template: str | None = None,
+    accuracy: str = STANDARD,
     l2: str | None = None,
     device: int = 0,
     backend: str | None = None,
@@ -91,8 +93,12 @@ def tune(
         Time and memory of one schedule.
     time_limit_s : float, optional
         Ask for nothing new after this many seconds.
-    template : {"cuda", "pipelined", "tensorcore"}, optional
-        What a GPU's schedules look like; CUDA cores, with a staging pipeline where there can be one, by default.
+    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
+        What the schedules look like. By default on GPUs: CUDA cores, with a staging pipeline where there can be one; on
+        CPUs all templates that apply: `strategy` walks the space of each, and the trials go where most is to be gained
+        (`anatune.search.shared`). With ``start="paper"`` the default template alone.
+    accuracy : {"standard", "relaxed"}
+        What arithmetic is admitted, as in `anatune.plan`. Sessions that differ in it are not resumed.
     l2 : {"flush", "warm"}, optional
         GPUs: whether the L2 cache holds nothing of the operands when a launch begins (the default), or what the launch
         before left there.
@@ -124,8 +130,8 @@ def tune(
     """
     settings = TuningSettings(
         trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit_s, records=records,
-        resume=resume, limits=limits, threads=threads, template=template, l2=l2, device=device, backend=backend,
-        manifest=manifest,
+        resume=resume, limits=limits, threads=threads, template=template, accuracy=accuracy, l2=l2, device=device,
+        backend=backend, manifest=manifest,
     )  # fmt: skip
     return TuningSession(workload, hw, settings, progress).run()
 
@@ -262,6 +268,7 @@ class TuningSession:
             if (type(one.hardware), one.hardware.model, one.hardware.arch) == (type(here), here.model, here.arch)
             and {name: one.settings.get(name) for name in target.conditions} == target.conditions
             and one.settings.get("start", "model") == self._settings.start
+            and target.asked_of(one) == target.asked
         ]
         found = next((one for one in reversed(same) if one.hardware == here), same[-1] if same else None)
         if found is None:
@@ -272,7 +279,7 @@ class TuningSession:
 
     def _new_session(self, store: RecordStore) -> Session:
         target = self._target
-        told = {"trials": self._trials_wanted, "start": self._settings.start, **target.conditions}
+        told = {"trials": self._trials_wanted, "start": self._settings.start, **target.asked, **target.conditions}
         return store.new_session(
             target.workload, target.hardware, target.threads, self._strategy_name, self._seed,
             {**told, **provenance(target)},
@@ -370,6 +377,8 @@ class TuningSession:
             workload=self._target.workload,
             hardware=self._target.hardware,
             threads=self._target.threads,
+            templates=tuple(one.name for one in self._target.templates),
+            accuracy=self._target.accuracy,
             strategy=self._strategy_name,
             seed=self._seed,
             trials=list(self._trials),

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from anatune.arguments import MOST_SEED, checked_flag, checked_integer, checked_path, checked_seconds, shown
+from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import RecordError, SpaceError
 from anatune.measure.run.build_processes import Limits
 from anatune.records.database import record_path
@@ -36,6 +37,7 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     threads: int | None = None
     template: str | None = None
+    accuracy: str = STANDARD
     l2: str | None = None
     device: int = 0
     backend: str | None = None
@@ -48,6 +50,7 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
             "start": check_start(self.start),
             "seed": checked_integer("tune: seed", self.seed, 0, MOST_SEED),
             "time_limit_s": checked_seconds("tune: time_limit_s", self.time_limit_s),
+            "accuracy": checked_accuracy("tune: accuracy", self.accuracy),
             "resume": checked_flag("tune: resume", self.resume),
         }
         if self.limits is not None and not isinstance(self.limits, Limits):

@@ -10,10 +10,12 @@ from typing import NamedTuple, Protocol
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.templates import template_named
 from anatune.core.trial import Measurement
 from anatune.errors import SpaceError
 from anatune.model.base import Model
 from anatune.search.base import Strategy, make_strategy
+from anatune.search.shared import Member, SharedStrategy
 from anatune.tuning.manifest import Manifest, ManifestStrategy
 from anatune.tuning.target import Target
 
@@ -78,38 +80,57 @@ class Source(NamedTuple):
 
 
 def source_of_model(target: Target, strategy: str, seed: int, start: str = "model") -> Source:
-    """Rank and start a strategy.
+    """Rank and start a strategy; of several templates one for each, which share the trials.
 
     Raises
     ------
     SpaceError
         No schedule is legal; the template does not apply.
     """
-    from anatune.model.learned.corrected import CorrectedModel
-    from anatune.model.learned.corrections import find_correction
-    from anatune.model.templates import make_model
-
     here = target.hardware.with_threads(target.threads)
-    model: Model = make_model(target.workload, here, target.template.name)
-    # CPUs: the default strategy's own correction is made for CpuModel, and learns from the first trial on.
-    saved = find_correction(here, model.space.template) if here.kind == "gpu" else None
+    members: dict[str, Member] = {}
     corrected_by = None
-    if saved is not None:
-        model, corrected_by = CorrectedModel(model, saved.model), saved.card.name
-    ranked = model.rank(_RANKED).points
-    if not len(ranked):
+    for template in target.templates:
+        model, name = _model(target, template.name, here)
+        corrected_by = corrected_by or name
+        ranked = model.rank(_RANKED).points
+        if len(ranked):
+            walker = make_strategy(strategy, model, seed=seed, start=start, ranked=ranked)
+            members[template.name] = Member(model, walker, ranked)
+    if not members:
         raise SpaceError(
             f"{target.workload.describe()} on {here.name}: no schedule is legal; "
             f"`anatune plan` says which limits are in the way"
         )
 
     def predicted(schedule: Schedule) -> float | None:
+        model = members[schedule.template].model
         seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
         return seconds if math.isfinite(seconds) else None
 
-    made = make_strategy(strategy, model, seed=seed, start=start, ranked=ranked)
-    first, key = model.space.schedule_of(ranked[0]), target.template.part("program_key")
-    return Source(made, first, here, predicted, key, target.template.device.part("measurer"), corrected_by)
+    best, *others = members.values()
+    made = SharedStrategy(tuple(members.values())) if others else best.strategy
+    # The default's where they are equal, as in a plan.
+    chosen = min(members.values(), key=lambda one: float(one.model.times(one.ranked[:1])[0][0]))
+    first = chosen.model.space.schedule_of(chosen.ranked[0])
+    return Source(made, first, here, predicted, _program, target.templates[0].device.part("measurer"), corrected_by)
+
+
+def _model(target: Target, template: str, here: CpuSpec | GpuSpec) -> tuple[Model, str | None]:
+    """Return the model of a template, and the name of the correction in it."""
+    from anatune.model.learned.corrected import CorrectedModel
+    from anatune.model.learned.corrections import find_correction
+    from anatune.model.templates import make_model
+
+    model: Model = make_model(target.workload, here, template, target.accuracy)
+    # CPUs: the default strategy's own correction is made for CpuModel, and learns from the first trial on.
+    saved = find_correction(here, template) if here.kind == "gpu" else None
+    return (model, None) if saved is None else (CorrectedModel(model, saved.model), saved.card.name)
+
+
+def _program(schedule: Schedule) -> Hashable:
+    """Return the key of a schedule's program; no two templates have one in common."""
+    return schedule.template, template_named(schedule.template).part("program_key")(schedule)
 
 
 def source_of_manifest(manifest: Manifest) -> Source:

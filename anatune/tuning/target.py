@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from anatune.arguments import checked_integer
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
-from anatune.core.templates import CPU, Template, template_of
+from anatune.core.templates import Template, joined_templates, template_of, templates_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.measure.cuda.runner import check_l2
 from anatune.measure.run.memory import check_runs_here
 from anatune.model.templates import tuning_template
+from anatune.records.schema import Session
 from anatune.tuning.machine import check_cpu, check_gpu, choose_threads
 from anatune.tuning.manifest import Manifest, read_manifest
 from anatune.tuning.settings import TuningSettings
@@ -26,8 +28,10 @@ class Target(NamedTuple):
     ----------
     workload, hardware
         The workload; the present device, under the spec that was given.
-    template : str
-        What schedules look like.
+    templates : tuple of Template
+        What schedules look like: one, or on CPUs those that share the trials, the default first.
+    accuracy : str
+        What arithmetic is admitted.
     threads : int
         Threads that kernels run with; 1 on GPUs.
     conditions : dict
@@ -40,11 +44,25 @@ class Target(NamedTuple):
 
     workload: Workload
     hardware: CpuSpec | GpuSpec
-    template: Template
+    templates: tuple[Template, ...]
+    accuracy: str
     threads: int
     conditions: dict[str, str]
     place: dict[str, Any]
     manifest: Manifest | None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Which schedules are candidates, as sessions record it: sessions that differ in it are not resumed."""
+        return {"templates": [one.name for one in self.templates], "accuracy": self.accuracy}
+
+    def asked_of(self, session: Session) -> dict[str, Any]:
+        """Return the same of a recorded session; older ones had one template, and standard arithmetic."""
+        default = str(session.settings.get("template", templates_of(self.hardware)[0].name))
+        return {
+            "templates": session.settings.get("templates", [default]),
+            "accuracy": session.settings.get("accuracy", STANDARD),
+        }
 
 
 def target_of(
@@ -64,11 +82,12 @@ def target_of(
     SpaceError, RecordError
         A setting does not fit the workload or the device; the manifest is damaged.
     """
+    templates: tuple[Template, ...]
     manifest = None if settings.manifest is None else _fitting(read_manifest(settings.manifest), workload, hw)
     if isinstance(hw, GpuSpec):
         named = settings.template if manifest is None else manifest.template
-        template = template_of(named, hw) if named else tuning_template(workload, hw)
-        conditions = {"template": template.name, "l2": check_l2(settings.l2 or "flush")}
+        templates = (template_of(named, hw) if named else tuning_template(workload, hw),)
+        conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or "flush")}
         place: dict[str, Any] = {
             "device": checked_integer("tune: device", settings.device, 0, 1023),
             "backend": settings.backend,
@@ -77,16 +96,19 @@ def target_of(
     elif given := _of_gpus(settings):
         raise SpaceError(f"tune: {given} is for GPUs, and {hw.name} is none; leave it out")
     else:
-        template, conditions, place = template_of(None, hw), {}, {}
+        conditions, place = {}, {}
+        # As published, a search walks one space.
+        alone = template_of(settings.template, hw) if settings.template or settings.start == "paper" else None
+        templates = joined_templates(workload, hw) if alone is None else (alone,)
         hardware = check_cpu(hw, host)
     threads = choose_threads(hardware, settings.threads)
     check_runs_here(workload, hardware)
-    return Target(workload, hardware, template, threads, conditions, place, manifest)
+    return Target(workload, hardware, templates, settings.accuracy, threads, conditions, place, manifest)
 
 
 def _of_gpus(settings: TuningSettings) -> str:
     """Return the first setting that only GPUs have and that was given; an empty text if there is none."""
-    unset = {"template": (None, CPU.name), "l2": (None,), "device": (0,), "backend": (None,), "manifest": (None,)}
+    unset = {"l2": (None,), "device": (0,), "backend": (None,), "manifest": (None,)}
     return next((name for name, values in unset.items() if getattr(settings, name) not in values), "")
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from anatune.core.accuracy import RELAXED, STANDARD
 from anatune.core.rules.values import check_count, check_names, check_tiles
 from anatune.core.schedule import Schedule
 from anatune.core.space.base import Space
@@ -83,6 +84,65 @@ TRIAL = Template(
     rules=f"{HERE}:check",
     levels=f"{HERE}:levels_of",
     model=f"{HERE}:TrialModel",
+    program_key="anatune.core.schedule:schedule_key",
+    program=f"{HERE}:no_code",
+)
+
+
+# ---- one that joins the default ------------------------------------------------------------------------------
+
+
+class JoinedSpace(TrialSpace):
+    """Unrolling by 4 needs relaxed arithmetic."""
+
+    template = "joined"
+
+    def __init__(self, workload, hardware, is_legal, accuracy):
+        super().__init__(workload, hardware, is_legal)
+        self.choices = {"unroll": (1, 2, 4) if accuracy == RELAXED else (1, 2)}
+
+
+class JoinedModel(TrialModel):
+    """As many operations a cycle as make it about as fast as the template "cpu" in small matrix products."""
+
+    per_cycle = 4.54
+
+    def __init__(self, workload, hardware, accuracy):
+        super().__init__(workload, hardware)
+        self.space = JoinedSpace(workload, hardware, self._is_legal, accuracy)
+
+    def _run(self, points, task, *, full=False, compiled=None):
+        rules, _, parts = super()._run(points, task, full=full, compiled=compiled)
+        return rules, (parts[0] + parts[1]) / self.per_cycle, parts / self.per_cycle
+
+    def _rank(self, top_k, watch, *, distinct):
+        best = Best(len(self.space.columns), top_k, lambda points: (points[:, -1],), distinct=distinct)
+        return rank_whole(self, best, 0.0, watch)
+
+
+def is_matmul(workload, hardware):
+    return workload.operator == "matmul"
+
+
+def accuracy_of(schedule):
+    return RELAXED if schedule.unroll == 4 else STANDARD
+
+
+def error_of(schedule):
+    return 1e-5 * schedule.unroll
+
+
+JOINED = Template(
+    name="joined",
+    device=CPU.device,
+    code="cpu",
+    joins=True,
+    rules=f"{HERE}:check",
+    levels=f"{HERE}:levels_of",
+    applies=f"{HERE}:is_matmul",
+    model=f"{HERE}:JoinedModel",
+    accuracy=f"{HERE}:accuracy_of",
+    error=f"{HERE}:error_of",
     program_key="anatune.core.schedule:schedule_key",
     program=f"{HERE}:no_code",
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from anatune.cli.options import AsJson, Template
+from anatune.cli.options import Accuracy, AsJson, Template
 from anatune.cli.output import note, print_json, print_text, write_text
 from anatune.cli.workload import with_workload_words
 
@@ -74,6 +74,7 @@ def export(
         ),
     ] = None,
     template: Template = None,
+    accuracy: Accuracy = "standard",
     output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder; made if it is missing.")] = Path("."),
     name: Annotated[
         str | None,
@@ -94,7 +95,7 @@ def export(
     """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
     from anatune.cli.export.source import Asked, find_schedule
 
-    asked = Asked(words, chosen, records, hw, target, template, form, threads)
+    asked = Asked(words, chosen, records, hw, target, template, accuracy, form, threads)
     schedule, tuned_threads = find_schedule(asked)
     title = name or _identifier(schedule)
     output.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ class Asked(NamedTuple):
     hw: str | None
     target: str | None
     template: str | None
+    accuracy: str
     form: str | None
     threads: int | None
 
@@ -101,8 +102,10 @@ def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:
         gpu_target_of(spec)
         check_arch(spec.arch)
     check_generation(workload, spec)
-    note_first_compilation(spec, asked.template)
-    schedules = plan(workload, spec, top_k=1, template=asked.template, threads=asked.threads).schedules
+    note_first_compilation(spec, asked.template, workload)
+    schedules = plan(
+        workload, spec, top_k=1, template=asked.template, accuracy=asked.accuracy, threads=asked.threads
+    ).schedules
     if not schedules:
         raise SpaceError(f"no schedule of {workload.describe()} is legal on {spec.name}; `anatune plan` says why")
     return schedules[0], _cores(schedules[0])
@@ -132,12 +135,23 @@ def _from_file(asked: Asked) -> tuple[Schedule, int]:
 
 def _from_records(asked: Asked, records: Path) -> tuple[Schedule, int]:
     """Return the best recorded schedule of a workload, and the threads it was measured with."""
+    from anatune.core.accuracy import RELAXED
     from anatune.errors import RecordError
     from anatune.records.store import RecordStore
 
     workload = _workload(asked, "--records FILE matmul 64x64x64")
     with RecordStore(records, read_only=True) as store:
-        best = store.best(workload, asked.hw, asked.threads, template=asked.template, on_damage=note_once())
+        best = store.best(
+            workload, asked.hw, asked.threads, template=asked.template, accuracy=asked.accuracy, on_damage=note_once()
+        )
+        relaxed = None
+        if best is None and asked.accuracy != RELAXED:
+            relaxed = store.best(workload, asked.hw, asked.threads, template=asked.template, accuracy=RELAXED)
+    if relaxed is not None:
+        raise RecordError(
+            f"{records}: has only trials of {workload.describe()} whose arithmetic is not admitted; "
+            f"--accuracy {RELAXED} takes them"
+        )
     if best is None:
         only = {"on": asked.hw, "of the template": asked.template, "with --threads": asked.threads}
         words = [workload.describe(), *(f"{word} {value}" for word, value in only.items() if value is not None)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anatune.cli.options import AsJson
+from anatune.cli.options import Accuracy, AsJson
 from anatune.cli.output import UsageError, note_once, print_json, print_lines, print_text
 from anatune.cli.records.export import export_records
 from anatune.cli.records.import_ import import_records
@@ -85,6 +85,7 @@ def _list_sessions(
     only: str | None,
     as_json: bool,
 ) -> None:
+    from anatune.core.accuracy import RELAXED
     from anatune.records.export import workload_text
     from anatune.report.records import session_lines
 
@@ -110,7 +111,7 @@ def _list_sessions(
             ]
         )
     elif found:
-        bests = {one.id: store.best(one.workload, session=one, on_damage=told) for one in found}
+        bests = {one.id: store.best(one.workload, session=one, accuracy=RELAXED, on_damage=told) for one in found}
         print_lines(session_lines(found, counts, bests))
     else:
         print_text(f"no sessions in {store.path} meet the conditions")
@@ -125,6 +126,7 @@ def best(
     hw: OfHardware = None,
     threads: OfThreads = None,
     session: SessionStart = None,
+    accuracy: Accuracy = "standard",
     as_json: AsJson = False,
 ) -> None:
     """Show the best schedule of each workload, hardware and number of threads.
@@ -132,13 +134,14 @@ def best(
     Of a session that ended with a final comparison it is the schedule that `anatune tune` returned. The winners of
     several sessions, and all schedules of sessions that were imported or interrupted, are judged by the samples of all
     their trials together: by the median over the reference kernel's time where it ran beside them, else by the median
-    time. A schedule whose last result was wrong is left out.
+    time. A schedule whose last result was wrong is left out, and so is one whose arithmetic --accuracy does not admit.
     """
     from anatune.report.records import best_lines
 
     path, workload = place(words, chosen, records)
     with opened(path) as store:
-        found = store.bests(workload, hw, threads, session_id(store, session), on_damage=note_once())
+        only = session_id(store, session)
+        found = store.bests(workload, hw, threads, only, accuracy=accuracy, on_damage=note_once())
     if as_json:
         print_json([_tree(record) for record in found])
     elif found:

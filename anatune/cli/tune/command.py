@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from anatune.cli.options import DEFAULT_RECORDS, AsJson, RecordFile, Template, refuse_threads, seconds_option
+from anatune.cli.options import (
+    DEFAULT_RECORDS,
+    Accuracy,
+    AsJson,
+    RecordFile,
+    Template,
+    refuse_threads,
+    seconds_option,
+)
 from anatune.cli.output import UsageError, note, note_first_compilation, refuse_given
 from anatune.cli.tune.build import build_kernels
 from anatune.cli.tune.output import Display, schedule_file, show_result
@@ -76,6 +84,7 @@ def tune(
     ] = 0,
     time_limit: Annotated[float | None, seconds_option("Ask for nothing new after that.")] = None,
     template: Template = None,
+    accuracy: Accuracy = "standard",
     l2: Annotated[
         Literal["flush", "warm"] | None,
         typer.Option(
@@ -145,11 +154,12 @@ def tune(
     display = Display()
     settings = TuningSettings(
         trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit, records=records,
-        resume=resume, threads=chosen, template=template, l2=l2, device=device, backend=backend, manifest=manifest,
+        resume=resume, threads=chosen, template=template, accuracy=accuracy, l2=l2, device=device, backend=backend,
+        manifest=manifest,
     )  # fmt: skip
     tuning = TuningSession(workload, hardware, settings, display)
     if manifest is None:
-        note_first_compilation(hardware, template)  # after the session has checked its arguments
+        note_first_compilation(hardware, template, workload)  # after the session has checked its arguments
     try:
         with display:
             result = tuning.run()

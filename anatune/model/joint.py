@@ -1,0 +1,228 @@
+"""One order of schedules of several templates: plans of one template each, merged by predicted time.
+
+What is proven of each order holds for the merged one: a schedule that no plan lists is no faster than the last one of
+its own plan, hence no faster than the last one that is kept of all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.templates import joined_templates, template_of
+from anatune.core.workload.nest import Workload
+from anatune.model.base import Guarantee, Progress, Ranking, Rule
+from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
+from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, find_correction
+from anatune.model.plan import AppliedCorrection, JoinedSpace, Plan
+from anatune.model.templates import make_model
+
+__all__ = ["Ranked", "asked_templates", "find_corrections", "joined_guarantee", "merged", "rank_templates"]
+
+_KINDS = ("exhaustive", "certified", "best_found")
+"""From the surest on."""
+_LEAST_S = 1e-3
+"""Least time limit of one of several searches, s."""
+
+
+class Ranked(NamedTuple):
+    """The plan of one template, the model that ordered it, and its points, (num_schedules, num_columns) int64."""
+
+    plan: Plan
+    model: Any
+    points: NDArray[np.int64]
+
+
+def asked_templates(workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None) -> tuple[str, ...]:
+    """Return the names of the templates to rank: the one that is named, else the default with those that join it.
+
+    Raises
+    ------
+    SpaceError
+        There is none of that name for the device.
+    """
+    if template is not None:
+        return (template_of(template, hardware).name,)
+    return tuple(one.name for one in joined_templates(workload, hardware))
+
+
+def find_corrections(
+    hardware: GpuSpec | CpuSpec, templates: Sequence[str], correction: str | Path = AUTO
+) -> dict[str, SavedCorrection | None]:
+    """Return each template's correction. One that is named is for the template of its card; errors as its finder's."""
+    found = {name: find_correction(hardware, name, correction) for name in templates}
+    if len(templates) > 1 and str(correction) not in (AUTO, NONE):
+        fitting = [name for name, one in found.items() if one is not None and one.card.template == name]
+        # For none of them: the default's model refuses it, and says why.
+        found = {name: one if name in (fitting or templates[:1]) else None for name, one in found.items()}
+    return found
+
+
+def rank_templates(
+    workload: Workload,
+    hardware: GpuSpec | CpuSpec,
+    templates: Sequence[str],
+    count: int,
+    accuracy: str,
+    corrections: Mapping[str, SavedCorrection | None],
+    time_limit_s: float | None = None,
+    *,
+    distinct: bool = False,
+    progress: Progress | None = None,
+) -> list[Ranked]:
+    """Rank templates one after the other.
+
+    Parameters
+    ----------
+    count : int
+        First schedules of each.
+    time_limit_s : float, optional
+        Of all together.
+
+    Raises
+    ------
+    SpaceError
+        A template does not apply.
+    ModelVersionError
+        A correction does not fit its model.
+    """
+    began, found = time.monotonic(), []
+    for at, name in enumerate(templates):
+        model: Any = make_model(workload, hardware, name, accuracy)
+        saved = corrections[name]
+        if saved is not None:
+            model = CorrectedModel(model, saved.model)
+        left_s = None
+        if time_limit_s is not None:
+            left_s = max(_LEAST_S, (time_limit_s - (time.monotonic() - began)) / (len(templates) - at))
+        part = _part_of(progress, at, len(templates))
+        ranking = model.rank(count, left_s, distinct=distinct, progress=part)
+        found.append(Ranked(_plan(model, ranking, accuracy, saved, max(count, SHORTLIST)), model, ranking.points))
+    return found
+
+
+def _part_of(progress: Progress | None, at: int, of: int) -> Progress | None:
+    """Return what one of several searches tells of its share: the share of all of them."""
+    if progress is None or of == 1:
+        return progress
+    return lambda share: progress((at + share) / of)
+
+
+def _plan(model: Any, ranking: Ranking, accuracy: str, saved: SavedCorrection | None, shortlist: int) -> Plan:
+    """Return the plan of one template."""
+    points = ranking.points
+    answer = Plan(
+        model.workload,
+        model.hardware,
+        [model.space.schedule_of(point) for point in points],
+        model.predictions(points),
+        ranking.guarantee,
+        model.space.size,
+        ranking.num_legal,
+        ranking.rejected,
+        model.rules,
+        model.space.template,
+        None if ranking.num_alike is None else ranking.num_alike.tolist(),
+        ranking.alike_is_exact,
+        accuracy=accuracy,
+        plain_best_s=float(model.plain.times(points)[0].min()) if len(points) else None,
+    )
+    if saved is None or not len(points):
+        return answer
+    support = float(model.correction(points[:1]).support[0])
+    return replace(answer, correction=AppliedCorrection(saved.card.name, shortlist, support, str(saved.folder)))
+
+
+def merged(plans: Sequence[Plan], top_k: int) -> Plan:
+    """Return one plan of the first `top_k` schedules of all.
+
+    Parameters
+    ----------
+    plans : sequence of Plan
+        Of one workload, hardware and accuracy, each of another template, with its first `top_k` schedules or all it
+        has. Of equal times the earlier plan's schedule comes first.
+    """
+    if len(plans) == 1:
+        return plans[0].first(top_k)
+    # Heads are compared, no list is sorted: a plan's own order of what is nearly as fast stays.
+    listed = ([(plan, at) for at in range(len(plan.schedules))] for plan in plans)
+    order = heapq.merge(*listed, key=lambda entry: entry[0].predictions[entry[1]].time_s)
+    entries = list(itertools.islice(order, top_k))
+    best = entries[0][0] if entries else plans[0]
+    alike = [0 if plan.num_alike is None else plan.num_alike[at] for plan, at in entries]
+    spaces = tuple(_space(plan) for plan in plans)
+    legal = [plan.num_legal for plan in plans]
+    return replace(
+        plans[0],
+        schedules=[plan.schedules[at] for plan, at in entries],
+        predictions=[plan.predictions[at] for plan, at in entries],
+        guarantee=joined_guarantee(spaces),
+        space_size=sum(plan.space_size for plan in plans),
+        num_legal=None if None in legal else sum(count for count in legal if count is not None),
+        rejected=_rejected(plans),
+        rules=_rules(plans),
+        template=best.template,
+        num_alike=None if all(plan.num_alike is None for plan in plans) else alike,
+        alike_is_exact=all(plan.alike_is_exact for plan in plans),
+        correction=best.correction,
+        joined=spaces,
+    )
+
+
+def joined_guarantee(spaces: Sequence[JoinedSpace]) -> Guarantee:
+    """Return how sure the merged order is: as the least sure of them, and of gaps the one between all of them.
+
+    No template's schedule is faster than its best found one over (1 + its gap); the least of these is what the best of
+    all is held against.
+    """
+    kind = max((space.guarantee.kind for space in spaces), key=_KINDS.index)
+    found = min((space.best_s for space in spaces if space.best_s is not None), default=math.inf)
+    gap = 0.0
+    if kind == "best_found":
+        floors = [
+            # Nothing found: nothing is known, unless nothing is there.
+            (0.0 if space.guarantee.kind == "best_found" else math.inf)
+            if space.best_s is None
+            else space.best_s / (1.0 + space.guarantee.gap)
+            for space in spaces
+        ]
+        gap = found / min(floors) - 1.0 if 0.0 < min(floors) < math.inf else math.inf
+    return Guarantee(
+        kind,
+        max(0.0, gap),
+        sum(space.guarantee.num_evaluated for space in spaces),
+        sum(space.guarantee.num_bounded for space in spaces),
+    )
+
+
+def _space(plan: Plan) -> JoinedSpace:
+    return JoinedSpace(
+        plan.template, plan.space_size, plan.num_legal, plan.rejected, plan.rules, plan.guarantee, plan.plain_best_s,
+        plan.correction,
+    )  # fmt: skip
+
+
+def _rules(plans: Sequence[Plan]) -> tuple[Rule, ...]:
+    """Return the rules of all, one of each id."""
+    return tuple({rule.id: rule for plan in reversed(plans) for rule in plan.rules}.values())
+
+
+def _rejected(plans: Sequence[Plan]) -> dict[str, int] | None:
+    """Return how many points each rule rejected in all spaces; None where one was not counted."""
+    counts: dict[str, int] = {}
+    for plan in plans:
+        if plan.rejected is None:
+            return None
+        for rule, number in plan.rejected.items():
+            counts[rule] = counts.get(rule, 0) + number
+    return counts
