@@ -62,8 +62,8 @@ Accuracy = Annotated[
     Literal["standard", "relaxed"],
     typer.Option(
         "--accuracy",
-        help="standard: kernels that err about as much as a plain sum. relaxed: also those that err ten times as much "
-        "(Winograd's F(4x4, 3x3)).",
+        help="standard: kernels that err about as much as a plain sum. relaxed: also those that err several times as "
+        "much (Winograd's F(4x4, 3x3)).",
     ),
 ]
 Threads = Annotated[

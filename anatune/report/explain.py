@@ -63,6 +63,15 @@ _PARTS: dict[str, _Part] = {
     "load": _Part("the load and store ports", "more reuse of loaded vectors (a squarer microkernel)", "compute"),
     "overhead": _Part("loops and calls around the microkernel", "longer microkernel runs", "compute"),
     "packing": _Part("copying operands into tile order", "packing ahead, or reusing the packed tiles more", "l1"),
+    "product": _Part(
+        "the products of transformed tiles",
+        "fewer of them: larger output tiles, where the accuracy admits them",
+        "compute",
+    ),
+    "input": _Part("transforming the input", "larger output tiles, or more output channels that share it", "compute"),
+    "output": _Part(
+        "transforming the products back", "larger output tiles, or more input channels before it", "compute"
+    ),
     "start": _Part("starting the threads", "fewer threads, or more work for each", "compute"),
 }
 
