@@ -44,6 +44,8 @@ class LayerResult:
     num_trials: int = 0
     num_failed: int = 0
     metaschedule_s: float = math.nan
+    process_spread: float = math.nan
+    """Slowest over fastest of several processes that run the plan, less 1 (`bench.cpu.spread`)."""
 
     def of(self, name: str) -> list[Sample]:
         """Return the samples of `name`."""
@@ -66,6 +68,7 @@ class Row:
     ratios: dict[str, Ratio | None]
     plan_over_best: Ratio | None
     over_metaschedule: Ratio | None
+    process_spread: float = math.nan
 
 
 def fastest(result: LayerResult, kinds: Sequence[str], thresholds: Thresholds) -> str | None:
@@ -87,7 +90,7 @@ def row_of(result: LayerResult, thresholds: Thresholds, judged: str = "32") -> R
     for kind in ("onednn", "mkl", "torch", "metaschedule"):
         if name := fastest(result, (kind,), thresholds):
             methods[kind] = name
-    row = Row(layer.name, layer.text, layer.in_bounds, {}, {}, {}, {}, {}, True, {}, None, None)
+    row = Row(layer.name, layer.text, layer.in_bounds, {}, {}, {}, {}, {}, True, {}, None, None, result.process_spread)
     for label, name in methods.items():
         used, quiet = quiet_or_all(result.of(name), thresholds)
         row.rates[label] = layer.flop / statistics.median(sample.time_s for sample in used)
@@ -276,18 +279,20 @@ def print_tables(rows: Sequence[Row], found: Sequence[Target], judged: str) -> N
         half, rounds = (f"{better.low:.3f}-{better.high:.3f}", str(better.rounds)) if better else ("", "")
         spreads = f"{100 * max(row.spreads.values(), default=math.nan):.1f} %"
         meta, used = ratio_text(row.over_metaschedule), row.variants.get("onednn", "")
-        lines.append([row.layer, used, *ratios, half, rounds, ratio_text(row.plan_over_best), meta, spreads])
+        processes = "" if math.isnan(row.process_spread) else f"{100 * row.process_spread:.1f} %"
+        lines.append([row.layer, used, *ratios, half, rounds, ratio_text(row.plan_over_best), meta, spreads, processes])
     columns = ["layer", "oneDNN's", "/oneDNN", "/MKL", "/better", "/PyTorch", "middle half", "rounds", "plan/best"]
     table(
         f"Speed of anatune after {judged} trials over the rivals', > 1 is faster",
-        [*columns, "16 trials/MetaSchedule", "spread"],
+        [*columns, "16 trials/MetaSchedule", "spread", "processes"],
         lines,
         left=("layer", "oneDNN's"),
     )
     console.print(
         "Medians over samples, ratios over rounds, that both probes call quiet ('?': too few were, all count). needed: "
         "share of the counted FLOP\nthat is not with the padding's zeros. n: fewest samples of a method. spread: "
-        "half the width of the middle half of the times, largest.",
+        "half the width of the middle half of the times, largest. processes (--processes): slowest over fastest "
+        "process\nthat runs the plan, less 1.",
         highlight=False,
     )
     lines = [[t.text, f"{t.value:.3f}", t.aim, "met" if t.met else "MISSED", t.note] for t in found]

@@ -1,7 +1,7 @@
 """anatune against oneDNN, MKL, PyTorch and MetaSchedule on this CPU: BERT, ResNet-18 and Yolo-9000 layers, fp32.
 
     python -m bench.cpu.device [--threads 1] [--layers R1,M*] [--rounds 9] [--schedules FILE] [--json FILE]
-                               [--metaschedule 192] [--layout NHWC] [--hw host]
+                               [--metaschedule 192] [--processes 10] [--layout NHWC] [--hw host]
 
 Everything that is compared takes turns in this one process, between an FMA probe and a GEMM tile fed from L2; only
 samples that both probes call quiet count, and ratios are taken within a round (bench/README.md). Needs TVM and a C
@@ -28,6 +28,7 @@ from bench.cpu.quiet import Method, Sample, Thresholds, interleave, loop
 from bench.layers import Layer, choose
 
 if TYPE_CHECKING:
+    from anatune.core.schedule import Schedule
     from bench.cpu.probes import Reading
     from bench.cpu.tuned import Tuned
 
@@ -100,9 +101,20 @@ def measure_layer(
             label=layer.name,
         )
     result = LayerResult(layer, samples, same, metaschedule_s=meta_s)
+    if tuned is not None and tuned.plan is not None and options.processes:
+        result.process_spread = _process_spread(layer.name, tuned.plan, options)
     if tuned is not None:
         result.tune_s, result.num_trials, result.num_failed = tuned.tune_s, tuned.num_trials, tuned.num_failed
     return result
+
+
+def _process_spread(layer: str, plan: Schedule, options: argparse.Namespace) -> float:
+    """Return the slowest over the fastest of `options.processes` processes that run `plan`, less 1."""
+    from bench.cpu.spread import build_all, luck_of, processes_say
+
+    with tempfile.TemporaryDirectory(prefix="anatune-bench-") as folder:
+        build_all({layer: plan}, Path(folder), threads=options.threads)
+        return luck_of(list(processes_say(Path(folder), [layer], options.processes)))[layer].spread
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-rivals", action="store_true", help="without PyTorch, oneDNN and MKL")
     parser.add_argument("--metaschedule", type=int, default=0, metavar="N", help="also MetaSchedule with N trials")
     parser.add_argument("--metaschedule-folder", type=Path, default=Path("metaschedule"), help="where its results stay")
+    parser.add_argument("--processes", type=int, default=0, metavar="N", help="also run the plan in N processes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, all samples too")
     return parser
 
