@@ -88,7 +88,7 @@ class _Arithmetic:
 
 
 def _call(name: str, *arguments: ast.expr) -> ast.Call:
-    """Return a call of one of the names that `_run` provides, ``_B.x`` or ``_x``."""
+    """Return a call of Python's or of one of the names that `_run` provides: ``_B.x``, ``_x``."""
     first, _, second = name.partition(".")
     function: ast.expr = ast.Name(first, ast.Load())
     return ast.Call(ast.Attribute(function, second, ast.Load()) if second else function, list(arguments), [])
@@ -138,6 +138,9 @@ def _statement(node: ast.stmt) -> ast.stmt:
         context = node.items[0].context_expr
         if _builder_word(context) == "sblock":
             return _with(_expression(context), [_statement(one) for one in node.body])
+    if isinstance(node, ast.If):
+        body, others = ([_statement(one) for one in part] for part in (node.body, node.orelse))
+        return _choice(_expression(node.test), body, others)
     if isinstance(node, ast.Expr) and _builder_word(node.value) in _STATEMENTS:
         return ast.Expr(_expression(node.value))
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -151,6 +154,17 @@ def _statement(node: ast.stmt) -> ast.stmt:
             named = _call("_name", ast.Constant(target.id), ast.Name(target.id, ast.Load()))
             return ast.If(ast.Constant(True), [ast.Assign([target], _expression(node.value)), ast.Expr(named)], [])
     raise _UnknownError
+
+
+def _choice(condition: ast.expr, body: list[ast.stmt], others: list[ast.stmt]) -> ast.stmt:
+    """Return ``if``: the program's where the condition is an expression of its own, the text's where it is known."""
+    known = ast.Name("_known", ast.Load())
+    asked = ast.NamedExpr(ast.Name("_known", ast.Store()), condition)
+    parts: list[ast.stmt] = [_with(_call("_B.Then"), body)]
+    if others:
+        parts.append(_with(_call("_B.Else"), others))
+    inside = _with(_call("_B.If", known), parts)
+    return ast.If(_call("isinstance", asked, ast.Name("bool", ast.Load())), [ast.If(known, body, others)], [inside])
 
 
 def _loop(node: ast.expr) -> ast.expr:

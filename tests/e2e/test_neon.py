@@ -36,6 +36,10 @@ MOVING = {
 }  # fmt: skip
 PAIR = anatune.conv2d(1, 8, 11, 11, 16, 3, 3, padding=1, layout="NHWC", epilogue=("bias", "relu"))
 PAIR_TILES = {"f": (1, 1, 1, 2, 8), "x": (1, 1, 1, 1, 11), "y": (1, 1, 1, 11, 1), "rx": (1, 3, 1)}
+WINOGRAD = {
+    "winograd_nhwc": anatune.conv2d(1, 16, 14, 14, 24, 3, 3, padding=1, layout="NHWC", epilogue=("bias", "relu")),
+    "winograd_nchw": anatune.conv2d(1, 20, 9, 11, 24, 3, 3, padding=1),
+}
 CHOSEN = {
     "padding_left_out": (PADDED, MOVING, {}),
     "pair": (PAIR, PAIR_TILES, {"x": 2}),
@@ -50,7 +54,7 @@ CHOSEN = {
 
 
 class Case(NamedTuple):
-    """A kernel to try: "drawn" from the space, the "planned" one, or "chosen" here; for which device and threads."""
+    """A kernel to try: "drawn" from the space, the "planned" one, "chosen" here, or drawn from "winograd"'s space."""
 
     kind: str
     name: str
@@ -62,6 +66,9 @@ class Case(NamedTuple):
         if self.kind == "chosen":
             workload, tiles, calls = CHOSEN[self.name]
             return anatune.space(workload, hardware).schedule(tiles=tiles, calls=calls)
+        if self.kind == "winograd":
+            name, _, number = self.name.rpartition("-")
+            return anatune.space(WINOGRAD[name], hardware, template="winograd").sample(4, seed=1)[int(number)]
         workload = WORKLOADS[self.name]
         if self.kind == "drawn":
             return anatune.space(workload, hardware).sample(1, seed=sum(map(ord, self.name)))[0]
@@ -73,6 +80,8 @@ def cases() -> list[Case]:
     found = [Case("drawn", name, devices[place % 4]) for place, name in enumerate(WORKLOADS)]
     found += [Case("planned", name, devices[(place + 1) % 4]) for place, name in enumerate(PLANNED)]
     found += [Case("chosen", name, devices[place % 4]) for place, name in enumerate(CHOSEN)]
+    pairs = enumerate((name, number) for name in WINOGRAD for number in range(4))
+    found += [Case("winograd", f"{name}-{number}", devices[place % 4]) for place, (name, number) in pairs]
     return [*found, Case("planned", "conv_nchw", "aws_graviton3", threads=3)]
 
 
@@ -210,6 +219,8 @@ def test_the_cases_have_what_the_generator_can_do(answers):
     assert any(
         schedule.options["packed"] and not schedule.options["packed_ahead"] for schedule, _, _ in answers.values()
     )
+    tiles = {schedule.options.get("output_tile") for schedule, _, _ in answers.values()}
+    assert tiles == {None, 2, 4}
     assert {len(calls) for _, _, calls in answers.values()} >= {1, 3}
 
 

@@ -4,6 +4,7 @@ import pytest
 
 import anatune
 from anatune.codegen.quick_reader import quick_reader
+from anatune.core.templates import template_named
 from tests.unit.codegen.cpu.test_lower import WORKLOADS
 
 tvm = pytest.importorskip("tvm")
@@ -39,6 +40,18 @@ def test_kernels_and_packing_functions(name):
                 assert made.script() == wanted.script()
 
 
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_kernels_of_winograd(layout):
+    workload = anatune.conv2d(1, 16, 14, 14, 24, 3, 3, padding=1, layout=layout, epilogue=("bias", "relu"))
+    for schedule in anatune.space(workload, "cortex_a72", template="winograd").sample(3, seed=1):
+        program = template_named("winograd").part("program")(schedule, threads=1, prepacked=True)
+        made, wanted = read(program.main, program.llvm), parsed(program.main, program.llvm)
+        assert same_structure(made, wanted)
+        assert made.script() == wanted.script()
+        for text in program.packing.values():
+            assert quick_reader(text) is not None
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -53,6 +66,9 @@ def test_kernels_and_packing_functions(name):
             "    C[i] = A[i, 0]",
             "    A[i, 1] = C[i]",
         ],
+        ["for i in range(8):", "    if i > 2 and i < 5:", "        B[i] = 0", "    else:", "        B[i] = 2"],
+        ["for i in range(8):", "    if 1 > 2:", "        B[i] = 0", "    if 3 > 2:", "        B[i] = 5"],
+        ["for i in range(8):", "    if i > 2:", "        if i > 3:", "            B[i] = 1"],
         ["for _ in T.serial(1, annotations={'pragma_import_llvm': LL}):", "    T.evaluate(0)"],
         ['with T.sblock("all"):', "    T.reads(A[0:8, 0:4])", "    T.writes(B[0:8])", "    T.evaluate(B[1])"],
     ],
@@ -69,7 +85,7 @@ def test_statements(lines):
     [
         ["for i, j in T.grid(8, 4):", "    A[i, j] = A[i, j]"],
         ["for i in range(0, 8, 2):", "    B[i] = 0"],
-        ["for i in range(8):", "    if i > 2:", "        B[i] = 0"],
+        ["for i in range(8):", "    while i > 2:", "        B[i] = 0"],
         ["for i in range(8):", "    x = T.int32(1)", "    B[i] = x"],
         ["for i in range(8):", "    B[i] = T.if_then_else(0 <= i < 3, 1, 0)"],
         ["for i in range(8):", "    B[i] = T.if_then_else(i < 1 or i > 3, 1, 0)"],
