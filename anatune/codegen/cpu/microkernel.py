@@ -15,11 +15,13 @@ group : neighbours along the reduction whose products one instruction sums in a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from anatune.codegen.cpu.llvm import LLVM_TYPE, LlvmCode
+from anatune.codegen.cpu.prefetch import LINE_BYTES, LINES_AT_ONCE, Spread, prefetch_some
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.core.workload.number_formats import FACTOR_STEPS
 from anatune.errors import BuildError
@@ -35,7 +37,8 @@ so that no more rows than there are free registers stand between two fences. Wit
 stores 470 vectors (Zen 4, LLVM of TVM 0.27)."""
 _LEAST_ACCUMULATORS = 8
 """Tiles of fewer products have no room for a prefetch in each step."""
-_LINE_BYTES = 64
+_PRODUCTS_A_PREFETCH = 16
+"""Multiply-adds beside which a prefetch (and the load of its place) costs nothing that could be measured."""
 _MOST_PREFETCHES = 64
 """Lines of the result that a call asks for: more do not fit the buffers for misses anyway."""
 
@@ -97,6 +100,8 @@ class Operand:
     """Stored number that means zero."""
     ahead: Ahead | None = None
     """Rows of the next call to ask for while this one computes."""
+    fresh: tuple[int, ...] = ()
+    """Lines of the next call that this one does not read, from this call's address (see `prefetch.new_lines`)."""
 
 
 @dataclass(frozen=True)
@@ -193,10 +198,13 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     code.align_frame(kernel.lanes * DTYPE_BYTES[kernel.accumulator])
     bases = [code.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr %p{i}, i64 %o{i}") for i, dtype in enumerate(dtypes)]
     tiles = [(row, vector) for row in range(len(kernel.result.rows)) for vector in range(kernel.num_vectors)]
-    if kernel.reduces and not kernel.simd_reduction:
-        _prefetch_result(code, kernel, *_sums(kernel, bases))
+    spreads = _spreads(kernel, bases)
+    if kernel.reduces and not kernel.simd_reduction and not any(spread.to_write for spread in spreads):
+        base, result = _sums(kernel, bases)
+        for offset in _result_lines(kernel, result):
+            code.prefetch(code.address(base, result.dtype, offset), to_write=True)
     first: Tile = dict.fromkeys(tiles, code.neutral()) if kernel.reduces else {}
-    final = _loops(code, kernel, bases[:count], first)
+    final = _loops(code, kernel, bases[:count], first, spreads)
     if kernel.is_partial and kernel.reduces and not kernel.simd_reduction:
         final = _added(code, kernel, bases, final)
     _finish(code, kernel, bases, final)
@@ -209,7 +217,7 @@ def _added(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -
     """Add what earlier calls left behind, if this call is not the first one.
 
     Behind the reduction: sums that it starts from would have to come in before the first product, from as far away as
-    the result lies; here they were asked for that long ago (`_prefetch_result`).
+    the result lies; here they were asked for that long ago.
     """
     before = "done" if kernel.trips else "entry"
     code.line("  %bit = and i32 %flags, 1")
@@ -227,7 +235,7 @@ def _added(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -
     }
 
 
-def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile) -> Tile:
+def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, spreads: Sequence[Spread]) -> Tile:
     """Emit the reduction loops and return the accumulators behind them."""
     depth = len(kernel.trips)
     tiles = list(first) or [
@@ -262,7 +270,10 @@ def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile) -
             pointers = _advance(code, kernel, pointers, level + 1)
         if level < depth - 1:
             code.line(f"  br label %head{level + 1}")
-    done = _steps(code, kernel, pointers, before, tiles, f"%i{depth - 1}")
+    place = "%i0"
+    for level in range(1, depth) if spreads else ():
+        place = code.emit(f"add i64 {code.emit(f'mul i64 {place}, {kernel.trips[level]}')}, %i{level}")
+    done = _steps(code, kernel, pointers, before, tiles, f"%i{depth - 1}", spreads, place)
     code.line(f"  br label %latch{depth - 1}")
     for level in range(depth - 1, -1, -1):
         came_from = f"head{level}" if level == depth - 1 else f"latch{level + 1}"
@@ -300,6 +311,8 @@ def _steps(
     accumulators: Tile,
     tiles: list[tuple[int, int]],
     iteration: str,
+    spreads: Sequence[Spread] = (),
+    place: str = "0",
 ) -> Tile:
     """Emit the straight-line body: every unrolled step for every row and vector."""
     current: dict[tuple[int, int], str | None] = {tile: accumulators.get(tile) for tile in tiles}
@@ -309,6 +322,8 @@ def _steps(
     start = pointers
     for step in range(kernel.num_steps):
         _prefetch_ahead(code, kernel, start, iteration, step)
+        for spread in spreads:
+            prefetch_some(code, spread, place, step, kernel.num_steps)
         if step:
             pointers = _fenced(code, kernel, pointers, current, recent)
         loaded: dict[tuple[int, int, int], str] = {}
@@ -349,7 +364,7 @@ def _prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], it
         ahead = operand.ahead
         if ahead is None:
             continue
-        per_line = _LINE_BYTES // (DTYPE_BYTES[operand.dtype] * operand.group)
+        per_line = LINE_BYTES // (DTYPE_BYTES[operand.dtype] * operand.group)
         if ahead.num_rows == 0:
             address = code.address(pointer, operand.dtype, operand.steps[step] + ahead.distance)
             code.prefetch(address, to_write=False)
@@ -453,9 +468,9 @@ def _used(kernel: Microkernel, vector: int) -> int:
     return min(kernel.lanes, kernel.size - vector * kernel.lanes)
 
 
-def _prefetch_result(code: LlvmCode, kernel: Microkernel, base: str, result: Result) -> None:
-    """Ask for the result's lines before the reduction, so that the stores behind it find them in the cache."""
-    per_line = _LINE_BYTES // DTYPE_BYTES[result.dtype]
+def _result_lines(kernel: Microkernel, result: Result) -> tuple[int, ...]:
+    """Return the result's lines: asked for before its stores, these find them in the cache."""
+    per_line = LINE_BYTES // DTYPE_BYTES[result.dtype]
     lines: set[int] = set()
     if result.lane_stride == 1:
         for offset in result.rows:
@@ -463,8 +478,27 @@ def _prefetch_result(code: LlvmCode, kernel: Microkernel, base: str, result: Res
     elif result.groups:
         for group in result.groups:
             lines.update(result.rows[group[0]] + lane * result.lane_stride for lane in range(kernel.size))
-    for offset in sorted(lines)[:_MOST_PREFETCHES]:
-        code.prefetch(code.address(base, result.dtype, offset), to_write=True)
+    return tuple(sorted(lines)[:_MOST_PREFETCHES])
+
+
+def _spreads(kernel: Microkernel, bases: list[str]) -> list[Spread]:
+    """Return what to ask for in the course of the reduction, rather than at its start or not at all."""
+    iterations = math.prod(kernel.trips)
+    if not kernel.reduces or kernel.simd_reduction or iterations < 2:
+        return []
+    products = len(kernel.result.rows) * kernel.num_vectors * kernel.num_steps
+    found = []
+    for i, operand in enumerate(kernel.operands):
+        each = -(-len(operand.fresh) // iterations)
+        if 0 < each * _PRODUCTS_A_PREFETCH <= products:
+            table = f"{kernel.name}_fresh{i}"
+            found.append(Spread(bases[i], table, operand.dtype, operand.fresh, each, to_write=False))
+    base, result = _sums(kernel, bases)
+    lines = _result_lines(kernel, result)
+    if len(lines) > LINES_AT_ONCE:  # in the first half, so that the last ones come in time
+        each = -(-len(lines) // (iterations // 2))
+        found.append(Spread(base, f"{kernel.name}_result", result.dtype, lines, each, to_write=True))
+    return found
 
 
 def _sums(kernel: Microkernel, bases: list[str]) -> tuple[str, Result]:

@@ -20,6 +20,7 @@ from anatune.codegen.cpu.microkernel import (
 )
 from anatune.codegen.cpu.nest import Loop, LoopNest, Part, nest_of
 from anatune.codegen.cpu.padding import Skip, border_parts, skipped_products, skips_of
+from anatune.codegen.cpu.prefetch import new_lines
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.hardware.spec import CpuCompute
@@ -149,6 +150,7 @@ class _Lowering:
                 group=nest.group.size if nest.group is not None else 1,
                 used=self._used(layout, steps),
                 ahead=self._ahead(layout, parts, rows_axes, sizes),
+                fresh=self._fresh(layout, parts, addresses(layout), sizes),
             )
             for access, layout in zip(workload.reads, self.layouts, strict=True)
         )
@@ -223,12 +225,7 @@ class _Lowering:
         nest = self.nest
         if isinstance(layout, Slivers) or layout.register_stride(nest.simd_axis, sizes) or len(nest.inner) != 1:
             return None  # a sliver is read line after line: the hardware sees that
-        strides = [
-            layout.call_stride(axis, sizes[axis], sizes) for axis in reversed(nest.calls) if parts[axis].count > 1
-        ]
-        spatial = (loop for loop in reversed(nest.cache) if loop.axis in nest.parts)
-        strides += [layout.loop_stride(loop, sizes) for loop in spatial]
-        distance = next((stride for stride in strides if stride), 0)
+        distance = self._distance(layout, parts, sizes)
         own = [(layout.register_stride(axis, sizes), sizes[axis]) for axis in rows_axes if sizes[axis] > 1]
         own = [(pitch, count) for pitch, count in own if pitch]
         if not distance or math.prod(count for _, count in own) < _MANY_ROWS:
@@ -238,6 +235,30 @@ class _Lowering:
             (pitch, count), *groups = own[::-1]
             return Ahead(distance, pitch, count, groups[0][0] if groups else 0)
         return Ahead(distance) if own[-1][0] == 1 and len(own) == 1 else None
+
+    def _distance(self, layout: Strided | Slivers, parts: Mapping[str, Part], sizes: Mapping[str, int]) -> int:
+        """Return how far the next call that reads other rows of an operand is from this one, 0: there is none."""
+        nest = self.nest
+        strides = [
+            layout.call_stride(axis, sizes[axis], sizes) for axis in reversed(nest.calls) if parts[axis].count > 1
+        ]
+        spatial = (loop for loop in reversed(nest.cache) if loop.axis in nest.parts)
+        strides += [layout.loop_stride(loop, sizes) for loop in spatial]
+        return next((stride for stride in strides if stride), 0)
+
+    def _fresh(
+        self, layout: Strided | Slivers, parts: Mapping[str, Part], rows: Sequence[int], sizes: Mapping[str, int]
+    ) -> tuple[int, ...]:
+        """Return the lines of an operand that the next call reads and this one does not, where `_ahead` says nothing.
+
+        One reduction loop reads them side by side, which `_ahead` is for; windows read them in several places.
+        """
+        nest = self.nest
+        is_read_in_order = isinstance(layout, Slivers) or layout.register_stride(nest.simd_axis, sizes) != 0
+        if is_read_in_order or len({loop.axis for loop in (*nest.inner, *nest.unroll)}) < 2:
+            return ()
+        loops = [(loop.extent, layout.loop_stride(loop, sizes)) for loop in (*nest.inner, *nest.unroll)]
+        return new_lines(rows, loops, self._distance(layout, parts, sizes), DTYPE_BYTES[layout.access.dtype])
 
     def _row_axes(self, sizes: Mapping[str, int]) -> list[str]:
         """Row axes, the result's contiguous one last."""
