@@ -18,16 +18,17 @@ def spilling(hardware):
     """A schedule whose tile needs 40 accumulators."""
     lanes = hardware.fp32_lanes
     workload = anatune.matmul(40, 4 * lanes, 32)
-    tiles = {"i": (1, 1, 1, 2, 20), "j": (1, 1, 1, 2, 2 * lanes), "k": (1, 1, 32, 1)}
-    return anatune.space(workload, hardware).schedule(tiles=tiles)
+    tiles = {"i": (2, 1, 1, 1, 20), "j": (1, 1, 1, 2, 2 * lanes), "k": (1, 1, 32, 1)}
+    return anatune.space(workload, hardware).schedule(tiles=tiles, parallel=True)
 
 
+@pytest.mark.parametrize(("threads", "function"), [(1, "main_compute_"), (2, ".L__tvm_parallel_lambda")])
 @pytest.mark.parametrize(("name", "alignment"), [("amd_ryzen_9950x", 64), ("amd_ryzen_3700x", 32)])
-def test_spilled_vectors_lie_in_one_line_each(name, alignment):
-    lowered = lower(spilling(anatune.hardware(name)))
+def test_spilled_vectors_lie_in_one_line_each(name, alignment, threads, function):
+    lowered = lower(spilling(anatune.hardware(name)), threads=threads)
     assembly = compile_module(lowered.module, lowered.target).mod.inspect_source("asm")
     assert assembly_facts(assembly)["spill_ops"] > 20
-    text = assembly[assembly.index("\nmain_compute_:") :]
+    text = assembly[assembly.index(f"\n{function}:") :]
     text = text[: text.index(".Lfunc_end")]
     assert f"andq\t$-{alignment}, %rsp" in text
     places = {found[1] or found[2] for found in SPILL.findall(text)}
