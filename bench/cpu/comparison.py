@@ -291,8 +291,8 @@ def print_tables(rows: Sequence[Row], found: Sequence[Target], judged: str) -> N
     console.print(
         "Medians over samples, ratios over rounds, that both probes call quiet ('?': too few were, all count). needed: "
         "share of the counted FLOP\nthat is not with the padding's zeros. n: fewest samples of a method. spread: "
-        "half the width of the middle half of the times, largest. processes (--processes): slowest over fastest "
-        "process\nthat runs the plan, less 1.",
+        "half the width of the middle half of the times, largest.\nprocesses (--processes): slowest over fastest "
+        "process that runs the plan, less 1.",
         highlight=False,
     )
     lines = [[t.text, f"{t.value:.3f}", t.aim, "met" if t.met else "MISSED", t.note] for t in found]
