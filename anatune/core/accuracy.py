@@ -1,7 +1,7 @@
 """Accuracies: how far a kernel's arithmetic may leave a plain sum of products, and what a schedule's needs.
 
 "standard" admits what errs about as much as a plain sum: direct kernels, Winograd's F(2x2, 3x3). "relaxed" admits
-besides what errs by an order of magnitude more: Winograd's F(4x4, 3x3). Templates say which one each schedule needs.
+besides what errs several times as much: Winograd's F(4x4, 3x3). Templates say which one each schedule needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anatune.core.templates import template_named
 if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
 
-__all__ = ["ACCURACIES", "RELAXED", "STANDARD", "accuracy_of", "admits", "checked_accuracy", "error_of"]
+__all__ = ["ACCURACIES", "RELAXED", "STANDARD", "accuracy_of", "admits", "checked_accuracy", "error_of", "is_plain_sum"]
 
 STANDARD, RELAXED = "standard", "relaxed"
 ACCURACIES = (STANDARD, RELAXED)
@@ -41,6 +41,11 @@ def accuracy_of(schedule: Schedule) -> str:
     """Return the accuracy that one has to ask for to get a schedule."""
     template = template_named(schedule.template)
     return STANDARD if template.accuracy is None else str(template.part("accuracy")(schedule))
+
+
+def is_plain_sum(template: str) -> bool:
+    """Return whether kernels of a template add up the products as the workload says, in whatever order."""
+    return template_named(template).error is None
 
 
 def error_of(schedule: Schedule) -> float:

@@ -212,6 +212,7 @@ WINOGRAD = Template(
     name="winograd",
     device=_CPU,
     code="winograd",
+    joins=True,
     rules="anatune.core.rules.winograd:check_winograd",
     levels="anatune.core.rules.winograd:levels_of",
     applies="anatune.core.rules.winograd:applies",

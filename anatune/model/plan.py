@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anatune.core.accuracy import STANDARD, error_of
+from anatune.core.accuracy import STANDARD, error_of, is_plain_sum
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
@@ -273,8 +273,7 @@ class Plan:
 
 def _error(schedule: Schedule) -> dict[str, float]:
     """Return what is said of a schedule whose arithmetic is no plain sum."""
-    bound = error_of(schedule)
-    return {"error_bound": bound} if bound else {}
+    return {} if is_plain_sum(schedule.template) else {"error_bound": error_of(schedule)}
 
 
 def _guarantee_tree(guarantee: Guarantee) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anatune.core.accuracy import accuracy_of, error_of
+from anatune.codegen.arithmetic import arithmetic_of
+from anatune.core.accuracy import accuracy_of, error_of, is_plain_sum
 from anatune.core.generation import generation_limit
 from anatune.core.prediction import Prediction
 from anatune.core.templates import template_named
@@ -188,11 +189,12 @@ def _other_templates(plan: Plan) -> list[str]:
             f"The best schedule of the template {space.template} would take {units.duration(space.best_s)}, "
             f"{units.ratio(times)} times as long as this one, of the template {best.template}."
         )
-    if bound := error_of(best):
+    if not is_plain_sum(best.template):
+        error = arithmetic_of(best).expected_relative_error
         plain = f"--template {plan.templates[0]} keeps to those" if plan.joined else "other templates are plain sums"
         sentences.append(
-            f"Its arithmetic is no plain sum of the products: expect errors up to {bound:.1g} of the largest result "
-            f"(accuracy {accuracy_of(best)}); {plain}."
+            f"Its arithmetic is no plain sum of the products: expect errors of about {error:.1g} of a typical result, "
+            f"at most {error_of(best):.1g} of the largest (accuracy {accuracy_of(best)}); {plain}."
         )
     return sentences
 
@@ -321,8 +323,7 @@ def _roofline(plan: Plan) -> list[str]:
             f"{units.duration(floors.fma_reachable_s)} at the {reached} that compiled code reaches), nor below {moving}"
         )
     times = units.ratio(best.time_s / max(floors.fma_s, floors.dram_s))
-    # Templates whose errors are not a plain sum's multiply less.
-    saves = any(template_named(name).error is not None for name in plan.templates)
+    saves = not all(map(is_plain_sum, plan.templates))
     who = "No schedule that multiplies every pair" if saves and plan.workload.flop else "No schedule"
     sentences = [f"{who} can go below {moving}; the best takes {times} times that floor."]
     part = _part(best.bound_by)

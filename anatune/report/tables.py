@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from anatune.core.accuracy import error_of
+from anatune.codegen.arithmetic import arithmetic_of
+from anatune.core.accuracy import is_plain_sum
 from anatune.core.hardware.files import spec_to_toml
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
@@ -170,11 +171,11 @@ def registers_text(prediction: Prediction) -> str:
 def _legend(plan: Plan, width: int) -> list[str]:
     """Return what the columns and the factors of the tiles mean."""
     levels = ", ".join(f"x{level.upper()}" for level in _levels(plan))
-    errors = any(map(error_of, plan.schedules))
+    errors = not all(is_plain_sum(schedule.template) for schedule in plan.schedules)
     spilled = any(prediction.resources.get("spilled_registers") for prediction in plan.predictions)
     words = [
         "peak: share of the paper peak" + (", of the operations that a plain sum needs" if errors else ""),
-        "error: of the largest result, at most" if errors else "",
+        "error: about, of a typical result" if errors else "",
         "waves: work over what the device runs at once",
         f"{levels}: bytes moved at that level over the I/O lower bound" if levels else "",
         "regs: registers" + (" + spilled ones" if spilled else ""),
@@ -201,8 +202,10 @@ def schedule_items(schedule: Schedule) -> list[str]:
 
 def template_items(schedule: Schedule, *, among_several: bool) -> list[str]:
     """Return what to say before a schedule's items: its template among several, and how far off its results may be."""
-    bound = error_of(schedule)
-    return ([schedule.template] if among_several else []) + ([f"error up to {bound:.1g}"] if bound else [])
+    items = [schedule.template] if among_several else []
+    if not is_plain_sum(schedule.template):
+        items.append(f"error {arithmetic_of(schedule).expected_relative_error:.1g}")
+    return items
 
 
 def _option_text(value: OptionValue) -> str:
