@@ -55,7 +55,8 @@ Template = Annotated[
         parser=_template,
         help="What schedules look like. GPUs: cuda (the default of plan, prune and export), pipelined (the default of "
         "tune: cuda with several shared-memory buffers and padded rows) or tensorcore (float16, bfloat16; float32 as "
-        "tf32). CPUs: cpu, or winograd (3x3 convolutions of stride 1 in float32); left out, all that apply, together.",
+        "tf32). CPUs: cpu, or winograd (3x3 convolutions of stride 1 in float32). Left out on CPUs: all that apply, "
+        "together.",
     ),
 ]
 Accuracy = Annotated[

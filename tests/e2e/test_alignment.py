@@ -47,7 +47,7 @@ def spilling():
 
 def planned(**options):
     workload = anatune.conv2d(1, 8, 11, 13, 24, 3, 3, padding=1, **options)
-    return anatune.plan(workload, HOST, top_k=1).best
+    return anatune.plan(workload, HOST, top_k=1, template="cpu").best
 
 
 @pytest.fixture(scope="module")

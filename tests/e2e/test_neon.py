@@ -72,7 +72,7 @@ class Case(NamedTuple):
         workload = WORKLOADS[self.name]
         if self.kind == "drawn":
             return anatune.space(workload, hardware).sample(1, seed=sum(map(ord, self.name)))[0]
-        return anatune.plan(workload, hardware, top_k=1).best
+        return anatune.plan(workload, hardware, top_k=1, template="cpu").best
 
 
 def cases() -> list[Case]:

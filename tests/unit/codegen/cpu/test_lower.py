@@ -191,7 +191,7 @@ def test_planned_kernels_do_not_spill(name):
         anatune.matmul(512, 1024, 1024),
         anatune.conv2d(1, 64, 56, 56, 64, 3, 3, padding=1, layout="NHWC"),
     ):
-        facts = anatune.inspect(anatune.plan(workload, hardware, top_k=1).best)
+        facts = anatune.inspect(anatune.plan(workload, hardware, top_k=1, template="cpu").best)
         assert facts["num_instructions"] > 100
         assert facts["spill_ops"] <= 4  # around the loops; a spilling tile has dozens in them
 
