@@ -53,6 +53,9 @@ __all__ = ["WinogradSpace", "largest_error", "needed_accuracy"]
 
 UNROLLS = (1, 2, 4, 8)
 """Input channels of the straight-line body."""
+MOST_BLOCK = 512
+"""Tiles of a block, at most: what they become leaves the L2 cache even with one vector of channels."""
+MOST_VECTORS = 8
 _ACCURACY = {2: STANDARD, 4: RELAXED}
 """Output tile -> what its arithmetic needs."""
 _MARGIN = 4.0
@@ -129,10 +132,10 @@ class WinogradSpace(Space):
         elif axis == "p":
             most = self.extents["p"]
             sizes = range(1, min(registers, most) + 1)
-            rows = [(calls, row) for row in sizes for calls in _counts(-(-most // row))]
+            rows = [(calls, row) for row in sizes for calls in _counts(-(-min(most, MOST_BLOCK) // row))]
         else:
             units = -(-self.extents["f"] // self.lanes)
-            widths = range(1, min(registers // 2, units) + 1)
+            widths = range(1, min(registers // 2, MOST_VECTORS, units) + 1)
             rows = [(slivers, width) for width in widths for slivers in _counts(-(-units // width))]
         return listed(
             axis,

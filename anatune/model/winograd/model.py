@@ -26,6 +26,7 @@ PARTS = ("product_s", "input_s", "output_s", "overhead_s", "l2_s", "l3_s", "dram
 """Parts of a prediction, seconds: the three phases (overhead_s is part of the first), transfers, parallel starts."""
 FEATURES = ("useful_share", "product_share", "transform_share", "output_tile", "error_growth")
 RESOURCES = ("registers", "accumulators", "unrolled_fma", "threads", "weight_bytes", "data_bytes", "product_bytes")
+_STEPS = 4
 _OWN = tuple(col for col in WinogradCol if col not in (WinogradCol.TIME_S, WinogradCol.USEFUL, WinogradCol.COUNT))
 
 
@@ -126,5 +127,6 @@ class WinogradModel(AnalyticalModel):
 
 
 def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
-    """Return the keys of points of equal time, least important first: small blocks, then short code."""
-    return points[:, WinogradPoint.UNROLL], points[:, WinogradPoint.CALLS] * points[:, WinogradPoint.ROWS]
+    """Return the keys of points of equal time, least important first: small blocks, 4 steps (short code, few loops)."""
+    steps = np.abs(points[:, WinogradPoint.UNROLL] - _STEPS)
+    return points[:, WinogradPoint.CALLS] * points[:, WinogradPoint.ROWS], steps
