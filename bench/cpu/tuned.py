@@ -136,20 +136,21 @@ def tune_layer(
     records: Path,
     seed: int = 0,
     budgets: Sequence[int] = BUDGETS,
+    **limits: str,
 ) -> Tuned:
-    """Plan and tune one layer; a failure becomes a note."""
+    """Plan and tune one layer, with `limits` (template, accuracy); a failure becomes a note."""
     workload = layer.workload(layout)
     tuned = Tuned(layer.name, workload.describe(), after={}, notes=[])
     try:
         started = time.perf_counter()
-        plan = anatune.plan(workload, hardware, **_accepted(anatune.plan, threads=threads))
+        plan = anatune.plan(workload, hardware, **_accepted(anatune.plan, threads=threads, **limits))
         tuned.plan, tuned.plan_s = _schedule_of(plan.best), time.perf_counter() - started
     except AnatuneError as error:
         tuned.notes.append(f"{layer.name} plan: {error}")
     if trials <= 0:
         return tuned
     try:
-        options = _accepted(anatune.tune, threads=threads, seed=seed)
+        options = _accepted(anatune.tune, threads=threads, seed=seed, **limits)
         started = time.perf_counter()
         result = anatune.tune(workload, hardware, trials=trials, records=str(records), **options)
         tuned.tune_s = time.perf_counter() - started

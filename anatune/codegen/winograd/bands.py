@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anatune.codegen.cpu.llvm import LlvmCode
-from anatune.codegen.winograd.transforms import FLOAT, function_head
+from anatune.codegen.winograd.transforms import FLOAT, FLOAT_BYTES, function_head
 
 __all__ = ["band_ir"]
 
@@ -31,6 +31,7 @@ def band_ir(
     arguments = ["ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1, i64 %y, i64 %x, i64 %columns"]
     code.line(function_head(name, arguments, lanes))
     code.line("entry:")
+    code.align_frame(FLOAT_BYTES * lanes)
     source, target = (code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(2))
     channel, row = pitches
     code.line("  br label %rows")

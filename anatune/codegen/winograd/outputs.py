@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anatune.codegen.cpu.llvm import LlvmCode
-from anatune.codegen.winograd.transforms import FLOAT, function_head, result_rows
+from anatune.codegen.winograd.transforms import FLOAT, FLOAT_BYTES, function_head, result_rows
 from anatune.core.minimal_filtering import Filtering
 
 __all__ = ["Outputs", "output_ir"]
@@ -58,6 +58,7 @@ def output_ir(name: str, outputs: Outputs) -> tuple[str, set[str]]:
     arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(tensors)]
     code.line(function_head(name, [*arguments, "i64 %count, i64 %rows, i64 %columns"], lanes))
     code.line("entry:")
+    code.align_frame(FLOAT_BYTES * lanes)
     bases = [code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(tensors)]
     strides = [lanes, lanes * outputs.pitches[0]]
     strides += [lanes if step == "bias" else lanes * outputs.pitches[0] for step in outputs.operands]

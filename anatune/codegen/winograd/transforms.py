@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from anatune.codegen.cpu.llvm import LlvmCode
 from anatune.core.minimal_filtering import Filtering
 
-__all__ = ["FLOAT", "function_head", "input_ir", "result_rows", "weight_ir"]
+__all__ = ["FLOAT", "FLOAT_BYTES", "function_head", "input_ir", "result_rows", "weight_ir"]
 
-FLOAT = "float32"
+FLOAT, FLOAT_BYTES = "float32", 4
 Vectors = list[str]
 Transform = Callable[[Sequence[str]], Vectors]
 
@@ -161,6 +161,7 @@ def input_ir(
     code = LlvmCode(lanes, FLOAT, "multiply_add")
     code.line(function_head(name, ["ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1, i64 %count"], lanes))
     code.line("entry:")
+    code.align_frame(FLOAT_BYTES * lanes)
     bases = [code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(2)]
     apply = _data(code, transform)
 
@@ -200,6 +201,7 @@ def weight_ir(
     code = LlvmCode(lanes, FLOAT, "multiply_add")
     code.line(function_head(name, ["ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1"], lanes))
     code.line("entry:")
+    code.align_frame(FLOAT_BYTES * lanes)
     source, target = (code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(2))
     lane, row, column = pitches
     taps = [
