@@ -1,7 +1,8 @@
 """Sizes and distances in the buffers of a Winograd kernel, in elements.
 
-V[t][tile][c], the transformed inputs of a block; U[sliver][t][c][f], the transformed weights; M[t][tile][f], the
-products of a block with a chunk of the output channels. Rows of V are whole vectors, and so is what a sliver has of f.
+V[t][tile][c], the transformed inputs of a block; U[chunk][t][sliver][c][f], the transformed weights, in the order in
+which they are read; M[t][tile][f], the products of a block with a chunk of the output channels. Rows of V are whole
+vectors, and so is what a sliver has of f.
 """
 
 from __future__ import annotations
@@ -97,9 +98,19 @@ class WinogradLayout:
         return self.block * self.product_row + self.lanes
 
     @property
+    def weight_sliver(self) -> int:
+        """From one sliver of U to the next."""
+        return self.depth * self.width
+
+    @property
     def weight_pitch(self) -> int:
         """From one frequency of U to the next."""
-        return self.depth * self.width
+        return self.slivers * self.weight_sliver
+
+    @property
+    def weight_chunk(self) -> int:
+        """From one chunk of U to the next."""
+        return self.transform.frequencies * self.weight_pitch
 
     @property
     def data_size(self) -> int:
@@ -114,7 +125,7 @@ class WinogradLayout:
     @property
     def weight_size(self) -> int:
         """Elements of U."""
-        return self.all_slivers * self.transform.frequencies * self.weight_pitch
+        return self.chunks * self.weight_chunk
 
     @property
     def band_width(self) -> int:

@@ -311,14 +311,13 @@ class _Writer:
         layout = self.layout
         slivers = f"T.min({layout.slivers}, {layout.all_slivers} - {chunk} * {layout.slivers})"
         calls = f"({count} + {layout.rows - 1}) // {layout.rows}"
-        each = layout.transform.frequencies * layout.weight_pitch
         with text.scope(
             f"for t in range({layout.transform.frequencies}):",
             f"for sliver in range({slivers if layout.all_slivers % layout.slivers else layout.slivers}):",
             f"for call in range({calls}):",
         ):
             data = ("t", layout.data_pitch), ("call", layout.rows * layout.data_row)
-            at = (chunk, layout.slivers * each), ("sliver", each), ("t", layout.weight_pitch)
+            at = (chunk, layout.weight_chunk), ("t", layout.weight_pitch), ("sliver", layout.weight_sliver)
             to = ("t", layout.product_pitch), ("call", layout.rows * layout.product_row), ("sliver", layout.width)
             places = [self._own("v", workers[0], *data), (weights, affine(at)), self._own("m", workers[1], *to)]
             arguments = ", ".join(f"{name}.data, {_wide(offset)}" for name, offset in places)
@@ -384,10 +383,10 @@ class _Writer:
         text.open(f'with T.sblock("{target}_fill"):')
         text.line(f"T.reads({self.weight.tensor}[{whole_region(self.weight.shape)}])")
         text.line(f"T.writes({target}[0:{layout.weight_size}])")
-        if layout.depth > convolution.channels or layout.all_slivers * layout.width > convolution.filters:
+        if layout.weight_size > layout.transform.frequencies * convolution.channels * convolution.filters:
             with text.scope(f"for i in range({layout.weight_size}):"):
                 text.line(f"{target}[i] = T.float32(0)")
-        each = layout.transform.frequencies * layout.weight_pitch
+        group = layout.slivers * layout.vectors
         with text.scope(_PRAGMA):
             for name, vectors, start in (("weights", whole, 0), ("weights_rest", min(rest, 1), whole)):
                 if not vectors:
@@ -396,9 +395,10 @@ class _Writer:
                     f"for f in range({start}, {start + vectors}):", f"for c in range({convolution.channels}):"
                 ):
                     at = affine([("f", lanes * source["f"]), ("c", source["c"])])
-                    sliver, vector = f"(f // {layout.vectors})", f"(f % {layout.vectors})"
-                    to = affine([(sliver, each), (vector, lanes), ("c", layout.width)])
-                    self._call(text, name, [(self.weight.tensor, at), (target, to)])
+                    chunk, sliver = f"(f // {group})", f"(f % {group} // {layout.vectors})"
+                    to = [(chunk, layout.weight_chunk), (sliver, layout.weight_sliver), ("c", layout.width)]
+                    to.append((f"(f % {layout.vectors})", lanes))
+                    self._call(text, name, [(self.weight.tensor, at), (target, affine(to))])
         text.close()
 
 

@@ -104,7 +104,7 @@ def test_weights_stream_once_for_each_block():
     model = WinogradModel(workload, one_core())
     few, many = at(model, p=(7, 7)), at(model, p=(1, 7))
     assert few.resources["weight_bytes"] == many.resources["weight_bytes"] == 16 * 256 * 256 * 4
-    assert many.parts["l3_s"] > 3 * few.parts["l3_s"]
+    assert many.parts["l3_s"] > 2 * few.parts["l3_s"]  # of few blocks V is read from there instead
 
 
 def test_threads_share_the_time():
