@@ -18,10 +18,13 @@ from typing import Protocol
 from anatune.codegen.cpu.nest import Loop, LoopNest
 from anatune.core.workload.nest import Access, Workload
 
-__all__ = ["Dimension", "Layout", "Slivers", "Strided", "layout_of"]
+__all__ = ["Dimension", "Layout", "Slivers", "Strided", "SumsOfSlivers", "layout_of"]
 
 _PITCH_ELEMENTS = 256
 """Rows whose distance is a multiple of this (1 KiB in float32) share few sets of the L1 cache: they get a gap."""
+
+
+_SUM_BYTES = 4
 
 
 class Layout(Protocol):
@@ -145,7 +148,11 @@ class Slivers:
             self._reduction[loop.axis, loop.level] = self.depth
             self.depth *= loop.extent
         self.walk = tuple(walk)
-        self.size = self.group * self.depth * math.prod(extents[axis] for axis in rows) * self.width
+        columns = math.prod(extents[axis] for axis in rows) * self.width
+        self.sums_at = self.group * self.depth * columns
+        """Where the sums along the reduction begin, if they follow (see `SumsOfSlivers`)."""
+        has_sums = nest.group is not None and nest.group.shift != 0 and access.tensor == nest.group.vectors
+        self.size = self.sums_at + (_SUM_BYTES * columns if has_sums else 0)
 
     @staticmethod
     def fits(access: Access, nest: LoopNest) -> bool:
@@ -194,6 +201,31 @@ class Slivers:
             return 0
         after = math.prod(sizes[other] for other in self.rows[self._place(axis) + 1 :])
         return self.group * after * self.padded_lanes(sizes)
+
+
+class SumsOfSlivers:
+    """One int32 for each column of slivers of 8-bit elements, behind them: what accumulators start from.
+
+    They lie as the slivers would without a reduction; addresses are in elements of the slivers, that is in bytes.
+    """
+
+    def __init__(self, slivers: Slivers) -> None:
+        self.slivers = slivers
+        self.size = slivers.size
+        self.base = slivers.sums_at
+        self._unit = slivers.depth * slivers.group
+
+    def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        return self.call_stride(loop.axis, loop.step, sizes) if loop.axis in self.slivers.nest.parts else 0
+
+    def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        return self.slivers.call_stride(axis, elements, sizes) // self._unit * _SUM_BYTES
+
+    def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        return self.slivers.register_stride(axis, sizes) // self.slivers.group * _SUM_BYTES
 
 
 def _natural(access: Access) -> Strided:

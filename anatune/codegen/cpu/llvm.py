@@ -45,6 +45,8 @@ class LlvmCode:
         self.body = body
         self.lines: list[str] = []
         self.declared: set[str] = set()
+        self.highest = ""
+        """Value of `highest_bits`, where the function has one."""
         self._names = itertools.count(1)
         self.accumulator = accumulator
         self.scalar = LLVM_TYPE[accumulator]
@@ -259,6 +261,19 @@ class LlvmCode:
             shifted = self.emit(f"shl i32 {wide}, {bits * place}") if place else wide
             value = self.emit(f"or i32 {value}, {shifted}") if place else shifted
         return self.splat(value, "i32")
+
+    def highest_bits(self) -> str:
+        """Return groups of 8-bit elements with the highest bit of each set, in a way that LLVM cannot see through.
+
+        LLVM 22 never ends where it selects instructions for a known vector, a broadcast and `flip`.
+        """
+        kind = f"<{self.lanes} x i32>"
+        highest = ", ".join(["i32 -2139062144"] * self.lanes)
+        return self.emit(f'call {kind} asm "", "=x,0"({kind} <{highest}>)')
+
+    def flip(self, groups: str, highest: str) -> str:
+        """Return groups of 8-bit elements with the bits `highest` flipped: signed ones plus 128, as unsigned."""
+        return self.emit(f"xor <{self.lanes} x i32> {groups}, {highest}")
 
     def store_vector(self, value: str, pointer: str, dtype: str, used: int) -> None:
         """Store the first `used` lanes of an accumulator next to each other."""

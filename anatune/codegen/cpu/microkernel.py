@@ -94,6 +94,8 @@ class Operand:
     group: int = 1
     """Elements of a step that are read together: a vector has so many for each lane (then `lane_stride` is `group`), a
     broadcast so many for all lanes."""
+    flips: bool = False
+    """The highest bit of each 8-bit element is flipped."""
     used: tuple[int, ...] = ()
     """How many of each step's group exist, where that differs; zeros take the place of the others."""
     zero_point: int = 0
@@ -156,6 +158,8 @@ class Microkernel:
     count: int = 1
     """Divisor of the sums ("average")."""
     epilogue: tuple[tuple[str, EpilogueOperand | None], ...] = ()
+    start: tuple[int, ...] | None = None
+    """Address of each row's int32 numbers that accumulators start from, bytes; None: they start from zero."""
     dot: str = ""
     """Instruction that sums the products of a group; empty: groups have one element."""
     registers: str = ""
@@ -181,13 +185,15 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
 
     The function is ``void name(ptr operand, i64 offset, ..., ptr result, i64 offset, ptr epilogue operand, i64 offset,
     ..., i32 flags)``; offsets in elements; flags: 1 the sums go on from the result, 2 more calls will follow. Where
-    `keeps_sums`, a pointer and offset of the partial sums follow the epilogue's. For each loop in `moving`, two i64
-    follow the flags: its first iteration and the one past its last.
+    there is a `start`, its pointer and offset follow the epilogue's; where `keeps_sums`, those of the partial sums. For
+    each loop in `moving`, two i64 follow the flags: its first iteration and the one past its last.
     """
     code = LlvmCode(kernel.lanes, kernel.accumulator, kernel.body)
     count = len(kernel.operands)
     extra = [operand for _, operand in kernel.epilogue if operand is not None]
     dtypes = [*(operand.dtype for operand in kernel.operands), kernel.result.dtype, *(e.dtype for e in extra)]
+    if kernel.start is not None:
+        dtypes.append("int8")
     if kernel.keeps_sums:
         dtypes.append(kernel.accumulator)
     arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(len(dtypes))]
@@ -204,6 +210,10 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
         for offset in _result_lines(kernel, result):
             code.prefetch(code.address(base, result.dtype, offset), to_write=True)
     first: Tile = dict.fromkeys(tiles, code.neutral()) if kernel.reduces else {}
+    if kernel.start is not None:
+        first = _started(code, kernel, bases[count + 1 + len(extra)], first)
+    if any(operand.flips for operand in kernel.operands):
+        code.highest = code.highest_bits()
     final = _loops(code, kernel, bases[:count], first, spreads)
     if kernel.is_partial and kernel.reduces and not kernel.simd_reduction:
         final = _added(code, kernel, bases, final)
@@ -211,6 +221,25 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     code.line("  ret void")
     code.line("}")
     return "\n".join(code.lines), code.declared
+
+
+def _started(code: LlvmCode, kernel: Microkernel, base: str, neutral: Tile) -> Tile:
+    """Return what the accumulators of the first call start from, and `neutral` in the others."""
+    assert kernel.start is not None
+    goes_on = ""
+    if kernel.is_partial:
+        goes_on = code.emit(f"icmp ne i32 {code.emit('and i32 %flags, 1')}, 0")
+    loaded: dict[int, str] = {}
+    first: Tile = {}
+    for (row, vector), zero in neutral.items():
+        place = kernel.start[row] + vector * kernel.lanes * DTYPE_BYTES["int32"]
+        if place not in loaded:
+            value = code.load_vector(code.address(base, "int8", place), "int32", 1, kernel.lanes)
+            if goes_on:
+                value = code.emit(f"select i1 {goes_on}, {code.vector} {zero}, {code.vector} {value}")
+            loaded[place] = value
+        first[row, vector] = loaded[place]
+    return first
 
 
 def _added(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -> Tile:
@@ -438,9 +467,8 @@ def _loaded(
         if operand.group > 1:
             address = code.address(pointer, operand.dtype, offset + place * kernel.lanes * operand.lane_stride)
             used = operand.used[step] if operand.used else operand.group
-            loaded[key] = code.load_groups(
-                address, operand.dtype, operand.group, used, is_vector=operand.lane_stride > 0
-            )
+            value = code.load_groups(address, operand.dtype, operand.group, used, is_vector=operand.lane_stride > 0)
+            loaded[key] = code.flip(value, code.highest) if operand.flips else value
             return loaded[key]
         partly = operand.masked and not kernel.simd_reduction  # a reduction's lanes are cut by `mask` alone
         used = _used(kernel, vector) if partly else kernel.lanes

@@ -46,7 +46,7 @@ class Group(NamedTuple):
 
     Attributes
     ----------
-    instruction, axis, size, vectors, broadcast
+    instruction, axis, size, vectors, broadcast, flips, shift
         As in `DotGroup`.
     unroll : int
         Elements along the axis that a pass of the unrolled steps covers; the last group may be partly used.
@@ -57,6 +57,8 @@ class Group(NamedTuple):
     size: int
     vectors: str
     broadcast: str
+    flips: bool
+    shift: int
     unroll: int
 
     @property
@@ -178,7 +180,10 @@ def nest_of(schedule: Schedule) -> LoopNest:
     order = _complete(_words(schedule, "order.reduction"), reductions)
     inner = [Loop(a, "l1", factors[a]["l1"], step(a, "l1")) for a in order]
     dot = dot_group(workload, schedule.hardware, simd) if isinstance(schedule.hardware, CpuSpec) else None
-    group = Group(*dot[:-1], factors[dot.axis]["unroll"]) if dot is not None else None
+    group = None
+    if dot is not None:
+        own = (dot.instruction, dot.axis, dot.size, dot.vectors, dot.broadcast, dot.flips, dot.shift)
+        group = Group(*own, factors[dot.axis]["unroll"])
     unroll = [
         Loop(a, "unroll", -(-factors[a]["unroll"] // group.size), group.size)
         if group is not None and a == group.axis

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from anatune.codegen.cpu.layout import Layout, Slivers, Strided, layout_of
+from anatune.codegen.cpu.layout import Layout, Slivers, Strided, SumsOfSlivers, layout_of
 from anatune.codegen.cpu.microkernel import (
     Ahead,
     EpilogueOperand,
@@ -87,7 +87,11 @@ class _Lowering:
         packed, ahead = (schedule.options.get(name, ()) for name in ("packed", "packed_ahead"))
         self.packed: frozenset[str] = frozenset(packed)  # type: ignore[arg-type]
         self.ahead: frozenset[str] = frozenset(ahead if prepacked else ())  # type: ignore[arg-type]
-        skips = [skips_of(read, self.nest, self.workload) for read in self.workload.reads]
+        group = self.nest.group
+        skips = [
+            () if group is not None and group.shift else skips_of(read, self.nest, self.workload)
+            for read in self.workload.reads
+        ]
         self.skips: tuple[Skip, ...] = tuple(itertools.chain.from_iterable(skips))
         self.layouts: list[Strided | Slivers] = [
             layout_of(
@@ -99,6 +103,11 @@ class _Lowering:
             )
             for read, found in zip(self.workload.reads, skips, strict=True)
         ]
+        self.start: SumsOfSlivers | None = None
+        if group is not None and group.shift:
+            vectors = next(own for own in self.layouts if own.access.tensor == group.vectors)
+            assert isinstance(vectors, Slivers)
+            self.start = SumsOfSlivers(vectors)
         self.result = layout_of(self.workload.write, self.nest, self.workload, packed=False)
         sizes = {access.tensor: layout.size for access, layout in zip(self.workload.reads, self.layouts, strict=True)}
         for access in self.workload.tensors:
@@ -148,6 +157,7 @@ class _Lowering:
                 zero_point=access.zero_point,
                 masked=not layout.is_copy or layout.register_stride(nest.simd_axis, sizes) > 1,
                 group=nest.group.size if nest.group is not None else 1,
+                flips=self._flips(access) and not layout.is_copy,
                 used=self._used(layout, steps),
                 ahead=self._ahead(layout, parts, rows_axes, sizes),
                 fresh=self._fresh(layout, parts, addresses(layout), sizes),
@@ -200,11 +210,17 @@ class _Lowering:
             tail_loops=bool(nest.inner) and nest.inner[-1].axis == nest.simd_axis,
             count=math.prod(a.extent for a in workload.reduction_axes) if workload.body == "average" else 1,
             epilogue=tuple(epilogue),
+            start=addresses(self.start) if self.start is not None else None,
             dot=nest.group.instruction if nest.group is not None else "",
             registers=_register_letter(self.schedule, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
             num_registers=_num_registers(self.schedule),
             attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
         )
+
+    def _flips(self, access: Access) -> bool:
+        """Whether an operand is read with its highest bit flipped; copies hold it so."""
+        group = self.nest.group
+        return group is not None and group.flips and access.tensor == group.broadcast
 
     def _used(self, layout: Strided | Slivers, steps: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """Return how many elements of each step's group exist; empty: all, or zeros lie in the others' place."""
@@ -318,7 +334,8 @@ class _Lowering:
         text.line(f"T.reads({', '.join(regions)})")
         written = self.workload.write
         regions = [f"{written.tensor}[{whole_region(written.shape)}]"]
-        pointers = [*pointers, written.tensor, *names[len(pointers) :]]
+        starts = [pointers[self.layouts.index(self.start.slivers)]] if self.start is not None else []
+        pointers = [*pointers, written.tensor, *names[len(pointers) :], *starts]
         if keeps_sums:
             regions.append(f"{written.tensor}_sums[0:{written.num_elements}]")
             pointers.append(f"{written.tensor}_sums")
@@ -353,6 +370,8 @@ class _Lowering:
             flags = f'T.Cast("int32", T.Select({position} > 0, 1, 0) + T.Select({position} < {end}, 2, 0))'
         layouts: list[Layout] = [*self.layouts, self.result]
         layouts += [layout_of(access, nest, self.workload, packed=False) for access in self.workload.epilogue_reads]
+        if self.start is not None:
+            layouts.append(self.start)
         if len(pointers) > len(layouts):
             layouts.append(self.result)  # partial sums lie as the result does
         for parts, kernel in kernels:
@@ -410,7 +429,11 @@ class _Lowering:
     def copy(self, text: Script, access: Access, layout: Layout, target: str) -> None:
         """Write the loops that fill `target` with `access` in `layout`."""
         if isinstance(layout, Slivers):
+            if layout.size > layout.sums_at:
+                text.line(f'{target}_sum = T.sblock_alloc_buffer((1,), "int32")')
             self._copy_slivers(text, access, layout, target)
+            if layout.size > layout.sums_at:
+                self._sum_slivers(text, access, SumsOfSlivers(layout), target)
         elif isinstance(layout, Strided):
             self._copy_strided(text, access, layout, target)
 
@@ -421,9 +444,16 @@ class _Lowering:
 
     def _fill(self, access: Access) -> str:
         """Value outside the tensor: the neutral element of the body."""
+        if self._flips(access):
+            return f"T.int8({access.zero_point ^ -128})"
         if self.workload.body != "max":
             return f'T.Cast("{access.dtype}", {access.zero_point})'
         return _LOWEST[access.dtype]
+
+    def _element(self, access: Access, indices: Sequence[str]) -> str:
+        """Return an element as copies hold it."""
+        element = f"{access.tensor}[{', '.join(indices)}]"
+        return f"T.bitwise_xor({element}, T.int8(-128))" if self._flips(access) else element
 
     def _copy_strided(self, text: Script, access: Access, layout: Strided, target: str) -> None:
         """Fill the part that the tensor has, then the borders, slab by slab."""
@@ -468,7 +498,7 @@ class _Lowering:
                 terms.append((f"d{number}", dimension.pitch))
                 position = affine([(f"d{number}", 1)], start + dimension.low)
             indices[dimension.index] = position
-        value = self._fill(access) if is_border else f"{access.tensor}[{', '.join(indices)}]"
+        value = self._fill(access) if is_border else self._element(access, indices)
         if all(stop > start for start, stop in box):
             text.line(f"{target}[{affine(terms, constant)}] = {value}")
         else:
@@ -556,11 +586,63 @@ class _Lowering:
             if reach >= access.shape[index]:
                 conditions.append(f"{expression} < {access.shape[index]}")
             indices.append(expression)
-        value = f"{access.tensor}[{', '.join(indices)}]"
+        value = self._element(access, indices)
         if conditions:
             joined = " and ".join(f"({condition})" for condition in conditions)
             value = f"T.if_then_else({joined}, {value}, {self._fill(access)})"
         text.line(f"{target}[{affine(terms, constant)}] = {value}")
+
+    def _sum_slivers(self, text: Script, access: Access, layout: SumsOfSlivers, target: str) -> None:
+        """Write the sums along the reduction, times minus the shift, behind the slivers, byte by byte."""
+        nest, slivers = self.nest, layout.slivers
+        assert nest.group is not None
+        axes = [axis for axis in nest.parts if access.uses(axis)]
+        text.open(f'with T.sblock("{target}_sums"):')
+        text.line(f"T.reads({access.tensor}[{whole_region(access.shape)}])")
+        text.line(f"T.writes({target}[0:{slivers.size}], {target}_sum[0:1])")
+        depth = text.depth
+        for parts in itertools.product(*(nest.parts[axis] for axis in axes)):
+            self._sum_columns(text, access, layout, target, dict(zip(axes, parts, strict=True)))
+            text.close(text.depth - depth)
+        text.close()
+
+    def _sum_columns(
+        self, text: Script, access: Access, layout: SumsOfSlivers, target: str, parts: dict[str, Part]
+    ) -> None:
+        """Write the sums of the columns of one combination of parts."""
+        nest, group = self.nest, self.nest.group
+        assert group is not None
+        sizes = {axis: options[0].size for axis, options in nest.parts.items()}
+        sizes.update({axis: part.size for axis, part in parts.items()})
+        loops = [
+            (f"o{number}", loop.extent, layout.loop_stride(loop, sizes), loop.axis, loop.step)
+            for number, loop in enumerate(loop for loop in nest.cache if loop.axis in parts)
+        ]
+        for axis, part in parts.items():
+            loops.append((f"c_{axis}", part.count, layout.call_stride(axis, part.size, sizes), axis, part.size))
+            loops.append((f"r_{axis}", part.size, layout.register_stride(axis, sizes), axis, 1))
+        for name, extent, *_ in loops:
+            text.open(f"for {name} in range({extent}):")
+        text.line(f"{target}_sum[0] = 0")
+        inside = text.depth
+        position = {axis: [(name, step) for name, _, _, own, step in loops if own == axis] for axis in parts}
+        for reduced in self.workload.reduction_axes:
+            if access.uses(reduced.name):
+                text.open(f"for e_{reduced.name} in range({reduced.extent}):")
+                position[reduced.name] = [(f"e_{reduced.name}", 1)]
+        indices = []
+        for terms, offset in zip(access.indices, access.offsets, strict=True):
+            words = [(name, step * term.coefficient) for term in terms for name, step in position[term.axis]]
+            start = sum(term.coefficient * parts[term.axis].start for term in terms if term.axis in parts)
+            indices.append(affine(words, offset + start))
+        element = f'T.Cast("int32", {access.tensor}[{", ".join(indices)}])'
+        text.line(f"{target}_sum[0] = {target}_sum[0] + {element}")
+        text.close(text.depth - inside)
+        base = layout.base + sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())
+        address = affine([(name, stride) for name, _, stride, _, _ in loops], base)
+        for byte in range(DTYPE_BYTES["int32"]):
+            moved = f"T.shift_right({target}_sum[0] * {-group.shift}, {8 * byte})"
+            text.line(f'{target}[{address} + {byte}] = T.Cast("int8", {moved})')
 
 
 def _register_letter(schedule: Schedule, accumulators: int) -> str:

@@ -19,10 +19,10 @@ _FEATURES = {
 _GROUPS = {
     ("bfloat16", "bfloat16"): (("vdpbf16ps", 2),),
     ("uint8", "int8"): (("vpdpbusd", 4),),
-    ("int8", "int8"): (("vpdpbssd", 4),),
+    ("int8", "int8"): (("vpdpbssd", 4), ("vpdpbusd", 4)),
 }
 """Dtypes of the broadcast operand and of the vectors -> instructions that multiply them, the best first; elements of a
-group."""
+group. VPDPBUSD takes a signed operand plus 128 as an unsigned one."""
 
 
 class DotOperands(NamedTuple):

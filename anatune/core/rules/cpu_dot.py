@@ -28,6 +28,10 @@ __all__ = [
 ]
 
 
+_FLIPPED = 128
+"""What a signed 8-bit number with its highest bit flipped is more, as an unsigned one."""
+
+
 class DotGroup(NamedTuple):
     """How the products of a workload are grouped.
 
@@ -42,6 +46,11 @@ class DotGroup(NamedTuple):
         The operand that is loaded in vectors, and the one of which a group is loaded for all lanes.
     packed : tuple of str
         Operands that must be packed.
+    flips : bool
+        The broadcast operand is signed, the instruction takes it unsigned: it is read plus 128.
+    shift : int
+        What its elements, as they are read, are above what they stand for. Accumulators start from the sums of the
+        vectors' operand along the reduction, times minus this; zeros of padding count like other elements then.
     """
 
     instruction: str
@@ -50,6 +59,8 @@ class DotGroup(NamedTuple):
     vectors: str
     broadcast: str
     packed: tuple[str, ...]
+    flips: bool = False
+    shift: int = 0
 
 
 @lru_cache(maxsize=256)
@@ -66,12 +77,14 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str) -> DotGroup | No
     broadcast = reads[0] if vector is reads[1] else reads[1]
     found = instruction_of(hardware, broadcast.dtype, vector.dtype)
     axes = _candidates(workload, reads)
-    if found is None or not axes or _slides(vector):
+    if found is None or not axes or _slides(vector) or vector.zero_point:
         return None
     axis = min(axes, key=lambda name: (vector_stride(broadcast, name) != 1, -workload.extents[name]))
     packed = [vector.tensor] if vector_stride(broadcast, axis) == 1 else [read.tensor for read in reads]
     name, size = found
-    return DotGroup(name, axis, size, vector.tensor, broadcast.tensor, tuple(packed))
+    flips = name == "vpdpbusd" and broadcast.dtype == "int8"
+    shift = broadcast.zero_point + (_FLIPPED if flips else 0)
+    return DotGroup(name, axis, size, vector.tensor, broadcast.tensor, tuple(packed), flips, shift)
 
 
 def _candidates(workload: Workload, reads: Sequence[Access]) -> list[str]:
