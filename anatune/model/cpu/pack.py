@@ -131,8 +131,10 @@ def _pad_cycles(access: Access, space: CpuSpace) -> float:
     return moved / rate
 
 
-def _padded(workload: Workload, number: dict[str, int], simd: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _padded(space: CpuSpace, number: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return `CpuNest.padding` and `inside_share`."""
+    workload, simd = space.workload, space.simd_axis
+    counts_padding = space.dot is not None and space.dot.shift != 0  # see `DotGroup.shift`
     extents = workload.extents
     spatial = {axis.name for axis in workload.spatial_axes}
     rows: list[tuple[int, int, int]] = []
@@ -144,7 +146,7 @@ def _padded(workload: Workload, number: dict[str, int], simd: str) -> tuple[NDAr
                 continue
             axes = [term for term in terms if term.axis in spatial]
             windows = [term for term in terms if term.axis not in spatial]
-            if len(axes) != 1 or len(windows) != 1 or axes[0].axis == simd:
+            if len(axes) != 1 or len(windows) != 1 or axes[0].axis == simd or counts_padding:
                 rows.append((x, -1, -1))
                 shares.append(1.0)
                 continue
@@ -198,7 +200,7 @@ def pack_nest(space: CpuSpace) -> CpuNest:
     # accumulators are in registers while rows of the operands are read: the result's rows collide with nothing
     tensors.append([DTYPE_BYTES[workload.write.dtype], 2.0, *(0.0 for _ in caches)])
     has_reduction = any(space.extents[axis] > 1 for axis in reductions)
-    padding, inside_share = _padded(workload, number, space.simd_axis)
+    padding, inside_share = _padded(space, number)
     padded = set(padding[:, 0].tolist())
     return CpuNest(
         extents=np.array([space.extents[a] for a in axes], dtype=np.int64),
