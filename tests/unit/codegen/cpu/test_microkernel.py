@@ -27,6 +27,20 @@ PAIRS = {
     "nchw_odd_channels": anatune.conv2d(1, 5, 7, 7, 20, 1, 1, dtype="bfloat16"),
 }
 
+FOURS = {
+    "u8": anatune.matmul(7, 33, 35, dtype="uint8xint8"),
+    "s8": anatune.matmul(6, 48, 64, dtype="int8"),
+    "s8_odd": anatune.matmul(7, 33, 35, dtype="int8"),
+    "u8_zero_point": anatune.matmul(5, 40, 26, dtype="uint8xint8", input_zero_point=131),
+    "s8_batch": anatune.batch_matmul(3, 8, 20, 6, dtype="int8"),
+    "u8_nhwc": anatune.conv2d(1, 8, 9, 9, 20, 3, 3, padding=1, layout="NHWC", dtype="uint8xint8"),
+    "s8_nhwc": anatune.conv2d(1, 8, 9, 9, 20, 3, 3, padding=1, layout="NHWC", dtype="int8"),
+    "u8_three_channels": anatune.conv2d(
+        1, 3, 9, 9, 20, 3, 3, padding=1, stride=2, layout="NHWC", dtype="uint8xint8", input_zero_point=7
+    ),
+    "s8_nchw": anatune.conv2d(1, 5, 9, 9, 20, 3, 3, padding=1, dtype="int8"),
+}
+
 
 def assembly_of(schedule):
     lowered = lower(schedule)
@@ -41,6 +55,30 @@ def test_pairs_are_summed_as_the_workload_says(name):
     for schedule in space.sample(5, seed=3):
         found = anatune.verify(schedule)
         assert found.ok, (found, schedule)
+
+
+@pytest.mark.skipif("vpdpbusd" not in dot_instructions(HOST), reason="this CPU has no AVX512_VNNI or AVX_VNNI")
+@pytest.mark.parametrize("name", FOURS)
+def test_fours_are_summed_exactly(name):
+    space = anatune.space(FOURS[name], HOST)
+    assert space.dot.instruction == "vpdpbusd"
+    for schedule in space.sample(5, seed=4):
+        found = anatune.verify(schedule)
+        assert found.ok, (found, schedule)
+        assert found.max_rel_error == 0.0
+
+
+def test_fours_of_other_processors():
+    cascade_lake = anatune.plan(FOURS["s8"], "xeon_gold_6230r", 1).schedules[0]
+    assert "vpdpbusd" in assembly_of(cascade_lake)
+    narrow = msgspec.structs.replace(
+        api.hardware("ryzen_3700x"), arch="sierraforest",
+        vpdpbusd=api.hardware("xeon_8480").vpdpbusd, vpdpbssd=api.hardware("xeon_8480").vpdpbusd,
+    )  # fmt: skip
+    text = assembly_of(anatune.plan(FOURS["u8"], narrow, 1).schedules[0])
+    assert "vpdpbusd" in text
+    assert "zmm" not in text
+    assert "vpdpbssd" in assembly_of(anatune.plan(FOURS["s8"], narrow, 1).schedules[0])
 
 
 def without_pairs(spec):
@@ -62,7 +100,7 @@ def test_a_processor_that_llvm_does_not_know_to_have_it():
 
 
 def test_without_the_instruction_the_sums_are_right():
-    spec = without_pairs(HOST)
-    for name in ("matmul_odd", "nhwc_odd_channels"):
-        for schedule in anatune.space(PAIRS[name], spec).sample(2, seed=1):
+    spec = msgspec.structs.replace(without_pairs(HOST), vpdpbusd=msgspec.UNSET)
+    for workload in (PAIRS["matmul_odd"], PAIRS["nhwc_odd_channels"], FOURS["s8_odd"], FOURS["u8_three_channels"]):
+        for schedule in anatune.space(workload, spec).sample(2, seed=1):
             assert anatune.verify(schedule).ok
