@@ -7,9 +7,10 @@ Every session is a process of its own; with ``--against`` another checkout's ses
 
 Wall-clock seconds, medians over rounds: "total" of `tune`, "first" until the first trial is recorded (planning,
 starting processes), "a trial" from the first to the last over their number, "build" and "run" the means of what
-processes report, "ask" in the strategy (both directions). CPU seconds, children included, means over some of the
-session's schedules built again in one process: "program", "read" (TVMScript), "compile" (TVM and LLVM), "link" (object
-and library).
+processes report, "ask" in the strategy (both directions). "noise" is what timing is worth: half the range of a kernel's
+samples over the reference kernel's, in parts of their median; the median over trials. CPU seconds, children included,
+means over some of the session's schedules built again in one process: "program", "read" (TVMScript), "compile" (TVM and
+LLVM), "link" (object and library).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 PHASES = {"lower": "program", "parse_program": "read", "compile_module": "compile", "link_library": "link"}
-COLUMNS = ("total", "first", "a trial", "build", "run", "ask", "program", "read", "compile", "link")
+COLUMNS = ("total", "first", "a trial", "build", "run", "ask", "noise", "program", "read", "compile", "link")
 _BUILT = 6
 """Schedules of a session that are built again."""
 
@@ -51,6 +52,14 @@ def watch(module: Any, name: str, spent: dict[str, float], label: str, clock: Ca
             spent[label] += clock() - started
 
     setattr(module, name, timed)
+
+
+def noise(measurement: Any) -> float:
+    """Return half the range of a measurement's relative samples over their median."""
+    ratios: list[float] = [
+        own / base for own, base in zip(measurement.times_s, measurement.reference_times_s, strict=True)
+    ]
+    return (max(ratios) - min(ratios)) / 2 / statistics.median(ratios)
 
 
 def one_session(layer: str, trials: int, hw: str) -> dict[str, float]:
@@ -86,6 +95,7 @@ def one_session(layer: str, trials: int, hw: str) -> dict[str, float]:
             "kernel": statistics.median(one.time_s for one in done if one.time_s is not None),
             "best": (result.best_trial and result.best_trial.measurement.time_s) or 0.0,
         }
+        answer["noise"] = statistics.median(noise(one) for one in done if len(one.times_s) > 1)
         step = max(1, len(result.trials) // _BUILT)
         chosen = [trial.schedule for trial in result.trials[::step]][:_BUILT]
         lower.build_schedule(chosen[0], Path(folder))  # imports
@@ -131,7 +141,7 @@ def show(results: dict[str, dict[str, list[dict[str, float]]]]) -> None:
         base: float | None = None
         for name, rounds in checkouts.items():
             middle = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
-            cells = [f"{middle[column]:.2f}" if middle[column] >= 10 else f"{middle[column]:.3f}" for column in COLUMNS]
+            cells = [f"{middle[column]:.1f}" if middle[column] >= 10 else f"{middle[column]:.3f}" for column in COLUMNS]
             table.add_row(layer, name, f"{1e3 * middle['kernel']:.2f}", *cells)
             base = base or middle["a trial"]
             ratios[name].append(middle["a trial"] / base)
