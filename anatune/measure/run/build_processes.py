@@ -12,7 +12,7 @@ from anatune.codegen.compat import import_tvm
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
-from anatune.errors import MissingDependencyError
+from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.run.process import Worker, refusal, wait_for
 from anatune.named import resolve
 
@@ -128,7 +128,7 @@ class BuildProcesses:
         self._yielding = False
 
     def start(self) -> None:
-        """Start all processes but guests, which start with their first build; returns at once."""
+        """Start all processes but guests, which start with the first build; returns at once."""
         for worker in self._own:
             worker.start()
 
@@ -156,9 +156,24 @@ class BuildProcesses:
             raise refusal(reply, "the reference kernel cannot be built")
         return reply.value
 
+    def _idle_guests(self) -> list[Worker]:
+        """Start guests and return those that could build now: what waits for one that still starts holds up others."""
+        idle = []
+        for worker in list(self._guests):
+            try:
+                worker.start()
+                if worker.is_ready() and not worker.busy:
+                    idle.append(worker)
+            except RunError:  # it is there to help, no more
+                self._guests.remove(worker)
+                self.workers.remove(worker)
+        return idle
+
     def begin(self, jobs: Iterable[BuildJob]) -> None:
         """Give the idle processes something to do, first come, first served."""
-        idle = [worker for worker in (self._own if self._yielding else self.workers) if not worker.busy]
+        idle = [worker for worker in self._own if not worker.busy]
+        if not self._yielding:
+            idle += self._idle_guests()
         for job in jobs:
             if not idle:
                 return

@@ -150,6 +150,21 @@ class Worker:
         if self.setup is not None:
             self._send(*self.setup, limit_s=self._setup_s, is_setup=True)
 
+    def is_ready(self) -> bool:
+        """Return whether a process runs whose set-up is done; does not wait.
+
+        Raises
+        ------
+        RunError, DeviceError, MissingDependencyError
+            The set-up failed.
+        """
+        while self._calls and self._calls[0].is_setup:
+            reply = self._receive(0.0)
+            if reply is None:
+                return False
+            self._finish(reply)
+        return self._process is not None
+
     def submit(self, function: str, arguments: Mapping[str, object], limit_s: float) -> None:
         """Hand over ``module:function`` with keyword arguments; the limit begins when the process can begin.
 

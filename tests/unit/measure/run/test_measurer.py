@@ -1,3 +1,4 @@
+import itertools
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import anatune
 from anatune.core.trial import Outcome
 from anatune.errors import DeviceError, RunError, SpaceError
 from anatune.measure.cpu.measurer import CpuMeasurer
+from anatune.measure.run.build_processes import BuildJob, BuildProcesses
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.measurer import Limits
 from anatune.measure.run.timing import TimingProtocol
@@ -125,24 +127,50 @@ def test_the_runners_core_builds_between_runs_and_never_beside_one(hardware, mon
         pytest.skip("one core")
     cores = dict(list(physical_cores().items())[:2])
     monkeypatch.setattr("anatune.measure.run.measurer.physical_cores", lambda: cores)
-    asked = [schedule(hardware, "slow" if number % 3 else "build fails", number) for number in range(12)]
     with measurer(hardware) as session:
         own, guest = session._builders.workers
         assert guest.process_id is None
-        begin, states = session._begin_run, []
+        begin, states, until = session._begin_run, [], time.monotonic() + 120
+
+        def asked():  # until the guest, which has to start first, has built some
+            for number in itertools.count():
+                if guest._served >= 3 or time.monotonic() > until:
+                    return
+                yield schedule(hardware, "slow" if number % 3 else "build fails", number)
 
         def watched(runner, job):
             begin(runner, job)
             states.append(guest.process_id is not None and state(guest.process_id))
 
         monkeypatch.setattr(session, "_begin_run", watched)
-        answers = list(session.measure(asked))
+        answers = list(session.measure(asked()))
         assert own.process_id is not None
-        assert guest._served > 0
+        assert guest._served >= 3
         assert state(guest.process_id) != "T"
-    assert [given.unroll for given, _ in answers] == list(range(12))
+    assert [given.unroll for given, _ in answers] == list(range(len(answers)))
     assert set(states) <= {"T", False}
     assert "T" in states
+
+
+def test_a_guest_that_cannot_start_is_left_out(hardware, monkeypatch):
+    builders = BuildProcesses(
+        "tests.unit.measure.jobs:echo", 1, Limits(), guests=1, setup="tests.unit.measure.jobs:facts"
+    )
+    own, guest = builders.workers
+    guest.setup = (jobs + "fail", {"kind": "raises"})
+    try:
+        asked = [BuildJob(schedule(hardware, number=number), Path()) for number in range(3)]
+        until = time.monotonic() + 60
+        while guest in builders.workers and time.monotonic() < until:
+            builders.begin([])
+            time.sleep(0.01)
+        assert builders.workers == [own]
+        assert not own.busy
+        builders.begin(asked)
+        assert [job.worker for job in asked] == [own, None, None]
+    finally:
+        builders.kill()
+        guest.kill()
 
 
 def state(process):

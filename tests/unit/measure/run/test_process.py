@@ -126,6 +126,29 @@ def test_a_set_up_runs_in_every_new_process():
     worker.kill()
 
 
+def test_a_process_is_ready_when_its_set_up_is_done():
+    worker = Worker("builder", setup=(JOBS + "doze", {"seconds": 0.3}))
+    assert not worker.is_ready()  # there is none
+    worker.start()
+    assert not worker.is_ready()
+    worker.pause()
+    assert not worker.is_ready()
+    worker.resume()
+    until = time.monotonic() + LONG_S
+    while not worker.is_ready() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert worker.is_ready()
+    reply = ask(worker, "echo", value=1)
+    assert (reply.value, reply.fresh) == (1, True)
+    worker.kill()
+    worker = Worker("builder", setup=(JOBS + "fail", {"kind": "hangs"}), setup_s=0.2)
+    worker.start()
+    time.sleep(0.3)
+    with pytest.raises(RunError, match=r"not finished after 0\.2 s"):
+        worker.is_ready()
+    assert worker.process_id is None
+
+
 def test_a_failing_set_up_is_an_error_of_ours():
     worker = Worker("runner", setup=(JOBS + "fail", {"kind": "exits"}))
     with pytest.raises(RunError, match=r"the runner process cannot be set up .*status 3"):
