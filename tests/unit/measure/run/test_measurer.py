@@ -152,12 +152,12 @@ def test_the_runners_core_builds_between_runs_and_never_beside_one(hardware, mon
     assert "T" in states
 
 
-def test_a_guest_that_cannot_start_is_left_out(hardware, monkeypatch):
+def test_a_guest_that_cannot_start_is_left_out(hardware):
     builders = BuildProcesses(
         "tests.unit.measure.jobs:echo", 1, Limits(), guests=1, setup="tests.unit.measure.jobs:facts"
     )
     own, guest = builders.workers
-    guest.setup = (jobs + "fail", {"kind": "raises"})
+    guest.setup = ("tests.unit.measure.jobs:fail", {"kind": "raises"})
     try:
         asked = [BuildJob(schedule(hardware, number=number), Path()) for number in range(3)]
         until = time.monotonic() + 60
