@@ -29,7 +29,8 @@ _GAIN = 0.1
 twice that is what one may hope for."""
 _DOUBT = 0.2
 """What a model may err between templates, in log time: a space is tried once if the model has it less than a fifth
-behind."""
+behind. Ratios of Winograd to direct kernels were off by 0.04 (median of 84 layers; `bench.cpu.picks`, AMD Zen 4), at
+most by 0.58."""
 
 
 class Member(NamedTuple):
