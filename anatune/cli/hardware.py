@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from anatune.cli.output import UsageError, note, print_json, print_lines, print_
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.measure.cpu.calibration.calibrate import Calibration
+    from anatune.tuning.calibration import Learned
 
 __all__ = ["app"]
 
@@ -156,21 +158,35 @@ def calibrate(
     ] = "host",
     print_only: Annotated[bool, typer.Option("--print", help="Print the spec, write nothing.")] = False,
     as_json: _Json = False,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="Most time spent on sampling.")] = 1.0,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", min=0.01, help="Most time.  [default: 3 for a CPU, 1 for a GPU]")
+    ] = None,
+    nests: Annotated[
+        bool, typer.Option("--nests/--no-nests", help="CPU: also learn from generated kernels what the model misses.")
+    ] = True,
 ) -> None:
-    """Measure this machine's CPU or one of its GPUs: clock, arithmetic, caches, memory; write the spec for ``--hw``."""
+    """Measure this machine's CPU or one of its GPUs: clock, arithmetic, caches, memory; write the spec for ``--hw``.
+
+    On a CPU generated kernels are measured, too, and a correction of the model is learned from them. It is kept, and
+    used by plans, only if it ranks kernels of workloads that it has not seen better.
+    """
     index = _gpu_index(what)
     if index is not None:
-        _calibrate_gpu(index, print_only=print_only, as_json=as_json, minutes=minutes)
+        _calibrate_gpu(index, print_only=print_only, as_json=as_json, minutes=minutes or 1.0)
         return
+    began, minutes = time.monotonic(), minutes or 3.0
     from anatune.core.hardware.files import spec_to_toml
     from anatune.measure.cpu.calibration.calibrate import calibrate as measure
     from anatune.measure.cpu.host_files import write_host_spec
+    from anatune.report.training import nest_lines
 
+    learned: Learned | None = None
     with _stage_progress() as progress:
-        result = measure(minutes=minutes, progress=progress)
-    spec = result.spec
-    path = None if print_only else write_host_spec(spec=spec)
+        result = measure(minutes=minutes / 3, progress=progress)
+        spec = result.spec
+        path = None if print_only else write_host_spec(spec=spec)
+        if path is not None and nests:
+            learned = _learn(spec, path, 60 * minutes - (time.monotonic() - began), progress)
     if as_json:
         agreements = {"all": result.agreement, "fitting": result.fitting}
         print_json(
@@ -189,17 +205,32 @@ def calibrate(
                     for name, a in agreements.items()
                 },
                 "quiet_share": result.quiet_share,
+                "nests": None if learned is None else learned.summary,
                 "notes": result.notes,
             }
         )
         return
     summary = [*_calibration_lines(spec), *result.notes, *_prediction_lines(result)]
+    if learned is not None:
+        summary += nest_lines(learned)
     if print_only:
         print_text(spec_to_toml(spec).rstrip("\n"))
         for line in summary:
             note(line)
         return
     print_text("\n".join([f"wrote {path}; use it as --hw host", *summary]))
+
+
+def _learn(spec: CpuSpec, path: Path, left_s: float, progress: Callable[[str, float], None]) -> Learned | None:
+    """Learn from generated kernels in the seconds that are left; None, and a note why, where that cannot be done."""
+    from anatune.errors import MissingDependencyError
+    from anatune.tuning.calibration import learn_from_nests
+
+    try:
+        return learn_from_nests(spec, path.with_name("host_nests.sqlite"), budget_s=left_s, progress=progress)
+    except MissingDependencyError as error:
+        note(f"no correction of the model is learned: {error}")
+        return None
 
 
 def _gpu_index(what: str) -> int | None:

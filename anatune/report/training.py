@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from anatune.report.text import Line
+from anatune.tuning.calibration import Learned
 from anatune.tuning.training import MIN_TRIALS, Family, Judgement, Quality
 
-__all__ = ["family_lines"]
+__all__ = ["family_lines", "nest_lines"]
 
 
 def family_lines(family: Family, judgement: Judgement, saved: Path | None) -> list[Line]:
@@ -36,6 +37,30 @@ def family_lines(family: Family, judgement: Judgement, saved: Path | None) -> li
     where = f"saved in {saved}" if saved is not None else "not saved"
     lines.append(Line(f"  {verdict} than the analytical model on workloads it has not seen; {where}"))
     return lines
+
+
+def nest_lines(learned: Learned) -> list[str]:
+    """Return what a calibration learned from generated nests, and what that is worth."""
+    lines = []
+    if learned.measured:
+        failed = f", {learned.failed} of them failed" if learned.failed else ""
+        lines.append(f"measured {_count(learned.measured, 'generated kernel')}{failed}; kept in {learned.records}")
+    judgement = learned.judgement
+    if judgement is None or judgement.plain is None or judgement.by_workload is None:
+        return [*lines, "too few generated kernels were measured to learn from; calibrate for longer"]
+    parts = [
+        f"{who}: Spearman {found.spearman:.2f}, its first choice takes {found.first_regret:.3f} times as long as the "
+        f"best (worst {found.worst_first:.2f}), the best of its first 8 {found.top8_regret:.3f}"
+        for who, found in (("model", judgement.plain), ("corrected", judgement.by_workload))
+    ]
+    where = f"saved in {learned.saved}, plans use it" if learned.saved else "it does not help, and is not kept"
+    return [
+        *lines,
+        f"a correction learned from {judgement.num_trials} kernels of {judgement.num_workloads} workloads, each left "
+        "out in turn:",
+        *(f"  {part}" for part in parts),
+        f"  {where}",
+    ]
 
 
 def _count(number: int, what: str) -> str:

@@ -95,7 +95,10 @@ def source_of_model(target: Target, strategy: str, seed: int, start: str = "mode
         corrected_by = corrected_by or name
         ranked = model.rank(_RANKED).points
         if len(ranked):
-            walker = make_strategy(strategy, model, seed=seed, start=start, ranked=ranked)
+            # CPUs: the default strategy is made for CpuModel, and learns of its errors from the first trial on; a
+            # saved correction says where it starts.
+            walked = model.plain if here.kind == "cpu" else model
+            walker = make_strategy(strategy, walked, seed=seed, start=start, ranked=ranked)
             members[template.name] = Member(model, walker, ranked)
     if not members:
         raise SpaceError(
@@ -123,8 +126,7 @@ def _model(target: Target, template: str, here: CpuSpec | GpuSpec) -> tuple[Mode
     from anatune.model.templates import make_model
 
     model: Model = make_model(target.workload, here, template, target.accuracy)
-    # CPUs: the default strategy's own correction is made for CpuModel, and learns from the first trial on.
-    saved = find_correction(here, template) if here.kind == "gpu" else None
+    saved = find_correction(here, template)
     return (model, None) if saved is None else (CorrectedModel(model, saved.model), saved.card.name)
 
 

@@ -75,11 +75,15 @@ class Family(NamedTuple):
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """How well times rank the schedules of workloads: medians over the workloads."""
+    """How well times rank the schedules of workloads: medians over the workloads, but for the first choice."""
 
     spearman: float
     top8_regret: float
     """Best measured time among the first eight over the best measured time."""
+    first_regret: float = 1.0
+    """Measured time of the first choice over the best measured time, geometric mean over the workloads."""
+    worst_first: float = 1.0
+    """The same of the workload where it is largest."""
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -110,12 +114,20 @@ class Judgement(msgspec.Struct, frozen=True):
         better = self.by_workload.spearman - self.plain.spearman, self.plain.top8_regret - self.by_workload.top8_regret
         return min(better) >= 0.0 and max(better) > 0.0
 
+    @property
+    def first_helps(self) -> bool:
+        """Whether it ranks workloads left out better, and what it puts first is better, too."""
+        if self.plain is None or self.by_workload is None:
+            return False
+        plain, corrected = self.plain, self.by_workload
+        return corrected.spearman > plain.spearman and corrected.first_regret < plain.first_regret
 
-def families_of(records: Iterable[Record]) -> list[Family]:
+
+def families_of(records: Iterable[Record], min_trials: int = MIN_TRIALS) -> list[Family]:
     """Return what was measured, each device, template and kind of kernels apart.
 
     The times of a schedule that was measured several times are joined by their median; a schedule that failed every
-    time is a failed trial. Workloads with fewer than 20 successful schedules are left out.
+    time is a failed trial. Workloads with fewer than `min_trials` successful schedules are left out.
 
     Raises
     ------
@@ -134,7 +146,7 @@ def families_of(records: Iterable[Record]) -> list[Family]:
     for (_, template, kernels), workloads in found.items():
         _check_names(workloads)
         measured = [_measured(trials, template) for trials in workloads.values()]
-        kept = [one for one in measured if one is not None and int(np.isfinite(one.time_s).sum()) >= MIN_TRIALS]
+        kept = [one for one in measured if one is not None and int(np.isfinite(one.time_s).sum()) >= min_trials]
         if kept:
             hardware = next(iter(workloads.values()))[-1][0].session.hardware
             families.append(Family(hardware, template, kernels, kept, len(measured) - len(kept)))
@@ -217,15 +229,17 @@ def _quality(measured: Sequence[MeasuredPoints], times: Sequence[Floats | None])
 
     if not measured or any(found is None for found in times):
         return None
-    ranks, regrets = [], []
+    ranks, regrets, firsts = [], [], []
     for one, found in zip(measured, times, strict=True):
         assert found is not None
         good = np.isfinite(one.time_s)
         ranks.append(float(spearmanr(found[good], one.time_s[good])[0]))
-        order = np.lexsort((found, one.table.rule != 0))[:_TOP]
-        best = np.where(good, one.time_s, np.inf)[order].min()
-        regrets.append(float(best / np.nanmin(one.time_s)))
-    return Quality(float(np.nanmedian(ranks)), float(np.median(regrets)))
+        order = np.lexsort((found, one.table.rule != 0))
+        slower = np.where(good, one.time_s, np.inf)[order] / np.nanmin(one.time_s)
+        regrets.append(float(slower[:_TOP].min()))
+        firsts.append(float(slower[np.isfinite(slower)][0]))  # what fails is passed over
+    first = float(np.exp(np.mean(np.log(firsts))))
+    return Quality(float(np.nanmedian(ranks)), float(np.median(regrets)), first, max(firsts))
 
 
 def train(

@@ -6,7 +6,7 @@ import itertools
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
@@ -127,6 +127,7 @@ class Measurer:
         self._folder: Path | None = None
         self._builders: BuildProcesses | None = None
         self._runner: Worker | None = None
+        self._built_reference: object = None
 
     # -- what kinds of devices do differently ---------------------------------------------------------------------
 
@@ -196,15 +197,35 @@ class Measurer:
         scratch = folder / "tmp"
         scratch.mkdir()
         environment = single_threaded({"TMPDIR": str(scratch)})
-        limits = self.limits
         self._builders = builders = self._make_builders(environment)
         self._runner = runner = self._make_runner(environment)
         builders.start()
         runner.start()
         self._begin_reference(builders, folder / "reference")
+        self._set_up(runner, folder, lambda: self._reference(builders))
+
+    def turn_to(self, workload: Workload) -> None:
+        """Measure schedules of `workload` from here on, with the same processes; the incumbent is forgotten.
+
+        Raises
+        ------
+        RunError
+            The runner cannot be set up.
+        """
+        _, runner = self._drained()
+        assert self._folder is not None
+        reference = self._built_reference
+        self.workload, self.incumbent = workload, None
+        self._kept.clear()
+        self._set_up(runner, self._folder, lambda: reference)
+
+    def _set_up(self, runner: Worker, folder: Path, reference: Callable[[], object]) -> None:
+        """Tell the runner what its kernels have to compute, and which `reference` is timed beside them."""
+        limits = self.limits
         want = self._expected()
         path = folder / "expected.npy"
         np.save(path, want.result)
+        self._built_reference = reference()
         setting = Setting(
             self._entries.session,
             self._options,
@@ -213,7 +234,7 @@ class Measurer:
             str(path),
             want.scale,
             want.tolerance,
-            self._reference(builders),
+            self._built_reference,
             self._protocol,
         )
         runner.setup = (f"{_RUNNER}:set_up", {"setting": setting})

@@ -28,6 +28,7 @@ from anatune.resources import data_folder
 
 __all__ = [
     "AUTO",
+    "CALIBRATED",
     "NONE",
     "Card",
     "DataSource",
@@ -43,6 +44,9 @@ __all__ = [
 
 AUTO, NONE = "auto", "none"
 """What to use: a correction that was made for the device, if there is one; the analytical model as it is."""
+
+CALIBRATED = "calibrated"
+"""What the corrections that ``anatune hw calibrate`` learns are called after their device and template."""
 
 FORMAT = 1
 CARD = "card.json"
@@ -81,7 +85,7 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name : str
     kernels : str
         Whose kernels it describes: "ansor" (anatune generates kernels of the same template), "autotvm", "clblast",
-        "ansor_cpu", "autotvm_cpu", or "anatune" (a user's own records).
+        "ansor_cpu", "autotvm_cpu", "anatune" (a user's own records) or "calibrated" (nests of a calibration).
     template : str
         What its schedules look like: "cuda", "cpu", ...
     devices : tuple of str
@@ -295,7 +299,7 @@ def named_correction(name: str | Path) -> SavedCorrection:
 
 
 def user_correction_folder() -> Path:
-    """Return the folder of the corrections that `anatune records train` makes; it may not exist yet."""
+    """Return the folder of the corrections that are made on this machine; it may not exist yet."""
     return user_spec_folder().parent / "models"
 
 
@@ -309,7 +313,8 @@ def find_correction(
     hardware, template
         What the schedules are for.
     correction : "auto", "none", or str or Path
-        "auto": the user's own for this device, else the shipped one for it, else none. Otherwise a folder or the name
+        "auto": the user's own for this device (from records, else from its calibration), else the shipped one for it,
+        else none. Otherwise a folder or the name
         of a shipped correction, whatever device it was made for.
 
     Raises
@@ -325,7 +330,8 @@ def find_correction(
     own_folders: list[Path] = []
     with contextlib.suppress(SpecError):  # no home: no corrections of one's own
         folder = user_folder or user_correction_folder()
-        own_folders = [folder / f"{hardware.name}_{called}" for called in (template, *former_names(template))]
+        called = (template, *former_names(template), f"{template}_{CALIBRATED}")
+        own_folders = [folder / f"{hardware.name}_{name}" for name in called]
     for own in own_folders:
         if (own / CARD).is_file():
             try:

@@ -1,0 +1,187 @@
+"""What a calibration learns from generated nests: measured, recorded, judged with some left out, kept if it helps."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.trial import Trial
+from anatune.core.workload.nest import Workload
+from anatune.errors import ModelVersionError
+from anatune.files import reason
+from anatune.measure.cpu.calibration.nests import measure_nests
+from anatune.measure.cpu.calibration.workloads import calibration_workloads
+from anatune.model.learned.corrections import CALIBRATED, user_correction_folder
+from anatune.model.learned.residual import ResidualOptions, import_lightgbm
+from anatune.records.schema import Session
+from anatune.records.store import RecordStore
+from anatune.tuning.training import Judgement, families_of, judge, train
+
+__all__ = ["Learned", "learn_from_nests", "learn_from_records", "record_nests"]
+
+SOURCE = "calibrate"
+"""Strategy of the recorded sessions, and source of their trials."""
+OPTIONS = ResidualOptions(num_trees=40, num_leaves=4, learning_rate=0.04, min_leaf_rows=20, num_members=4)
+"""Little of what a few hundred nests say. A larger correction ranks all nests a little better and puts a worse one
+first: of many points the one that it errs most about in their favour. Source: bench/README.md."""
+MIN_TRIALS = 10
+_ONE_THREAD = 0.65
+"""Share of the time for one thread; with all cores the kernels are the same, only what they share differs."""
+_EACH = 3
+"""With all cores one workload of so many is measured: what is learned of one needs a dozen of its kernels."""
+_LEAST_S, _FIT_S = 30.0, 12.0
+"""Seconds below which starting the processes does not pay; what learning and judging takes, at most."""
+
+
+class Learned(NamedTuple):
+    """What came of it.
+
+    Attributes
+    ----------
+    records : Path
+        Record file of the nests.
+    measured, failed : int
+        Nests of this calibration; those without a time.
+    judgement : Judgement or None
+        What the correction is worth on workloads left out; None: too little was measured.
+    saved : Path or None
+        Where it was saved; None where it does not help.
+    """
+
+    records: Path
+    measured: int
+    failed: int
+    judgement: Judgement | None
+    saved: Path | None
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """Return it as JSON's own types."""
+        return {
+            "records": str(self.records),
+            "measured": self.measured,
+            "failed": self.failed,
+            "judgement": msgspec.to_builtins(self.judgement),
+            "saved": None if self.saved is None else str(self.saved),
+        }
+
+
+def learn_from_nests(
+    hardware: CpuSpec,
+    records: Path,
+    *,
+    budget_s: float,
+    folder: Path | None = None,
+    progress: Callable[[str, float], None] = lambda _stage, _share: None,
+) -> Learned:
+    """Measure generated nests, learn a correction of the model from all that were recorded on this machine, judge it.
+
+    Parameters
+    ----------
+    hardware : CpuSpec
+        The calibrated spec.
+    records : Path
+        Record file; what earlier calibrations of the same CPU left there is used, too.
+    budget_s : float
+        Seconds for all; with less than half a minute nothing more is measured.
+    folder : Path, optional
+        Where to; by default where plans look for the corrections of this device. A correction that is there and does
+        not help any more is removed: it was made for another spec.
+
+    Raises
+    ------
+    RunError, RecordError, MissingDependencyError, ModelVersionError
+        Nothing can be measured; the record file is damaged or cannot be written; a package is missing.
+    """
+    import_lightgbm()  # before anything is measured for it
+    measured: list[Trial] = []
+    if budget_s >= _LEAST_S:
+        measured = list(record_nests(hardware, records, budget_s=budget_s - _FIT_S, progress=progress))
+    elif not records.exists():
+        return Learned(records, 0, 0, None, None)
+    progress("learning", 0.0)
+    failed = sum(trial.measurement.time_s is None for trial in measured)
+    judgement, saved = learn_from_records(hardware, records, folder)
+    return Learned(records, len(measured), failed, judgement, saved)
+
+
+def record_nests(
+    hardware: CpuSpec, records: Path, *, budget_s: float, progress: Callable[[str, float], None]
+) -> Iterator[Trial]:
+    """Measure nests with one thread and with all cores, and record them; errors as `learn_from_nests`."""
+    counts = sorted({1, hardware.compute.num_cores})
+    workloads = calibration_workloads()
+    number = 0
+    ends = time.monotonic() + budget_s
+    with RecordStore(records) as store:
+        for threads in counts:
+            share = 1.0 if threads == counts[-1] else _ONE_THREAD
+            sessions: dict[Workload, Session] = {}
+            stage = f"nests, {threads} thread{'s' * (threads > 1)}"
+            for workload, schedule, measurement in measure_nests(
+                hardware,
+                workloads if share < 1.0 or len(counts) == 1 else workloads[::_EACH],
+                threads=threads,
+                budget_s=share * (ends - time.monotonic()),
+                progress=lambda done, stage=stage: progress(stage, done),  # type: ignore[misc]
+            ):
+                if workload not in sessions:
+                    sessions[workload] = store.new_session(workload, hardware, threads, SOURCE, 0)
+                trial = Trial(schedule, measurement, number, SOURCE, None, threads)
+                store.append(sessions[workload], trial)
+                number += 1
+                yield trial
+
+
+def learn_from_records(
+    hardware: CpuSpec, records: Path, folder: Path | None = None
+) -> tuple[Judgement | None, Path | None]:
+    """Judge a correction from the nests that were recorded on this CPU; save it if it helps, remove it if it does not.
+
+    Predictions are those of the present spec, whatever spec a nest was recorded with.
+    """
+    with RecordStore(records) as store:
+        found = [record for record in store.trials() if _is_of(record.session, hardware)]
+    replace = msgspec.structs.replace
+    own = [replace(record, session=replace(record.session, hardware=hardware)) for record in found]
+    families = [family for family in families_of(own, MIN_TRIALS) if len(family.workloads) >= _LEAST_WORKLOADS]
+    target = folder or user_correction_folder() / f"{hardware.name}_cpu_{CALIBRATED}"
+    if not families:
+        _remove(target)
+        return None, None
+    family = families[0]._replace(kernels=CALIBRATED)
+    judgement = judge(family, options=OPTIONS)
+    if not judgement.first_helps:
+        _remove(target)
+        return judgement, None
+    return judgement, train(family, judgement, str(records), target, OPTIONS)
+
+
+_LEAST_WORKLOADS = 5
+"""Fewest workloads that say whether what is learned carries over."""
+
+
+def _is_of(session: Session, hardware: CpuSpec) -> bool:
+    """Whether a session was made by a calibration of this CPU."""
+    measured_on = session.hardware
+    return (
+        session.strategy == SOURCE
+        and isinstance(measured_on, CpuSpec)
+        and (measured_on.model, measured_on.arch, measured_on.compute.num_cores)
+        == (hardware.model, hardware.arch, hardware.compute.num_cores)
+    )
+
+
+def _remove(folder: Path) -> None:
+    """Remove a correction that does not help."""
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise ModelVersionError(f"{folder}: {reason(error)}; remove it, the correction is out of date") from None
