@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from anatune.codegen.cpu.llvm import LLVM_TYPE, LlvmCode
 
-__all__ = ["LINES_AT_ONCE", "LINE_BYTES", "Spread", "new_lines", "prefetch_some"]
+__all__ = ["LINES_AT_ONCE", "LINE_BYTES", "MOST_LINES", "Spread", "new_lines", "prefetch_some"]
 
 LINE_BYTES = 64
 LINES_AT_ONCE = 12
 """Lines that may be asked for at once: the fill buffers of a Skylake (Zen 4: 24)."""
 _LEAST_RUNS = 4
 """Runs of neighbouring lines from which on the hardware does not see by itself what comes next."""
-_MOST_LINES = 256
+MOST_LINES = 256
 """Lines of the next tile up to which they stay in the L1 cache until it comes: half of 32 KiB."""
 _MOST_OFFSETS = 1 << 20
 """Elements of a tile up to which its lines are counted."""
@@ -105,6 +105,6 @@ def new_lines(
     per_line = LINE_BYTES // element_bytes
     here, there = np.unique(offsets // per_line), np.unique((offsets + distance) // per_line)
     fresh = np.setdiff1d(there, here, assume_unique=True)
-    if not 0 < len(fresh) <= _MOST_LINES or 1 + np.count_nonzero(np.diff(fresh) > 1) < _LEAST_RUNS:
+    if not 0 < len(fresh) <= MOST_LINES or 1 + np.count_nonzero(np.diff(fresh) > 1) < _LEAST_RUNS:
         return ()
     return tuple((fresh * per_line).tolist())

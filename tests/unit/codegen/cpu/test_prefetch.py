@@ -44,3 +44,17 @@ def test_many_lines_of_a_result_are_spread_and_few_are_not():
     assert "_fresh0 = private" in many
     assert many.count("call void @llvm.prefetch") < 15
     assert few.count("call void @llvm.prefetch") >= 10
+
+
+def distance_of(depth: int) -> int:
+    """Return how far ahead a matmul of tiles of 8 rows and `depth` steps asks for rows of A."""
+    space = anatune.space(anatune.matmul(64, 64, depth), anatune.hardware("intel_xeon_8480"))
+    tiles = {"i": (1, 1, 1, 8, 8), "j": (1, 1, 1, 2, 32), "k": (1, 1, depth, 1)}
+    ahead = program_of(space.schedule(tiles)).kernels[0].operands[0].ahead
+    assert ahead is not None
+    return ahead.distance
+
+
+def test_rows_longer_than_the_cache_holds_are_asked_for_as_they_are_read():
+    assert distance_of(128) == 8 * 128  # the next call's
+    assert distance_of(1024) == 2 * 16
