@@ -5,12 +5,14 @@ Everything is read from the plan: parts, resources and traffic by their names, w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from anatune.codegen.arithmetic import arithmetic_of
 from anatune.core.accuracy import accuracy_of, error_of, is_plain_sum
 from anatune.core.generation import generation_limit
+from anatune.core.hardware.spec import DOT_INSTRUCTIONS
 from anatune.core.prediction import Prediction
 from anatune.core.templates import template_named
 from anatune.model.plan import Plan
@@ -390,4 +392,6 @@ def _is_unused(key: str, plan: Plan) -> bool:
     on_tensor_cores = template_named(plan.template).tensor_cores
     if key.startswith("tensor_cores.") != on_tensor_cores and (key in _CUDA_CORES or key.startswith("tensor_cores.")):
         return True
+    if key.split(".")[0] in itertools.chain(*DOT_INSTRUCTIONS.values()):
+        return key.split(".")[0] not in DOT_INSTRUCTIONS.get(dtype, ())
     return key == "compute.fp16_rate" or (key == "compute.int8_rate" and dtype != "int8")

@@ -9,6 +9,7 @@ from anatune.core.accuracy import is_plain_sum
 from anatune.core.hardware.files import spec_to_toml
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
+from anatune.core.rules.cpu_dot import dot_note
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.templates import template_named
 from anatune.model.base import Rule
@@ -53,6 +54,7 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None) -> 
     lines = [Line(text, "bold") for text in wrapped(_workload_text(plan), width, hanging="  ")]
     lines += [Line(text) for text in wrapped(_hardware_text(plan), width, hanging="  ")]
     lines += [Line(text) for text in wrapped(_template_text(plan), width, hanging="  ")]
+    lines += [Line(text) for text in wrapped(_products_text(plan), width, hanging="  ")]
     lines += [Line(text) for text in wrapped(guarantee_text(plan, seconds), width, hanging="  ")]
     for correction in plan.corrections:
         lines += [Line(text) for text in wrapped(correction.describe(), width, hanging="  ")]
@@ -75,6 +77,15 @@ def _template_text(plan: Plan) -> str:
     if plan.joined:
         return joined_text(plan.templates, plan.accuracy)
     return template_text(plan.workload, plan.hardware, plan.template)
+
+
+def _products_text(plan: Plan) -> str:
+    """Return by which instruction a CPU multiplies narrow elements, "" where nothing is to be said."""
+    simd = next((schedule.options.get("simd_axis") for schedule in plan.schedules), None)
+    if not isinstance(plan.hardware, CpuSpec) or not isinstance(simd, str):
+        return ""
+    note = dot_note(plan.workload, plan.hardware, simd)
+    return f"products: {note}" if note else ""
 
 
 def _alike_items(plan: Plan) -> list[list[str]]:

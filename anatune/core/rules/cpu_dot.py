@@ -15,14 +15,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from anatune.core.hardware.dot import instruction_of
-from anatune.core.hardware.spec import CpuSpec
+from anatune.core.hardware.dot import dot_instructions, instruction_of
+from anatune.core.hardware.spec import DOT_INSTRUCTIONS, CpuSpec
 from anatune.core.rules.cpu_microkernels import packable_tensors, vector_stride, window_axes
 from anatune.core.workload.nest import Access, Workload
 
 __all__ = [
     "DotGroup",
     "dot_group",
+    "dot_note",
     "packable_in_groups",
     "pairable_axes",
 ]
@@ -85,6 +86,19 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str) -> DotGroup | No
     flips = name == "vpdpbusd" and broadcast.dtype == "int8"
     shift = broadcast.zero_point + (_FLIPPED if flips else 0)
     return DotGroup(name, axis, size, vector.tensor, broadcast.tensor, tuple(packed), flips, shift)
+
+
+def dot_note(workload: Workload, hardware: CpuSpec, simd: str) -> str:
+    """Say which instruction sums the products of a workload in narrow dtypes, or that none does; "": nothing to say."""
+    names = DOT_INSTRUCTIONS.get(workload.dtype, ())
+    if workload.body != "multiply_add" or len(workload.reads) != 2 or not names:
+        return ""
+    dot = dot_group(workload, hardware, simd)
+    if dot is not None:
+        return f"{dot.instruction} sums {dot.size} products of neighbours along {dot.axis} at a time"
+    has_some = set(names) & set(dot_instructions(hardware))
+    why = "no instruction fits the layout of these operands" if has_some else "the CPU has no instruction for them"
+    return f"slow: {workload.dtype} elements are converted one by one and multiplied at float32's rate ({why})"
 
 
 def _candidates(workload: Workload, reads: Sequence[Access]) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from anatune import api
 from anatune.core.hardware.dot import dot_features, dot_instructions, dot_operands
 from anatune.core.hardware.spec import DotInstruction
-from anatune.core.rules.cpu_dot import dot_group
+from anatune.core.rules.cpu_dot import dot_group, dot_note
 from anatune.core.space.cpu import CpuSpace
 from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul
 from anatune.errors import SpaceError
@@ -75,3 +75,11 @@ def test_signed_and_shifted_operands():
     assert (unsigned.flips, unsigned.shift) == (False, 3)
     assert group(matmul(6, 48, 64, dtype="uint8xint8")).shift == 0
     assert dot_operands("vpdpbusd") == ("uint8", "int8", 4)
+
+
+def test_a_plan_says_which_instruction_multiplies_or_that_it_is_slow():
+    pairs = matmul(6, 48, 64, dtype="bfloat16")
+    assert dot_note(pairs, ZEN4, "j") == "vdpbf16ps sums 2 products of neighbours along k at a time"
+    assert "the CPU has no instruction for them" in dot_note(pairs, CASCADE_LAKE, "j")
+    assert "no instruction fits the layout" in dot_note(pairs, ZEN4, "k")
+    assert dot_note(matmul(6, 48, 64), ZEN4, "j") == ""

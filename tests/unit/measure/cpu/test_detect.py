@@ -276,6 +276,23 @@ def test_instruction_sets_of_unknown_x86(tmp_path, flags, isa, bits):
     assert (compute.isa, compute.simd_bits) == (isa, bits)
 
 
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        (f"{AVX512} avx512_bf16 avx512_vnni avx_vnni", {"vdpbf16ps": 2.0, "vpdpbusd": 4.0}),
+        (f"{AVX512} avx_vnni", {}),
+        ("avx2 fma avx avx_vnni avx_vnni_int8 avx512_vnni", {"vpdpbusd": 4.0, "vpdpbssd": 4.0}),
+        (AVX512, {}),
+    ],
+)
+def test_instructions_that_sum_products(tmp_path, flags, found):
+    spec = detect_cpu(x86(tmp_path, vendor="X", family=1, model=1, name="X", flags=flags))
+    rates = {name: own.rate for name in ("vdpbf16ps", "vpdpbusd", "vpdpbssd") if (own := spec.dot_instruction(name))}
+    assert rates == found
+    assert all(spec.dot_instruction(name).unverified == ("rate", "latency_cycles") for name in found)
+    assert spec.peak_flop_per_s("bfloat16") == spec.peak_flop_per_s("float32") * found.get("vdpbf16ps", 1.0)
+
+
 def test_intel_hybrid_counts_performance_cores(tmp_path):
     root = x86(tmp_path, vendor="GenuineIntel", family=6, model=183, name="i7-13700", flags="avx avx2 fma", cores=8)
     write(root / "sys/devices/cpu_core/cpus", "0-3")

@@ -130,6 +130,15 @@ def detected():
     return msgspec.structs.replace(spec, name="host", aliases=())
 
 
+def test_instructions_that_sum_products_are_measured():
+    dots = {"vdpbf16ps": (31.0 * 2 * CLOCK, 6.1 / CLOCK), "vpdpbusd": (2.6 * 32 * CLOCK, 4.0 / CLOCK)}
+    found = numbers(dots=dots, doubtful=frozenset({"vpdpbusd"}))
+    spec, notes = calibrated_spec(detected(), found, {RegisterTile(14, 2, 1): 0.98}, "2026-11-22")
+    assert (spec.vdpbf16ps.rate, spec.vdpbf16ps.latency_cycles, spec.vdpbf16ps.unverified) == (2.0, 6, ())
+    assert (spec.vpdpbusd.rate, spec.vpdpbusd.unverified) == (2.6, ("rate",))
+    assert "vdpbf16ps reaches 1.94 times float32's peak" in notes
+
+
 def test_measured_numbers_replace_detected_ones(tmp_path):
     spec, notes = calibrated_spec(
         detected(),
