@@ -147,12 +147,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows.append(row)
         print(_line(row), flush=True)
     for name, aim in AIMS.items():
-        values = [row["over_better"][name] for row in rows if name in row["over_better"]]
-        plans = [row["over_better"][f"{name}:plan"] for row in rows if f"{name}:plan" in row["over_better"]]
-        print(
-            f"{name}: geometric mean {geometric_mean(values):.3f} of {len(values)} layers, aim {aim}; the plan's "
-            f"{geometric_mean(plans):.3f}"
-        )
+        for method, what in ((name, f"after {options.trials} trials, aim {aim}"), (f"{name}:plan", "the plan's")):
+            values = [row["over_better"][method] for row in rows if method in row["over_better"]]
+            if values:
+                print(f"{name}: geometric mean {geometric_mean(values):.3f} of {len(values)} layers, {what}")
     print(*notes, sep="\n")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
