@@ -136,18 +136,21 @@ def best(
     their trials together: by the median over the reference kernel's time where it ran beside them, else by the median
     time. A schedule whose last result was wrong is left out, and so is one whose arithmetic --accuracy does not admit.
     """
+    from anatune.core.accuracy import RELAXED
     from anatune.report.records import best_lines
 
     path, workload = place(words, chosen, records)
     with opened(path) as store:
         only = session_id(store, session)
         found = store.bests(workload, hw, threads, only, accuracy=accuracy, on_damage=note_once())
+        hidden = not found and store.bests(workload, hw, threads, only, accuracy=RELAXED, on_damage=lambda text: None)
     if as_json:
         print_json([_tree(record) for record in found])
     elif found:
         print_lines(best_lines(found))
     else:
-        print_text(f"no trials in {path} that ran meet the conditions")
+        more = f"; --accuracy {RELAXED} shows some" if hidden else ""
+        print_text(f"no trials in {path} that ran meet the conditions{more}")
 
 
 def _tree(record: Record) -> dict[str, object]:
