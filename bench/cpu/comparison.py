@@ -40,6 +40,8 @@ class LayerResult:
     samples: dict[str, list[Sample]]
     same: dict[str, str] = field(default_factory=dict)
     bandwidth_s: float = 0.0
+    rate: float = 1.0
+    """Peak of the dtype's instruction over that of the FMA probe."""
     tune_s: float = 0.0
     num_trials: int = 0
     num_failed: int = 0
@@ -95,7 +97,7 @@ def row_of(result: LayerResult, thresholds: Thresholds, judged: str = "32") -> R
         used, quiet = quiet_or_all(result.of(name), thresholds)
         row.rates[label] = layer.flop / statistics.median(sample.time_s for sample in used)
         row.variants[label] = name.split(":")[1]
-        row.shares[label] = share_of_peak(used, layer.flop)
+        row.shares[label] = share_of_peak(used, layer.flop) / result.rate
         row.spreads[label] = spread(used)
         row.counts[label] = len(used)
         row.quiet = row.quiet and quiet
@@ -121,12 +123,12 @@ def _own_ratio(result: LayerResult, first: str, second: str, thresholds: Thresho
     return paired_ratio(result.of(names[0]), result.of(names[1]), thresholds)
 
 
-def bandwidth_bound_s(layer: Layer, hardware: Any, threads: int) -> float:
+def bandwidth_bound_s(layer: Layer, hardware: Any, threads: int, dtype: str = "float32") -> float:
     """Return the least time of moving the compulsory bytes from the smallest level that holds them all, s; 0 within L2.
 
     In a hot loop that is where the operands come from.
     """
-    moved = layer.compulsory_bytes
+    moved = layer.compulsory_bytes if dtype == "float32" else layer.workload(dtype=dtype).compulsory_bytes
     clock = hardware.compute.clock_hz
     if moved <= hardware.l2.size_bytes:
         return 0.0

@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     text = f"{rows}x{n}x{k} {dtype}"
                     lines.append(Line(text, moved, tuple(own for own, _ in taken), reads, schedule.describe()))
                     print(f"{text}: {100 * lines[-1].share:.0f} %  {schedule.describe()}", file=sys.stderr, flush=True)
-    print(f"{options.threads} thread(s), {hardware.name}: weights in {least >> 20} MiB or more, read one after another\n")
+    print(f"{options.threads} thread(s), {hardware.name}: {least >> 20} MiB or more of weights, copy after copy\n")
     print("| M x N x K | us | GB/s | probe GB/s | share |\n|---|---|---|---|---|")
     for line in lines:
         probed = line.moved_bytes / statistics.median(line.reads_s)

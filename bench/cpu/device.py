@@ -1,7 +1,8 @@
-"""anatune against oneDNN, MKL, PyTorch and MetaSchedule on this CPU: BERT, ResNet-18 and Yolo-9000 layers, fp32.
+"""anatune against oneDNN, MKL, PyTorch and MetaSchedule on this CPU: BERT, ResNet-18 and Yolo-9000 layers.
 
     python -m bench.cpu.device [--threads 1] [--layers R1,M*] [--rounds 9] [--schedules FILE] [--json FILE]
                                [--metaschedule 192] [--processes 10] [--layout NHWC] [--hw host]
+                               [--dtype uint8xint8]
 
 Everything that is compared takes turns in this one process, between an FMA probe and a GEMM tile fed from L2; only
 samples that both probes call quiet count, and ratios are taken within a round (bench/README.md). Needs TVM and a C
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.cpu.comparison import OURS, LayerResult, bandwidth_bound_s, print_tables, ratio_text, row_of, targets
 from bench.cpu.layers import LAYERS
+from bench.cpu.narrow_rivals import DTYPES
 from bench.cpu.quiet import Method, Sample, Thresholds, interleave, loop
 from bench.layers import Layer, choose
 
@@ -83,7 +85,8 @@ def measure_layer(
         if torch is not None:
             from bench.cpu.rivals import best_variants, kernel_methods, rivals
 
-            theirs = best_variants(kernel_methods(torch, rivals(torch, layer, notes), sample_s))
+            calls = rivals(torch, layer, notes, options.dtype)
+            theirs = best_variants(kernel_methods(torch, calls, sample_s))
             methods.update({name: method for name, method in theirs.items() if not name.startswith("plain:")})
         if options.metaschedule:
             from bench.cpu import metaschedule
@@ -125,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, choices=range(1, 129), metavar="N")
     parser.add_argument("--layers", help="comma-separated names, patterns (R*) and groups (bert, resnet18, yolo9000)")
     parser.add_argument("--layout", default="NHWC", choices=("NHWC", "NCHW"), help="of anatune's convolutions")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="of the operands")
     parser.add_argument("--trials", type=int, default=64, help="of anatune; 0: the plan alone")
     parser.add_argument("--judged", default="32", choices=OURS, help="whose ratios are shown")
     parser.add_argument(
@@ -150,7 +154,7 @@ def _tune(layers: Sequence[Layer], hardware: Any, options: argparse.Namespace) -
     """Return the schedules of `layers`: from the file, or planned and tuned now."""
     from bench.cpu.tuned import TunedFile, tune_layer
 
-    file = TunedFile.open(options.schedules, hardware.name, options.threads, options.layout)
+    file = TunedFile.open(options.schedules, hardware.name, options.threads, options.layout, options.dtype)
     folder = Path(tempfile.mkdtemp(prefix="anatune-bench-")) if options.records is None else None
     records = options.records if folder is None else folder / "tuning.sqlite"
     for index, layer in enumerate(layers):
@@ -163,6 +167,7 @@ def _tune(layers: Sequence[Layer], hardware: Any, options: argparse.Namespace) -
             hardware,
             threads=options.threads,
             layout=options.layout,
+            dtype=options.dtype,
             trials=options.trials,
             records=records,
             seed=options.seed,
@@ -204,13 +209,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from bench.cpu.probes import Probes
 
     probes = Probes(options.threads)
+    rate = hardware.peak_flop_per_s(options.dtype.partition("x")[0]) / hardware.peak_flop_per_s("float32")
     results: list[LayerResult] = []
     notes: list[str] = []
     known: list[Sample] = []
     started = time.perf_counter()
     for index, layer in enumerate(layers):
         result = measure_layer(layer, schedules.get(layer.name), torch, probes, options, known, notes)
-        result.bandwidth_s = bandwidth_bound_s(layer, hardware, options.threads)
+        result.bandwidth_s = bandwidth_bound_s(layer, hardware, options.threads, options.dtype)
+        result.rate = rate
         known += [sample for samples in result.samples.values() for sample in samples]
         results.append(result)
         row = row_of(result, Thresholds.of(known), options.judged)
@@ -220,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say(f"{layer.name} ({index + 1} of {len(layers)}, {seconds:.0f} s): {rates}; /better {ratio}")
     thresholds = Thresholds.of(known)
     rows = [row_of(result, thresholds, options.judged) for result in results]
-    peak = thresholds.fma / 0.93
+    peak = rate * thresholds.fma / 0.93
     found = targets(results, rows, peak, options.judged)
     print_tables(rows, found, options.judged)
     quiet = sum(map(thresholds.quiet, known)) / max(len(known), 1)

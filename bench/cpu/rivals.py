@@ -1,6 +1,7 @@
 """What to beat: oneDNN's and MKL's own kernel times, and PyTorch end to end with prepacked weights, layer by layer.
 
-    python -m bench.cpu.rivals [--threads 1] [--layers R1,M*] [--rounds 7] [--json FILE] [--markdown FILE]
+    python -m bench.cpu.rivals [--threads 1] [--layers R1,M*] [--dtype float32] [--rounds 7] [--json FILE]
+                               [--markdown FILE]
 
 Needs PyTorch for CPUs (pip install torch) and a C compiler for the probes. oneDNN and MKL say themselves how long a
 call took (their verbose modes): that is the kernel without PyTorch's dispatch of 5 to 100 us a call. Both are reported.
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cpu.layers import LAYERS
+from bench.cpu.narrow_rivals import DTYPES, narrow_calls
 from bench.cpu.quiet import Method, Sample, Thresholds, interleave, loop, quiet_or_all, share_of_peak, spread
 from bench.layers import Convolution, Layer, Matmul, choose
 
@@ -201,18 +203,21 @@ def _matmul_calls(torch: Any, layer: Matmul) -> tuple[Calls, Any]:
     return calls, a @ b
 
 
-def rivals(torch: Any, layer: Layer, notes: list[str]) -> Calls:
+def rivals(torch: Any, layer: Layer, notes: list[str], dtype: str = "float32") -> Calls:
     """Return the ways to run `layer` in PyTorch, each checked; those that fail or differ are named in `notes`."""
     with torch.inference_mode():
-        if is_matmul := isinstance(layer, Matmul):
+        is_matmul = isinstance(layer, Matmul)
+        if dtype != "float32":
+            calls, expected = narrow_calls(torch, layer, dtype)
+        elif isinstance(layer, Matmul):
             calls, expected = _matmul_calls(torch, layer)
         else:
             calls, expected = _convolution_calls(torch, layer)
-        tolerance = 2e-3 * float(expected.abs().max())
+        tolerance = (2e-3 if dtype != "bfloat16" else 1e-2) * float(expected.abs().max())
         for name, call in list(calls.items()):
             try:
                 result = call()
-                result = result if result.layout == torch.strided else result.to_dense()
+                result = (result if result.layout == torch.strided else result.to_dense()).float()
                 if result.dim() == 4 and is_matmul:
                     result = result.permute(0, 2, 3, 1).reshape(expected.shape)
                 elif result.dim() == 2 and not is_matmul:
@@ -300,6 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", help="comma-separated names, patterns (R*) and groups (bert, resnet18, yolo9000)")
     parser.add_argument("--rounds", type=int, default=7, help="quiet samples wanted of each method")
     parser.add_argument("--sample-ms", type=float, default=12.0, help="length of a sample")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
@@ -313,7 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     implementations: dict[str, dict[str, str]] = {}
     with torch.inference_mode():
         for layer in layers.values():
-            methods = kernel_methods(torch, rivals(torch, layer, notes), options.sample_ms / 1000)
+            methods = kernel_methods(torch, rivals(torch, layer, notes, options.dtype), options.sample_ms / 1000)
             methods = best_variants(methods)
             known = [sample for taken in everything.values() for list_ in taken.values() for sample in list_]
             everything[layer.name] = interleave(

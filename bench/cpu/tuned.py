@@ -65,32 +65,33 @@ class Tuned(msgspec.Struct):
 
 
 class TunedFile(msgspec.Struct):
-    """The schedules of all layers, for one hardware spec, number of threads and layout of convolutions."""
+    """The schedules of all layers, for one hardware spec, number of threads, layout of convolutions and dtype."""
 
     hardware: str
     threads: int
     layout: str
+    dtype: str = "float32"
     layers: dict[str, Tuned] = {}
 
     @staticmethod
-    def open(path: Path | None, hardware: str, threads: int, layout: str) -> TunedFile:
+    def open(path: Path | None, hardware: str, threads: int, layout: str, dtype: str = "float32") -> TunedFile:
         """Return the file's contents, or an empty one.
 
         Raises
         ------
         SystemExit
-            The file is of another machine, number of threads or layout, or damaged.
+            The file is of another machine, number of threads, layout or dtype, or damaged.
         """
         if path is None or not path.exists():
-            return TunedFile(hardware, threads, layout)
+            return TunedFile(hardware, threads, layout, dtype)
         try:
             found = msgspec.json.decode(path.read_bytes(), type=TunedFile)
         except msgspec.MsgspecError as error:
             raise SystemExit(f"{path}: {error}; remove it or name another file") from error
-        if (found.hardware, found.threads, found.layout) != (hardware, threads, layout):
+        if (found.hardware, found.threads, found.layout, found.dtype) != (hardware, threads, layout, dtype):
             raise SystemExit(
-                f"{path} is of {found.hardware}, {found.threads} thread(s), {found.layout}; asked for {hardware}, "
-                f"{threads}, {layout}: name another file with --schedules"
+                f"{path} is of {found.hardware}, {found.threads} thread(s), {found.layout}, {found.dtype}; asked for "
+                f"{hardware}, {threads}, {layout}, {dtype}: name another file with --schedules"
             )
         return found
 
@@ -135,11 +136,12 @@ def tune_layer(
     trials: int,
     records: Path,
     seed: int = 0,
+    dtype: str = "float32",
     budgets: Sequence[int] = BUDGETS,
     **limits: str,
 ) -> Tuned:
     """Plan and tune one layer, with `limits` (template, accuracy); a failure becomes a note."""
-    workload = layer.workload(layout)
+    workload = layer.workload(layout, dtype)
     tuned = Tuned(layer.name, workload.describe(), after={}, notes=[])
     try:
         started = time.perf_counter()

@@ -30,6 +30,7 @@ from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, W
 
 __all__ = [
     "constant_tensors",
+    "is_streamed",
     "packable_tensors",
     "pair_calls",
     "segment_shape",
@@ -118,16 +119,27 @@ def simd_axis(workload: Workload, lanes: int, constants: Sequence[str] | None = 
     return min(reversed(names), key=lambda name: _penalty(workload, name, lanes, known))
 
 
+def is_streamed(access: Access, workload: Workload) -> bool:
+    """Whether a matrix is read once from end to end: every spatial axis of more than one iteration moves in it."""
+    moves = all(access.uses(axis.name) or axis.extent == 1 for axis in workload.spatial_axes)
+    return moves and len(access.shape) > 1
+
+
 @lru_cache(maxsize=64)
 def packable_tensors(workload: Workload, axis: str) -> tuple[str, ...]:
-    """Return the tensors that a schedule may pack: operands with reuse, or strided along the SIMD axis.
+    """Return the tensors that a schedule may pack: operands with reuse, or strided along the SIMD axis, and constants.
+
+    A constant that is read once is packed for the order of its lines: one run through memory, where a tile of the
+    unpacked tensor jumps from row to row and from page to page.
 
     A result that is strided along the SIMD axis is transposed in the microkernel's registers, and never packed.
     """
     names = []
+    constants = constant_tensors(workload)
     for access in workload.reads:
+        streamed = access.tensor in constants and is_streamed(access, workload)
         reused = any(not access.uses(other.name) and other.extent > 1 for other in workload.spatial_axes)
-        if (reused and workload.reduction_axes) or vector_stride(access, axis) < 0:
+        if ((reused or streamed) and workload.reduction_axes) or vector_stride(access, axis) < 0:
             names.append(access.tensor)
     return tuple(names)
 

@@ -52,6 +52,7 @@ from anatune.core.rules.cpu import ORDER_LEVELS, REDUCTION_LEVELS, SPATIAL_LEVEL
 from anatune.core.rules.cpu_dot import DotGroup, dot_group, packable_in_groups, pairable_axes
 from anatune.core.rules.cpu_microkernels import (
     constant_tensors,
+    is_streamed,
     pair_calls,
     segment_shape,
     simd_axis,
@@ -126,8 +127,9 @@ class CpuSpace(Space):
         self.dot: DotGroup | None = dot_group(workload, hardware, self.simd_axis)
         self.pairable: tuple[str, ...] = pairable_axes(workload, self.simd_axis, self.dot)
         self.packable: tuple[str, ...] = packable_in_groups(workload, self.simd_axis, self.dot)
-        self.must_pack: tuple[str, ...] = self.dot.packed if self.dot is not None else ()
         self.packed_ahead: tuple[str, ...] = tuple(tensor for tensor in self.packable if tensor in known)
+        streamed = [x.tensor for x in workload.reads if x.tensor in self.packed_ahead and is_streamed(x, workload)]
+        self.must_pack: tuple[str, ...] = tuple(dict.fromkeys((*(self.dot.packed if self.dot else ()), *streamed)))
         self.max_kernel: int = hardware.compute.num_vector_registers
         self.orders: dict[str, tuple[tuple[str, ...], ...]] = {
             level: self._level_orders(level, spatial) for level in ORDER_LEVELS
