@@ -13,6 +13,7 @@ from anatune.core.rules.cpu_microkernels import pair_calls, segment_shape, simd_
 from anatune.core.schedule import Schedule
 from anatune.core.space.cpu import CpuSpace
 from anatune.core.workload.nest import Workload
+from anatune.core.workload.text import parse_workload
 from anatune.errors import SpaceError
 
 
@@ -81,6 +82,16 @@ def test_schedule_survives_json(hardware: CpuSpec) -> None:
 @pytest.mark.parametrize("name", AXES)
 def test_simd_axis_follows_from_access_maps(name: str) -> None:
     assert simd_axis(WORKLOADS[name](), 16) == AXES[name]
+
+
+def test_constants_that_are_read_once_are_packed(hardware: CpuSpec) -> None:
+    """Without reuse nothing but the order of its lines tells a packed matrix from an unpacked one."""
+    once = space_of(anatune.matmul(1, 256, 128), hardware)
+    assert once.must_pack == once.packed_ahead == ("B",)
+    assert once.schedule(tiles={"j": (1, 1, 1, 4, 64)}).options["packed_ahead"] == ("B",)
+    assert space_of(anatune.matmul(2, 256, 128), hardware).must_pack == ()
+    vector = space_of(parse_workload("einsum ij,j->i 256x128 128"), hardware)  # its constant is a vector
+    assert vector.must_pack == ()
 
 
 def test_pairs_cover_what_divisors_cannot() -> None:
