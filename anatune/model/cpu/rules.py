@@ -86,7 +86,8 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
                 held += o * vectors if o < all_rows else 1
             else:
                 broadcast += o
-        needed = all_rows * vectors + held + min(broadcast, 1)
+        in_memory = machine.core.folds_broadcasts > 0 and broadcast >= all_rows * vectors
+        needed = all_rows * vectors + held + (0 if in_memory else min(broadcast, 1))
         if machine.core.pick_lanes > 0 and broadcast:
             needed = min(needed, all_rows * vectors + 1 + math.ceil(broadcast / machine.core.pick_lanes))
         if pairs > 1:

@@ -22,4 +22,6 @@ def test_peak_follows_the_dtype():
     gpu, cpu = anatune.hardware("rtx3090"), anatune.hardware("xeon_gold_6230r")
     assert peak_flop_per_s(gpu, "int8") == gpu.compute.int8_rate * peak_flop_per_s(gpu, "float32")
     assert peak_flop_per_s(gpu, "float16") == gpu.compute.fp16_rate * peak_flop_per_s(gpu, "float32")
-    assert peak_flop_per_s(cpu, "int8") == peak_flop_per_s(cpu, "float32") == cpu.compute.fp32_peak_flop_per_s
+    assert peak_flop_per_s(cpu, "float32") == cpu.compute.fp32_peak_flop_per_s
+    assert peak_flop_per_s(cpu, "int8") == cpu.vpdpbusd.rate * cpu.compute.fp32_peak_flop_per_s
+    assert peak_flop_per_s(cpu, "bfloat16") == peak_flop_per_s(cpu, "float32")  # Cascade Lake has no VDPBF16PS

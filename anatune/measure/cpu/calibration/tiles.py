@@ -8,6 +8,7 @@ from typing import NamedTuple
 from anatune.core.hardware.spec import CpuSpec
 from anatune.model.cpu.pack import pack_machine
 from anatune.numerics.cpu.microkernel import call_one, step_one
+from anatune.numerics.cpu.nest import CpuCore
 
 __all__ = [
     "LEAST_SHARE",
@@ -85,17 +86,21 @@ def candidate_tiles(hardware: CpuSpec) -> list[RegisterTile]:
         for vectors in range(1, MOST_VECTORS + 1)
         for rows in range(1, int(limit))
         for unroll in UNROLLS
-        if _registers(rows, vectors) <= limit
+        if rows * vectors + vectors + 1 <= limit
     ]
 
 
 def fits_registers(tile: RegisterTile, hardware: CpuSpec) -> bool:
-    """Whether a tile needs no more registers than there are."""
-    return _registers(tile.rows, tile.vectors) <= hardware.compute.num_vector_registers
+    """Whether a tile needs no more registers than there are (`numerics.cpu.microkernel`)."""
+    return _step(tile, pack_machine(hardware).core)[1] <= hardware.compute.num_vector_registers
 
 
-def _registers(rows: int, vectors: int) -> int:
-    return rows * vectors + vectors + 1
+def _step(tile: RegisterTile, core: CpuCore) -> tuple[float, ...]:
+    """Return what the model says of a step of a tile."""
+    rows, vectors = float(tile.rows), float(tile.vectors)
+    held = vectors if tile.rows > 1 else 1.0
+    answer: tuple[float, ...] = step_one(core, rows * vectors, rows + vectors, held, rows, float(tile.unroll), 1.0)
+    return answer
 
 
 def tile_depth(tile: RegisterTile, hardware: CpuSpec) -> int:
@@ -113,12 +118,8 @@ def predicted_share(tile: RegisterTile, hardware: CpuSpec) -> float:
     """Return the share of the peak that the analytical model gives a tile (`numerics.cpu.microkernel`)."""
     core = pack_machine(hardware).core
     accumulators = float(tile.rows * tile.vectors)
-    held = float(tile.vectors) if tile.rows > 1 else 1.0
-    step = step_one(
-        core, accumulators, float(tile.rows + tile.vectors), held, float(tile.rows), float(tile.unroll), 1.0
-    )[0]
     depth = tile_depth(tile, hardware)
-    cycles = depth * step + call_one(core, accumulators, accumulators, 1.0, 0.0)
+    cycles = depth * _step(tile, core)[0] + call_one(core, accumulators, accumulators, 1.0, 0.0)
     return float(depth * accumulators / core.fma_per_cycle / cycles)
 
 

@@ -13,7 +13,7 @@ def test_rivals_compute_the_layer(name, dtype):
     """PyTorch on the CPU computes what anatune's layer says, in its layout."""
     pytest.importorskip("torch")
     layer, notes = LAYERS[name], []
-    workload = layer.workload(dtype)
+    workload = layer.workload("NCHW", dtype)
     inputs = random_inputs(workload, 0)
     want = expected(workload, inputs).result
     methods = rivals_gpu.Rivals("cpu").methods(layer, dtype, inputs, notes)

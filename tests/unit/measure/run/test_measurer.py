@@ -175,7 +175,7 @@ def test_a_guest_that_cannot_start_is_left_out(hardware):
 
 def state(process):
     """The letter of a process's state; a signal takes a moment to arrive."""
-    for _ in range(100):
+    for _ in range(1000):
         letter = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
         if letter in "TZ":
             return letter
