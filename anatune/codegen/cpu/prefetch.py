@@ -19,13 +19,17 @@ from numpy.typing import NDArray
 
 from anatune.codegen.cpu.llvm import LLVM_TYPE, LlvmCode
 
-__all__ = ["LINES_AT_ONCE", "LINE_BYTES", "MOST_LINES", "Spread", "new_lines", "prefetch_some"]
+__all__ = ["LINES_AT_ONCE", "LINES_FURTHER", "LINE_BYTES", "MOST_LINES", "Spread", "new_lines", "prefetch_some"]
 
 LINE_BYTES = 64
 LINES_AT_ONCE = 12
 """Lines that may be asked for at once: the fill buffers of a Skylake (Zen 4: 24)."""
 _LEAST_RUNS = 4
 """Runs of neighbouring lines from which on the hardware does not see by itself what comes next."""
+LINES_FURTHER = 2
+"""Lines that long rows are asked for ahead of where they are read: 32 steps of float32, more cycles than L3 takes.
+Source: Zen 4, plans of matmuls whose rows fill 36 to 48 KB, against prefetches for the next call: M3 3.5 %, M4 4.8 %,
+M5 3.4 % faster; no prefetch at all 5.6, 2.9 and 2.5 %."""
 MOST_LINES = 256
 """Lines of the next tile up to which they stay in the L1 cache until it comes: half of 32 KiB."""
 _MOST_OFFSETS = 1 << 20

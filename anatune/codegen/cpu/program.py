@@ -20,7 +20,7 @@ from anatune.codegen.cpu.microkernel import (
 )
 from anatune.codegen.cpu.nest import Loop, LoopNest, Part, nest_of
 from anatune.codegen.cpu.padding import Skip, border_parts, skipped_products, skips_of
-from anatune.codegen.cpu.prefetch import LINE_BYTES, MOST_LINES, new_lines
+from anatune.codegen.cpu.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.hardware.spec import CpuCompute
@@ -74,10 +74,6 @@ class CpuProgram:
 
 _MANY_ROWS = 4
 """Rows that are read side by side from which on the hardware needs help to see what comes next."""
-_LINES_FURTHER = 2
-"""Lines that long rows are asked for ahead of where they are read: 32 steps of float32, more cycles than L3 takes.
-Source: Zen 4, plans of matmuls whose rows fill 36 to 48 KB, against prefetches for the next call: M3 3.5 %, M4 4.8 %,
-M5 3.4 % faster; no prefetch at all 5.6, 2.9 and 2.5 %."""
 
 
 class _Lowering:
@@ -254,7 +250,7 @@ class _Lowering:
         if layout.loop_stride(nest.inner[0], sizes) == step and len(nest.unroll) <= 1:
             per_line = LINE_BYTES // DTYPE_BYTES[layout.access.dtype]
             if math.prod(count for _, count in own) * nest.inner[0].extent * step > MOST_LINES * per_line:
-                distance = _LINES_FURTHER * per_line  # the next call's lines would be gone before it comes
+                distance = LINES_FURTHER * per_line  # the next call's lines would be gone before it comes
             (pitch, count), *groups = own[::-1]
             return Ahead(distance, pitch, count, groups[0][0] if groups else 0)
         return Ahead(distance) if own[-1][0] == 1 and len(own) == 1 else None

@@ -16,6 +16,7 @@ tvm = pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
 from anatune.codegen.cpu.export.write import write_c_library  # noqa: E402
 from anatune.codegen.cpu.lower import lower  # noqa: E402
+from anatune.codegen.winograd.program import program_of  # noqa: E402
 from anatune.measure.cpu.blocks import Block  # noqa: E402
 from anatune.measure.cpu.calls import build  # noqa: E402
 from anatune.measure.run.correctness import expected, random_inputs, tolerance  # noqa: E402
@@ -118,6 +119,17 @@ def test_a_wrong_sum_is_noticed(size):
     assert tolerance(schedule.workload) <= allowed < 1e-4
     lost = np.abs(inputs["data"]).mean() * np.abs(inputs["weight"]).mean() / want.scale
     assert allowed < lost / 20
+
+
+@pytest.mark.parametrize(("channels", "streams"), [(64, False), (256, True)])
+def test_weights_and_rows_that_leave_their_caches_are_asked_for_ahead(channels, streams):
+    workload = anatune.conv2d(1, channels, 14, 14, channels, 3, 3, padding=1, layout="NHWC")
+    space = api.model(workload, anatune.hardware("amd_ryzen_7950x"), "winograd").space
+    schedule = space.schedule({"p": (1, 20), "f": (1, 1), "c": (1,)}, 2)
+    (kernel,) = program_of(schedule).kernels
+    tiles, weights = kernel.operands
+    assert (weights.ahead is not None) == (tiles.ahead is not None) == streams
+    assert ("i32 0, i32 3, i32 1)" in lower(schedule).program.llvm) == streams  # prefetches of what is read
 
 
 def test_buffers_beyond_32_bits_are_refused():
