@@ -6,19 +6,35 @@ besides what errs several times as much: Winograd's F(4x4, 3x3). Templates say w
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from anatune.arguments import checked_choice
 from anatune.core.templates import template_named
+from anatune.core.workload.access import ACCUMULATOR_DTYPE
 
 if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
+    from anatune.core.workload.nest import Workload
 
-__all__ = ["ACCURACIES", "RELAXED", "STANDARD", "accuracy_of", "admits", "checked_accuracy", "error_of", "is_plain_sum"]
+__all__ = [
+    "ACCURACIES",
+    "RELAXED",
+    "STANDARD",
+    "accuracy_of",
+    "admits",
+    "checked_accuracy",
+    "error_of",
+    "is_plain_sum",
+    "rounding_error",
+]
 
 STANDARD, RELAXED = "standard", "relaxed"
 ACCURACIES = (STANDARD, RELAXED)
 """Each admits what those before it admit."""
+_EPS: dict[str, float] = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_SUM_FACTOR = 4.0
+"""Allowed error of a sum of K products over eps * sqrt(K) * scale, see `rounding_error`."""
 
 
 def checked_accuracy(what: str, value: Any) -> str:
@@ -56,3 +72,25 @@ def error_of(schedule: Schedule) -> float:
     """
     template = template_named(schedule.template)
     return 0.0 if template.error is None else float(template.part("error")(schedule))
+
+
+def rounding_error(workload: Workload, growth: float = 1.0) -> float:
+    """Return the largest error that rounding explains, over the result's scale, for floating-point operands.
+
+    ``4 * eps(accumulator) * growth * sqrt(K) + eps(result) * (1 + epilogue steps that add)``, K: iterations of the
+    reduction axes. For operands of mean zero a partial sum of k products has spread ``sqrt(k) * rms`` and each addition
+    errs by at most half an eps of it, at random: ``eps / 2 * K / sqrt(2) * rms`` after K of them, which is
+    ``0.35 * eps * sqrt(K)`` of the element's own spread. The factor 4 leaves 11 standard deviations to the worst of
+    millions of elements, summed in the worst order (one after another; vector lanes and tiles err less).
+
+    The worst-case bound, ``eps * K``, would let errors of whole products pass; see Higham and Mary, A New Approach to
+    Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41 (2019), for why sqrt(K) holds for random data.
+
+    Parameters
+    ----------
+    growth : float
+        Errors of the sum over those of a plain one.
+    """
+    additions = sum(step != "relu" for step in workload.epilogue)
+    summed = _SUM_FACTOR * _EPS[ACCUMULATOR_DTYPE[workload.dtype]] * growth * math.sqrt(workload.num_reduced)
+    return summed + _EPS[workload.write.dtype] * (1 + additions)

@@ -100,7 +100,7 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         The model then takes the keyword ``accuracy``, and its space holds what that admits.
     error : str or None
         ``schedule -> float``: largest error that rounding explains, over the result's scale, with the margin of
-        `measure.run.correctness.tolerance` (11 standard deviations). None: a plain sum's, which that function gives.
+        `core.accuracy.rounding_error` (11 standard deviations). None: a plain sum's, which that function gives.
     program_key : str
         ``schedule -> Hashable``: equal for schedules that become the same program.
     program : str

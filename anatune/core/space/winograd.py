@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.accuracy import RELAXED, STANDARD, admits, checked_accuracy
+from anatune.core.accuracy import RELAXED, STANDARD, admits, checked_accuracy, rounding_error
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.minimal_filtering import filtering
 from anatune.core.rules.cpu_microkernels import simd_lanes
@@ -58,9 +58,6 @@ MOST_BLOCK = 512
 MOST_VECTORS = 8
 _ACCURACY = {2: STANDARD, 4: RELAXED}
 """Output tile -> what its arithmetic needs."""
-_MARGIN = 4.0
-"""On errors of random sums, as in `measure.run.correctness.tolerance`."""
-_EPS = 2.0**-23
 _SPLIT_NUMBERS: dict[object, int] = {None: 0, **{name: number for number, name in enumerate(SPLITS, start=1)}}
 
 
@@ -73,8 +70,7 @@ def largest_error(schedule: Schedule) -> float:
     """Return the largest error that rounding explains, over the result's scale: a direct sum's, grown."""
     workload = schedule.workload
     growth = filtering(_output_tile(schedule)).error_growth(convolution3x3(workload).channels)
-    additions = 1 + sum(step != "relu" for step in workload.epilogue)
-    return _MARGIN * _EPS * growth * math.sqrt(workload.num_reduced) + _EPS * additions
+    return rounding_error(workload, growth)
 
 
 def _output_tile(schedule: Schedule) -> int:

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import MOST_SEED, checked_integer
+from anatune.core.accuracy import rounding_error
 from anatune.core.workload.access import INTEGER_RANGE
-from anatune.core.workload.nest import ACCUMULATOR_DTYPE, Workload
+from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.run.memory import check_memory
@@ -44,13 +45,8 @@ __all__ = [
 
 Array = NDArray[Any]
 
-_EPS: dict[str, float] = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-
 _SPREAD = 40.0
 """Standard deviation of requantised results for random operands: a few in a thousand saturate int8."""
-
-_SUM_FACTOR = 4.0
-"""Allowed error of a sum of K products over eps * sqrt(K) * scale, see `tolerance`."""
 
 _COMPARED_ELEMENTS = 1 << 15
 """Elements that are compared at once: the differences stay in the cache."""
@@ -226,23 +222,13 @@ def tolerance(workload: Workload, scale: float = 1.0) -> float:
 
     - Nothing is rounded ("max", "copy", "relu" without a sum behind them), or operands are integers: 0, since the
       steps behind integer sums say how they round. A mean of integers may be rounded either way: less than 1 unit.
-    - Otherwise ``4 * eps(accumulator) * sqrt(K) + eps(result) * (1 + epilogue steps that add)``. For operands of mean
-      zero a partial sum of k products has spread ``sqrt(k) * rms`` and each addition errs by at most half an eps of
-      it, at random: ``eps / 2 * K / sqrt(2) * rms`` after K of them, which is ``0.35 * eps * sqrt(K)`` of the
-      element's own spread. The factor 4 leaves 11 standard deviations to the worst of millions of elements, summed in
-      the worst order (one after another; vector lanes and tiles err less).
-
-    The worst-case bound, ``eps * K``, would let errors of whole products pass; see Higham and Mary, A New Approach to
-    Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41 (2019), for why sqrt(K) holds for random data.
+    - Otherwise `core.accuracy.rounding_error`.
     """
-    result = workload.write.dtype
     if workload.dtype in INTEGER_RANGE:
         return (1.0 - 1e-9) / scale if workload.body == "average" else 0.0
-    additions = sum(step != "relu" for step in workload.epilogue)
-    if workload.body in ("max", "copy", "relu") and not additions:
+    if workload.body in ("max", "copy", "relu") and all(step == "relu" for step in workload.epilogue):
         return 0.0
-    summed = _SUM_FACTOR * _EPS[ACCUMULATOR_DTYPE[workload.dtype]] * math.sqrt(workload.num_reduced)
-    return summed + _EPS[result] * (1 + additions)
+    return rounding_error(workload)
 
 
 def fill_bytes(dtype: str) -> tuple[int, ...]:
