@@ -26,7 +26,8 @@ from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import TvmObject, compile_module, import_tvm, link_library, parse_program, target_of
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.lower import assembly_facts
-from anatune.codegen.cpu.microkernel import Microkernel, Operand, Result, microkernel_ir, module_ir
+from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
+from anatune.codegen.cpu.register_tile import Microkernel, Operand, Result
 from anatune.core.hardware.dot import dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE

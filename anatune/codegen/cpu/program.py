@@ -9,18 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anatune.codegen.cpu.layout import Layout, Slivers, Strided, SumsOfSlivers, layout_of
-from anatune.codegen.cpu.microkernel import (
-    Ahead,
-    EpilogueOperand,
-    Microkernel,
-    Operand,
-    Result,
-    microkernel_ir,
-    module_ir,
-)
+from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
 from anatune.codegen.cpu.nest import Loop, LoopNest, Part, nest_of
 from anatune.codegen.cpu.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.codegen.cpu.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
+from anatune.codegen.cpu.register_tile import Ahead, EpilogueOperand, Microkernel, Operand, Result
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.hardware.spec import CpuCompute

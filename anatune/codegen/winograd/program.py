@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from anatune.codegen.cpu.microkernel import Ahead, Microkernel, Operand, Result, microkernel_ir, module_ir
+from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
 from anatune.codegen.cpu.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
 from anatune.codegen.cpu.program import CpuProgram
+from anatune.codegen.cpu.register_tile import Ahead, Microkernel, Operand, Result
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.codegen.winograd.bands import band_ir
 from anatune.codegen.winograd.layout import WinogradLayout, layout_of
