@@ -18,6 +18,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu import ORDER_LEVELS, levels_of
 from anatune.core.rules.cpu_dot import dot_group
 from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Access
 from anatune.errors import SpaceError
 
 __all__ = ["Loop", "LoopNest", "Part", "nest_of", "program_key"]
@@ -112,6 +113,10 @@ class LoopNest(NamedTuple):
         """Whether sums are completed in several calls: a reduction axis has a loop outside the microkernel."""
         spatial = set(self.parts)
         return any(loop.axis not in spatial for loop in self.cache)
+
+    def flips(self, access: Access) -> bool:
+        """Whether an operand is read with its highest bit flipped; copies hold it so."""
+        return self.group is not None and self.group.flips and access.tensor == self.group.broadcast
 
     def segment(self, axis: str) -> int:
         """Elements of one register tile, or of what a pair covers."""
