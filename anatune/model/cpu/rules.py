@@ -9,6 +9,7 @@ import numpy as np
 
 from anatune.model.cpu.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT
 from anatune.model.cpu.scoring import CpuScoring
+from anatune.numerics.cpu.microkernel import kernel_rules
 
 __all__ = ["count_rules"]
 
@@ -76,29 +77,26 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
     counts = dict.fromkeys((rule.id for rule in model.rules), 0)
     counts["microkernel_pairs"] = too_large[2] * rest
     counts["microkernel_registers"] = (too_large[0] + too_large[1]) * rest
+    found = list(states)
+    kernels = [(state.rows, state.vectors, state.unroll, state.pairs, 1 + state.chunks) for state in found]
+    own_rows = [state.own_rows for state in found]
+    broken = np.empty(len(found), dtype=np.int64)
+    kernel_rules(
+        nest,
+        machine.core,
+        np.array(kernels, dtype=np.int64).reshape(len(found), 5),
+        np.array(own_rows, dtype=np.int64).reshape(len(found), num_reads),
+        broken,
+    )
     legal = 0
-    cores = machine.core.num_cores
-    for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():
-        held = 0
-        broadcast = 0
-        for x, o in enumerate(own):
-            if nest.uses[x, simd]:
-                held += o * vectors if o < all_rows else 1
-            else:
-                broadcast += o
-        in_memory = machine.core.folds_broadcasts > 0 and broadcast >= all_rows * vectors
-        needed = all_rows * vectors + held + (0 if in_memory else min(broadcast, 1))
-        if machine.core.pick_lanes > 0 and broadcast:
-            needed = min(needed, all_rows * vectors + 1 + math.ceil(broadcast / machine.core.pick_lanes))
-        if pairs > 1:
-            counts["microkernel_pairs"] += count * rest
-        elif needed > registers:
-            counts["microkernel_registers"] += count * rest
-        elif all_rows * vectors * unroll > code_limit:
-            counts["microkernel_code"] += count * rest
-        elif not chunks or cores < 2:
-            counts["parallel_cores"] += count * rest // 2
-            legal += count * rest // 2
+    for state, number in zip(found, broken.tolist(), strict=True):
+        count = states[state] * rest
+        rule = model.rules[number - 1].id if number else ""
+        if rule == "parallel_cores":  # broken by the half of the points whose loop is parallel
+            count //= 2
+            legal += count
+        if rule:
+            counts[rule] += count
         else:
-            legal += count * rest
+            legal += count
     return legal, counts

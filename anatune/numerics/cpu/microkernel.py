@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar
+from anatune.numerics._jit import jit, jit_helper, jit_inline, jit_scalar
 from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.numerics.cpu.classes import Microkernel
 from anatune.numerics.cpu.nest import CpuCore, CpuNest, ceil_div, leaves_out_padding, steps_of
@@ -23,6 +23,7 @@ __all__ = [
     "REGISTERS",
     "call_one",
     "core_cycles",
+    "kernel_rules",
     "result_stores",
     "rule_one",
     "step_one",
@@ -50,6 +51,21 @@ def _together(left: float, right: float) -> float:
     return math.sqrt(math.sqrt(math.sqrt(left + right)))
 
 
+@jit_inline
+def _registers(cpu: CpuCore, accumulators: float, held: float, broadcast: float) -> float:
+    """Return the vector registers of a step: accumulators, operands that several rows share, one broadcast.
+
+    With multiplication by a lane (NEON) one vector and the broadcast operand packed in lanes will do; elements that
+    one multiply-add each reads come with it from memory (AVX-512: 31 rows of one vector reach 98 % of a Zen 4's peak,
+    32 rows spill).
+    """
+    in_memory = cpu.folds_broadcasts > 0.0 and broadcast >= accumulators
+    registers = accumulators + held + (0.0 if in_memory else min(broadcast, 1.0))
+    packs_lanes = cpu.pick_lanes > 0.0 and broadcast > 0.0
+    with_lanes = min(registers, accumulators + 1.0 + math.ceil(broadcast / max(cpu.pick_lanes, 1.0)))
+    return with_lanes if packs_lanes else registers
+
+
 @jit_scalar
 def step_one(
     cpu: CpuCore,
@@ -65,11 +81,9 @@ def step_one(
     ``step = max(acc / fma and loads / load_ports together, fma_latency, instructions / issue_width)``; rows + vectors
     loads stand against rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
 
-    Registers: accumulators, operands that several rows share, one broadcast; with multiplication by a lane (NEON) one
-    vector and the broadcast operand packed in lanes will do; elements that one multiply-add each reads come with it
-    from memory (AVX-512: 31 rows of one vector reach 98 % of a Zen 4's peak, 32 rows spill). One register too many and
-    compilers keep all accumulators in memory: a load and a store for each multiply-add. Source: Xeon 6230R table of
-    TTile (5x6 52.7 %, 7x4 45.5 %, 8x4 42.7 % of peak: one store a cycle against two multiply-adds).
+    One register too many and compilers keep all accumulators in memory: a load and a store for each multiply-add.
+    Source: Xeon 6230R table of TTile (5x6 52.7 %, 7x4 45.5 %, 8x4 42.7 % of peak: one store a cycle against two
+    multiply-adds).
 
     Parameters
     ----------
@@ -85,11 +99,7 @@ def step_one(
     tuple of float
         Cycles, vector registers needed, and cycles of multiply-adds, loads, latency and issue without spills.
     """
-    in_memory = cpu.folds_broadcasts > 0.0 and broadcast >= accumulators
-    registers = accumulators + held + (0.0 if in_memory else min(broadcast, 1.0))
-    packs_lanes = cpu.pick_lanes > 0.0 and broadcast > 0.0
-    with_lanes = min(registers, accumulators + 1.0 + math.ceil(broadcast / max(cpu.pick_lanes, 1.0)))
-    registers = with_lanes if packs_lanes else registers
+    registers = _registers(cpu, accumulators, held, broadcast)
     fma = accumulators * (1.0 / (cpu.fma_per_cycle * cpu.reachable))
     load = (loads - broadcast) * (1.0 / cpu.loads) + broadcast * (1.0 / cpu.broadcasts)
     latency = cpu.fma_latency * reduces
@@ -132,6 +142,39 @@ def rule_one(
     return 1.0 if pairs > 1.0 else rule
 
 
+@jit
+def kernel_rules(nest: CpuNest, cpu: CpuCore, kernels: Ints, own_rows: Ints, rules: Ints) -> None:
+    """Fill `rules` with the first rule that each microkernel breaks in a parallel loop, or 0.
+
+    Parameters
+    ----------
+    kernels : (num_kernels, 5) int64
+        Rows, vectors, unrolled steps, pairs beside the SIMD axis, chunks of the parallel loop.
+    own_rows : (num_kernels, X - 1) int64
+        Rows of each operand.
+    rules : (num_kernels,) int64
+        Overwritten, as `rule_one`.
+    """
+    for k in range(kernels.shape[0]):
+        rows, vectors = float(kernels[k, 0]), float(kernels[k, 1])
+        held = 0.0
+        broadcast = 0.0
+        for x in range(own_rows.shape[1]):
+            if nest.uses[x, nest.simd[0]]:
+                held += _held(float(own_rows[k, x]), rows, vectors)
+            else:
+                broadcast += own_rows[k, x]
+        registers = _registers(cpu, rows * vectors, held, broadcast)
+        multiply_adds = rows * vectors * kernels[k, 2]
+        rules[k] = rule_one(cpu, registers, float(kernels[k, 3]), multiply_adds, 1.0, float(kernels[k, 4]))
+
+
+@jit_inline
+def _held(own: float, rows: float, vectors: float) -> float:
+    """Return the vectors of an operand that several of the rows share; one where each row has its own."""
+    return own * vectors if own < rows else 1.0
+
+
 @jit_inline
 def _operands(
     nest: CpuNest,
@@ -154,7 +197,7 @@ def _operands(
                 own *= rows[a]
         if nest.uses[x, axis]:
             loads += own * vectors * (1.0 if packed[x] else nest.vector_loads[x])
-            held += own * vectors if own < all_rows else 1.0
+            held += _held(own, all_rows, vectors)
         else:
             loads += own
             broadcast += own
