@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anatune.core.hardware.spec import CacheLevel, CpuCompute, CpuDram, CpuSpec, DotInstruction
+from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, DotInstruction
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul, max_pool2d, reduction
 from anatune.model.cpu import points as cpu_points

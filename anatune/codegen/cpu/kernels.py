@@ -12,7 +12,7 @@ from anatune.codegen.cpu.padding import Skip, border_parts, skipped_products, sk
 from anatune.codegen.cpu.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
 from anatune.codegen.cpu.register_tile import Ahead, EpilogueOperand, Microkernel, Operand, Result
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
-from anatune.core.hardware.spec import CpuCompute
+from anatune.core.hardware.cpu_groups import CpuCompute
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
 from anatune.errors import BuildError

@@ -21,7 +21,8 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
-from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec, value_problem
+from anatune.core.hardware.groups import value_problem
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import SpecError, UnknownNameError
 from anatune.files import read_file, reason
 from anatune.resources import data_folder

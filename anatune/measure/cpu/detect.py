@@ -17,7 +17,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from anatune.core.hardware.spec import CacheLevel, CpuCompute, CpuDram, CpuSpec, DotInstruction
+from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, DotInstruction
+from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
 
 __all__ = ["detect_cpu"]

@@ -36,8 +36,9 @@ from pathlib import Path
 import msgspec
 
 from anatune.codegen.compat import set_pool_threads
+from anatune.core.hardware.cpu_groups import CacheLevel, CpuLaunch, DotInstruction
 from anatune.core.hardware.dot import dot_instructions, dot_operands
-from anatune.core.hardware.spec import CacheLevel, CpuLaunch, CpuSpec, DotInstruction
+from anatune.core.hardware.spec import CpuSpec
 from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, Machine, beside_pool, one_core
 from anatune.measure.cpu.calibration.samples import Samples, sample_quantities, snapped
 from anatune.measure.cpu.calibration.tiles import (

@@ -26,8 +26,9 @@ from anatune.codegen.cpu.probes import (
     tile_probe,
     walk_probe,
 )
+from anatune.core.hardware.cpu_groups import CacheLevel
 from anatune.core.hardware.dot import dot_instructions
-from anatune.core.hardware.spec import CacheLevel, CpuSpec
+from anatune.core.hardware.spec import CpuSpec
 from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.calibration.samples import Quantity, Reading
 from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth

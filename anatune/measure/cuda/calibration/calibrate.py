@@ -31,7 +31,9 @@ import msgspec
 
 from anatune.codegen.cuda import nvrtc
 from anatune.codegen.cuda.probes import GpuProbe
-from anatune.core.hardware.spec import GpuSpec, TensorCores, value_problem
+from anatune.core.hardware.gpu_groups import TensorCores
+from anatune.core.hardware.groups import value_problem
+from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError
 from anatune.measure.cuda.calibration.machine import Compile, GpuMachine
 from anatune.measure.cuda.calibration.numbers import SUSTAINED, GpuNumbers, Median, numbers_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anatune.core.hardware import spec as schema
+from anatune.core.hardware.cpu_groups import CpuLaunch, MicrokernelTable
 from anatune.core.hardware.files import (
     check_spec_file,
     hardware,
@@ -15,7 +15,9 @@ from anatune.core.hardware.files import (
     spec_to_toml,
     user_spec_folder,
 )
-from anatune.core.hardware.spec import CpuLaunch, CpuSpec, GpuSpec, MicrokernelTable, value_problem
+from anatune.core.hardware.gpu_groups import Launch
+from anatune.core.hardware.groups import Group, value_problem
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import SpecError, UnknownNameError
 from anatune.resources import data_folder
 from tests.cases import each
@@ -466,20 +468,24 @@ def test_without_a_home_folder_the_packaged_specs_remain(monkeypatch):
 
 
 def test_every_number_of_the_schema_has_a_plausible_range():
-    groups = [getattr(schema, name) for name in schema.__all__ if name != "HardwareSpec"]
-    for group in groups:
-        if isinstance(group, type) and issubclass(group, msgspec.Struct) and "source" in group.__struct_fields__:
-            for field in msgspec.structs.fields(group):
-                if field.type in (int, float):
-                    assert value_problem(group.__name__, field.name, -1.0), (group.__name__, field.name)
-                    assert value_problem(group.__name__, field.name, math.nan), (group.__name__, field.name)
+    judged = [
+        (group.__name__, field.name)
+        for group in Group.__subclasses__()
+        for field in msgspec.structs.fields(group)
+        if field.type in (int, float)
+    ]
+    assert ("Dram", "bandwidth_bytes_per_s") in judged
+    assert ("CpuLaunch", "parallel_start_s") in judged
+    for group, key in judged:
+        assert value_problem(group, key, -1.0), (group, key)
+        assert value_problem(group, key, math.nan), (group, key)
 
 
 def test_construction_checks_too():
     with pytest.raises(SpecError, match=r"overhead_s: got 3000000\.0"):
-        schema.Launch(source="test", overhead_s=3e6)
+        Launch(source="test", overhead_s=3e6)
     with pytest.raises(SpecError, match="no keys of this group"):
-        schema.Launch(source="test", overhead_s=3e-6, unverified=("clock_hz",))
+        Launch(source="test", overhead_s=3e-6, unverified=("clock_hz",))
 
 
 def test_specs_are_hashable_and_frozen():

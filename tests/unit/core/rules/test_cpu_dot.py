@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from anatune import api
+from anatune.core.hardware.cpu_groups import DotInstruction
 from anatune.core.hardware.dot import dot_features, dot_instructions, dot_operands
-from anatune.core.hardware.spec import DotInstruction
 from anatune.core.rules.cpu_dot import dot_group, dot_note
 from anatune.core.space.cpu import CpuSpace
 from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul

@@ -1,0 +1,122 @@
+"""The groups of numbers of a GPU's spec."""
+
+from __future__ import annotations
+
+from anatune.core.hardware.groups import Group
+
+__all__ = [
+    "Compiler",
+    "Dram",
+    "GpuCompute",
+    "L1Cache",
+    "L2Cache",
+    "Launch",
+    "Registers",
+    "SharedMemory",
+    "TensorCores",
+]
+
+
+class GpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Streaming multiprocessors (NVIDIA: SM, AMD: CU), their arithmetic and their thread limits."""
+
+    num_sms: int
+    fp32_lanes_per_sm: int
+    """FP32 fused multiply-adds per cycle and SM."""
+    clock_hz: float
+    """Boost clock."""
+    fp32_peak_flop_per_s: float
+    """2 x SMs x lanes x clock, as published; checked against the product."""
+    warp_size: int = 32
+    num_schedulers_per_sm: int = 4
+    issue_per_cycle_per_sm: float = 4.0
+    """Warp instructions all schedulers of an SM can issue per cycle."""
+    max_threads_per_block: int = 1024
+    max_warps_per_sm: int
+    max_blocks_per_sm: int
+    fma_latency_cycles: float = 4.0
+    fp16_rate: float = 1.0
+    """Non-tensor-core float16 operations relative to float32."""
+    int8_rate: float = 4.0
+    """int8 multiply-adds (dp4a where the device has it, else 1) relative to float32."""
+    reachable_fraction: float
+    """Share of the paper peak that compiled FMA code reaches (calibrated per architecture)."""
+
+
+class Registers(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The register file (32-bit registers)."""
+
+    per_sm: int
+    per_block: int
+    per_thread: int = 255
+    allocation_unit: int = 256
+    """Registers are allocated to a warp in multiples of this."""
+    num_sub_partitions: int = 4
+
+
+class SharedMemory(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Software-managed memory of an SM (NVIDIA: shared memory, AMD: LDS)."""
+
+    per_sm_bytes: int
+    per_block_bytes: int
+    """Opt-in maximum of a block."""
+    reserved_per_block_bytes: int = 0
+    granularity_bytes: int = 256
+    num_banks: int = 32
+    bank_bytes: int = 4
+    bytes_per_cycle_per_sm: float = 128.0
+    latency_cycles: float = 29.0
+
+
+class L1Cache(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """First-level data cache of an SM (its whole array where it is unified with shared memory)."""
+
+    size_bytes: int
+    latency_cycles: float
+
+
+class L2Cache(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The cache all SMs share."""
+
+    size_bytes: int
+    bandwidth_bytes_per_s: float
+    latency_cycles: float
+
+
+class Dram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Device memory of a GPU."""
+
+    bandwidth_bytes_per_s: float
+    latency_cycles: float
+    """Load-to-use latency of a miss in all caches, core cycles."""
+    transaction_bytes: int = 32
+    reachable_fraction: float = 0.85
+    """Share of the paper bandwidth that streaming kernels reach."""
+
+
+class Launch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Cost of starting a kernel."""
+
+    overhead_s: float
+    """Time of an empty kernel inside a stream of launches."""
+
+
+class Compiler(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the device's compiler does to generated code; it limits schedules as much as the hardware does."""
+
+    registers_per_thread: int
+    """Most registers the compiler gives a thread of generated code (255 on NVIDIA)."""
+    unroll_statements: int
+    """Largest loop body, in statements, that the compiler unrolls fully without being told."""
+
+
+class TensorCores(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Matrix units: dense products of 16-bit (or tf32) operands, summed in float32, of the whole device."""
+
+    float16_flop_per_s: float
+    bfloat16_flop_per_s: float
+    tf32_flop_per_s: float
+    mma_sync_fraction: float = 1.0
+    """Share of these rates that ``mma.sync`` reaches: less than 1 where they need instructions of a newer kind."""
+    latency_cycles: float
+    """From one mma.sync to another that adds to its result."""
