@@ -7,23 +7,16 @@ import textwrap
 
 import msgspec
 
-from anatune.core.accuracy import error_of
+from anatune.core.accuracy import EPS, TRUNCATION, TYPICAL_ERROR, TYPICAL_OF_BOUND, error_of
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
 
 __all__ = ["Arithmetic", "arithmetic_of", "comment_lines"]
 
-_EPS = {"float32": 2.0**-23, "tf32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _ROUNDING = 1 / math.sqrt(28)
 """Root mean square of rounding errors over that of the values, in eps, for values that are uniform around 0: in each
 power of two errors are uniform over one spacing; summed over the powers, ``(1 / 84) / (1 / 3)``, squared."""
-_ADDITION = 0.35
-"""Error of a sum of K products over ``eps * sqrt(K)`` of its spread, see `measure.run.correctness.tolerance`."""
-_OF_BOUND = 0.35 / 4.0
-"""The same over the bound of errors, see there; other arithmetic has its bound with the same margin."""
-_TRUNCATION = 4.0
-"""Factor on it for tensor cores, which cut sums off. Source: [Fasi2021]; as in `measure.cuda.measurer`."""
 
 
 class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,11 +69,13 @@ def arithmetic_of(schedule: Schedule) -> Arithmetic:
     sums = ACCUMULATOR_DTYPE.get(dtype, dtype)
     products = math.prod(axis.extent for axis in workload.reduction_axes)
     rounds = workload.body not in ("max", "copy", "relu")
-    parts = [_ROUNDING * _EPS.get(result, 0.0)] if rounds or workload.epilogue else []
+    parts = [_ROUNDING * EPS.get(result, 0.0)] if rounds or workload.epilogue else []
     if multiplied != dtype:
-        parts.append(_ROUNDING * _EPS[multiplied] * math.sqrt(len(workload.reads)))
+        parts.append(_ROUNDING * EPS[multiplied] * math.sqrt(len(workload.reads)))
     if bound := error_of(schedule):
-        parts.append(_OF_BOUND * bound)
+        parts.append(TYPICAL_OF_BOUND * bound)
     elif rounds and products > 1:
-        parts.append(_ADDITION * _EPS.get(sums, 0.0) * math.sqrt(products) * (_TRUNCATION if on_tensor_cores else 1.0))
+        parts.append(
+            TYPICAL_ERROR * EPS.get(sums, 0.0) * math.sqrt(products) * (TRUNCATION if on_tensor_cores else 1.0)
+        )
     return Arithmetic(dtype, multiplied, sums if rounds else result, result, float(f"{math.hypot(*parts):.2g}"))

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from anatune.codegen.cuda.artifact import GpuArtifact
+from anatune.core.accuracy import TRUNCATION
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.templates import CUDA, template_named
@@ -31,10 +32,6 @@ GPU_ENTRIES = Entries(
     session="anatune.measure.cuda.runner:GpuSession",
     builder_setup="anatune.codegen.cuda.artifact:set_up",
 )
-
-_TRUNCATION = 4.0
-"""Factor on the allowed error of tensor cores: sums are cut off, not rounded, so that errors add up instead of
-cancelling. Source: [Fasi2021] (V100, T4, A100); four times covers sums of some 10,000 products."""
 
 Built = GpuArtifact | Measurement
 """What became of a build: the artifact, or the outcome and the message that say why there is none."""
@@ -105,7 +102,7 @@ class GpuMeasurer(Measurer):
         sample = Schedule(self.workload, self.hardware, self._template, {})
         want = expected(self.workload, operands_used(sample, random_inputs(self.workload, self._seed)))
         cuts_off = template_named(self._template).tensor_cores
-        return want._replace(tolerance=_TRUNCATION * want.tolerance) if cuts_off else want
+        return want._replace(tolerance=TRUNCATION * want.tolerance) if cuts_off else want
 
     def _job(self, schedule: Schedule) -> BuildJob:
         if schedule.template != self._template:
