@@ -107,6 +107,8 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ``schedule -> program``: what the lowering of its device turns into a TVM module.
     learner : str
         Strategy that tunes by default and learns from each trial (`search.base.make_strategy`).
+    feature_version : int
+        Of the features of its model's points (`model.features`): corrections learned from another are refused.
     corrections : str or None
         Tuner whose kernels the shipped corrections describe that also hold for this template's.
     diverse : bool
@@ -130,6 +132,7 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     program_key: str
     program: str
     learner: str = "anatune.search.strategies.learned:LearnedStrategy"
+    feature_version: int = 1
     corrections: str | None = None
     diverse: bool = False
 
@@ -206,6 +209,7 @@ CPU = Template(
     program_key="anatune.codegen.cpu.nest:program_key",
     program="anatune.codegen.cpu.program:program_of",
     learner="anatune.search.strategies.ranked:ModelStrategy",
+    feature_version=2,
 )
 """A microkernel or a pair of them, cache tiles, loop orders, packing and a parallel loop."""
 WINOGRAD = Template(

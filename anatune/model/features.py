@@ -4,8 +4,8 @@ Parts of the prediction are shares of its time, counts are ratios to the device'
 are counted from the innermost one. Nothing names a workload or a device, so that what is learned on one holds, as far
 as it can, on another.
 
-A change of the features, of their order, or of the analytical quantities behind them is a new FEATURE_VERSION: saved
-models of another version are refused.
+A change of the features, of their order, or of the analytical quantities behind them is a new `feature_version` of the
+templates that have them (`core.templates`): saved models of another version are refused.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["FEATURE_VERSION", "FeatureTable", "evenness", "log2", "table_of"]
-
-FEATURE_VERSION = 1
+__all__ = ["FeatureTable", "evenness", "log2", "table_of"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

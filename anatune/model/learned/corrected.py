@@ -41,10 +41,12 @@ class CorrectedModel(Model):
         self.model, self.residual = model, residual
         self.workload, self.hardware = model.workload, model.hardware
         self.space, self.rules = model.space, model.rules
-        if len(self._names) != len(residual.names_) or self._names != tuple(residual.names_):
+        names = self._names
+        if names != tuple(residual.names_):
+            differ = [name for name in (*names, *residual.names_) if (name in names) != (name in residual.names_)]
             raise ModelVersionError(
-                f"correction of {len(residual.names_)} features used with {type(model).__name__} of "
-                f"{model.hardware.name}, which has {len(self._names)}; use one that was trained for this template"
+                f"correction of other features than {type(model).__name__} of {model.hardware.name} has "
+                f"({', '.join(differ[:3]) or 'their order'}); train it again, or use one of this template"
             )
 
     @property

@@ -19,10 +19,9 @@ import numpy as np
 from anatune.arguments import checked_path
 from anatune.core.hardware.files import user_spec_folder
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import adopt_name, former_names, template_named
+from anatune.core.templates import TEMPLATES, adopt_name, former_names, template_named
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
 from anatune.files import read_file, reason
-from anatune.model.features import FEATURE_VERSION
 from anatune.model.learned.residual import ResidualModel, ResidualOptions, import_lightgbm
 from anatune.resources import data_folder
 
@@ -113,7 +112,8 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File name -> SHA-256 of its bytes."""
     versions: dict[str, str]
     options: ResidualOptions
-    feature_version: int = FEATURE_VERSION
+    feature_version: int = 0
+    """`Template.feature_version`; `save_correction` sets it."""
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -133,10 +133,15 @@ class SavedCorrection(msgspec.Struct, frozen=True):
 
 
 class _Versions(msgspec.Struct, frozen=True):
-    """What every card begins with."""
+    """What a card of any version says."""
 
     format: int
     feature_version: int
+    kernels: str
+    template: str
+
+    def __post_init__(self) -> None:
+        adopt_name(self)
 
 
 def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
@@ -154,6 +159,7 @@ def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
     card = msgspec.structs.replace(
         card, files=files, feature_names=model.names_, low=tuple(model.low_.tolist()), high=tuple(model.high_.tolist()),
         offset=model.offset_, noise=model.noise_, options=model.options,
+        feature_version=template_named(card.template).feature_version,
         versions={"lightgbm": str(import_lightgbm().__version__), "python": platform.python_version()},
     )  # fmt: skip
     try:
@@ -187,10 +193,16 @@ def read_card(folder: Path) -> Card:
         found = msgspec.json.decode(text, type=_Versions)
     except msgspec.DecodeError as error:
         raise ModelVersionError(f"{path}: {error}, expected the card of a correction; train it again") from None
-    if (found.format, found.feature_version) != (FORMAT, FEATURE_VERSION):
+    if found.template not in TEMPLATES:
         raise ModelVersionError(
-            f"{path}: format {found.format}, features {found.feature_version}, expected format {FORMAT}, features "
-            f"{FEATURE_VERSION}; train it again with this version of anatune"
+            f"{path}: template {found.template!r}, expected one of {', '.join(TEMPLATES)}; train it again"
+        )
+    expected = FORMAT, template_named(found.template).feature_version
+    if (found.format, found.feature_version) != expected:
+        command = "hw calibrate" if found.kernels == CALIBRATED else "records train"
+        raise ModelVersionError(
+            f"{path}: format {found.format}, features {found.feature_version}, expected format {expected[0]}, features "
+            f"{expected[1]}; train it again with this version of anatune (`anatune {command}`), or remove its folder"
         )
     try:
         card = msgspec.json.decode(text, type=Card)

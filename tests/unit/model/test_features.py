@@ -1,10 +1,13 @@
 """Features: finite, named once, the same for every way to the same points."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
 import anatune
 from anatune import api
+from anatune.core.templates import template_named
 from anatune.search.table import TableModel
 
 CASES = {
@@ -59,3 +62,22 @@ def test_pipelined_features_are_those_of_the_template_cuda_and_the_pipelines():
     assert np.array_equal(table.values[:, -2], np.log2(points[:, -2]))
     conv = api.model(anatune.conv2d(n=1, c=8, h=8, w=8, k=16, r=3, s=3), device, "pipelined")
     assert conv.feature_table(conv.space.sample_points(3, 0)).names == table.names
+
+
+NAMES = {
+    ("cuda", 1): "fffcc1c605bb0c10",
+    ("pipelined", 1): "ad2d9e348b050e41",
+    ("tensorcore", 1): "9f9198591e80b8af",
+    ("cpu", 2): "007570084d7a0dd6",
+}
+"""Template and version of its features -> digest of their names: other features are another version."""
+
+
+@pytest.mark.parametrize(("name", "version"), NAMES)
+def test_other_features_are_another_version(name, version):
+    device = "ryzen_3700x" if name == "cpu" else "a100_sxm"
+    dtype = "float16" if name == "tensorcore" else "float32"
+    model = api.model(anatune.matmul(128, 128, 128, dtype=dtype), anatune.hardware(device), name)
+    names = model.feature_table(model.space.sample_points(1, 0)).names
+    found = template_named(name).feature_version, hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
+    assert found == (version, NAMES[name, version])

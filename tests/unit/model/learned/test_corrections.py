@@ -1,6 +1,8 @@
 """Saved corrections: back as they were, refused in one line where anything is wrong, used where they belong."""
 
+import copy
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -10,6 +12,7 @@ pytest.importorskip("lightgbm")
 
 import anatune
 from anatune import api
+from anatune.core.templates import template_named
 from anatune.errors import MissingDependencyError, ModelVersionError, UnknownNameError
 from anatune.model.learned import corrections
 from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
@@ -68,6 +71,7 @@ def break_json(**changes):
 
 DAMAGES = {
     "another feature version": (break_json(feature_version=0), "features 0, expected format 1"),
+    "another template": (break_json(template="cuda9"), "'cuda9', expected one of cuda"),
     "another format": (break_json(format=7), "format 7"),
     "an unknown key": (break_json(surprise=1), "surprise"),
     "limits that do not fit": (break_json(low=[1.0]), "limits for"),
@@ -92,8 +96,42 @@ def test_damage_is_one_line(folder, damage):
 
 def test_another_template_is_refused(residual):
     tensor_cores = api.model(anatune.matmul(256, 256, 256, dtype="float16"), anatune.hardware("rtx3090"), "tensorcore")
-    with pytest.raises(ModelVersionError, match="features used with"):
+    with pytest.raises(ModelVersionError, match=r"other features than TensorCoreModel of rtx3090 has \(\w+.*train it"):
         CorrectedModel(tensor_cores, residual)
+
+
+def test_features_of_other_names_are_refused(model, residual):
+    former = copy.copy(residual)
+    former.names_ = (*residual.names_[:-1], "a_former_one")
+    with pytest.raises(ModelVersionError, match="a_former_one") as error:
+        CorrectedModel(model, former)
+    assert "train it again" in str(error.value)
+    former.names_ = residual.names_[::-1]
+    with pytest.raises(ModelVersionError, match="their order"):
+        CorrectedModel(model, former)
+
+
+@pytest.mark.parametrize(
+    ("called", "kernels", "command"),
+    [("ryzen_7950x_cpu", "anatune", "records train"), ("ryzen_7950x_cpu_calibrated", "calibrated", "hw calibrate")],
+)
+def test_a_users_correction_of_former_features_is_refused_with_the_way_out(
+    tmp_path, residual, monkeypatch, called, kernels, command
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    own = corrections.user_correction_folder() / called
+    hardware = anatune.hardware("ryzen_7950x")
+    save_correction(own, card(called, template="cpu", kernels=kernels, devices=("ryzen_7950x",)), residual)
+    break_json(feature_version=template_named("cpu").feature_version - 1)(own)
+    with pytest.raises(ModelVersionError) as error:
+        anatune.plan(MATMUL, hardware, 1)
+    message = str(error.value)
+    assert message.startswith(f"{own}/card.json: format 1, features 1, expected format 1, features 2; ")
+    assert f"`anatune {command}`" in message
+    assert "\n" not in message
+    assert anatune.plan(MATMUL, hardware, 1, correction="none").correction is None
+    shutil.rmtree(own)  # "or remove its folder"
+    assert anatune.plan(MATMUL, hardware, 1).correction is None
 
 
 def test_the_users_own_correction_is_used_for_its_device_only(tmp_path, residual):
