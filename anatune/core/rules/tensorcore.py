@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import check_formats
-from anatune.core.rules.values import check_count, check_names, checked_count
-from anatune.core.workload.access import MAX_INTEGER
+from anatune.core.rules.values import check_count, check_cover, check_names, checked_count
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
@@ -96,20 +94,7 @@ def check_tensorcore(
     check_count("unroll", unroll, 0, 0)
     gemm, instruction = implicit_gemm(workload), dict(zip(LEVELS, INSTRUCTION[workload.dtype], strict=True))
     for axis, lanes in instruction.items():
-        factors = tiles.get(axis)
-        first, inner = (factors[0], factors[1:]) if isinstance(factors, tuple) and factors else (None, ())
-        is_whole = all(type(factor) is int and 0 < factor <= MAX_INTEGER for factor in inner)
-        if len(inner) != len(LEVELS[axis]) - 1 or not is_whole or inner[-1] != lanes:
-            raise SpaceError(
-                f"tiles[{axis!r}] is {factors!r:.60}, expected {len(LEVELS[axis])} factors >= 1: "
-                f"{', '.join(LEVELS[axis])}, the last one {lanes}"
-            )
-        blocks = -(-gemm.extents[axis] // math.prod(inner))
-        if type(first) is not int or first != blocks:
-            raise SpaceError(
-                f"tiles[{axis!r}] is {factors!r:.60}, expected {blocks} first: as many blocks as cover the extent "
-                f"{gemm.extents[axis]}"
-            )
+        check_cover(axis, tiles.get(axis), LEVELS[axis], gemm.extents[axis], lanes)
     check_names("tiles", tiles, LEVELS, "index")
     widths = fetch_widths(workload)
     check_names("vector", vector, widths, "tensor")

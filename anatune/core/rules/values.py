@@ -12,7 +12,15 @@ from anatune.arguments import checked_integer, shown
 from anatune.core.workload.access import MAX_INTEGER, is_integer
 from anatune.errors import SpaceError
 
-__all__ = ["check_count", "check_factors", "check_names", "check_tiles", "checked_count"]
+__all__ = [
+    "check_count",
+    "check_cover",
+    "check_factors",
+    "check_names",
+    "check_tiles",
+    "checked_count",
+    "covering_factors",
+]
 
 
 def checked_count(name: str, value: object, least: int, most: int = MAX_INTEGER) -> int:
@@ -69,3 +77,47 @@ def check_tiles(tiles: Mapping[str, object], levels: Mapping[str, Sequence[str]]
                 f"tiles[{axis!r}] is {factors!r:.60}, expected a tuple of {len(names)} factors >= 1: {', '.join(names)}"
             )
         check_factors(axis, factors, names, extents[axis])
+
+
+def check_cover(index: str, factors: object, levels: Sequence[str], extent: int, lanes: int | None = None) -> None:
+    """Raise SpaceError unless `factors` are one Python int for each level, the first as small as covers the extent.
+
+    Parameters
+    ----------
+    lanes : int, optional
+        What the last factor has to be.
+    """
+    if (
+        not isinstance(factors, tuple)
+        or len(factors) != len(levels)
+        or not all(is_integer(factor, 1) for factor in factors)
+        or lanes not in (None, factors[-1])
+    ):
+        last = "" if lanes is None else f", the last one {lanes}"
+        raise SpaceError(
+            f"tiles[{index!r}] is {factors!r:.60}, expected {len(levels)} factors >= 1: {', '.join(levels)}{last}"
+        )
+    inner = math.prod(factors[1:])
+    blocks = -(-extent // inner)
+    if inner > MAX_INTEGER or factors[0] != blocks:
+        raise SpaceError(
+            f"tiles[{index!r}] is {factors!r:.60}, expected {blocks} first: as many blocks as cover the extent {extent}"
+        )
+
+
+def covering_factors(
+    index: str, factors: Iterable[object], levels: Sequence[str], extent: int, lanes: int | None = None
+) -> tuple[int, ...]:
+    """Return factors that pass `check_cover`: as many blocks as cover the extent, `factors`, and the lanes, if any.
+
+    Raises
+    ------
+    SpaceError
+        They are not one count for each of `levels`, those between.
+    """
+    given = tuple(factors)
+    if len(given) != len(levels):
+        raise SpaceError(f"tiles[{index!r}] has {len(given)} factors, expected {len(levels)}: {', '.join(levels)}")
+    inner = [checked_count(f"tiles[{index!r}] factor", factor, 1, MAX_INTEGER) for factor in given]
+    inner += [] if lanes is None else [lanes]
+    return (-(-extent // math.prod(inner)), *inner)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu_microkernels import simd_lanes
-from anatune.core.rules.values import check_count, check_names
-from anatune.core.workload.access import MAX_INTEGER, is_integer
+from anatune.core.rules.values import check_count, check_cover, check_names
 from anatune.core.workload.convolution3x3 import Convolution3x3, convolution3x3
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
@@ -71,21 +69,9 @@ def check_winograd(
         wanted = f"one of {', '.join(SPLITS)}" if parallel else "none without parallel"
         raise SpaceError(f"option split is {split!r:.40}, expected {wanted}")
     check_names("tiles", tiles, LEVELS, "index")
-    for index, extent in covered(convolution, size).items():
-        factors = tiles.get(index)
-        names = LEVELS[index]
-        if not isinstance(factors, tuple) or len(factors) != len(names) or not all(is_integer(f, 1) for f in factors):
-            raise SpaceError(
-                f"tiles[{index!r}] is {factors!r:.60}, expected {len(names)} factors >= 1: {', '.join(names)}"
-            )
-        inner = math.prod(factors[1:])
-        blocks = -(-extent // inner)
-        if inner > MAX_INTEGER or factors[0] != blocks:
-            raise SpaceError(
-                f"tiles[{index!r}] is {factors!r:.60}, expected {blocks} first: as many as cover the extent {extent}"
-            )
     lanes = simd_lanes(workload, hardware.compute.simd_bits)
-    check_count("tiles['f'] lane", tiles["f"][-1], lanes, lanes)
+    for index, extent in covered(convolution, size).items():
+        check_cover(index, tiles.get(index), LEVELS[index], extent, lanes if index == "f" else None)
     check_count("unroll", unroll, tiles["c"][-1], tiles["c"][-1])
     if lanes % tiles["c"][-1]:
         raise SpaceError(f"unroll is {unroll}, expected a divisor of the {lanes} lanes: rows of V are whole vectors")

@@ -9,7 +9,6 @@ A point is an integer vector in the order of `TensorCoreSpace.columns`. The spac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.tensorcore import INSTRUCTION, LEVELS, STAGES, check_supported, checked_width, fetch_widths
-from anatune.core.rules.values import check_names, checked_count
+from anatune.core.rules.values import check_names, checked_count, covering_factors
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.space.base import LegalityCheck, Part, Space, listed
 from anatune.core.templates import TENSORCORE
@@ -141,16 +140,9 @@ class TensorCoreSpace(Space):
             )
         check_names("tiles", tiles, self.axes, "index")
         complete: dict[str, tuple[int, ...]] = {}
-        for axis in self.axes:
-            levels = self.levels[axis]
-            factors = tuple(tiles.get(axis, (1,) * len(levels)))
-            if len(factors) != len(levels):
-                raise SpaceError(
-                    f"tiles[{axis!r}] has {len(factors)} factors, expected {len(levels)}: {', '.join(levels)}"
-                )
-            factors = tuple(checked_count(f"tiles[{axis!r}] factor", factor, 1, MAX_INTEGER) for factor in factors)
-            inner = (*factors, self.instruction[axis])
-            complete[axis] = (-(-self.extents[axis] // math.prod(inner)), *inner)
+        for axis, levels in self.levels.items():
+            factors = tiles.get(axis, (1,) * len(levels))
+            complete[axis] = covering_factors(axis, factors, levels, self.extents[axis], self.instruction[axis])
         checked_count("stages", stages, min(STAGES), max(STAGES))
         widths = {tensor: choices[-1] for tensor, choices in self.widths.items()}
         for tensor, width in (vector or {}).items():

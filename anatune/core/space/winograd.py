@@ -29,7 +29,6 @@ space is small enough to be evaluated whole.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -39,12 +38,11 @@ from anatune.core.accuracy import RELAXED, STANDARD, admits, checked_accuracy, r
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.minimal_filtering import filtering
 from anatune.core.rules.cpu_microkernels import simd_lanes
-from anatune.core.rules.values import check_names, checked_count
+from anatune.core.rules.values import check_names, covering_factors
 from anatune.core.rules.winograd import LEVELS, OUTPUT_TILES, SPLITS, covered
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.space.base import LegalityCheck, Part, Space, listed
 from anatune.core.templates import WINOGRAD
-from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.convolution3x3 import convolution3x3
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
@@ -191,14 +189,8 @@ class WinogradSpace(Space):
         complete: dict[str, tuple[int, ...]] = {}
         for axis, extent in covered(self.convolution, int(output_tile)).items():
             levels = self.levels[axis]
-            factors = tuple(tiles.get(axis, (1,) * len(levels)))
-            if len(factors) != len(levels):
-                raise SpaceError(
-                    f"tiles[{axis!r}] has {len(factors)} factors, expected {len(levels)}: {', '.join(levels)}"
-                )
-            factors = tuple(checked_count(f"tiles[{axis!r}] factor", factor, 1, MAX_INTEGER) for factor in factors)
-            inner = (*factors, self.lanes) if axis == "f" else factors
-            complete[axis] = (-(-extent // math.prod(inner)), *inner)
+            factors = tiles.get(axis, (1,) * len(levels))
+            complete[axis] = covering_factors(axis, factors, levels, extent, self.lanes if axis == "f" else None)
         options: dict[str, OptionValue] = {"output_tile": int(output_tile), "parallel": split is not None}
         if split is not None:
             options["split"] = split
