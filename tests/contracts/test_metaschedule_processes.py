@@ -167,8 +167,17 @@ def databases(run, folders, tmp_path):
     return tmp_path
 
 
+def recorded(databases):
+    """Return the lines of the tuned database."""
+    return (databases / "tuned" / "database_tuning_record.json").read_text().splitlines()
+
+
 def test_a_second_process_plans_and_tunes_on(databases, run):
+    before = recorded(databases)
     run(AGAIN)
+    after = recorded(databases)
+    assert (len(before), len(after)) == (3, 5)
+    assert after[:3] == before
 
 
 def test_a_second_process_opens_and_applies(databases, run):
@@ -179,7 +188,11 @@ def test_a_second_process_opens_and_applies(databases, run):
 def test_a_kernel_that_cannot_be_made_any_more_leaves_the_others_usable(databases, run):
     path = databases / "tuned" / "database_tuning_record.json"
     path.write_text(path.read_text().replace('\\"operator\\"', '\\"operetta\\"'))
+    before = recorded(databases)
     run(OLDER)
+    after = recorded(databases)
+    assert (len(before), len(after)) == (3, 5)
+    assert after[:3] == before
 
 
 def test_a_line_that_was_cut_off(databases, run):

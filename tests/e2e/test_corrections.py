@@ -94,6 +94,7 @@ def test_refusals_are_one_line(anatune, tmp_path):
     bad(anatune("records", "train", tmp_path / "none.sqlite"), 1, "none.sqlite")
     few = fill(tmp_path / "few.sqlite", shapes=((64, 64, 64),))
     bad(anatune("records", "train", few, "--output", tmp_path / "out"), 1, "expected at least 2")
+    assert not (tmp_path / "out").exists()
     bad(anatune(*PLAN, "--model", "no_such"), 1, "no_such", "ansor_k80")
     bad(anatune(*PLAN, "--model", "ansor_k80", "--plain"), 2, "--plain")
     (tmp_path / "card.json").write_text("{}")

@@ -105,6 +105,7 @@ def test_export_and_import(anatune, path, tmp_path):
 
 
 def test_bad_input(anatune, path, tmp_path):
+    before = path.read_bytes()
     bad(anatune("records", "list", tmp_path / "none.sqlite"), 1, "none.sqlite: no such file", "anatune tune")
     bad(anatune("records", "list", path, "matmul", "8x8"), 1, "MxNxK")
     bad(anatune("records", "list", path, "--nonsense"), 2, "--nonsense")
@@ -119,6 +120,8 @@ def test_bad_input(anatune, path, tmp_path):
     bad(anatune("records", "export", path, "--output", tmp_path / "no" / "x"), 1, "does not exist")
     bad(anatune("records", "export", path, "--output", "/dev/full"), 1, "no space left")
     bad(anatune("records"), 2, "command")
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
 def test_damaged_file(anatune, path, tmp_path):

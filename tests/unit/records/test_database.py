@@ -97,7 +97,9 @@ def test_our_mark_without_tables(tmp_path):
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.close()
+    before = path.read_bytes()
     refused(path, "is damaged")
+    assert path.read_bytes() == before
 
 
 def test_empty_files(tmp_path):
@@ -112,10 +114,10 @@ def test_empty_files(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"read_only": True}])
 def test_truncated(path, options):
     whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2 + 100])
-    refused(path, "damaged", **options)
-    path.write_bytes(whole[:50])
-    refused(path, "damaged", **options)
+    for left in (whole[: len(whole) // 2 + 100], whole[:50]):
+        path.write_bytes(left)
+        refused(path, "damaged", **options)
+        assert path.read_bytes() == left
 
 
 @pytest.mark.parametrize("options", [{}, {"read_only": True}])
@@ -125,6 +127,7 @@ def test_overwritten_pages(path, options):
         data[4096 * page : 4096 * page + 64] = b"\xa5" * 64
     path.write_bytes(data)
     refused(path, "damaged", "recover", **options)
+    assert path.read_bytes() == data
 
 
 def test_a_damaged_row_is_named_and_the_others_are_read(path):
