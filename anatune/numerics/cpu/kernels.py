@@ -139,7 +139,7 @@ def _calls(nest: CpuNest, c: CpuChunk) -> None:
 
 @jit_helper
 def _padding(nest: CpuNest, c: CpuChunk) -> None:
-    """Fill INSIDE and PADDING: the same as `cpu_microkernel` computes for single tiles."""
+    """Fill INSIDE and PADDING: the same as `numerics.cpu.microkernel` computes for single tiles."""
     v = c.values
     for i in range(_N):
         v[_INSIDE + i] = 1.0
