@@ -162,7 +162,7 @@ def plan(
         rounded) on tensor cores. Left out: "cuda" (CUDA cores) for GPUs; for CPUs all that apply, in one order.
     accuracy : {"standard", "relaxed"}
         What arithmetic is admitted. "standard": what errs about as much as a plain sum of the products, which includes
-        Winograd's F(2x2, 3x3). "relaxed": F(4x4, 3x3), too, which errs several times as much.
+        Winograd's F(2x2, 3x3). "relaxed": F(4x4, 3x3), too, which errs several times as much, and sums in float16.
     threads : int, optional
         Of CPUs: threads that kernels run with, from 1 to the number of cores (the default). A schedule for all cores is
         seldom the best for one.
@@ -211,7 +211,7 @@ def plan(
             raise SpaceError("plan: compile and correction both change the order; leave one out")
         correction = NONE
     count = max(top_k, SCHEDULES_A_PROGRAM * compile)
-    names = asked_templates(workload, device, template)
+    names = asked_templates(workload, device, template, accuracy)
     saved = find_corrections(device, names, correction)
     ranked = rank_templates(
         workload, device, names, count, accuracy, saved, time_limit_s, distinct=distinct, progress=progress

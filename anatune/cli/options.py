@@ -55,8 +55,8 @@ Template = Annotated[
         parser=_template,
         help="What schedules look like. GPUs: cuda (the default of plan, prune and export), pipelined (the default of "
         "tune: cuda with several shared-memory buffers and padded rows) or tensorcore (float16, bfloat16; float32 as "
-        "tf32). CPUs: cpu, or winograd (3x3 convolutions of stride 1 in float32). Left out on CPUs: all that apply, "
-        "together.",
+        "tf32). CPUs: cpu, winograd (3x3 convolutions of stride 1 in float32) or halfsums (float16 with AVX512_FP16, "
+        "at accuracy relaxed). Left out on CPUs: all that apply, together.",
     ),
 ]
 Accuracy = Annotated[
@@ -64,7 +64,7 @@ Accuracy = Annotated[
     typer.Option(
         "--accuracy",
         help="standard: kernels that err about as much as a plain sum. relaxed: also those that err several times as "
-        "much (Winograd's F(4x4, 3x3)).",
+        "much (Winograd's F(4x4, 3x3)), and sums in float16 (AVX512_FP16).",
     ),
 ]
 Threads = Annotated[

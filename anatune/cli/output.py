@@ -181,11 +181,12 @@ def note_first_compilation(
 
     With a workload, for all templates that are ranked together where none is named.
     """
+    from anatune.core.accuracy import RELAXED
     from anatune.core.templates import joined_templates, template_of
     from anatune.numerics import _jit
 
     one = template is not None or workload is None
-    asked = (template_of(template, hardware),) if one else joined_templates(workload, hardware)
+    asked = (template_of(template, hardware),) if one else joined_templates(workload, hardware, RELAXED)
     if all(_jit.has_cached_code(code) for code in {found.code for found in asked}):
         return
     folder = _jit.cache_folder()

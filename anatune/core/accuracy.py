@@ -1,7 +1,8 @@
 """Accuracies: how far a kernel's arithmetic may leave a plain sum of products, and what a schedule's needs.
 
 "standard" admits what errs about as much as a plain sum: direct kernels, Winograd's F(2x2, 3x3). "relaxed" admits
-besides what errs several times as much: Winograd's F(4x4, 3x3). Templates say which one each schedule needs.
+besides what errs several times as much: Winograd's F(4x4, 3x3), and much more: sums in float16 (template "halfsums").
+Templates say which one each schedule needs.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def error_of(schedule: Schedule) -> float:
     return 0.0 if template.error is None else float(template.part("error")(schedule))
 
 
-def rounding_error(workload: Workload, growth: float = 1.0) -> float:
+def rounding_error(workload: Workload, growth: float = 1.0, *, half_additions: int = 0) -> float:
     """Return the largest error that rounding explains, over the result's scale, for floating-point operands.
 
     ``4 * eps(accumulator) * growth * sqrt(K) + eps(result) * (1 + epilogue steps that add)``, K: iterations of the
@@ -102,7 +103,12 @@ def rounding_error(workload: Workload, growth: float = 1.0) -> float:
     ----------
     growth : float
         Errors of the sum over those of a plain one.
+    half_additions : int
+        Additions one after another in float16 before a part of the sum goes on in the accumulator's dtype. K / h parts
+        of h products each err by ``eps / 2 * h / sqrt(2) * rms``, at random: together ``0.35 * eps * sqrt(h)`` of the
+        element's own spread, however many there are.
     """
     additions = sum(step != "relu" for step in workload.epilogue)
     summed = _SUM_FACTOR * EPS[ACCUMULATOR_DTYPE[workload.dtype]] * growth * math.sqrt(workload.num_reduced)
+    summed += _SUM_FACTOR * EPS["float16"] * math.sqrt(half_additions)
     return summed + EPS[workload.write.dtype] * (1 + additions)

@@ -17,6 +17,7 @@ from anatune.named import resolve
 __all__ = [
     "CPU",
     "CUDA",
+    "HALFSUMS",
     "PIPELINED",
     "TEMPLATES",
     "TENSORCORE",
@@ -95,6 +96,8 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ``(workload, hardware) -> bool``; None: to every workload and device of its kind.
     model : str
         ``(workload, hardware) -> Model``, the analytical model, with its tile space as ``.space``.
+    accuracies : tuple of str
+        Those of `core.accuracy.ACCURACIES` at which it has schedules.
     accuracy : str or None
         ``schedule -> accuracy`` that its arithmetic needs, one of `core.accuracy.ACCURACIES`; None: all are "standard".
         The model then takes the keyword ``accuracy``, and its space holds what that admits.
@@ -127,6 +130,7 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     levels: str
     applies: str | None = None
     model: str
+    accuracies: tuple[str, ...] = ("standard", "relaxed")
     accuracy: str | None = None
     error: str | None = None
     program_key: str
@@ -227,8 +231,26 @@ WINOGRAD = Template(
     program="anatune.codegen.winograd.program:program_of",
 )
 """3x3 convolutions of stride 1 by Winograd's transforms F(2x2, 3x3) and F(4x4, 3x3), on CPUs."""
+HALFSUMS = Template(
+    name="halfsums",
+    device=_CPU,
+    code="cpu",
+    joins=True,
+    rules="anatune.core.rules.cpu:check_half_sums",
+    levels="anatune.core.rules.cpu:levels_of",
+    applies="anatune.core.rules.cpu_dot:half_sums_apply",
+    model="anatune.model.cpu.halfsums:HalfSumsModel",
+    accuracies=("relaxed",),
+    accuracy="anatune.core.space.halfsums:needed_accuracy",
+    error="anatune.core.space.halfsums:largest_error",
+    program_key="anatune.codegen.cpu.nest:program_key",
+    program="anatune.codegen.cpu.program:program_of",
+    learner="anatune.search.strategies.ranked:ModelStrategy",
+    feature_version=2,
+)
+"""The template "cpu" on float16 with sums of a call in half precision (AVX512_FP16), those of calls in float32."""
 
-TEMPLATES = {one.name: one for one in (CUDA, PIPELINED, TENSORCORE, CPU, WINOGRAD)}
+TEMPLATES = {one.name: one for one in (CUDA, PIPELINED, TENSORCORE, CPU, WINOGRAD, HALFSUMS)}
 """Every template by its name. A new one stands here."""
 _FORMER = {one.former: one.name for one in TEMPLATES.values() if one.former}
 
@@ -252,10 +274,17 @@ def templates_of(hardware: _Device) -> tuple[Template, ...]:
     return tuple(one for one in TEMPLATES.values() if one.device.name == hardware.kind)
 
 
-def joined_templates(workload: Any, hardware: _Device) -> tuple[Template, ...]:
-    """Return the templates that are ranked together where nobody names one: the default, and those that join it."""
+def joined_templates(workload: Any, hardware: _Device, accuracy: str) -> tuple[Template, ...]:
+    """Return the templates that are ranked together where nobody names one: the default, and those that join it.
+
+    Parameters
+    ----------
+    accuracy : str
+        One of `core.accuracy.ACCURACIES`: those that have no schedule at it do not join.
+    """
     default, *others = templates_of(hardware)
-    return (default, *(one for one in others if one.joins and one.takes(workload, hardware)))
+    joining = (one for one in others if one.joins and accuracy in one.accuracies)
+    return (default, *(one for one in joining if one.takes(workload, hardware)))
 
 
 def template_of(name: str | None, hardware: _Device) -> Template:

@@ -43,7 +43,9 @@ class Ranked(NamedTuple):
     points: NDArray[np.int64]
 
 
-def asked_templates(workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None) -> tuple[str, ...]:
+def asked_templates(
+    workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None, accuracy: str
+) -> tuple[str, ...]:
     """Return the names of the templates to rank: the one that is named, else the default with those that join it.
 
     Raises
@@ -53,7 +55,7 @@ def asked_templates(workload: Workload, hardware: GpuSpec | CpuSpec, template: s
     """
     if template is not None:
         return (template_of(template, hardware).name,)
-    return tuple(one.name for one in joined_templates(workload, hardware))
+    return tuple(one.name for one in joined_templates(workload, hardware, accuracy))
 
 
 def find_corrections(

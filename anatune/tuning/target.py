@@ -99,7 +99,7 @@ def target_of(
         conditions, place = {}, {}
         # As published, a search walks one space.
         alone = template_of(settings.template, hw) if settings.template or settings.start == "paper" else None
-        templates = joined_templates(workload, hw) if alone is None else (alone,)
+        templates = joined_templates(workload, hw, settings.accuracy) if alone is None else (alone,)
         hardware = check_cpu(hw, host)
     threads = choose_threads(hardware, settings.threads)
     check_runs_here(workload, hardware)

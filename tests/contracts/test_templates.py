@@ -20,6 +20,8 @@ DEVICES = {"gpu": anatune.hardware("a100"), "cpu": anatune.hardware("xeon_gold_6
 WORKLOAD = anatune.matmul(32, 64, 48, dtype="float16")
 OWN = {"winograd": anatune.conv2d(1, 20, 9, 10, 33, 3, 3, padding=1)}
 """Workloads of templates that do not take every one."""
+OWN_DEVICES = {"halfsums": anatune.hardware("xeon_8480")}
+"""Devices of templates that do not take every one."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +46,7 @@ def test_every_part_is_there(template):
 
 
 def test_a_model_and_its_space_are_of_the_template(template):
-    hardware = DEVICES[template.device.name]
+    hardware = OWN_DEVICES.get(template.name, DEVICES[template.device.name])
     workload = OWN.get(template.name, WORKLOAD)
     made = api.model(workload, hardware, template.name)
     assert isinstance(made, Model)

@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anatune.core.accuracy import error_of
 from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, DotInstruction
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.rules import cpu_dot
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul, max_pool2d, reduction
 from anatune.model.cpu import points as cpu_points
 from anatune.model.cpu import ranking as cpu_ranking
+from anatune.model.cpu.halfsums import HalfSumsModel
 from anatune.model.cpu.model import CpuModel
 from anatune.model.cpu.order import STEP
 from anatune.model.watch import Watch
@@ -95,8 +98,42 @@ def test_certified_equals_exhaustive(
     workload: Workload, hardware: CpuSpec, top_k: int, distinct: bool, batch: int
 ) -> None:
     model = CpuModel(workload, hardware)
-    if model.space.size > 150_000:
-        return
+    if model.space.size <= 150_000:
+        check_certified(model, top_k, distinct=distinct, batch=batch)
+
+
+@st.composite
+def products_of_halves(draw: st.DrawFn) -> Workload:
+    if draw(st.booleans()):
+        sizes = [draw(st.sampled_from([1, 2, 5, 8, 12, 16])) for _ in range(2)]
+        return matmul(*sizes, draw(st.sampled_from([4, 6, 15, 16, 24, 36])), dtype="float16")
+    return conv2d(
+        1, draw(st.sampled_from([2, 4, 6])), 4, 4, draw(st.integers(1, 5)), 2, 2, layout="NHWC", dtype="float16"
+    )
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    workload=products_of_halves(), hardware=machines().filter(lambda machine: machine.compute.isa == "avx512"),
+    most=st.sampled_from([4, 16, 32]), top_k=st.sampled_from([1, 10]), distinct=st.booleans(),
+)  # fmt: skip
+def test_certified_equals_exhaustive_where_calls_are_short(
+    workload: Workload, hardware: CpuSpec, most: int, top_k: int, distinct: bool
+) -> None:
+    machine = msgspec.structs.replace(hardware, vfmaddph=hardware.vdpbf16ps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_dot, "_MOST_TERMS", most)
+        patch.setattr(cpu_dot, "_LEAST_TERMS", 1)
+        if not cpu_dot.half_sums_apply(workload, machine):
+            return
+        model = HalfSumsModel(workload, machine)
+        if model.space.size <= 150_000:
+            found = check_certified(model, top_k, distinct=distinct, batch=64)
+            assert all(0.0 < error_of(model.space.schedule_of(point).check()) < 0.05 for point in found)
+
+
+def check_certified(model: CpuModel, top_k: int, *, distinct: bool, batch: int) -> np.ndarray:
+    """Compare the search's ranking with that of all points, and return it."""
     expected = cpu_ranking.rank_exhaustively(model, top_k, distinct=distinct)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_ranking, "EXHAUSTIVE_LIMIT", 0)
@@ -108,6 +145,7 @@ def test_certified_equals_exhaustive(
     assert found.rejected == expected.rejected
     assert msgspec.json.encode(expected.rejected)
     np.testing.assert_array_equal(found.points, expected.points)
+    return found.points
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

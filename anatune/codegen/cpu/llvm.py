@@ -6,6 +6,7 @@ import itertools
 import struct
 from collections.abc import Sequence
 
+from anatune.core.hardware.dot import HALF_SUMS
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import DTYPE_BYTES
 
@@ -22,9 +23,11 @@ _DOTS = {
     "vdpbf16ps": ("avx512bf16.dpbf16ps", "bfloat", 2),
     "vpdpbusd": ("avx512.vpdpbusd", "i8", 4),
     "vpdpbssd": ("avx2.vpdpbssd", "i8", 4),
+    "vfmaddph": ("fmuladd", "half", 2),
 }
 """Instruction -> LLVM's name of it without the vector's bits, elements of its operands, and how many of them for each
-lane. Source: LLVM 22, IntrinsicsX86.td (before, operands were <16 x i32>, which LLVM still reads)."""
+lane. Source: LLVM 22, IntrinsicsX86.td (before, operands were <16 x i32>, which LLVM still reads). VFMADDPH has
+none: it is the multiply-add of halves."""
 
 
 class LlvmCode:
@@ -404,7 +407,22 @@ class LlvmCode:
         bits = 32 * self.lanes
         kind = f"<{self.lanes * group} x {element}>"
         operands = [(kind, self.emit(f"bitcast <{self.lanes} x i32> {value} to {kind}")) for value in values]
+        if instruction in HALF_SUMS:  # each lane of the accumulator is `group` sums
+            sums = self.emit(f"bitcast {self.vector} {accumulator} to {kind}")
+            added = self.call(kind, f"llvm.{name}.v{self.lanes * group}f16", [*operands, (kind, sums)])
+            return self.emit(f"bitcast {kind} {added} to {self.vector}")
         return self.call(self.vector, f"llvm.x86.{name}.{bits}", [(self.vector, accumulator), *operands])
+
+    def whole_sums(self, value: str) -> str:
+        """Return the float32 sums of the two halves in each lane of what `dot` has summed in half precision."""
+        lanes = self.lanes
+        integers, halves = f"<{lanes} x i32>", f"<{2 * lanes} x half>"
+        both = self.emit(f"bitcast {self.vector} {value} to {integers}")
+        upper = self.emit(f"lshr {integers} {both}, <{', '.join(['i32 16'] * lanes)}>")
+        first, second = (self.emit(f"bitcast {integers} {bits} to {halves}") for bits in (both, upper))
+        added = self.emit(f"bitcast {halves} {self.emit(f'fadd {halves} {first}, {second}')} to {integers}")
+        lower = self.emit(f"trunc {integers} {added} to <{lanes} x i16>")
+        return self.convert(self.emit(f"bitcast <{lanes} x i16> {lower} to <{lanes} x half>"), "float16", lanes)
 
     def neutral(self) -> str:
         """Return what accumulators start from."""

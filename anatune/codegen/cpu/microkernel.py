@@ -16,6 +16,7 @@ from anatune.codegen.cpu.epilogue import added, finish
 from anatune.codegen.cpu.llvm import LLVM_TYPE, LlvmCode
 from anatune.codegen.cpu.prefetch import Spread, prefetch_ahead, prefetch_some, result_lines, spreads_of
 from anatune.codegen.cpu.register_tile import Microkernel, Tile
+from anatune.core.hardware.dot import HALF_SUMS
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.errors import BuildError
 
@@ -64,6 +65,8 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     if any(operand.flips for operand in kernel.operands):
         code.highest = code.highest_bits()
     final = _loops(code, kernel, bases[:count], first, spreads)
+    if kernel.dot in HALF_SUMS:
+        final = {tile: code.whole_sums(value) for tile, value in final.items()}
     if kernel.is_partial and kernel.reduces and not kernel.simd_reduction:
         final = added(code, kernel, bases, final)
     finish(code, kernel, bases, final)

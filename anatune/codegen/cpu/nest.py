@@ -184,7 +184,9 @@ def nest_of(schedule: Schedule) -> LoopNest:
     }
     order = _complete(_words(schedule, "order.reduction"), reductions)
     inner = [Loop(a, "l1", factors[a]["l1"], step(a, "l1")) for a in order]
-    dot = dot_group(workload, schedule.hardware, simd) if isinstance(schedule.hardware, CpuSpec) else None
+    dot = None
+    if isinstance(schedule.hardware, CpuSpec):
+        dot = dot_group(workload, schedule.hardware, simd, half_sums="sums" in schedule.options)
     group = None
     if dot is not None:
         own = (dot.instruction, dot.axis, dot.size, dot.vectors, dot.broadcast, dot.flips, dot.shift)

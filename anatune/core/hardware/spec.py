@@ -37,7 +37,12 @@ from anatune.errors import SpecError
 
 __all__ = ["DOT_INSTRUCTIONS", "CpuSpec", "GpuSpec", "HardwareSpec"]
 
-DOT_INSTRUCTIONS = {"bfloat16": ("vdpbf16ps",), "int8": ("vpdpbusd", "vpdpbssd"), "uint8": ("vpdpbusd",)}
+DOT_INSTRUCTIONS = {
+    "bfloat16": ("vdpbf16ps",),
+    "float16": ("vfmaddph",),
+    "int8": ("vpdpbusd", "vpdpbssd"),
+    "uint8": ("vpdpbusd",),
+}
 """Dtype of operands -> instructions that sum products of neighbours, by their keys in a spec (see `CpuSpec`)."""
 
 _LEAST_CAPABILITY = {"bfloat16": 8.0}
@@ -176,6 +181,8 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Measured by former versions of ``anatune hw calibrate``."""
     vdpbf16ps: DotInstruction | msgspec.UnsetType = msgspec.UNSET
     """AVX512_BF16: pairs of bfloat16, summed in float32. Left out, here and in JSON: the CPU has it not."""
+    vfmaddph: DotInstruction | msgspec.UnsetType = msgspec.UNSET
+    """AVX512_FP16: multiply-adds of float16, summed in float16: what `--accuracy relaxed` admits."""
     vpdpbusd: DotInstruction | msgspec.UnsetType = msgspec.UNSET
     """AVX512_VNNI, AVX_VNNI: fours of an unsigned and a signed 8-bit operand, summed in int32."""
     vpdpbssd: DotInstruction | msgspec.UnsetType = msgspec.UNSET

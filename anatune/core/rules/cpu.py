@@ -7,14 +7,22 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.rules.cpu_dot import dot_group, packable_in_groups, pairable_axes
+from anatune.core.rules.cpu_dot import dot_group, most_half_terms, packable_in_groups, pairable_axes
 from anatune.core.rules.cpu_microkernels import pair_calls, segment_shape, simd_lanes, window_axes
 from anatune.core.rules.values import check_count, check_names, check_tiles
 from anatune.core.workload.access import is_integer
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
-__all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "check_cpu", "levels_of"]
+__all__ = [
+    "ORDER_LEVELS",
+    "REDUCTION_LEVELS",
+    "SPATIAL_LEVELS",
+    "WINDOW_LEVELS",
+    "check_cpu",
+    "check_half_sums",
+    "levels_of",
+]
 
 SPATIAL_LEVELS = ("outer", "l3", "l2", "l1", "register")
 ORDER_LEVELS = ("outer", "l3", "l2", "l1")
@@ -44,6 +52,43 @@ def check_cpu(
     options: Mapping[str, Any],
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "cpu"."""
+    _check(workload, hardware, tiles, unroll, vector, options)
+
+
+def check_half_sums(
+    workload: Workload,
+    hardware: CpuSpec,
+    tiles: Mapping[str, Any],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, Any],
+) -> None:
+    """Raise SpaceError unless these are a schedule of the template "halfsums"."""
+    if options.get("sums") != "float16":
+        raise SpaceError(f"option sums is {options.get('sums')!r:.40}, expected 'float16'")
+    rest = {name: value for name, value in options.items() if name != "sums"}
+    _check(workload, hardware, tiles, unroll, vector, rest, half_sums=True)
+    dot = dot_group(workload, hardware, rest["simd_axis"], half_sums=True)
+    if dot is None:
+        raise SpaceError(f"{hardware.name} has no instruction that sums these products in half precision")
+    most, terms = most_half_terms(workload, dot), math.prod(tiles[dot.axis][-2:])
+    if terms > most:
+        raise SpaceError(
+            f"tiles[{dot.axis!r}] is {tiles[dot.axis]}: a call sums {terms} products along it in half precision, "
+            f"expected at most {most}"
+        )
+
+
+def _check(
+    workload: Workload,
+    hardware: CpuSpec,
+    tiles: Mapping[str, Any],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, Any],
+    *,
+    half_sums: bool = False,
+) -> None:
     levels = levels_of(workload)
     check_tiles(tiles, levels, workload.extents)
     if vector:
@@ -54,7 +99,7 @@ def check_cpu(
     lanes = simd_lanes(workload, hardware.compute.simd_bits)
     check_count("option simd_lanes", options.get("simd_lanes"), lanes, lanes)
     spatial = {axis.name for axis in workload.spatial_axes}
-    dot = dot_group(workload, hardware, simd)
+    dot = dot_group(workload, hardware, simd, half_sums=half_sums)
     orders: dict[str, Sequence[str]] = {
         level: [axis for axis, names in levels.items() if level in names and (level != "l1" or axis in spatial)]
         for level in ORDER_LEVELS

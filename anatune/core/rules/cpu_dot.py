@@ -1,4 +1,4 @@
-"""Which CPU schedules sum products of neighbours with one instruction (VDPBF16PS, VPDPBUSD), and what that asks.
+"""Which CPU schedules sum products of neighbours with one instruction (VDPBF16PS, VPDPBUSD, ..), and what that asks.
 
 Such an instruction multiplies groups of neighbours along one reduction axis, 2 of bfloat16 or 4 of 8 bits, and adds
 each group's sum to a lane of an accumulator four bytes wide. One operand is a vector of groups, one for each lane: it
@@ -6,24 +6,38 @@ is packed, groups innermost. Of the other one group is loaded, as 32 bits, for a
 memory (channels last, a matrix along its rows), or it is packed too. A step of the microkernel is one group; where the
 unroll factor of the axis is no multiple of the group, the last group of a step is filled up with zeros.
 
+VFMADDPH sums in half precision: each lane holds two such sums, those of the first and of the second elements of its
+groups. A call of the microkernel ends with their sum as float32, so that it is the call that bounds what they err.
+
 Everything here follows from access maps, dtypes and the spec, never from the operator's name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from anatune.core.hardware.dot import dot_instructions, instruction_of
+from anatune.core.hardware.dot import HALF_SUMS, dot_instructions, instruction_of
 from anatune.core.hardware.spec import DOT_INSTRUCTIONS, CpuSpec
-from anatune.core.rules.cpu_microkernels import packable_tensors, vector_stride, window_axes
+from anatune.core.rules.cpu_microkernels import (
+    constant_tensors,
+    packable_tensors,
+    simd_axis,
+    simd_lanes,
+    vector_stride,
+    window_axes,
+)
 from anatune.core.workload.nest import Access, Workload
 
 __all__ = [
     "DotGroup",
     "dot_group",
     "dot_note",
+    "half_additions",
+    "half_sums_apply",
+    "most_half_terms",
     "packable_in_groups",
     "pairable_axes",
 ]
@@ -31,6 +45,11 @@ __all__ = [
 
 _FLIPPED = 128
 """What a signed 8-bit number with its highest bit flipped is more, as an unsigned one."""
+_MOST_TERMS = 128
+"""Products that a call sums in half precision, at most: 64 for each of a lane's two sums. Their error grows with its
+square root, what the end of a call costs falls with it."""
+_LEAST_TERMS = 32
+"""Products of a call below which converting what it has summed takes as long as summing it."""
 
 
 class DotGroup(NamedTuple):
@@ -65,8 +84,14 @@ class DotGroup(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def dot_group(workload: Workload, hardware: CpuSpec, simd: str) -> DotGroup | None:
-    """Return how schedules that vectorise the axis `simd` group products; None: by no instruction that the CPU has."""
+def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, half_sums: bool = False) -> DotGroup | None:
+    """Return how schedules that vectorise the axis `simd` group products; None: by no instruction that the CPU has.
+
+    Parameters
+    ----------
+    half_sums : bool
+        Of the template "halfsums": by an instruction that sums in half precision.
+    """
     reads = workload.reads
     spatial = {axis.name for axis in workload.spatial_axes}
     if workload.body != "multiply_add" or len(reads) != 2 or simd not in spatial:
@@ -76,7 +101,7 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str) -> DotGroup | No
         return None
     vector = vectors[0]
     broadcast = reads[0] if vector is reads[1] else reads[1]
-    found = instruction_of(hardware, broadcast.dtype, vector.dtype)
+    found = instruction_of(hardware, broadcast.dtype, vector.dtype, half_sums=half_sums)
     axes = _candidates(workload, reads)
     if found is None or not axes or _slides(vector) or vector.zero_point:
         return None
@@ -88,16 +113,49 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str) -> DotGroup | No
     return DotGroup(name, axis, size, vector.tensor, broadcast.tensor, tuple(packed), flips, shift)
 
 
-def dot_note(workload: Workload, hardware: CpuSpec, simd: str) -> str:
+def half_sums_apply(workload: Workload, hardware: CpuSpec) -> bool:
+    """Whether the template "halfsums" applies: the CPU has the instruction, and calls may be long enough."""
+    known = constant_tensors(workload)
+    simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), known)
+    dot = dot_group(workload, hardware, simd, half_sums=True)
+    if dot is None:
+        return False
+    extent, most = workload.extents[dot.axis], most_half_terms(workload, dot)
+    longest = max((terms for terms in range(dot.size, most + 1) if extent % terms == 0), default=0)
+    return longest * workload.num_reduced // extent >= _LEAST_TERMS
+
+
+def most_half_terms(workload: Workload, dot: DotGroup) -> int:
+    """Return how far along the group's axis a call may sum in half precision, if it covers all other reductions."""
+    return _MOST_TERMS * workload.extents[dot.axis] // workload.num_reduced
+
+
+def half_additions(workload: Workload, dot: DotGroup, inner: Mapping[str, Sequence[int]]) -> int:
+    """Return the additions in each half-precision sum of a call.
+
+    Parameters
+    ----------
+    inner : mapping of str to sequence of int
+        Reduction axis -> its factors "l1" and "unroll".
+    """
+    return math.prod(
+        calls * (-(-size // dot.size) if axis == dot.axis else size) for axis, (calls, size) in inner.items()
+    )
+
+
+def dot_note(workload: Workload, hardware: CpuSpec, simd: str, *, half_sums: bool = False) -> str:
     """Say which instruction sums the products of a workload in narrow dtypes, or that none does; "": nothing to say."""
     names = DOT_INSTRUCTIONS.get(workload.dtype, ())
     if workload.body != "multiply_add" or len(workload.reads) != 2 or not names:
         return ""
-    dot = dot_group(workload, hardware, simd)
+    dot = dot_group(workload, hardware, simd, half_sums=half_sums)
     if dot is not None:
-        return f"{dot.instruction} sums {dot.size} products of neighbours along {dot.axis} at a time"
-    has_some = set(names) & set(dot_instructions(hardware))
-    why = "no instruction fits the layout of these operands" if has_some else "the CPU has no instruction for them"
+        where = ", in half precision" if half_sums else ""
+        return f"{dot.instruction} sums {dot.size} products of neighbours along {dot.axis} at a time{where}"
+    own = set(names) & set(dot_instructions(hardware))
+    why = "no instruction fits the layout of these operands" if own else "the CPU has no instruction for them"
+    if own and own <= set(HALF_SUMS):
+        why = f"{', '.join(sorted(own))} sums in half precision: template halfsums, at --accuracy relaxed"
     return f"slow: {workload.dtype} elements are converted one by one and multiplied at float32's rate ({why})"
 
 

@@ -42,11 +42,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.arguments import checked_flag, shown
+from anatune.core.frozen import EMPTY
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu import ORDER_LEVELS, REDUCTION_LEVELS, SPATIAL_LEVELS, WINDOW_LEVELS, levels_of
 from anatune.core.rules.cpu_dot import DotGroup, dot_group, packable_in_groups, pairable_axes
@@ -106,6 +108,10 @@ class CpuSpace(Space):
 
     template = CPU.name
     hardware: CpuSpec
+    own_options: ClassVar[Mapping[str, OptionValue]] = {}
+    """Options that all schedules of the space have beside those above."""
+    most_inner: Mapping[str, int] = EMPTY
+    """Reduction axis -> most elements of it in one call of the microkernel, where that is limited."""
 
     def __init__(
         self,
@@ -124,7 +130,7 @@ class CpuSpace(Space):
         self.simd_axis: str = simd or simd_axis(workload, self.lanes, known)
         self.levels = levels_of(workload)
         spatial = {axis.name for axis in workload.spatial_axes}
-        self.dot: DotGroup | None = dot_group(workload, hardware, self.simd_axis)
+        self.dot: DotGroup | None = dot_group(workload, hardware, self.simd_axis, half_sums="sums" in self.own_options)
         self.pairable: tuple[str, ...] = pairable_axes(workload, self.simd_axis, self.dot)
         self.packable: tuple[str, ...] = packable_in_groups(workload, self.simd_axis, self.dot)
         self.packed_ahead: tuple[str, ...] = tuple(tensor for tensor in self.packable if tensor in known)
@@ -175,6 +181,11 @@ class CpuSpace(Space):
         Single microkernels come first, in lexicographic order, then pairs.
         """
         levels, extent = self.levels[axis], self.extents[axis]
+        if axis in self.most_inner:
+            most, table = self.most_inner[axis], factorisations(extent, len(levels))
+            expected = f"perfect divisors of {extent}, at most {most} of it in a call"
+            names = [f"{axis}.{level}" for level in levels]
+            return listed(axis, names, table[table[:, -2:].prod(axis=1) <= most], expected)
         if axis not in self.pairable:
             return tilings(axis, levels, extent)
         plain = factorisations(extent, len(levels))
@@ -217,6 +228,7 @@ class CpuSpace(Space):
         options["packed"] = tuple(tensor for tensor in self.packable if values[f"pack.{tensor}"])
         options["packed_ahead"] = tuple(tensor for tensor in self.packed_ahead if values[f"pack.{tensor}"])
         options["parallel"] = bool(values["parallel"])
+        options |= self.own_options
         return Schedule(self.workload, self.hardware, self.template, tiles, self._unroll(tiles), {}, options)
 
     def _unroll(self, tiles: Mapping[str, Sequence[int]]) -> int:

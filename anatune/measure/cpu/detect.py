@@ -137,6 +137,7 @@ _X86_VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 # Instruction -> (the system's flag for it, instruction set whose vectors it takes, elements of a group).
 _DOTS: tuple[tuple[str, str, _Isa, int], ...] = (
     ("vdpbf16ps", "avx512_bf16", "avx512", 2),
+    ("vfmaddph", "avx512_fp16", "avx512", 2),
     ("vpdpbusd", "avx512_vnni", "avx512", 4),
     ("vpdpbusd", "avx_vnni", "avx2", 4),
     ("vpdpbssd", "avx_vnni_int8", "avx2", 4),

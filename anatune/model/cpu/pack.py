@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.hardware.dot import HALF_SUMS
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu_dot import DotGroup
 from anatune.core.rules.cpu_microkernels import vector_stride
@@ -34,6 +35,9 @@ matrix on a Zen 4 machine; rows of padded copies are shorter."""
 PACK_BYTES_PER_CYCLE = 6.0
 """Most bytes that packing into slivers moves in a cycle: it transposes, element by element. Source: 2 cycles an element
 for slivers of 14 rows, 2.5 to 3.7 for 28: matmuls of 16 columns on a Zen 4 machine, with A packed and not."""
+WHOLE_SUM_CYCLES = 3.0
+"""Cycles in which the two float16 sums of each lane of a vector become a float32 one: VPMOVDW keeps the port that
+permutes busy for two, VCVTPH2PSX for one. Counted from the code, not measured."""
 REGISTER_LIMIT = 2.0
 """Rule microkernel_registers: at most this many times the registers; beyond, nothing stays in registers at all."""
 MULTIPLY_ADD_LIMIT = 1024.0
@@ -52,11 +56,14 @@ def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None) -> CpuMachine:
     fma_per_cycle, fma_latency = compute.fma_per_cycle, compute.fma_latency_cycles
     folds_broadcasts = compute.isa == "avx512"
     broadcasts = compute.broadcasts_per_cycle or compute.loads_per_cycle
+    stores_per_cycle = compute.stores_per_cycle
     instruction = hardware.dot_instruction(dot.instruction) if dot is not None else None
     if dot is not None and instruction is not None:
         fma_per_cycle *= instruction.rate / dot.size
         fma_latency = instruction.latency_cycles
         folds_broadcasts, broadcasts = False, compute.loads_per_cycle
+        if dot.instruction in HALF_SUMS:
+            stores_per_cycle = 1.0 / (1.0 / stores_per_cycle + WHOLE_SUM_CYCLES)
     caches = [cache for cache in (hardware.l1, hardware.l2, hardware.l3) if cache is not None]
     core = CpuCore(
         fma_per_cycle=float(fma_per_cycle),
@@ -64,7 +71,7 @@ def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None) -> CpuMachine:
         registers=float(compute.num_vector_registers),
         loads=float(compute.loads_per_cycle),
         broadcasts=float(broadcasts),
-        stores=float(compute.stores_per_cycle),
+        stores=float(stores_per_cycle),
         issue_width=float(compute.issue_width),
         clock_hz=float(compute.clock_hz),
         num_cores=float(compute.num_cores),

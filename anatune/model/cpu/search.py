@@ -77,7 +77,10 @@ def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[In
 
 
 def _floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
-    """Return core cycles that no microkernel on these L1 tiles undercuts: multiply-adds, calls and stores."""
+    """Return core cycles that no microkernel on these L1 tiles undercuts: multiply-adds, calls and stores.
+
+    Infinite for tiles that no call of the space may cover.
+    """
     nest, cpu = model.nest, model.machine.core
     simd, lanes, _, has_reduction = nest.simd.tolist()
     sizes = tiles.astype(float)
@@ -89,7 +92,10 @@ def _floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
     call = (cpu.call_cycles + cpu.fma_latency) / (cpu.register_limit * cpu.registers) if has_reduction else 0.0
     inside = float(nest.inside_share.prod())
     each = inside / (cpu.fma_per_cycle * cpu.reachable) + call / steps
-    return np.asarray(number * sizes.prod(axis=1) * each)
+    found: Floats = number * sizes.prod(axis=1) * each
+    for axis, most in model.space.most_inner.items():
+        found[tiles[:, model.space.axes.index(axis)] > most] = np.inf
+    return found
 
 
 class Search:

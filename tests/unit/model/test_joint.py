@@ -30,10 +30,13 @@ def alone(template, top_k=300, accuracy=STANDARD, **more):
 
 
 def test_only_what_joins_and_applies_is_ranked_with_the_default():
-    assert asked_templates(MATMUL, HARDWARE, None) == ("cpu", "joined")
-    assert asked_templates(MATMUL, HARDWARE, "trial") == ("trial",)
-    assert asked_templates(anatune.elementwise((64,)), HARDWARE, None) == ("cpu",)
-    assert asked_templates(MATMUL, anatune.hardware("a100"), None) == ("cuda",)
+    assert asked_templates(MATMUL, HARDWARE, None, STANDARD) == ("cpu", "joined")
+    assert asked_templates(MATMUL, HARDWARE, "trial", STANDARD) == ("trial",)
+    assert asked_templates(anatune.elementwise((64,)), HARDWARE, None, STANDARD) == ("cpu",)
+    assert asked_templates(MATMUL, anatune.hardware("a100"), None, STANDARD) == ("cuda",)
+    halves, hardware = anatune.matmul(16, 32, 64, dtype="float16"), anatune.hardware("xeon_8480")
+    assert "halfsums" not in asked_templates(halves, hardware, None, STANDARD)
+    assert "halfsums" in asked_templates(halves, hardware, None, RELAXED)
     assert anatune.space(MATMUL, HARDWARE).template == "cpu"
 
 

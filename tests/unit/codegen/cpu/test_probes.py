@@ -5,8 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from anatune.codegen.compat import PARTS_OF_ISA
+from anatune.codegen.compat import PARTS_OF_ISA, compile_module, parse_program, target_of
 from anatune.codegen.cpu import probes
+from anatune.core.hardware.files import hardware
 from anatune.measure.cpu.detect import detect_cpu
 
 tvm = pytest.importorskip("tvm")
@@ -126,10 +127,18 @@ def test_parallel_probes_give_every_thread_its_part(host):
 
 @pytest.mark.parametrize("name", ["cortex_a72", "xeon_gold_6230r", "ryzen_3700x"])
 def test_probes_of_other_machines_are_described(name):
-    from anatune.core.hardware.files import hardware
-
     spec = hardware(name)
     assert spec.compute.isa in PARTS_OF_ISA
     probe = probes.tile_probe(spec, "t", 4, 2)
     assert probe.work % (2 * 4 * 2 * spec.fp32_lanes) == 0
     assert probes.fma_probe(spec, "f").sizes[1] == spec.fp32_lanes
+
+
+@pytest.mark.parametrize(("instruction", "name"), [("vdpbf16ps", "vdpbf16ps"), ("vfmaddph", r"vfmadd\d+ph")])
+def test_peaks_of_instructions_are_loops_of_nothing_else(instruction, name):
+    spec = hardware("xeon_8480")
+    for chains in (24, 1):
+        probe = probes.fma_probe(spec, "peak", instruction=instruction, chains=chains)
+        module = tvm.IRModule({probe.name: parse_program(probe.text, probe.llvm)})
+        text = compile_module(module, target_of(spec)).mod.inspect_source("asm")
+        assert len(re.findall(rf"\b{name}\b.*%zmm", text)) == 48

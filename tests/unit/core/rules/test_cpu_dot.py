@@ -6,13 +6,14 @@ import pytest
 from anatune import api
 from anatune.core.hardware.cpu_groups import DotInstruction
 from anatune.core.hardware.dot import dot_features, dot_instructions, dot_operands
-from anatune.core.rules.cpu_dot import dot_group, dot_note
+from anatune.core.rules.cpu_dot import dot_group, dot_note, half_sums_apply, most_half_terms
 from anatune.core.space.cpu import CpuSpace
 from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul
 from anatune.errors import SpaceError
 
 ZEN4 = api.hardware("ryzen_7950x")
 CASCADE_LAKE = api.hardware("xeon_gold_6230r")
+SAPPHIRE_RAPIDS = api.hardware("xeon_8480")
 
 
 def group(workload, hardware=ZEN4, simd=None):
@@ -83,3 +84,39 @@ def test_a_plan_says_which_instruction_multiplies_or_that_it_is_slow():
     assert "the CPU has no instruction for them" in dot_note(pairs, CASCADE_LAKE, "j")
     assert "no instruction fits the layout" in dot_note(pairs, ZEN4, "k")
     assert dot_note(matmul(6, 48, 64), ZEN4, "j") == ""
+
+
+def test_halves_are_grouped_only_where_sums_in_half_precision_are_asked_for():
+    halves = matmul(6, 48, 256, dtype="float16")
+    assert dot_features(SAPPHIRE_RAPIDS) == ("avx512bf16", "avx512fp16", "avx512vnni")
+    assert dot_operands("vfmaddph") == ("float16", "float16", 2)
+    assert dot_group(halves, SAPPHIRE_RAPIDS, "j") is None
+    found = dot_group(halves, SAPPHIRE_RAPIDS, "j", half_sums=True)
+    assert found[:6] == ("vfmaddph", "k", 2, "B", "A", ("B",))
+    assert dot_group(halves, ZEN4, "j", half_sums=True) is None
+    assert dot_group(matmul(6, 48, 256, dtype="bfloat16"), SAPPHIRE_RAPIDS, "j", half_sums=True) is None
+    assert dot_note(halves, SAPPHIRE_RAPIDS, "j", half_sums=True).endswith("along k at a time, in half precision")
+    note = dot_note(halves, SAPPHIRE_RAPIDS, "j")
+    assert note.startswith("slow: ")
+    assert note.endswith("(vfmaddph sums in half precision: template halfsums, at --accuracy relaxed)")
+    assert "the CPU has no instruction for them" in dot_note(halves, ZEN4, "j")
+
+
+@pytest.mark.parametrize(
+    ("workload", "most"),
+    [
+        (matmul(6, 48, 1024, dtype="float16"), 128),
+        (conv2d(1, 64, 9, 9, 64, 3, 3, layout="NHWC", dtype="float16"), 128 // 9),
+        (matmul(6, 48, 1018, dtype="float16"), None),  # 2 x 509: calls of two products
+        (conv2d(1, 3, 19, 19, 64, 7, 7, layout="NHWC", dtype="float16"), None),
+        (matmul(6, 48, 16, dtype="float16"), None),
+        (depthwise_conv2d(1, 20, 12, 12, 3, 3, dtype="float16"), None),
+        (matmul(6, 48, 1024), None),
+    ],
+)
+def test_sums_in_half_precision_apply_where_calls_are_long_enough(workload, most):
+    assert half_sums_apply(workload, SAPPHIRE_RAPIDS) is (most is not None)
+    assert not half_sums_apply(workload, ZEN4)
+    if most is not None:
+        simd = CpuSpace(workload, SAPPHIRE_RAPIDS, lambda _: True).simd_axis
+        assert most_half_terms(workload, dot_group(workload, SAPPHIRE_RAPIDS, simd, half_sums=True)) == most

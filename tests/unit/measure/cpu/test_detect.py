@@ -1,3 +1,4 @@
+import itertools
 import os
 import platform
 import types
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anatune.core.hardware.files import check_spec_file, hardware, load_spec_file
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import DOT_INSTRUCTIONS, CpuSpec, GpuSpec
 from anatune.errors import DeviceError
 from anatune.measure.cpu import detect
 from anatune.measure.cpu.detect import detect_cpu
@@ -282,12 +283,15 @@ def test_instruction_sets_of_unknown_x86(tmp_path, flags, isa, bits):
         (f"{AVX512} avx512_bf16 avx512_vnni avx_vnni", {"vdpbf16ps": 2.0, "vpdpbusd": 4.0}),
         (f"{AVX512} avx_vnni", {}),
         ("avx2 fma avx avx_vnni avx_vnni_int8 avx512_vnni", {"vpdpbusd": 4.0, "vpdpbssd": 4.0}),
+        (f"{AVX512} avx512_fp16", {"vfmaddph": 2.0}),
+        ("avx2 fma avx avx512_fp16", {}),
         (AVX512, {}),
     ],
 )
 def test_instructions_that_sum_products(tmp_path, flags, found):
     spec = detect_cpu(x86(tmp_path, vendor="X", family=1, model=1, name="X", flags=flags))
-    rates = {name: own.rate for name in ("vdpbf16ps", "vpdpbusd", "vpdpbssd") if (own := spec.dot_instruction(name))}
+    names = itertools.chain(*DOT_INSTRUCTIONS.values())
+    rates = {name: own.rate for name in names if (own := spec.dot_instruction(name))}
     assert rates == found
     assert all(spec.dot_instruction(name).unverified == ("rate", "latency_cycles") for name in found)
     assert spec.peak_flop_per_s("bfloat16") == spec.peak_flop_per_s("float32") * found.get("vdpbf16ps", 1.0)
