@@ -12,7 +12,7 @@ from typing import Any
 
 from anatune.codegen.quick_reader import quick_reader
 from anatune.core.generation import vendor_limit
-from anatune.core.hardware.dot import dot_features
+from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import BuildError, MissingDependencyError, RecordError, SpaceError, WorkloadError
 
@@ -134,7 +134,7 @@ def target_of(hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
         options["mattr"] = features.split(",")
     target = tvm.target.Target(options)
     has = tvm.get_global_func("target.target_has_feature")
-    if missing := [f"+{name}" for name in dot_features(hardware) if not has(name, target)]:
+    if missing := [f"+{name}" for name in (*dot_features(hardware), *tile_features(hardware)) if not has(name, target)]:
         options["mattr"] = [*features.split(","), *missing]
         target = tvm.target.Target(options)
     return target

@@ -84,8 +84,8 @@ def _products_text(plan: Plan) -> str:
     simd = next((schedule.options.get("simd_axis") for schedule in plan.schedules), None)
     if not isinstance(plan.hardware, CpuSpec) or not isinstance(simd, str):
         return ""
-    half_sums = "sums" in plan.schedules[0].options
-    note = dot_note(plan.workload, plan.hardware, simd, half_sums=half_sums)
+    extension = str(plan.schedules[0].options.get("extension", ""))
+    note = dot_note(plan.workload, plan.hardware, simd, extension=extension)
     return f"products: {note}" if note else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import struct
 from collections.abc import Sequence
@@ -61,6 +62,12 @@ class LlvmCode:
             return self
         other = LlvmCode(self.lanes, accumulator, self.body)
         other.lines, other.declared, other._names = self.lines, self.declared, self._names
+        return other
+
+    def holding(self, vector: str) -> LlvmCode:
+        """Return a view of the same function whose values are of LLVM's type `vector`."""
+        other = copy.copy(self)
+        other.vector = vector
         return other
 
     def name(self) -> str:

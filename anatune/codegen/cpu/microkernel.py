@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anatune.codegen.cpu.amx import tile_steps, tile_sums
 from anatune.codegen.cpu.epilogue import added, finish
 from anatune.codegen.cpu.llvm import LLVM_TYPE, LlvmCode
 from anatune.codegen.cpu.prefetch import Spread, prefetch_ahead, prefetch_some, result_lines, spreads_of
 from anatune.codegen.cpu.register_tile import Microkernel, Tile
-from anatune.core.hardware.dot import HALF_SUMS
+from anatune.core.hardware.dot import HALF_SUMS, TILES
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.errors import BuildError
 
@@ -64,7 +65,10 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
         first = _started(code, kernel, bases[count + 1 + len(extra)], first)
     if any(operand.flips for operand in kernel.operands):
         code.highest = code.highest_bits()
-    final = _loops(code, kernel, bases[:count], first, spreads)
+    if kernel.dot in TILES:
+        final = tile_sums(code, kernel, first, lambda view, zeros: _loops(view, kernel, bases[:count], zeros, []))
+    else:
+        final = _loops(code, kernel, bases[:count], first, spreads)
     if kernel.dot in HALF_SUMS:
         final = {tile: code.whole_sums(value) for tile, value in final.items()}
     if kernel.is_partial and kernel.reduces and not kernel.simd_reduction:
@@ -174,6 +178,8 @@ def _steps(
     place: str = "0",
 ) -> Tile:
     """Emit the straight-line body: every unrolled step for every row and vector."""
+    if kernel.dot in TILES:
+        return tile_steps(code, kernel, pointers, accumulators)
     current: dict[tuple[int, int], str | None] = {tile: accumulators.get(tile) for tile in tiles}
     mask = _tail_mask(code, kernel, iteration) if kernel.tail else None
     fenced_rows = _fenced_rows(kernel)

@@ -186,7 +186,7 @@ def nest_of(schedule: Schedule) -> LoopNest:
     inner = [Loop(a, "l1", factors[a]["l1"], step(a, "l1")) for a in order]
     dot = None
     if isinstance(schedule.hardware, CpuSpec):
-        dot = dot_group(workload, schedule.hardware, simd, half_sums="sums" in schedule.options)
+        dot = dot_group(workload, schedule.hardware, simd, extension=str(schedule.options.get("extension", "")))
     group = None
     if dot is not None:
         own = (dot.instruction, dot.axis, dot.size, dot.vectors, dot.broadcast, dot.flips, dot.shift)

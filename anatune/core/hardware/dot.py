@@ -6,7 +6,16 @@ from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec
 
-__all__ = ["HALF_SUMS", "DotOperands", "dot_features", "dot_instructions", "dot_operands", "instruction_of"]
+__all__ = [
+    "HALF_SUMS",
+    "TILES",
+    "DotOperands",
+    "dot_features",
+    "dot_instructions",
+    "dot_operands",
+    "instruction_of",
+    "tile_features",
+]
 
 _FEATURES = {
     ("avx512", "vdpbf16ps"): "avx512bf16",
@@ -17,18 +26,27 @@ _FEATURES = {
 }
 """Instruction set and instruction -> LLVM's feature for it on whole vectors."""
 
+_TILE_FEATURES = {"tdpbf16ps": "amx-bf16", "tdpbusd": "amx-int8", "tdpbssd": "amx-int8"}
+"""Instruction on AMX's tiles -> LLVM's feature for it."""
+
 _GROUPS = {
-    ("bfloat16", "bfloat16"): (("vdpbf16ps", 2),),
+    ("bfloat16", "bfloat16"): (("vdpbf16ps", 2), ("tdpbf16ps", 2)),
     ("float16", "float16"): (("vfmaddph", 2),),
-    ("uint8", "int8"): (("vpdpbusd", 4),),
-    ("int8", "int8"): (("vpdpbssd", 4), ("vpdpbusd", 4)),
+    ("uint8", "int8"): (("vpdpbusd", 4), ("tdpbusd", 4)),
+    ("int8", "int8"): (("vpdpbssd", 4), ("vpdpbusd", 4), ("tdpbssd", 4)),
 }
 """Dtypes of the broadcast operand and of the vectors -> instructions that multiply them, the best first; elements of a
 group. VPDPBUSD takes a signed operand plus 128 as an unsigned one. VFMADDPH keeps a sum for each element of the group,
 two in each lane of four bytes."""
 
 HALF_SUMS = ("vfmaddph",)
-"""Instructions that keep their sums in half precision: only schedules that say so use them (template "halfsums")."""
+"""Instructions that keep their sums in half precision."""
+
+TILES = tuple(_TILE_FEATURES)
+"""Instructions on AMX's tiles."""
+
+_EXTENSION = {**dict.fromkeys(HALF_SUMS, "fp16"), **dict.fromkeys(TILES, "amx")}
+"""Instruction -> the extension that a schedule has to name to use it; others are used wherever they fit."""
 
 
 class DotOperands(NamedTuple):
@@ -52,25 +70,30 @@ def dot_features(hardware: CpuSpec) -> tuple[str, ...]:
     return tuple(feature for (needed, name), feature in _FEATURES.items() if needed == isa and _has(hardware, name))
 
 
+def tile_features(hardware: CpuSpec) -> tuple[str, ...]:
+    """Return LLVM's names of the features that AMX's instructions of a spec need."""
+    return tuple(dict.fromkeys(_TILE_FEATURES[name] for name in hardware.amx or ()))
+
+
 def dot_instructions(hardware: CpuSpec) -> tuple[str, ...]:
     """Return the instructions of a spec that schedules may use."""
     return tuple(name for isa, name in _FEATURES if isa == hardware.compute.isa and _has(hardware, name))
 
 
-def instruction_of(
-    hardware: CpuSpec, broadcast: str, vectors: str, *, half_sums: bool = False
-) -> tuple[str, int] | None:
+def instruction_of(hardware: CpuSpec, broadcast: str, vectors: str, *, extension: str = "") -> tuple[str, int] | None:
     """Return the instruction for two dtypes and the elements of a group; None: the CPU has none.
 
     Parameters
     ----------
-    half_sums : bool
-        One of `HALF_SUMS`, instead of one of the others.
+    extension : {"", "fp16", "amx"}
+        One of `HALF_SUMS` or of `TILES`, instead of one that needs not be asked for.
     """
-    known = (found for found in _GROUPS.get((broadcast, vectors), ()) if (found[0] in HALF_SUMS) == half_sums)
+    known = (found for found in _GROUPS.get((broadcast, vectors), ()) if _EXTENSION.get(found[0], "") == extension)
     return next((found for found in known if _has(hardware, found[0])), None)
 
 
 def _has(hardware: CpuSpec, instruction: str) -> bool:
     """Whether a CPU has an instruction on vectors of its whole width."""
+    if instruction in TILES:
+        return instruction in (hardware.amx or ())
     return (hardware.compute.isa, instruction) in _FEATURES and hardware.dot_instruction(instruction) is not None

@@ -7,7 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.rules.cpu_dot import dot_group, most_half_terms, packable_in_groups, pairable_axes
+from anatune.core.rules.cpu_dot import (
+    DotGroup,
+    check_tile_registers,
+    dot_group,
+    most_half_terms,
+    packable_in_groups,
+    pairable_axes,
+)
 from anatune.core.rules.cpu_microkernels import pair_calls, segment_shape, simd_lanes, window_axes
 from anatune.core.rules.values import check_count, check_names, check_tiles
 from anatune.core.workload.access import is_integer
@@ -52,7 +59,15 @@ def check_cpu(
     options: Mapping[str, Any],
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "cpu"."""
-    _check(workload, hardware, tiles, unroll, vector, options)
+    if "extension" not in options:
+        _check(workload, hardware, tiles, unroll, vector, options)
+        return
+    _check(workload, hardware, tiles, unroll, vector, options, extension="amx")
+    if paired := [name for name in options if name.startswith("pair.")]:
+        raise SpaceError(f"option {paired[0]} is given, but there are no pairs of microkernels on AMX's tiles")
+    simd, register = options["simd_axis"], {axis.name: tiles[axis.name][-1] for axis in workload.spatial_axes}
+    vectors = -(-register.pop(simd) // options["simd_lanes"])
+    check_tile_registers(math.prod(register.values()), vectors)
 
 
 def check_half_sums(
@@ -64,13 +79,8 @@ def check_half_sums(
     options: Mapping[str, Any],
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "halfsums"."""
-    if options.get("sums") != "float16":
-        raise SpaceError(f"option sums is {options.get('sums')!r:.40}, expected 'float16'")
-    rest = {name: value for name, value in options.items() if name != "sums"}
-    _check(workload, hardware, tiles, unroll, vector, rest, half_sums=True)
-    dot = dot_group(workload, hardware, rest["simd_axis"], half_sums=True)
-    if dot is None:
-        raise SpaceError(f"{hardware.name} has no instruction that sums these products in half precision")
+    dot = _check(workload, hardware, tiles, unroll, vector, options, extension="fp16")
+    assert dot is not None
     most, terms = most_half_terms(workload, dot), math.prod(tiles[dot.axis][-2:])
     if terms > most:
         raise SpaceError(
@@ -87,8 +97,11 @@ def _check(
     vector: Mapping[str, object],
     options: Mapping[str, Any],
     *,
-    half_sums: bool = False,
-) -> None:
+    extension: str = "",
+) -> DotGroup | None:
+    """Raise SpaceError unless these are a schedule of such loops; return how it groups products."""
+    if options.get("extension", "") != extension:
+        raise SpaceError(f"option extension is {options.get('extension')!r:.40}, expected {extension!r}")
     levels = levels_of(workload)
     check_tiles(tiles, levels, workload.extents)
     if vector:
@@ -99,7 +112,9 @@ def _check(
     lanes = simd_lanes(workload, hardware.compute.simd_bits)
     check_count("option simd_lanes", options.get("simd_lanes"), lanes, lanes)
     spatial = {axis.name for axis in workload.spatial_axes}
-    dot = dot_group(workload, hardware, simd, half_sums=half_sums)
+    dot = dot_group(workload, hardware, simd, extension=extension)
+    if extension and dot is None:
+        raise SpaceError(f"{hardware.name} has no instruction of {extension} for these products along {simd}")
     orders: dict[str, Sequence[str]] = {
         level: [axis for axis, names in levels.items() if level in names and (level != "l1" or axis in spatial)]
         for level in ORDER_LEVELS
@@ -107,7 +122,7 @@ def _check(
     orders["reduction"] = [axis for axis in levels if axis not in spatial]
     pairs = {f"pair.{axis}": axis for axis in pairable_axes(workload, simd, dot)}
     known = ("simd_axis", "simd_lanes", *pairs, *(f"order.{level}" for level in orders), "packed", "packed_ahead")
-    check_names("options", options, (*known, "parallel"))
+    check_names("options", options, (*known, "extension", "parallel"))
     for name, axis in pairs.items():
         if name in options:
             unit = lanes if axis == simd else 1
@@ -127,6 +142,7 @@ def _check(
     steps = math.prod(tiles[axis][-1] for axis in orders["reduction"] if axis != simd)
     if type(unroll) is not int or unroll != steps:
         raise SpaceError(f"unroll is {unroll!r:.40}, but the unroll factors of tiles multiply to {steps}")
+    return dot
 
 
 def _check_words(name: str, words: Any, known: Collection[str]) -> None:

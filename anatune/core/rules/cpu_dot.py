@@ -30,9 +30,13 @@ from anatune.core.rules.cpu_microkernels import (
     window_axes,
 )
 from anatune.core.workload.nest import Access, Workload
+from anatune.errors import SpaceError
 
 __all__ = [
+    "TILE_ROWS",
+    "TILE_STEPS",
     "DotGroup",
+    "check_tile_registers",
     "dot_group",
     "dot_note",
     "half_additions",
@@ -83,14 +87,21 @@ class DotGroup(NamedTuple):
     shift: int = 0
 
 
+TILE_ROWS = 16
+"""Rows of a tile of AMX's."""
+TILE_STEPS = 16
+"""Groups of a row of a tile: 64 bytes."""
+_TILE_REGISTERS = 8
+
+
 @lru_cache(maxsize=256)
-def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, half_sums: bool = False) -> DotGroup | None:
+def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, extension: str = "") -> DotGroup | None:
     """Return how schedules that vectorise the axis `simd` group products; None: by no instruction that the CPU has.
 
     Parameters
     ----------
-    half_sums : bool
-        Of the template "halfsums": by an instruction that sums in half precision.
+    extension : {"", "fp16", "amx"}
+        The option "extension" of schedules: only by an instruction that sums in half precision, or one on tiles.
     """
     reads = workload.reads
     spatial = {axis.name for axis in workload.spatial_axes}
@@ -101,7 +112,7 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, half_sums: bo
         return None
     vector = vectors[0]
     broadcast = reads[0] if vector is reads[1] else reads[1]
-    found = instruction_of(hardware, broadcast.dtype, vector.dtype, half_sums=half_sums)
+    found = instruction_of(hardware, broadcast.dtype, vector.dtype, extension=extension)
     axes = _candidates(workload, reads)
     if found is None or not axes or _slides(vector) or vector.zero_point:
         return None
@@ -117,7 +128,7 @@ def half_sums_apply(workload: Workload, hardware: CpuSpec) -> bool:
     """Whether the template "halfsums" applies: the CPU has the instruction, and calls may be long enough."""
     known = constant_tensors(workload)
     simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), known)
-    dot = dot_group(workload, hardware, simd, half_sums=True)
+    dot = dot_group(workload, hardware, simd, extension="fp16")
     if dot is None:
         return False
     extent, most = workload.extents[dot.axis], most_half_terms(workload, dot)
@@ -143,14 +154,24 @@ def half_additions(workload: Workload, dot: DotGroup, inner: Mapping[str, Sequen
     )
 
 
-def dot_note(workload: Workload, hardware: CpuSpec, simd: str, *, half_sums: bool = False) -> str:
+def check_tile_registers(rows: int, vectors: int) -> None:
+    """Raise SpaceError unless the tiles of a microkernel fit AMX's registers: its sums, both operands' of a step."""
+    blocks = -(-rows // TILE_ROWS)
+    if (needed := blocks * vectors + blocks + vectors) > _TILE_REGISTERS:
+        raise SpaceError(
+            f"a register tile of {rows} rows and {vectors} vectors takes {needed} tiles of AMX's, expected at most "
+            f"{_TILE_REGISTERS}: 32 rows and 2 vectors"
+        )
+
+
+def dot_note(workload: Workload, hardware: CpuSpec, simd: str, *, extension: str = "") -> str:
     """Say which instruction sums the products of a workload in narrow dtypes, or that none does; "": nothing to say."""
     names = DOT_INSTRUCTIONS.get(workload.dtype, ())
     if workload.body != "multiply_add" or len(workload.reads) != 2 or not names:
         return ""
-    dot = dot_group(workload, hardware, simd, half_sums=half_sums)
+    dot = dot_group(workload, hardware, simd, extension=extension)
     if dot is not None:
-        where = ", in half precision" if half_sums else ""
+        where = ", in half precision" if dot.instruction in HALF_SUMS else ""
         return f"{dot.instruction} sums {dot.size} products of neighbours along {dot.axis} at a time{where}"
     own = set(names) & set(dot_instructions(hardware))
     why = "no instruction fits the layout of these operands" if own else "the CPU has no instruction for them"

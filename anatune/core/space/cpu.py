@@ -27,6 +27,8 @@ reduction axis, and (l2, l1, unroll) of a window axis (rx, ry: they only slide a
 "packed"                  Operands copied into tile order, as contiguous slivers along the microkernel's loops. A
                           result that is strided along the SIMD axis is transposed in registers, never packed.
 "packed_ahead"            Those of them that are packed before the run (constant operands: no cost).
+"extension"               "amx": products on AMX's tiles, the register tile's rows in blocks of 16 (`codegen.cpu.amx`).
+                          No space holds such schedules: they are for inspection.
 "parallel"                Whether the fused "outer" loops are distributed over the cores.
 ========================= ============================================================================================
 
@@ -130,7 +132,9 @@ class CpuSpace(Space):
         self.simd_axis: str = simd or simd_axis(workload, self.lanes, known)
         self.levels = levels_of(workload)
         spatial = {axis.name for axis in workload.spatial_axes}
-        self.dot: DotGroup | None = dot_group(workload, hardware, self.simd_axis, half_sums="sums" in self.own_options)
+        self.dot: DotGroup | None = dot_group(
+            workload, hardware, self.simd_axis, extension=str(self.own_options.get("extension", ""))
+        )
         self.pairable: tuple[str, ...] = pairable_axes(workload, self.simd_axis, self.dot)
         self.packable: tuple[str, ...] = packable_in_groups(workload, self.simd_axis, self.dot)
         self.packed_ahead: tuple[str, ...] = tuple(tensor for tensor in self.packable if tensor in known)
@@ -248,6 +252,10 @@ class CpuSpace(Space):
         """
         self._check_own(schedule)
         options = schedule.options
+        if (extension := options.get("extension")) != self.own_options.get("extension"):
+            raise SpaceError(
+                f"no space holds schedules with option extension {extension!r}, and no model predicts them"
+            )
         values = [factor for axis in self.axes for factor in schedule.tiles[axis]]
         for axis in self.pairable:
             pair = options.get(f"pair.{axis}")

@@ -1,6 +1,6 @@
 """The tile space of the template "halfsums": `core.space.cpu`'s, with calls that are short enough to sum in float16.
 
-Beside the options of the template "cpu" a schedule has "sums": "float16", the dtype of the sums within a call.
+Beside the options of the template "cpu" a schedule has "extension": "fp16".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def largest_error(schedule: Schedule) -> float:
     """
     workload, hardware = schedule.workload, schedule.hardware
     assert isinstance(hardware, CpuSpec)
-    dot = dot_group(workload, hardware, str(schedule.options["simd_axis"]), half_sums=True)
+    dot = dot_group(workload, hardware, str(schedule.options["simd_axis"]), extension="fp16")
     assert dot is not None
     inner = {axis.name: schedule.tiles[axis.name][-2:] for axis in workload.reduction_axes}
     return rounding_error(workload, half_additions=half_additions(workload, dot, inner) + 2)
@@ -58,7 +58,7 @@ class HalfSumsSpace(CpuSpace):
     """
 
     template = HALFSUMS.name
-    own_options: ClassVar[Mapping[str, OptionValue]] = {"sums": "float16"}
+    own_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "fp16"}
 
     def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
         super().__init__(workload, hardware, is_legal)

@@ -14,7 +14,7 @@ from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.kernel import Kernel
 from anatune.measure.run.correctness import Verification, expected, random_inputs
 
-__all__ = ["build", "check_instructions", "inspect", "verify"]
+__all__ = ["build", "check_instructions", "check_runs", "inspect", "verify"]
 
 _X86 = ("sse", "avx", "avx2", "avx512")
 
@@ -32,9 +32,16 @@ def check_instructions(hardware: CpuSpec) -> None:
         )
 
 
+def check_runs(schedule: Schedule) -> None:
+    """Raise RunError for what has never run: the system would have to be asked for AMX's registers first."""
+    if schedule.options.get("extension") == "amx":
+        raise RunError("kernels on AMX's tiles are compiled and inspected, not run: see anatune.inspect()")
+
+
 def build(schedule: Schedule, threads: int) -> Kernel:
     """Compile a schedule and load it into this process; see `anatune.build`."""
     check_instructions(schedule.hardware)  # type: ignore[arg-type]
+    check_runs(schedule)
     folder = scratch_folder(BuildError)
     try:
         artifact = build_schedule(schedule, folder, threads=threads)

@@ -91,11 +91,11 @@ def test_halves_are_grouped_only_where_sums_in_half_precision_are_asked_for():
     assert dot_features(SAPPHIRE_RAPIDS) == ("avx512bf16", "avx512fp16", "avx512vnni")
     assert dot_operands("vfmaddph") == ("float16", "float16", 2)
     assert dot_group(halves, SAPPHIRE_RAPIDS, "j") is None
-    found = dot_group(halves, SAPPHIRE_RAPIDS, "j", half_sums=True)
+    found = dot_group(halves, SAPPHIRE_RAPIDS, "j", extension="fp16")
     assert found[:6] == ("vfmaddph", "k", 2, "B", "A", ("B",))
-    assert dot_group(halves, ZEN4, "j", half_sums=True) is None
-    assert dot_group(matmul(6, 48, 256, dtype="bfloat16"), SAPPHIRE_RAPIDS, "j", half_sums=True) is None
-    assert dot_note(halves, SAPPHIRE_RAPIDS, "j", half_sums=True).endswith("along k at a time, in half precision")
+    assert dot_group(halves, ZEN4, "j", extension="fp16") is None
+    assert dot_group(matmul(6, 48, 256, dtype="bfloat16"), SAPPHIRE_RAPIDS, "j", extension="fp16") is None
+    assert dot_note(halves, SAPPHIRE_RAPIDS, "j", extension="fp16").endswith("along k at a time, in half precision")
     note = dot_note(halves, SAPPHIRE_RAPIDS, "j")
     assert note.startswith("slow: ")
     assert note.endswith("(vfmaddph sums in half precision: template halfsums, at --accuracy relaxed)")
@@ -119,4 +119,4 @@ def test_sums_in_half_precision_apply_where_calls_are_long_enough(workload, most
     assert not half_sums_apply(workload, ZEN4)
     if most is not None:
         simd = CpuSpace(workload, SAPPHIRE_RAPIDS, lambda _: True).simd_axis
-        assert most_half_terms(workload, dot_group(workload, SAPPHIRE_RAPIDS, simd, half_sums=True)) == most
+        assert most_half_terms(workload, dot_group(workload, SAPPHIRE_RAPIDS, simd, extension="fp16")) == most

@@ -29,7 +29,7 @@ def test_calls_are_short_and_err_as_their_sums_are_long(workload, axis):
         schedule = space.schedule_of(point).check()
         assert np.array_equal(space.point_of(schedule), point)
         assert accuracy_of(schedule) == "relaxed"
-        assert schedule.options["sums"] == "float16"
+        assert schedule.options["extension"] == "fp16"
         assert terms(schedule) <= 128
         if schedule.tiles[axis][-1] % 2 == 0:  # the groups are full
             errors[int(terms(schedule))] = error_of(schedule)
@@ -48,9 +48,9 @@ def test_longer_calls_are_no_schedules():
     longer[[space.columns.index(f"k.{level}") for level in ("l2", "l1")]] = (4, 128)
     with pytest.raises(SpaceError, match="at most 128 of it in a call"):
         space.encode(longer[None])
-    with pytest.raises(SpaceError, match="option sums is None"):
-        msgspec.structs.replace(good, options={k: v for k, v in good.options.items() if k != "sums"}).check()
-    with pytest.raises(SpaceError, match="sums"):
+    with pytest.raises(SpaceError, match="option extension is None, expected 'fp16'"):
+        msgspec.structs.replace(good, options={k: v for k, v in good.options.items() if k != "extension"}).check()
+    with pytest.raises(SpaceError, match="option extension is 'fp16', expected 'amx'"):
         msgspec.structs.replace(good, template="cpu").check()
 
 
