@@ -15,6 +15,9 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.api import predict as predict
     from anatune.api import prune as prune
     from anatune.api import space as space
+    from anatune.compiling.compiled import CompiledModel as CompiledModel
+    from anatune.compiling.compiled import load as load
+    from anatune.compiling.session import compile as compile
     from anatune.core.hardware.spec import CpuSpec as CpuSpec
     from anatune.core.hardware.spec import GpuSpec as GpuSpec
     from anatune.core.prediction import Prediction as Prediction
@@ -67,6 +70,8 @@ else:  # hidden from type checkers, which would take every name for one that `__
 
     _PUBLIC = {
         "anatune.api": ("hardware", "plan", "predict", "prune", "space"),
+        "anatune.compiling.compiled": ("CompiledModel", "load"),
+        "anatune.compiling.session": ("compile",),
         "anatune.core.hardware.spec": ("CpuSpec", "GpuSpec"),
         "anatune.core.workload.layers": ("layer",),
         "anatune.core.workload.operators": (

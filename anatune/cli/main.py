@@ -18,12 +18,14 @@ from typing import Annotated
 import typer
 
 from anatune.arguments import shown
+from anatune.cli.compile import compile_model
 from anatune.cli.export.command import export
 from anatune.cli.hardware import app as hardware_app
 from anatune.cli.output import UsageError, note
 from anatune.cli.plan import plan
 from anatune.cli.prune import prune
 from anatune.cli.records.app import app as records_app
+from anatune.cli.run import run_model
 from anatune.cli.tune.command import tune
 from anatune.errors import AnatuneError
 from anatune.files import reason
@@ -43,6 +45,8 @@ app.command("plan", no_args_is_help=False)(plan)
 app.command("prune", no_args_is_help=False)(prune)
 app.command("tune", no_args_is_help=False)(tune)
 app.command("export", no_args_is_help=False)(export)
+app.command("compile", no_args_is_help=False)(compile_model)
+app.command("run", no_args_is_help=False)(run_model)
 app.add_typer(hardware_app, name="hw")
 app.add_typer(records_app, name="records")
 

@@ -32,6 +32,7 @@ __all__ = [
     "print_text",
     "refuse_given",
     "search_progress",
+    "write_bytes",
     "write_text",
 ]
 
@@ -118,6 +119,15 @@ def write_text(target: Path, text: str | Iterable[str]) -> None:
             stream.writelines([text] if isinstance(text, str) else text)
         return
     replace_file(target, text.encode() if isinstance(text, str) else (piece.encode() for piece in text))
+
+
+def write_bytes(target: Path, content: bytes) -> None:
+    """Write bytes to a file that appears whole or not at all; to a pipe or a device as they are."""
+    if target.exists() and not target.is_file():
+        with target.open("wb") as stream:
+            stream.write(content)
+        return
+    replace_file(target, content)
 
 
 def search_progress(quiet_s: float = 3.0, every_s: float = 10.0) -> Callable[[float], None]:

@@ -1,0 +1,83 @@
+"""``anatune compile``: a whole model as machine code in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anatune.cli.options import Accuracy, AsJson, Device, Threads, refuse_threads
+from anatune.cli.output import (
+    UsageError,
+    count_progress,
+    line_width,
+    note,
+    note_first_compilation,
+    print_json,
+    print_lines,
+)
+
+__all__ = ["compile_model"]
+
+
+def compile_model(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="An ONNX file, or a program that torch.export.save wrote (.pt2)."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")],
+    hw: Device = "host",
+    threads: Threads = None,
+    accuracy: Accuracy = "standard",
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input-shape",
+            metavar="NxCxHxW",
+            help="Sizes of an input, once for each, in order: for ONNX files with dynamic axes.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Compare outputs with the original's on random inputs.")
+    ] = True,
+    measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile a whole model for a CPU: kernels planned by the analytical model, weights packed once.
+
+    `anatune run DIR` and anatune.load("DIR") run it.
+    """
+    from anatune.compiling import session
+    from anatune.measure.named_hardware import hardware
+    from anatune.report.models import model_dict, model_lines
+
+    device = hardware(hw)
+    refuse_threads(threads, device)
+    note_first_compilation(device)
+    compiled = session.compile(
+        model,
+        session.example_arrays(model, [_shape(word) for word in inputs]) if inputs else None,
+        hw=device,
+        threads=threads,
+        accuracy=accuracy,
+        check=check,
+        progress=count_progress("planning"),
+    )
+    compiled.save(output)
+    measured = compiled.profile() if measure else None
+    if as_json:
+        print_json({"folder": str(output), **model_dict(compiled.summary, measured)})
+        return
+    print_lines(model_lines(compiled.summary, measured, width=line_width()))
+    note(f"written to {output}; `anatune run {output} --benchmark` times it")
+
+
+def _shape(word: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(size) for size in word.split("x"))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise UsageError(f"--input-shape is {word!r}, expected sizes such as 1x3x224x224")
+    return shape

@@ -1,0 +1,97 @@
+"""``anatune run``: a compiled model on given or random inputs, or timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anatune.cli.options import AsJson
+from anatune.cli.output import UsageError, line_width, print_json, print_lines, print_text
+
+__all__ = ["run_model"]
+
+
+def run_model(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `anatune compile` wrote.")],
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--input", metavar="FILE", help="A .npy file, once for each input, in order; none: random inputs."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the outputs: a .npz file.")
+    ] = None,
+    benchmark: Annotated[bool, typer.Option("--benchmark", help="Time it: median and spread of several runs.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Say the time of each kernel.")] = False,
+    runs: Annotated[int, typer.Option("--runs", metavar="N", min=1, help="Runs to time.")] = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Run a compiled model; nothing but TVM's runtime is needed."""
+    import io
+
+    import numpy as np
+
+    from anatune.cli.output import write_bytes
+    from anatune.compiling.compiled import load
+
+    model = load(folder)
+    arrays = [_array(path) for path in inputs or ()] or model.random_inputs()
+    found = model(*arrays)
+    outputs = found if isinstance(found, tuple) else (found,)
+    answer: dict[str, Any] = {
+        "outputs": [
+            {"name": one.name, "dtype": one.dtype, "shape": one.shape, "largest": float(np.abs(array).max(initial=0))}
+            for one, array in zip(model.summary.outputs, outputs, strict=True)
+        ]
+    }
+    if output is not None:
+        stream = io.BytesIO()
+        names = [one.name for one in model.summary.outputs]
+        np.savez(stream, **dict(zip(names, outputs, strict=True)))  # type: ignore[arg-type]
+        write_bytes(output, stream.getvalue())
+    if benchmark:
+        answer["benchmark"] = model.benchmark(*arrays, runs=runs)
+    measured = model.profile(*arrays) if profile else None
+    if profile:
+        from anatune.report.models import model_dict, model_lines
+
+        answer["profile"] = model_dict(model.summary, measured)
+    if as_json:
+        print_json(answer)
+        return
+    from anatune.report import units
+
+    for one in answer["outputs"]:
+        shape = "x".join(map(str, one["shape"])) or "scalar"
+        print_text(f"{one['name']}: {shape} {one['dtype']}, largest magnitude {one['largest']:.6g}")
+    if benchmark:
+        times = answer["benchmark"]
+        print_text(
+            f"median of {times['runs']} runs: {units.duration(times['median_s'])} (fastest "
+            f"{units.duration(times['least_s'])}, slowest {units.duration(times['most_s'])}), "
+            f"{units.threads(model.summary.threads)}"
+        )
+    if profile:
+        print_lines(model_lines(model.summary, measured, width=line_width()))
+
+
+def _array(path: Path) -> Any:
+    """Return the array of a .npy file.
+
+    Raises
+    ------
+    UsageError
+        It is none.
+    """
+    import numpy as np
+
+    from anatune.files import open_file
+
+    try:
+        with open_file(path, None) as stream:
+            return np.load(stream, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UsageError(f"--input {path}: {error}; expected what numpy.save wrote") from None

@@ -1,0 +1,1 @@
+"""Whole models between TVM's Relax and anatune's graphs."""

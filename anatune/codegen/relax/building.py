@@ -1,0 +1,74 @@
+"""Relax modules with anatune's kernels, compiled: TVM's passes for everything else, one library for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, compile_module, import_tvm, last_line
+from anatune.codegen.relax.kernels import ModelKernel
+from anatune.codegen.relax.rest import scheduled
+from anatune.codegen.relax.writing import WrittenModel
+from anatune.errors import BuildError
+
+__all__ = ["built", "packing_library"]
+
+
+def built(model: WrittenModel, target: TvmObject, threads: int) -> TvmObject:
+    """Return the executable of a written model.
+
+    Raises
+    ------
+    BuildError
+        TVM has no code for an operator, or refuses the program; the message is the last line of its own.
+    """
+    tvm = import_tvm()
+    from tvm import relax
+
+    passes = relax.transform
+    fused = tvm.transform.Sequential(
+        [
+            passes.LegalizeOps(),
+            passes.AnnotateTIROpPattern(),
+            passes.FuseOps(),
+            passes.FuseTIR(),
+            passes.DeadCodeElimination(),
+        ]
+    )
+    lowered = tvm.transform.Sequential(
+        [
+            passes.RewriteDataflowReshape(),
+            passes.ToNonDataflow(),
+            passes.RemovePurityChecking(),
+            passes.CallTIRRewrite(),
+            passes.StaticPlanBlockMemory(),
+            passes.LowerAllocTensor(),
+            passes.KillAfterLastUse(),
+            passes.LowerRuntimeBuiltin(),
+            passes.ComputePrimValue(),
+            passes.VMShapeLower(),
+            passes.AttachGlobalSymbol(),
+        ]
+    )
+    try:
+        with target:
+            module = scheduled(fused(model.module), threads)
+            return relax.build(module, target, relax_pipeline=lowered, exec_mode="bytecode")
+    except TVM_ERRORS as error:
+        raise BuildError(f"TVM cannot compile the model: {last_line(error)}") from None
+
+
+def packing_library(kernels: Iterable[ModelKernel], target: TvmObject) -> TvmObject:
+    """Return a library with the packing functions of all kernels, ``<kernel>_pack_<tensor>``; None: there are none.
+
+    Raises
+    ------
+    BuildError
+        TVM refuses one.
+    """
+    tvm = import_tvm()
+    functions = {
+        f"{kernel.name}_pack_{tensor}": packer.function
+        for kernel in kernels
+        for tensor, packer in kernel.packers.items()
+    }
+    return compile_module(tvm.IRModule(functions), target) if functions else None

@@ -1,0 +1,257 @@
+"""Models as people have them, as Relax modules: PyTorch modules and exported programs, ONNX files, Relax itself.
+
+PyTorch and ONNX are imported where a model of theirs is. Each imported model has a reference beside it: the original,
+computed by its own library (in float64 where that is possible), which compiled outputs are compared with.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.arguments import shown
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.errors import MissingDependencyError, WorkloadError
+from anatune.files import reason
+
+__all__ = ["Imported", "imported", "onnx_inputs"]
+
+_log = logging.getLogger(__name__)
+Arrays = list[NDArray[Any]]
+
+KINDS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX file, a .pt2 file or a Relax module"
+
+
+class Imported(NamedTuple):
+    """A model as Relax.
+
+    Attributes
+    ----------
+    module : tvm.IRModule
+        Its function ``main`` is the model; weights are constants.
+    name : str
+        For people: the class or the file.
+    reference : callable, optional
+        Takes the inputs as arrays and returns the outputs, computed by the original.
+    reference_name : str
+        Who computes it, and how.
+    example : list of ndarray, optional
+        Inputs that the caller gave.
+    is_single : bool
+        Whether the model returns one tensor, whatever the Relax function returns.
+    """
+
+    module: TvmObject
+    name: str
+    reference: Callable[[Arrays], Arrays] | None
+    reference_name: str
+    example: Arrays | None
+    is_single: bool = False
+
+
+def imported(model: Any, example_inputs: Any = None) -> Imported:
+    """Return a model as a Relax module.
+
+    Parameters
+    ----------
+    model
+        What `KINDS` says.
+    example_inputs : array, or sequence of arrays, optional
+        NumPy or torch; needed for a ``nn.Module``, and for ONNX files with dynamic axes: their shapes are compiled for.
+
+    Raises
+    ------
+    WorkloadError
+        It is nothing of the kind; the file is damaged; it has operators that TVM cannot import; inputs are missing.
+    MissingDependencyError
+        TVM, PyTorch or ONNX is not installed.
+    """
+    import_tvm()
+    if isinstance(model, str | os.PathLike):
+        path = Path(model)
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "does not exist"
+            raise WorkloadError(f"{path} {what}, expected an ONNX file (.onnx) or a saved torch.export program (.pt2)")
+        return _pt2(path, example_inputs) if path.suffix == ".pt2" else _onnx(path, example_inputs)
+    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
+    if "torch.ExportedProgram" in kinds:
+        return _exported(model, type(model).__name__, example_inputs)
+    if "torch.Module" in kinds:
+        return _module(model, example_inputs)
+    if "tvm.IRModule" in kinds:
+        return Imported(model, "Relax module", None, "", _arrays(example_inputs))
+    raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
+
+
+def _torch() -> Any:
+    try:
+        return import_module("torch")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"models of PyTorch need it, and it cannot be imported ({error}); install it with: pip install torch"
+        ) from None
+
+
+def _tensors(inputs: Any) -> tuple[Any, ...]:
+    torch = _torch()
+    given = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    return tuple(torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in given)
+
+
+def _arrays(inputs: Any) -> Arrays | None:
+    if inputs is None:
+        return None
+    given = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    return [one if isinstance(one, np.ndarray) else one.detach().cpu().numpy() for one in given]
+
+
+def _module(model: Any, example_inputs: Any) -> Imported:
+    torch = _torch()
+    name = type(model).__name__
+    if example_inputs is None:
+        raise WorkloadError(
+            f"compile: {name} needs example_inputs, tensors of the sizes to compile for: anatune.compile(model, x)"
+        )
+    if model.training:
+        raise WorkloadError(f"compile: {name} is in training mode; call model.eval() first")
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, _tensors(example_inputs))
+    except Exception as error:  # noqa: BLE001 - whatever the model's own code raises
+        raise WorkloadError(f"torch.export cannot export {name}: {last_line(error)}") from None
+    return _exported(program, name, example_inputs, model)
+
+
+def _pt2(path: Path, example_inputs: Any) -> Imported:
+    torch = _torch()
+    try:
+        program = torch.export.load(str(path))
+    except Exception as error:  # noqa: BLE001 - zip, pickle, JSON and torch's own errors
+        raise WorkloadError(
+            f"{path}: {last_line(error):.200}; expected what torch.export.save wrote; export it again"
+        ) from None
+    return _exported(program, path.name, example_inputs)
+
+
+def _exported(program: Any, name: str, example_inputs: Any, original: Any = None) -> Imported:
+    torch = _torch()
+    import_tvm()
+    from tvm.relax.frontend.torch import from_exported_program
+
+    example = _arrays(example_inputs)
+    if example is None and program.example_inputs is not None:
+        given = program.example_inputs[0]
+        example = _arrays(given) if all(isinstance(one, torch.Tensor) for one in given) else None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = from_exported_program(program, keep_params_as_input=False)
+    except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
+        raise WorkloadError(f"TVM cannot import {name}: {last_line(error)}") from None
+
+    def reference(arrays: Arrays) -> Arrays:
+        source = copy.deepcopy(original) if original is not None else program.module()
+        return _run_torch(torch, source, arrays)
+
+    returns = program.call_spec.out_spec
+    return Imported(module, name, reference, "PyTorch in float64", example, returns is None or returns.is_leaf())
+
+
+def _run_torch(torch: Any, source: Any, arrays: Arrays) -> Arrays:
+    """Return what a module of PyTorch's computes, in float64 where its operators have that."""
+
+    def run(module: Any, wide: bool) -> Arrays:
+        tensors = [torch.from_numpy(np.array(array)) for array in arrays]
+        if wide:
+            tensors = [one.double() if one.is_floating_point() else one for one in tensors]
+        with torch.no_grad():
+            found = module(*tensors)
+        listed = torch.utils._pytree.tree_leaves(found)
+        return [one.numpy() for one in listed if isinstance(one, torch.Tensor)]
+
+    try:
+        return run(copy.deepcopy(source).double(), True)
+    except (RuntimeError, TypeError) as error:  # a dtype that is written into the program
+        _log.info("the original does not run in float64: %s", last_line(error))
+        return run(source, False)
+
+
+def onnx_inputs(path: Path) -> list[tuple[str, str]]:
+    """Return name and dtype of each input of an ONNX file; errors as `imported`."""
+    onnx = _onnx_package()
+    kinds = onnx.helper.tensor_dtype_to_np_dtype
+    return [(one.name, kinds(one.type.tensor_type.elem_type).name) for one in _onnx_model(onnx, path)[1]]
+
+
+def _onnx_package() -> Any:
+    try:
+        return import_module("onnx")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"ONNX files need the package onnx, which cannot be imported ({error}); install it with: pip install onnx"
+        ) from None
+
+
+def _onnx_model(onnx: Any, path: Path) -> tuple[Any, list[Any]]:
+    """Return an ONNX model and those of its inputs that are no weights.
+
+    Raises
+    ------
+    WorkloadError
+        The file is damaged, or weights beside it are missing.
+    """
+    try:
+        model = onnx.load(str(path))
+    except OSError as error:
+        raise WorkloadError(
+            f"{error.filename or path}: {reason(error)}; weights in files of their own have to lie beside {path.name}"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - protobuf's and onnx's own, which share no class
+        raise WorkloadError(f"{path}: {last_line(error):.200}; expected an ONNX file; export it again") from None
+    if not model.graph.output:
+        raise WorkloadError(f"{path}: no ONNX model, expected one with operators and outputs; export it again")
+    known = {one.name for one in model.graph.initializer}
+    return model, [one for one in model.graph.input if one.name not in known]
+
+
+def _onnx(path: Path, example_inputs: Any) -> Imported:
+    model, inputs = _onnx_model(_onnx_package(), path)
+    import_tvm()
+    from tvm.relax.frontend.onnx import from_onnx
+
+    example = _arrays(example_inputs)
+    shapes: dict[str, list[int]] = {}
+    if example is not None:
+        if len(example) != len(inputs):
+            wanted = ", ".join(one.name for one in inputs)
+            raise WorkloadError(f"{path}: {len(example)} example inputs, expected {len(inputs)}: {wanted}")
+        shapes = {one.name: list(array.shape) for one, array in zip(inputs, example, strict=True)}
+    for one in inputs:
+        for axis, size in enumerate(one.type.tensor_type.shape.dim):
+            if one.name not in shapes and size.dim_value < 1:
+                raise WorkloadError(
+                    f"{path}: input {one.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), expected "
+                    "fixed sizes; give example inputs of the sizes to compile for"
+                )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = from_onnx(model, shape_dict=shapes or None, keep_params_in_input=False)
+    except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
+        raise WorkloadError(f"TVM cannot import {path.name}: {last_line(error)}") from None
+    names = [str(one.name) for one in inputs]
+
+    def reference(arrays: Arrays) -> Arrays:
+        evaluator = import_module("onnx.reference").ReferenceEvaluator(str(path))
+        return list(evaluator.run(None, dict(zip(names, arrays, strict=True))))
+
+    return Imported(module, path.name, reference, "ONNX's reference evaluator", example)

@@ -1,0 +1,74 @@
+"""A built model's library in this process. Of TVM only the runtime is used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from anatune.codegen.compat import TvmObject, import_tvm, last_line
+from anatune.errors import RunError
+
+__all__ = ["Machine"]
+
+_HELPERS = "vm.builtin."
+"""What the names of the runtime's own functions begin with: allocating, checking, naming memory anew."""
+
+
+class Machine:
+    """The functions of a library that `building.built` made.
+
+    Parameters
+    ----------
+    library : Path
+    weights : sequence of tensors of TVM's
+        As `writing.Weight` says; they are kept alive, not copied.
+
+    Raises
+    ------
+    RunError
+        The library cannot be loaded.
+    MissingDependencyError
+        TVM is not installed.
+    """
+
+    def __init__(self, library: Path, weights: Sequence[TvmObject]) -> None:
+        tvm = import_tvm()
+        from tvm.runtime.vm import VirtualMachine
+
+        try:
+            self._machine = VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
+            self._main: Callable[..., TvmObject] = self._machine["main"]
+        except (RuntimeError, AttributeError, ValueError, OSError) as error:
+            raise RunError(f"{library} cannot be loaded: {last_line(error)}") from None
+        self._weights = tvm.runtime.convert(list(weights))
+
+    def run(self, *inputs: TvmObject) -> TvmObject:
+        """Return the result of the model: a tensor, or an array of them."""
+        return self._main(*inputs, self._weights)
+
+    def times(self, inputs: Sequence[TvmObject], runs: int) -> dict[str, float]:
+        """Return the least time of each function over some runs, all its calls in a run together, s."""
+        found: list[dict[str, float]] = []
+        began = 0.0
+
+        def instrument(_function: TvmObject, name: str, before: bool, *_: TvmObject) -> int:
+            nonlocal began
+            if before:
+                began = time.perf_counter()
+            else:
+                found[-1][name] = found[-1].get(name, 0.0) + time.perf_counter() - began
+            return 0
+
+        self._machine.set_instrument(instrument)
+        try:
+            for _ in range(runs):
+                found.append({})
+                self.run(*inputs)
+        finally:
+            self._machine.set_instrument(_nothing)
+        return {name: min(run[name] for run in found) for name in found[0] if not name.startswith(_HELPERS)}
+
+
+def _nothing(*_: TvmObject) -> int:
+    return 0

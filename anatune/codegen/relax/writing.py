@@ -1,0 +1,188 @@
+"""Graphs as Relax modules: products are calls of anatune's kernels, everything else the operators that were read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.codegen.relax.kernels import ModelKernel
+from anatune.graph.nodes import (
+    ITEM,
+    Argument,
+    Array,
+    Constant,
+    Graph,
+    Node,
+    Scalar,
+    Shape,
+    TensorType,
+    Value,
+    tensor_type,
+)
+from anatune.graph.products import PRODUCTS, workload_of
+
+__all__ = ["Weight", "WrittenModel", "written"]
+
+
+class Weight(NamedTuple):
+    """A constant as the built model takes it.
+
+    Attributes
+    ----------
+    array : ndarray
+        The constant itself.
+    kernel, tensor : str
+        Whose packing function makes of it what the model takes; "": it is taken as it is.
+    shape, dtype
+        Of what the model takes.
+    """
+
+    array: Array
+    kernel: str
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what the model takes."""
+        return math.prod(self.shape) * self.array.dtype.itemsize
+
+
+class WrittenModel(NamedTuple):
+    """A Relax module whose function ``main`` takes the model's inputs and one tuple: its weights."""
+
+    module: TvmObject
+    weights: tuple[Weight, ...]
+
+
+def written(graph: Graph, kernels: Mapping[int, ModelKernel]) -> WrittenModel:
+    """Return a graph as a Relax module.
+
+    Parameters
+    ----------
+    graph : Graph
+    kernels : mapping of int to ModelKernel
+        ``id`` of each product -> its kernel; equal products share one.
+    """
+    return _Writer(graph, kernels).model
+
+
+class _Writer:
+    """Emits nodes in order into one function."""
+
+    def __init__(self, graph: Graph, kernels: Mapping[int, ModelKernel]) -> None:
+        self.tvm = import_tvm()
+        from tvm import relax
+
+        self.relax = relax
+        self.kernels = kernels
+        self.weights: list[Weight] = []
+        self.places: dict[tuple[int, str], int] = {}
+        nodes = graph.nodes()
+        for node in nodes:
+            for value, kernel, tensor in self.known(node):
+                self.place(value, kernel, tensor)
+        for output in graph.outputs:
+            if isinstance(output, Constant):
+                self.place(output, "", "")
+        builder = relax.BlockBuilder()
+        inputs = [relax.Var(value.name, self.type_of(value.type)) for value in graph.inputs]
+        kinds = [self.type_of(TensorType(weight.shape, weight.dtype)) for weight in self.weights]
+        self.tuple = relax.Var("weights", self.tvm.ir.TupleType(kinds))
+        self.values: dict[int, TvmObject] = {
+            id(value): variable for value, variable in zip(graph.inputs, inputs, strict=True)
+        }
+        functions: dict[str, TvmObject] = {}
+        with builder.function("main", [*inputs, self.tuple]):
+            with builder.dataflow():
+                for node in nodes:
+                    if node.op in PRODUCTS:
+                        own = kernels[id(node)]
+                        if own.name not in functions:
+                            functions[own.name] = builder.add_func(own.function, own.name)
+                        call = self.kernel_call(node, functions[own.name])
+                    else:
+                        call = self.operator_call(node)
+                    self.values[id(node)] = builder.emit(call)
+                results = [self.argument(value) for value in graph.outputs]
+                result = builder.emit_output(relax.Tuple(results) if graph.is_tuple else results[0])
+            builder.emit_func_output(result)
+        self.model = WrittenModel(builder.get(), tuple(self.weights))
+
+    def known(self, node: Node) -> list[tuple[Constant, str, str]]:
+        """Return the constants of a node that are weights: (constant, kernel that packs it, its tensor)."""
+        if node.op in PRODUCTS:
+            kernel = self.kernels[id(node)]
+            tensors = [access.tensor for access in workload_of(node).operands]
+            return [
+                (value, kernel.name if tensor in kernel.packers else "", tensor if tensor in kernel.packers else "")
+                for tensor, value in zip(tensors, node.arguments, strict=True)
+                if isinstance(value, Constant)
+            ]
+        found: list[tuple[Constant, str, str]] = []
+        stack: list[Argument] = list(node.arguments)
+        while stack:
+            value = stack.pop(0)
+            if isinstance(value, Constant):
+                if value.array.size > 1:
+                    found.append((value, "", ""))
+            elif type(value) is tuple:
+                stack += value
+        return found
+
+    def place(self, value: Constant, kernel: str, tensor: str) -> int:
+        """Return which weight a constant is, in the form that a kernel takes."""
+        key = (id(value), f"{kernel}.{tensor}")
+        if key not in self.places:
+            self.places[key] = len(self.weights)
+            shape, dtype = tensor_type(value)
+            if kernel:
+                packer = next(one for one in self.kernels.values() if one.name == kernel).packers[tensor]
+                shape = (packer.num_elements,)
+            self.weights.append(Weight(value.array, kernel, tensor, shape, dtype))
+        return self.places[key]
+
+    def type_of(self, kind: TensorType | tuple[TensorType, ...]) -> TvmObject:
+        assert isinstance(kind, TensorType)
+        return self.relax.TensorType(kind.shape, kind.dtype)
+
+    def kernel_call(self, node: Node, function: TvmObject) -> TvmObject:
+        """Return the call of a kernel; operands in the workload's order."""
+        places = {id(value): self.places[id(value), f"{kernel}.{tensor}"] for value, kernel, tensor in self.known(node)}
+        operands = [
+            self.relax.TupleGetItem(self.tuple, places[id(value)])
+            if isinstance(value, Constant)
+            else self.values[id(value)]
+            for value in node.arguments
+        ]
+        return self.relax.call_tir(function, self.relax.Tuple(operands), self.type_of(node.type))
+
+    def operator_call(self, node: Node) -> TvmObject:
+        """Return the call of an operator of TVM's."""
+        if node.op == ITEM:
+            return self.relax.TupleGetItem(self.values[id(node.arguments[0])], node.attributes["index"])
+        attributes = self.tvm.ir.make_node(node.kind, **node.attributes) if node.kind else None
+        arguments = [self.argument(argument) for argument in node.arguments]
+        return self.relax.Call(self.tvm.ir.Op.get(f"relax.{node.op}"), arguments, attributes)
+
+    def argument(self, argument: Argument) -> TvmObject:
+        """Return an argument as an expression of Relax's."""
+        relax = self.relax
+        if isinstance(argument, Constant):
+            place = self.places.get((id(argument), "."))
+            if place is None:
+                return relax.const(argument.array, argument.array.dtype.name)
+            return relax.TupleGetItem(self.tuple, place)
+        if isinstance(argument, Value):
+            return self.values[id(argument)]
+        if isinstance(argument, Shape):
+            return relax.ShapeExpr(list(argument))
+        if isinstance(argument, Scalar):
+            return self.tvm.tirx.const(argument.value, argument.dtype)
+        if isinstance(argument, tuple):
+            return relax.Tuple([self.argument(one) for one in argument])
+        found: Any = argument
+        return found

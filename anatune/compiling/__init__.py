@@ -1,0 +1,1 @@
+"""Whole models: planned, built, saved, loaded."""

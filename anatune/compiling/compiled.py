@@ -1,0 +1,212 @@
+"""A compiled model in this process: called on NumPy and torch arrays, profiled, saved, loaded. Needs TVM's runtime."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anatune.arguments import checked_integer, shown
+from anatune.codegen.compat import TvmObject, set_pool_threads
+from anatune.codegen.relax.machine import Machine
+from anatune.compiling import folder
+from anatune.compiling.weights import Memory, views
+from anatune.errors import RunError
+from anatune.graph.summary import ModelSummary, TensorSummary
+from anatune.measure.cpu.blocks import tensor_of
+from anatune.report.models import model_lines
+from anatune.report.text import plain
+
+__all__ = ["CompiledModel", "draw_inputs", "load"]
+
+_WIDTH = 120
+
+
+class CompiledModel:
+    """A model as machine code: ``model(*inputs)`` runs it.
+
+    Inputs are NumPy or torch arrays of the sizes and dtypes that it was compiled for; outputs are of the kind of the
+    first input, in memory of their own. Nothing is copied but inputs that are not contiguous or not aligned to 64
+    bytes. Not safe to call from several threads at once. A model with several threads sets the size of TVM's thread
+    pool, which all kernels of the process share.
+
+    Parameters
+    ----------
+    summary : ModelSummary
+    library : Path
+        The shared library with the code.
+    memory : ndarray
+        The weights, as `ModelSummary.weights` says.
+    scratch : Path, optional
+        A folder that is removed with the model.
+
+    Raises
+    ------
+    RunError
+        The library cannot be loaded.
+    MissingDependencyError
+        TVM is not installed.
+    """
+
+    def __init__(self, summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None) -> None:
+        self.summary = summary
+        self._library, self._memory = library, memory
+        if scratch is not None:
+            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+        self._machine = Machine(library, [tensor_of(view) for view in views(memory, summary.weights)])
+        if summary.threads > 1:
+            set_pool_threads(summary.threads)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{one.name}: {_words(one)}" for one in self.summary.inputs)
+        return f"CompiledModel({parts}; {self.summary.hardware}, {self.summary.threads} threads)"
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the model's output, or a tuple of them, for `inputs`.
+
+        Raises
+        ------
+        RunError
+            Another number of inputs, or one of another shape or dtype.
+        """
+        outputs = self._outputs(self._machine.run(*self._tensors(inputs)))
+        torch = sys.modules.get("torch")
+        if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
+            found = tuple(torch.from_dlpack(tensor) for tensor in outputs)
+        else:
+            found = tuple(_array(tensor) for tensor in outputs)
+        return found if self.summary.is_tuple else found[0]
+
+    def prepared(self, *inputs: Any) -> Callable[[], Any]:
+        """Return a call without arguments on `inputs`, for timing; errors as a call."""
+        return functools.partial(self._machine.run, *self._tensors(inputs))
+
+    def random_inputs(self, seed: int = 0) -> list[np.ndarray[Any, np.dtype[Any]]]:
+        """Return inputs to try it with: normal numbers; of integers zeros and ones, which name something anywhere."""
+        return draw_inputs(self.summary.inputs, seed)
+
+    def profile(self, *inputs: Any, repeats: int = 10) -> dict[str, float]:
+        """Return the time of each of the library's functions in one run: the least of several, all its calls, s.
+
+        Parameters
+        ----------
+        inputs
+            As in a call; none: random ones.
+        repeats : int
+            Runs, >= 1.
+        """
+        repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
+        return self._machine.times(self._tensors(inputs or self.random_inputs()), repeats)
+
+    def benchmark(self, *inputs: Any, runs: int = 30) -> dict[str, float]:
+        """Return the times of some runs on `inputs`, or random ones, after one that is not timed: seconds.
+
+        Returns
+        -------
+        dict
+            "runs", "median_s", "least_s", "most_s".
+        """
+        runs = checked_integer("benchmark: runs", runs, 1, 1_000_000)
+        call = self.prepared(*(inputs or self.random_inputs()))
+        call()
+        times = []
+        for _ in range(runs):
+            began = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - began)
+        return {"runs": runs, "median_s": float(np.median(times)), "least_s": min(times), "most_s": max(times)}
+
+    def report(self, *, measure: bool = False) -> str:
+        """Return a table of the model's kernels: predicted time, what bounds each, share, layout; what TVM was left.
+
+        Parameters
+        ----------
+        measure : bool
+            Run the model on random inputs and say the measured times, too.
+        """
+        return plain(model_lines(self.summary, self.profile() if measure else None, width=_WIDTH))
+
+    def save(self, path: str | Path) -> None:
+        """Write the model into a folder, which appears whole or not at all; one of a compiled model is replaced.
+
+        Raises
+        ------
+        RecordError
+            The folder cannot be written, or holds something else.
+        """
+        folder.write(Path(path), self.summary, self._library, self._memory)
+
+    def _tensors(self, inputs: Sequence[Any]) -> list[TvmObject]:
+        wanted = self.summary.inputs
+        if len(inputs) != len(wanted):
+            names = ", ".join(f"{one.name} ({_words(one)})" for one in wanted)
+            raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
+        return [_tensor(given, one) for given, one in zip(inputs, wanted, strict=True)]
+
+    def _outputs(self, result: TvmObject) -> list[TvmObject]:
+        return list(result) if self.summary.is_tuple else [result]
+
+
+def load(path: str | Path) -> CompiledModel:
+    """Return the model that `CompiledModel.save` or ``anatune compile`` wrote; no compiler, torch or ONNX is needed.
+
+    Raises
+    ------
+    RecordError
+        It is no such folder, or damaged, or of another version.
+    RunError
+        It was compiled for another processor, or its library cannot be loaded.
+    MissingDependencyError
+        TVM is not installed.
+    """
+    summary, library, memory = folder.read(Path(path))
+    return CompiledModel(summary, library, memory)
+
+
+def draw_inputs(inputs: Sequence[TensorSummary], seed: int) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    """Return random arrays for inputs; see `CompiledModel.random_inputs`."""
+    random = np.random.default_rng(seed)
+    found = []
+    for one in inputs:
+        drawn = random.standard_normal(one.shape) if one.dtype.startswith("float") else random.integers(0, 2, one.shape)
+        found.append(np.asarray(drawn).astype(one.dtype))
+    return found
+
+
+def _words(one: TensorSummary) -> str:
+    return f"{'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}"
+
+
+def _tensor(given: Any, one: TensorSummary) -> TvmObject:
+    """Return an input as a tensor of TVM's.
+
+    Raises
+    ------
+    RunError
+        It is no array of the shape and dtype.
+    """
+    torch = sys.modules.get("torch")
+    array = given.detach().numpy() if torch is not None and isinstance(given, torch.Tensor) else given
+    if not isinstance(array, np.ndarray):
+        raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
+    if tuple(array.shape) != one.shape or array.dtype.name != one.dtype:
+        got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
+        raise RunError(
+            f"input {one.name} is {got}, expected {_words(one)}: the model was compiled for that; convert the array, "
+            "or compile with example inputs of this kind"
+        )
+    return tensor_of(array)
+
+
+def _array(tensor: TvmObject) -> Any:
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError, TypeError, ValueError):  # bool, in some versions
+        return tensor.numpy()

@@ -1,0 +1,128 @@
+"""Which kernel each product of a model gets: equal products are planned once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from anatune import api
+from anatune.core.accuracy import STANDARD
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.rules.cpu_microkernels import constant_tensors
+from anatune.core.schedule import Schedule
+from anatune.core.templates import joined_templates
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators import CONSTRUCTORS
+from anatune.errors import SpaceError
+from anatune.graph.nodes import Graph, Node
+from anatune.graph.products import PRODUCTS, known_operands, workload_of
+from anatune.model.cpu.model import CpuModel
+from anatune.model.templates import make_model
+
+__all__ = ["PlannedKernel", "plan_products", "without_steps"]
+
+
+class PlannedKernel(NamedTuple):
+    """A kernel and the products that it serves.
+
+    Attributes
+    ----------
+    name : str
+        Of its function in the library.
+    workload : Workload
+    schedule : Schedule
+    prediction : Prediction
+        Of one call.
+    nodes : tuple of Node
+    """
+
+    name: str
+    workload: Workload
+    schedule: Schedule
+    prediction: Prediction
+    nodes: tuple[Node, ...]
+
+
+def plan_products(
+    graph: Graph,
+    hardware: CpuSpec,
+    accuracy: str = STANDARD,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[PlannedKernel]:
+    """Return the model's first choice for each different product of a graph, in the order in which they come.
+
+    Parameters
+    ----------
+    hardware : CpuSpec
+        With the cores that kernels may use.
+    progress : callable, optional
+        Called with (different sums planned, different sums).
+
+    Raises
+    ------
+    SpaceError
+        No schedule of a product is legal on the hardware.
+    """
+    groups: dict[tuple[Workload, tuple[str, ...]], list[Node]] = {}
+    for node in graph.nodes():
+        if node.op in PRODUCTS:
+            groups.setdefault((workload_of(node), known_operands(node)), []).append(node)
+    sums = {key: (without_steps(key[0]), key[1]) for key in groups}
+    planned: dict[tuple[Workload, tuple[str, ...]], Schedule] = {}
+    found = []
+    for number, (key, nodes) in enumerate(groups.items()):
+        workload, known = key
+        if sums[key] not in planned:
+            planned[sums[key]] = _first_choice(*sums[key], hardware, accuracy)
+            if progress is not None:
+                progress(len(planned), len(set(sums.values())))
+        schedule = msgspec.structs.replace(planned[sums[key]], workload=workload)
+        model = _model(workload, known, hardware, schedule.template)
+        prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
+        name = f"anatune_{number}_{workload.operator}"
+        found.append(PlannedKernel(name, workload, schedule, prediction, tuple(nodes)))
+    return found
+
+
+def without_steps(workload: Workload) -> Workload:
+    """Return the sum alone: kernels that differ by what is fused into their stores have the same tiles."""
+    return CONSTRUCTORS[workload.operator](**{**workload.attribute, "epilogue": ()})
+
+
+def _first_choice(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, accuracy: str) -> Schedule:
+    """Return the model's first choice for one product."""
+    packs = set(constant_tensors(workload)) <= set(known)
+    if packs:
+        for template in joined_templates(workload, hardware)[1:]:
+            # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
+            other = api.plan(workload, hardware, 1, template=template.name, accuracy=accuracy)
+            if other.schedules and other.predictions[0].time_s < _floor_s(workload, known, hardware):
+                return other.schedules[0]
+        answer = api.plan(workload, hardware, 1, accuracy=accuracy)
+        if answer.schedules:
+            return answer.schedules[0]
+    else:
+        model = _model(workload, known, hardware, joined_templates(workload, hardware)[0].name)
+        ranking = model.rank(1)
+        if len(ranking.points):
+            chosen: Schedule = model.space.schedule_of(ranking.points[0])
+            return chosen
+    raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
+
+
+def _floor_s(workload: Workload, known: tuple[str, ...], hardware: CpuSpec) -> float:
+    """Return the time of the products that are not with padding, at the peak."""
+    model = _model(workload, known, hardware, joined_templates(workload, hardware)[0].name)
+    inside = float(model.nest.inside_share.prod())
+    return inside * workload.flop / hardware.peak_flop_per_s(workload.dtype)
+
+
+def _model(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:
+    """Return the analytical model of a template for a product, some of whose operands may be packed ahead."""
+    if template == joined_templates(workload, hardware)[0].name:
+        return CpuModel(workload, hardware, constants=tuple(one for one in constant_tensors(workload) if one in known))
+    return make_model(workload, hardware, template)

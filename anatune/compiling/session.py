@@ -1,0 +1,211 @@
+"""``anatune.compile``: from a model to machine code, step by step."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from anatune.arguments import checked_flag, checked_function, checked_integer
+from anatune.codegen.compat import features_of, link_library, target_of
+from anatune.codegen.cpu.export.features import code_features
+from anatune.codegen.relax.building import built
+from anatune.codegen.relax.frontends import Imported, imported, onnx_inputs
+from anatune.codegen.relax.kernels import ModelKernel, model_kernel
+from anatune.codegen.relax.reading import graph_of
+from anatune.codegen.relax.writing import written
+from anatune.compiling.checking import compared
+from anatune.compiling.compiled import CompiledModel, draw_inputs
+from anatune.compiling.planning import PlannedKernel, plan_products
+from anatune.compiling.weights import pack_weights
+from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.text import workload_to_text
+from anatune.errors import BuildError, SpaceError, WorkloadError
+from anatune.files import scratch_folder
+from anatune.graph.nodes import ITEM, Graph, tensor_type
+from anatune.graph.passes import prepared
+from anatune.graph.products import PRODUCTS
+from anatune.graph.summary import FORMAT, Check, KernelSummary, ModelSummary, OperatorSummary, TensorSummary
+from anatune.measure.cpu.calls import check_instructions
+from anatune.measure.cpu.features import lacking_features
+from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.tuning.machine import choose_threads
+from anatune.version import __version__
+
+__all__ = ["compile", "example_arrays"]
+
+
+def compile(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    hw: HardwareLike = "host",
+    threads: int | None = None,
+    accuracy: str = STANDARD,
+    trials: int = 0,
+    check: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> CompiledModel:
+    """Compile a whole model for a CPU; nothing is measured.
+
+    Each different convolution and matrix product is planned once, weights are packed once, biases, sums of residuals
+    and rectifiers are fused into the kernels that they follow. What anatune has no kernels for is compiled by TVM.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, torch.export.ExportedProgram, str, Path or tvm.IRModule
+        A string or path names an ONNX file or a saved exported program (.pt2).
+    example_inputs : array, or sequence of arrays, optional
+        NumPy or torch, of the sizes to compile for. Modules need them, and ONNX files with dynamic axes.
+    hw : str, Path or CpuSpec
+        A CPU that runs here: a spec, its name, "host", or a file.
+    threads : int, optional
+        Of the kernels; all cores by default.
+    accuracy : {"standard", "relaxed"}
+        As `anatune.plan`.
+    trials : int
+        Measurements; 0: kernels are the analytical model's first choices.
+    check : bool
+        Compare the outputs with the original's on random inputs.
+    progress : callable, optional
+        Called with (products planned, products to plan).
+
+    Raises
+    ------
+    WorkloadError
+        The model cannot be imported: it is damaged, dynamic, or has operators that TVM does not know.
+    SpaceError
+        `hw` is no CPU; an argument is out of range.
+    BuildError
+        TVM has no code for something.
+    RunError
+        An output differs from the original's; the CPU is not of the present machine's kind.
+    MissingDependencyError
+        TVM, or the library of the model, is not installed.
+    """
+    check = checked_flag("compile: check", check)
+    checked_function("compile: progress", progress)
+    accuracy = checked_accuracy("compile: accuracy", accuracy)
+    checked_integer("compile: trials", trials, 0, 0)
+    device = hardware(hw)
+    if not isinstance(device, CpuSpec):
+        raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
+    check_instructions(device)
+    count = choose_threads(device, threads)
+    source = imported(model, example_inputs)
+    graph = prepared(graph_of(source.module))
+    graph.is_tuple = graph.is_tuple and not source.is_single
+    planned = plan_products(graph, device.with_threads(count), accuracy, progress)
+    return _built(source, graph, planned, device, count, check=check)
+
+
+def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
+    """Return arrays of given sizes for the inputs of an ONNX file.
+
+    Raises
+    ------
+    WorkloadError
+        The file is damaged, or has another number of inputs.
+    """
+    inputs = onnx_inputs(path)
+    if len(inputs) != len(shapes):
+        names = ", ".join(name for name, _ in inputs)
+        raise WorkloadError(f"{path}: {len(shapes)} shapes were given, expected one for each input: {names}")
+    return draw_inputs([TensorSummary(*one, shape) for one, shape in zip(inputs, shapes, strict=True)], 0)
+
+
+def _built(
+    source: Imported, graph: Graph, planned: list[PlannedKernel], device: CpuSpec, threads: int, *, check: bool
+) -> CompiledModel:
+    """Return a planned model as machine code, in a scratch folder that goes with it."""
+    target = target_of(device, threads=threads)
+    kernels: dict[int, ModelKernel] = {}
+    for one in planned:
+        kernel = model_kernel(one.name, one.schedule, threads)
+        kernels.update((id(node), kernel) for node in one.nodes)
+    model = written(graph, kernels)
+    executable = built(model, target, threads)
+    memory, places = pack_weights(model.weights, {kernel.name: kernel for kernel in kernels.values()}.values(), target)
+    features = code_features(features_of(target), platform.machine())
+    hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
+    outputs = [f"output{number}" for number in range(len(graph.outputs))]
+    summary = ModelSummary(
+        format=FORMAT,
+        version=__version__,
+        hardware=device.name,
+        arch=device.arch,
+        machine=platform.machine(),
+        features=tuple(name for name in features if name not in hidden),
+        threads=threads,
+        is_tuple=graph.is_tuple,
+        inputs=tuple(_tensor(value.name, value) for value in graph.inputs),
+        outputs=tuple(_tensor(name, value) for name, value in zip(outputs, graph.outputs, strict=True)),
+        weights=places,
+        weight_bytes=len(memory),
+        kernels=tuple(_kernel(one) for one in planned),
+        operators=_operators(graph),
+    )
+    folder = scratch_folder(BuildError)
+    try:
+        link_library(executable, folder / "model.so")
+        compiled = CompiledModel(summary, folder / "model.so", memory, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if check and source.reference is not None:
+        compiled.summary = _with_check(summary, _checked(compiled, source))
+    return compiled
+
+
+def _checked(compiled: CompiledModel, source: Imported) -> Check:
+    """Return how far the outputs are from the original's; integer inputs are the caller's where there are some."""
+    assert source.reference is not None
+    inputs = list(compiled.random_inputs())
+    if source.example is not None:
+        inputs = [
+            given if given.dtype.kind not in "fc" else drawn
+            for given, drawn in zip(source.example, inputs, strict=True)
+        ]
+    got = compiled(*inputs)
+    listed = list(got) if compiled.summary.is_tuple else [got]
+    want = source.reference([array.copy() for array in inputs])
+    return compared(listed, want, [one.name for one in compiled.summary.outputs], source.reference_name)
+
+
+def _with_check(summary: ModelSummary, check: Check) -> ModelSummary:
+    import msgspec
+
+    return msgspec.structs.replace(summary, check=check)
+
+
+def _tensor(name: str, value: Any) -> TensorSummary:
+    kind = tensor_type(value)
+    return TensorSummary(name, kind.dtype, kind.shape)
+
+
+def _kernel(one: PlannedKernel) -> KernelSummary:
+    workload, attributes = one.workload, one.workload.attribute
+    return KernelSummary(
+        name=one.name,
+        workload=workload_to_text(workload),
+        count=len(one.nodes),
+        flop=workload.flop,
+        template=one.schedule.template,
+        schedule=one.schedule.to_json(),
+        predicted_s=one.prediction.time_s,
+        bound_by=one.prediction.bound_by,
+        layout=str(attributes.get("layout", "")),
+        epilogue=workload.epilogue,
+    )
+
+
+def _operators(graph: Graph) -> tuple[OperatorSummary, ...]:
+    """Return what anatune has no kernels for; reshapes only name memory anew."""
+    names = Counter(node.op for node in graph.nodes() if node.op not in (*PRODUCTS, ITEM, "reshape"))
+    return tuple(OperatorSummary(name, count) for name, count in names.most_common())

@@ -1,0 +1,114 @@
+"""Operators on constants, computed when a model is compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from anatune.graph.nodes import Argument, Array, Constant, Node, Scalar, Shape, TensorType, Value, frozen, values_in
+
+__all__ = ["computed"]
+
+_MOST_ELEMENTS = 1 << 24
+"""Largest result that is made of smaller constants: a mask is, a tensor of gigabytes is not."""
+
+
+def _slice(array: Array, axes: Any, begin: Any, end: Any, strides: Any = None) -> Array:
+    cut = [slice(None)] * array.ndim
+    steps = strides if strides is not None else (1,) * len(axes)
+    for axis, start, stop, step in zip(axes, begin, end, steps, strict=True):
+        cut[axis] = slice(start, stop, step)
+    return array[tuple(cut)]
+
+
+def _take(array: Array, indices: Array, axis: int | None = None, **_: Any) -> Array:
+    return np.take(array, indices, axis=axis, mode="wrap" if indices.size and indices.min() < 0 else "raise")
+
+
+_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "arange": lambda start, stop, step, **_: np.arange(start, stop, step),
+    "astype": lambda array, **_: array,
+    "broadcast_to": np.broadcast_to,
+    "concat": lambda arrays, axis: np.concatenate(arrays, axis),
+    "divide": np.divide,
+    "equal": np.equal,
+    "exp": np.exp,
+    "expand_dims": lambda array, axis: np.expand_dims(array, tuple(axis)),
+    "full": lambda shape, value, **_: np.full(shape, value),
+    "full_like": lambda array, value, **_: np.full(array.shape, value),
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "logical_and": np.logical_and,
+    "logical_not": np.logical_not,
+    "logical_or": np.logical_or,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "multiply": np.multiply,
+    "negative": np.negative,
+    "ones": lambda shape, **_: np.ones(shape),
+    "ones_like": lambda array, **_: np.ones(array.shape),
+    "permute_dims": lambda array, axes: np.transpose(array, axes),
+    "power": np.power,
+    "reshape": lambda array, shape: array.reshape(shape),
+    "rsqrt": lambda array: 1.0 / np.sqrt(array),
+    "sqrt": np.sqrt,
+    "squeeze": lambda array, axis: array.squeeze(axis),
+    "strided_slice": lambda array, axes, begin, end, *strides, **_: _slice(array, axes, begin, end, *strides),
+    "subtract": np.subtract,
+    "take": _take,
+    "tril": lambda array, k, **_: np.tril(array, k),
+    "triu": lambda array, k, **_: np.triu(array, k),
+    "where": np.where,
+    "zeros": lambda shape, **_: np.zeros(shape),
+    "zeros_like": lambda array, **_: np.zeros(array.shape),
+}
+"""Relax operator -> the same on arrays; shapes are tuples, numbers NumPy's, attributes keywords."""
+
+_IGNORED = {"assume_inbound", "dtype", "out_dtype", "vdevice"}
+"""Attributes that say nothing which the result's type does not."""
+
+_BY_TYPE = {"full_like", "ones_like", "zeros_like"}
+"""Operators that read the type of their first argument only."""
+
+
+def computed(node: Node) -> Value:
+    """Return the constant that a node of constants is, else the node."""
+    function = _FUNCTIONS.get(node.op)
+    if function is None or not isinstance(node.type, TensorType):
+        return node
+    arguments = node.arguments
+    if node.op in _BY_TYPE and arguments and isinstance(arguments[0], Value):
+        assert isinstance(arguments[0].type, TensorType)
+        arguments = (Constant(np.broadcast_to(np.zeros((), node.type.dtype), arguments[0].type.shape)), *arguments[1:])
+    values = [_known(argument) for argument in arguments]
+    known = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
+    if any(value is None for value in values) or math.prod(node.type.shape) > max(_MOST_ELEMENTS, known):
+        return node
+    attributes = {name: value for name, value in node.attributes.items() if name not in _IGNORED}
+    try:
+        with np.errstate(all="ignore"):
+            found = np.asarray(function(*values, **attributes))
+        result = found.astype(node.type.dtype, copy=False)
+    except (TypeError, ValueError, IndexError, AttributeError):  # an attribute that means more than NumPy knows
+        return node
+    return Constant(frozen(result)) if result.shape == node.type.shape else node
+
+
+def _known(argument: Argument) -> Any:
+    """Return an argument for NumPy; None: it is not known."""
+    if isinstance(argument, Constant):
+        return argument.array
+    if isinstance(argument, Shape):
+        return tuple(argument)
+    if isinstance(argument, Scalar):
+        return argument.value if argument.dtype.startswith("int") else np.dtype(argument.dtype).type(argument.value)
+    if isinstance(argument, tuple):
+        found = [_known(one) for one in argument]
+        return None if any(one is None for one in found) else found
+    return None

@@ -1,0 +1,247 @@
+"""A model as a graph of operators on tensors of known sizes.
+
+Operators are named as TVM's Relax names them, without ``relax.``; those that anatune has kernels for begin with
+``anatune.`` (`anatune.graph.products`). Values are compared by identity and never changed: a pass builds a new graph
+with `rewritten`.
+
+Notation
+--------
+value : what an operator reads: an input of the model, a constant, or the result of a node.
+argument : what a node takes: a value, a tuple of arguments (the tensors of a concatenation), a shape, a number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Argument",
+    "Array",
+    "Constant",
+    "Graph",
+    "Input",
+    "Node",
+    "Scalar",
+    "Shape",
+    "TensorType",
+    "Value",
+    "frozen",
+    "item_of",
+    "rewritten",
+    "same_arguments",
+    "tensor_type",
+    "values_in",
+]
+
+Array = NDArray[Any]
+
+ITEM = "item"
+"""The operator that takes one tensor of an operator that has several results; attribute ``index``."""
+
+
+class TensorType(NamedTuple):
+    """Sizes, row-major, and the element's dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}"
+
+
+class Shape(tuple[int, ...]):
+    """Sizes as an argument: of a reshape, a broadcast."""
+
+    __slots__ = ()
+
+
+class Scalar(NamedTuple):
+    """A number as an argument, in the dtype that the operator wants ("int64", "float32", ...)."""
+
+    value: int | float | bool
+    dtype: str
+
+
+class Value:
+    """What a node may read. `type` is a tuple where an operator has several results."""
+
+    __slots__ = ("type",)
+
+    def __init__(self, type: TensorType | tuple[TensorType, ...]) -> None:
+        self.type = type
+
+
+class Input(Value):
+    """An input of the model."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, type: TensorType) -> None:
+        super().__init__(type)
+        self.name = name
+
+
+class Constant(Value):
+    """A tensor that is known: `array` in row-major meaning (it may be a view), never written to."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Array) -> None:
+        super().__init__(TensorType(tuple(array.shape), array.dtype.name))
+        self.array = array
+
+
+Argument = Any
+"""`Value`, `Shape`, `Scalar`, or a tuple of arguments."""
+
+
+class Node(Value):
+    """An operator with its arguments.
+
+    Attributes
+    ----------
+    op : str
+    arguments : tuple of Argument
+    attributes : dict of str to object
+        By name; what is no number, text or tuple of them is an object of TVM's, passed through.
+    kind : str
+        TVM's name of the attributes' type, "" where there are none.
+    """
+
+    __slots__ = ("arguments", "attributes", "kind", "op")
+
+    def __init__(
+        self,
+        op: str,
+        arguments: tuple[Argument, ...],
+        type: TensorType | tuple[TensorType, ...],
+        attributes: Mapping[str, Any] | None = None,
+        kind: str = "",
+    ) -> None:
+        super().__init__(type)
+        self.op, self.arguments, self.kind = op, arguments, kind
+        self.attributes: dict[str, Any] = dict(attributes or {})
+
+    def __repr__(self) -> str:
+        return f"{self.op} -> {self.type}"
+
+    def of(self, arguments: tuple[Argument, ...]) -> Node:
+        """Return the same operator on other arguments of the same types."""
+        return Node(self.op, arguments, self.type, self.attributes, self.kind)
+
+
+def tensor_type(value: Value) -> TensorType:
+    """Return the type of a value that is one tensor."""
+    assert isinstance(value.type, TensorType), value
+    return value.type
+
+
+def item_of(value: Value, index: int) -> Node:
+    """Return one result of an operator that has several."""
+    assert not isinstance(value.type, TensorType)
+    return Node(ITEM, (value,), value.type[index], {"index": index})
+
+
+def values_in(argument: Argument) -> Iterator[Value]:
+    """Yield the values of an argument."""
+    if isinstance(argument, Value):
+        yield argument
+    elif isinstance(argument, tuple) and not isinstance(argument, Shape | Scalar):
+        for one in argument:
+            yield from values_in(one)
+
+
+class Graph:
+    """Inputs in order, and what is computed from them.
+
+    Attributes
+    ----------
+    inputs : tuple of Input
+    outputs : tuple of Value
+    is_tuple : bool
+        Whether the model returns a tuple, of one output too.
+    """
+
+    def __init__(self, inputs: tuple[Input, ...], outputs: tuple[Value, ...], *, is_tuple: bool) -> None:
+        self.inputs, self.outputs, self.is_tuple = inputs, outputs, is_tuple
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that the outputs need, each behind its arguments."""
+        found: list[Node] = []
+        seen: set[int] = set()
+        stack: list[tuple[Value, bool]] = [(value, False) for value in reversed(self.outputs)]
+        while stack:
+            value, is_complete = stack.pop()
+            if not isinstance(value, Node):
+                continue
+            if is_complete:
+                found.append(value)
+            elif id(value) not in seen:
+                seen.add(id(value))
+                stack.append((value, True))
+                stack += [(one, False) for one in reversed(list(values_in(value.arguments)))]
+        return found
+
+    def constants(self) -> list[Constant]:
+        """Return the constants that nodes and outputs read, each once."""
+        read = [one for node in self.nodes() for one in values_in(node.arguments)]
+        return list({id(one): one for one in (*read, *self.outputs) if isinstance(one, Constant)}.values())
+
+    def uses(self) -> Counter[int]:
+        """Return how often each value is read, outputs included, by its ``id``."""
+        found = Counter(id(value) for value in self.outputs)
+        for node in self.nodes():
+            found.update(id(value) for value in values_in(node.arguments))
+        return found
+
+
+def rewritten(graph: Graph, replace: Callable[[Node, tuple[Argument, ...]], Value]) -> Graph:
+    """Return a graph in which each node is what `replace` makes of it.
+
+    Parameters
+    ----------
+    replace : callable
+        Takes a node and its arguments of the new graph; `Node.of` keeps it as it is.
+    """
+    made: dict[int, Value] = {}
+
+    def new(argument: Argument) -> Argument:
+        if isinstance(argument, Value):
+            return made.get(id(argument), argument)
+        if isinstance(argument, tuple) and not isinstance(argument, Shape | Scalar):
+            return tuple(new(one) for one in argument)
+        return argument
+
+    nodes = graph.nodes()
+    for node in nodes:
+        arguments = new(node.arguments)
+        made[id(node)] = replace(node, arguments)
+    return Graph(graph.inputs, tuple(new(value) for value in graph.outputs), is_tuple=graph.is_tuple)
+
+
+def same_arguments(first: tuple[Argument, ...], second: tuple[Argument, ...]) -> bool:
+    """Whether arguments are the same values, shapes and numbers."""
+    if len(first) != len(second):
+        return False
+    for one, other in zip(first, second, strict=True):
+        if isinstance(one, Value) or isinstance(other, Value):
+            if one is not other:
+                return False
+        elif type(one) is tuple and type(other) is tuple:
+            if not same_arguments(one, other):
+                return False
+        elif one != other:
+            return False
+    return True
+
+
+def frozen(array: Array) -> Array:
+    """Return an array that nobody can write to through this name."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view

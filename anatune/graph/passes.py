@@ -1,0 +1,22 @@
+"""What is done to every model before it is planned, in order."""
+
+from __future__ import annotations
+
+from anatune.graph.layouts import channels_last, laid_out
+from anatune.graph.nodes import Graph
+from anatune.graph.products import with_products
+from anatune.graph.scaling import without_batch_norms, without_scales
+from anatune.graph.simplify import simplified
+
+__all__ = ["prepared"]
+
+
+def prepared(graph: Graph) -> Graph:
+    """Return the graph that is planned and built.
+
+    Constants are computed, batch norms are part of the weights, products have taken the steps that follow them, and
+    activations lie with their channels last wherever an operator can have them so.
+    """
+    plain = simplified(without_batch_norms(simplified(graph)))
+    whole = with_products(simplified(without_scales(plain)))
+    return simplified(laid_out(whole, channels_last(whole)))

@@ -1,0 +1,155 @@
+"""What is known of a compiled model: its inputs and outputs, its kernels, its weights' places, how it was checked."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anatune.errors import RecordError
+
+__all__ = ["FORMAT", "Check", "KernelSummary", "ModelSummary", "OperatorSummary", "TensorSummary", "WeightPlace"]
+
+FORMAT = 1
+"""Of the saved folder. A change of what the library or the weights hold makes another one."""
+
+
+class TensorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An input or output of a model."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a weight lies in the weights' memory, bytes from its start."""
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One kernel of anatune's, which all equal products of a model share.
+
+    Attributes
+    ----------
+    name : str
+        Of the function in the library.
+    workload : str
+        In the words of the command line.
+    count : int
+        Calls in a run of the model.
+    flop : int
+        Of one call.
+    template : str
+    schedule : str
+        As JSON (`Schedule.from_json` reads it).
+    predicted_s : float
+        Of one call.
+    bound_by : str
+        The part of the prediction that binds.
+    layout : str
+        In which order the dimensions of its data lie ("NHWC"); "": rows and columns.
+    epilogue : tuple of str
+        Steps that are fused into its stores.
+    """
+
+    name: str
+    workload: str
+    count: int
+    flop: int
+    template: str
+    schedule: str
+    predicted_s: float
+    bound_by: str
+    layout: str
+    epilogue: tuple[str, ...]
+
+    @property
+    def total_s(self) -> float:
+        """Predicted time of all calls in a run."""
+        return self.count * self.predicted_s
+
+
+class OperatorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An operator that was left to TVM, and how often the model has it."""
+
+    name: str
+    count: int
+
+
+class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the outputs were from the original's, over the largest magnitude of each output."""
+
+    error: float
+    tolerance: float
+    reference: str
+
+
+class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything about a compiled model but its code and the values of its weights. JSON both ways.
+
+    Attributes
+    ----------
+    format, version
+        Of the saved folder; of anatune.
+    hardware, arch, machine : str
+        The processor that it is for, as its spec says; its family, as ``platform.machine()`` says.
+    features : tuple of str
+        LLVM's names of the instructions that its code may use.
+    threads : int
+    is_tuple : bool
+        Whether a call returns a tuple.
+    inputs, outputs : tuple of TensorSummary
+    weights : tuple of WeightPlace
+    weight_bytes : int
+        Of their memory.
+    kernels : tuple of KernelSummary
+    operators : tuple of OperatorSummary
+        What was left to TVM.
+    check : Check, optional
+        None: outputs were not compared.
+    """
+
+    format: int
+    version: str
+    hardware: str
+    arch: str
+    machine: str
+    features: tuple[str, ...]
+    threads: int
+    is_tuple: bool
+    inputs: tuple[TensorSummary, ...]
+    outputs: tuple[TensorSummary, ...]
+    weights: tuple[WeightPlace, ...]
+    weight_bytes: int
+    kernels: tuple[KernelSummary, ...]
+    operators: tuple[OperatorSummary, ...]
+    check: Check | None = None
+
+    @property
+    def predicted_s(self) -> float:
+        """Predicted time of all kernels of anatune's in a run."""
+        return sum(kernel.total_s for kernel in self.kernels)
+
+    def to_json(self) -> bytes:
+        """Return the summary as JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> ModelSummary:
+        """Return what `to_json` wrote.
+
+        Raises
+        ------
+        RecordError
+            It is not that, or of another format.
+        """
+        try:
+            found = msgspec.json.decode(text)
+            number = found.get("format") if isinstance(found, dict) else None
+            if number != FORMAT:
+                raise RecordError(f"the compiled model has format {number}, expected {FORMAT}; compile it again")
+            return msgspec.convert(found, cls)
+        except msgspec.MsgspecError as error:
+            raise RecordError(f"no summary of a compiled model: {error!s:.200}; compile it again") from None

@@ -1,0 +1,121 @@
+"""A compiled model as a table: its kernels, what bounds each, where the time goes, what was left to TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anatune.graph.summary import ModelSummary
+from anatune.report import units
+from anatune.report.text import Line, columns, wrapped
+
+__all__ = ["model_dict", "model_lines"]
+
+
+def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = None) -> dict[str, object]:
+    """Return what the table says as plain values, times in seconds of all calls in a run.
+
+    Parameters
+    ----------
+    measured_s : mapping of str to float, optional
+        Function of the library -> seconds of all its calls in a run (`CompiledModel.profile`).
+    """
+    kernels = [
+        {
+            "name": kernel.name,
+            "workload": kernel.workload,
+            "count": kernel.count,
+            "flop": kernel.count * kernel.flop,
+            "template": kernel.template,
+            "layout": kernel.layout,
+            "epilogue": kernel.epilogue,
+            "bound_by": kernel.bound_by,
+            "predicted_s": kernel.total_s,
+            "predicted_share": kernel.total_s / summary.predicted_s,
+            "measured_s": None if measured_s is None else measured_s.get(kernel.name),
+        }
+        for kernel in summary.kernels
+    ]
+    own = {kernel.name for kernel in summary.kernels}
+    others = {name: time_s for name, time_s in (measured_s or {}).items() if name not in own}
+    check = summary.check
+    return {
+        "hardware": summary.hardware,
+        "threads": summary.threads,
+        "inputs": [{"name": one.name, "dtype": one.dtype, "shape": one.shape} for one in summary.inputs],
+        "outputs": [{"name": one.name, "dtype": one.dtype, "shape": one.shape} for one in summary.outputs],
+        "weight_bytes": summary.weight_bytes,
+        "predicted_s": summary.predicted_s,
+        "measured_s": None if measured_s is None else sum(measured_s.values()),
+        "kernels": kernels,
+        "left_to_tvm": {one.name: one.count for one in summary.operators},
+        "left_to_tvm_measured_s": others if measured_s is not None else None,
+        "check": None if check is None else {"error": check.error, "tolerance": check.tolerance, "by": check.reference},
+    }
+
+
+def model_lines(summary: ModelSummary, measured_s: Mapping[str, float] | None = None, *, width: int = 80) -> list[Line]:
+    """Return a compiled model as a report; parameters as `model_dict`."""
+    calls = sum(kernel.count for kernel in summary.kernels)
+    flop = sum(kernel.count * kernel.flop for kernel in summary.kernels)
+    text = (
+        f"{len(summary.kernels)} kernels in {calls} calls, {units.flop(flop)}, for {summary.hardware} "
+        f"({summary.arch}), {units.threads(summary.threads)}: predicted {units.duration(summary.predicted_s)}"
+    )
+    if measured_s is not None:
+        text += f", measured with what was left to TVM {units.duration(sum(measured_s.values()))}"
+    lines = [Line(one, "bold") for one in wrapped(text, width, hanging="  ")]
+    lines += [Line(one) for one in wrapped(_inputs_text(summary), width, hanging="  ")]
+    lines += [Line(one) for one in wrapped(_left_text(summary, measured_s), width, hanging="  ")]
+    lines += [Line(one) for one in wrapped(_check_text(summary), width, hanging="  ")]
+    if summary.kernels:
+        lines += [Line(""), *_table(summary, measured_s, width)]
+    return lines
+
+
+def _table(summary: ModelSummary, measured_s: Mapping[str, float] | None, width: int) -> list[Line]:
+    heading = ["calls", "predicted", "share", "bound by", "template", "product"]
+    if measured_s is not None:
+        heading.insert(2, "measured")
+    rows = [heading]
+    for kernel in sorted(summary.kernels, key=lambda one: -one.total_s):
+        row = [
+            str(kernel.count),
+            units.duration(kernel.total_s),
+            units.percent(kernel.total_s / summary.predicted_s),
+            kernel.bound_by,
+            kernel.template,
+            kernel.workload,
+        ]
+        if measured_s is not None:
+            time_s = measured_s.get(kernel.name)
+            row.insert(2, "-" if time_s is None else units.duration(time_s))
+        rows.append(row)
+    last = len(heading) - 1
+    first, *others = columns(rows, left=(last - 2, last - 1, last), width=width)
+    return [Line(first, "bold"), *map(Line, others)]
+
+
+def _inputs_text(summary: ModelSummary) -> str:
+    inputs = ", ".join(f"{one.name} {'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}" for one in summary.inputs)
+    return f"inputs: {inputs or 'none'}; weights: {units.size(summary.weight_bytes)}"
+
+
+def _left_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> str:
+    names = ", ".join(f"{one.name} ({one.count})" for one in summary.operators)
+    if not names:
+        return "left to TVM: nothing"
+    if measured_s is None:
+        return f"left to TVM, and not in these times: {names}"
+    own = {kernel.name for kernel in summary.kernels}
+    rest = {name: time_s for name, time_s in measured_s.items() if name not in own}
+    slowest = sorted(rest, key=lambda name: -rest[name])[:3]
+    total = sum(measured_s.values())
+    told = ", ".join(f"{name} {units.duration(rest[name])}" for name in slowest)
+    return f"left to TVM, {units.percent(sum(rest.values()) / total)} of the time ({told}): {names}"
+
+
+def _check_text(summary: ModelSummary) -> str:
+    if summary.check is None:
+        return "outputs were not compared with the original's"
+    check = summary.check
+    return f"largest difference from {check.reference}: {check.error:.2g} of the output's largest magnitude"

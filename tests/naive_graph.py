@@ -1,0 +1,117 @@
+"""Graphs of models, computed operator by operator with NumPy in float64."""
+
+import itertools
+
+import numpy as np
+
+from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value
+
+
+def run(graph, *inputs):
+    """Return the outputs of a graph for arrays."""
+    known = {id(value): array.astype(np.float64) for value, array in zip(graph.inputs, inputs, strict=True)}
+
+    def value_of(argument):
+        if isinstance(argument, Constant):
+            return argument.array.astype(np.float64)
+        if isinstance(argument, Value):
+            return known[id(argument)]
+        if isinstance(argument, Shape | Scalar):
+            return argument
+        return tuple(value_of(one) for one in argument)
+
+    for node in graph.nodes():
+        assert isinstance(node, Node)
+        arguments = [value_of(argument) for argument in node.arguments]
+        found = known[id(node)] = _FUNCTIONS[node.op](node.attributes, *arguments)
+        if not isinstance(found, tuple):
+            assert found.shape == node.type.shape, node
+    return [value_of(value) for value in graph.outputs]
+
+
+def _convolution(attributes, data, weight, strides, padding, dilation, groups):
+    """Convolve data [n, c, ...] with weight [k, c / groups, ...]."""
+    rank = data.ndim - 2
+    before, after = padding[:rank], padding[rank:]
+    data = np.pad(data, [(0, 0), (0, 0), *zip(before, after, strict=True)])
+    taps = weight.shape[2:]
+    sizes = [(data.shape[2 + a] - (taps[a] - 1) * dilation[a] - 1) // strides[a] + 1 for a in range(rank)]
+    per_group = weight.shape[0] // groups
+    out = np.zeros((data.shape[0], weight.shape[0], *sizes))
+    for group in range(groups):
+        own = data[:, group * weight.shape[1] : (group + 1) * weight.shape[1]]
+        kernels = weight[group * per_group : (group + 1) * per_group]
+        for tap in itertools.product(*map(range, taps)):
+            cut = tuple(
+                slice(tap[a] * dilation[a], tap[a] * dilation[a] + (sizes[a] - 1) * strides[a] + 1, strides[a])
+                for a in range(rank)
+            )
+            part = np.einsum("nc...,kc->nk...", own[(..., *cut)], kernels[(..., *tap)])
+            out[:, group * per_group : (group + 1) * per_group] += part
+    return out
+
+
+def _plain_convolution(attributes, data, weight):
+    return _convolution(
+        attributes, data, weight, *(attributes[n] for n in ("strides", "padding", "dilation", "groups"))
+    )
+
+
+def _fused(attributes, result, operands, channels):
+    operands = list(operands)
+    for step in attributes["epilogue"]:
+        if step == "bias":
+            result = result + operands.pop(0).reshape([-1 if a == channels else 1 for a in range(result.ndim)])
+        elif step == "add":
+            result = result + operands.pop(0)
+        else:
+            result = np.maximum(result, 0.0)
+    assert not operands
+    return result
+
+
+def _own_convolution(attributes, data, weight, *operands):
+    if attributes["channels_last"]:
+        rank = data.ndim
+        data, weight = np.moveaxis(data, -1, 1), np.transpose(weight, (rank - 1, rank - 2, *range(rank - 2)))
+    found = _plain_convolution(attributes, data, weight)
+    if attributes["channels_last"]:
+        found = np.moveaxis(found, 1, -1)
+    return _fused(attributes, found, operands, found.ndim - 1 if attributes["channels_last"] else 1)
+
+
+def _batch_norm(attributes, data, gamma, beta, mean, variance):
+    shape = [-1 if a == attributes["axis"] else 1 for a in range(data.ndim)]
+    scaled = (data - mean.reshape(shape)) / np.sqrt(variance + attributes["epsilon"]).reshape(shape)
+    return scaled * gamma.reshape(shape) + beta.reshape(shape), mean, variance
+
+
+def _max_pool(attributes, data):
+    last = attributes["layout"][-1] == "C"
+    data = np.moveaxis(data, -1, 1) if last else data
+    rank, padding = data.ndim - 2, attributes["padding"]
+    data = np.pad(data, [(0, 0), (0, 0), *zip(padding[:rank], padding[rank:], strict=True)], constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(data, attributes["pool_size"], tuple(range(2, 2 + rank)))
+    steps = tuple(slice(None, None, step) for step in attributes["strides"])
+    found = windows[(slice(None), slice(None), *steps)].max(axis=tuple(range(-rank, 0)))
+    return np.moveaxis(found, 1, -1) if last else found
+
+
+_FUNCTIONS = {
+    "add": lambda _, a, b: a + b,
+    "multiply": lambda _, a, b: a * b,
+    "nn.relu": lambda _, a: np.maximum(a, 0.0),
+    "sigmoid": lambda _, a: 1.0 / (1.0 + np.exp(-a)),
+    "item": lambda own, a: a[own["index"]],
+    "reshape": lambda _, a, shape: a.reshape(shape),
+    "permute_dims": lambda own, a: np.transpose(a, own["axes"]),
+    "mean": lambda own, a: a.mean(axis=own["axis"], keepdims=own["keepdims"]),
+    "concat": lambda own, arrays: np.concatenate(arrays, own["axis"]),
+    "matmul": lambda _, a, b: a @ b,
+    "nn.batch_norm": _batch_norm,
+    "nn.max_pool2d": _max_pool,
+    **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), _plain_convolution),
+    "anatune.convolution": _own_convolution,
+    "anatune.matmul": lambda own, a, b, *more: _fused(own, a @ b, more, 1),
+    "anatune.batch_matmul": lambda own, a, b, *more: _fused(own, a @ b, more, 2),
+}

@@ -1,0 +1,60 @@
+"""``anatune compile`` and ``anatune run``."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from tests.shell import anatune
+from tests.unit.compiling import models
+
+pytest.importorskip("tvm")
+pytest.importorskip("onnx")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models")
+    models.onnx_network(place / "network.onnx", batch="batch")
+    words = ("compile", place / "network.onnx", "-o", place / "out", "--input-shape", "1x4x8x8", "--threads", 1)
+    done = anatune(*words, "--json", variables=os.environ)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["kernels"][0]["workload"].startswith("conv2d 1x4x8x8 8x4x3x3")
+    assert answer["check"]["error"] < 1e-6
+    return place / "out"
+
+
+def test_a_model_runs_on_files(folder, tmp_path):
+    x = np.random.default_rng(0).standard_normal((1, 4, 8, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ("run", folder, "--input", tmp_path / "x.npy", "-o", tmp_path / "y.npz", "--benchmark", "--profile")
+    done = anatune(*words, "--runs", 3, variables=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert "output0: 1x8x8x8 float32" in done.stdout
+    assert "median of 3 runs" in done.stdout
+    assert "measured" in done.stdout
+    assert np.load(tmp_path / "y.npz")["output0"].shape == (1, 8, 8, 8)
+    answer = json.loads(anatune("run", folder, "--benchmark", "--json", variables=os.environ).stdout)
+    assert answer["benchmark"]["runs"] == 30
+
+
+def test_bad_words_are_one_line(folder, tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"no array")
+    np.save(tmp_path / "y.npy", np.zeros((2, 2), np.float32))
+    for words, status, said in (
+        (("run", tmp_path), 1, "model.json no such file or directory"),
+        (("run", folder, "--input", tmp_path / "x.npy"), 2, "expected what numpy.save wrote"),
+        (("run", folder, "--input", tmp_path / "y.npy"), 1, "input data is 2x2 float32, expected 1x4x8x8 float32"),
+        (("compile", tmp_path / "no.onnx", "-o", tmp_path / "o"), 1, "no.onnx does not exist"),
+        (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--input-shape", "1xA"), 2, "expected sizes such as"),
+        (("compile", folder.parent / "network.onnx", "-o", tmp_path / "o", "--input-shape", "1", "--input-shape", "2"),
+         1, "2 shapes were given, expected one for each input: data"),
+        (("compile", folder.parent / "network.onnx", "-o", tmp_path / "o"), 1, "dynamic along axis 0 (batch)"),
+        (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--hw", "rtx3090"), 1, "is a GPU, expected a CPU"),
+    ):  # fmt: skip
+        done = anatune(*words, variables=os.environ)
+        assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
+        assert said in done.stderr
+    assert not (tmp_path / "o").exists()

@@ -1,0 +1,327 @@
+"""``anatune.compile``: outputs are the original's, weights are packed once, bad input is one line."""
+
+import json
+import os
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+
+import anatune
+from anatune.compiling.session import compile as compile_model
+from anatune.errors import RecordError, RunError, SpaceError, WorkloadError
+from tests.unit.compiling import models
+
+pytest.importorskip("tvm")
+
+
+@pytest.fixture(scope="module")
+def network():
+    pytest.importorskip("torch")
+    module, x = models.residual_network()
+    return module, x, anatune.compile(module, x, threads=1)
+
+
+def wide(module, x):
+    """Return what a module computes in float64."""
+    import copy
+
+    import torch
+
+    with torch.no_grad():
+        return copy.deepcopy(module).double()(x.double() if x.is_floating_point() else x)
+
+
+def test_a_residual_network_computes_what_the_original_does(network):
+    import torch
+
+    module, _, compiled = network
+    x = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+    want, got = wide(module, x), compiled(x)
+    assert isinstance(got, torch.Tensor)
+    assert (got.double() - want).abs().max() <= 1e-6 * want.abs().max()
+    assert compiled.summary.check.error <= 1e-6
+    assert compiled.summary.check.reference == "PyTorch in float64"
+
+
+def test_arrays_of_numpy_give_arrays_of_numpy(network):
+    _, x, compiled = network
+    got = compiled(x.numpy())
+    assert isinstance(got, np.ndarray)
+    np.testing.assert_array_equal(got, compiled(x).numpy())
+    np.testing.assert_array_equal(got, compiled(np.asfortranarray(x.numpy())))
+
+
+def test_outputs_of_a_call_stay_when_the_next_one_comes(network):
+    _, x, compiled = network
+    first = compiled(x.numpy())
+    kept = first.copy()
+    compiled(np.zeros_like(x.numpy()))
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_everything_is_fused_and_nothing_is_turned_between_convolutions(network):
+    compiled = network[2]
+    assert {one.name: one.count for one in compiled.summary.operators} == {
+        "permute_dims": 1, "nn.max_pool2d": 1, "mean": 1,
+    }  # fmt: skip
+    assert sum(kernel.count for kernel in compiled.summary.kernels) == 7
+    assert {kernel.layout for kernel in compiled.summary.kernels} == {"NHWC", ""}
+    assert [kernel.epilogue for kernel in compiled.summary.kernels if "add" in kernel.epilogue] == [
+        ("bias", "add", "relu"), ("bias", "add", "relu"),
+    ]  # fmt: skip
+
+
+def test_no_function_of_the_library_packs_weights(network):
+    _, x, compiled = network
+    names = set(compiled.profile(x, repeats=1))
+    assert not [name for name in names if "pack" in name]
+    assert {kernel.name for kernel in compiled.summary.kernels} <= names
+
+
+def test_the_report_names_every_kernel_and_what_was_left_to_tvm(network):
+    text = network[2].report(measure=True)
+    words = " ".join(text.split())
+    for word in (
+        "predicted",
+        "measured",
+        "bound by",
+        "winograd",
+        "left to TVM",
+        "nn.max_pool2d (1)",
+        "PyTorch in float64",
+    ):
+        assert word in words
+    assert len([line for line in text.splitlines() if "conv2d" in line]) == 6
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_transformer_block_computes_what_the_original_does(threads):
+    torch = pytest.importorskip("torch")
+    if threads > len(os.sched_getaffinity(0)):
+        pytest.skip("one core")
+    module, tokens = models.transformer_block()
+    compiled = compile_model(module, tokens, threads=threads)
+    got = compiled(tokens)
+    for own, want in zip(got, wide(module, tokens), strict=True):
+        assert (own.double() - want).abs().max() <= 1e-5 * want.abs().max()
+    products = {kernel.workload.split()[0] for kernel in compiled.summary.kernels}
+    assert products == {"matmul", "batch_matmul"}
+    assert isinstance(got[0], torch.Tensor)
+
+
+def test_exported_programs_and_files_of_them(tmp_path):
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.ReLU()).eval()
+    x = torch.randn(4, 16)
+    program = torch.export.export(module, (x,))
+    path = tmp_path / "program.pt2"
+    torch.export.save(program, str(path))
+    want = wide(module, x)
+    for model in (program, path):
+        got = compile_model(model, threads=1)(x)
+        assert (got.double() - want).abs().max() <= 1e-6
+
+
+def test_onnx_files(tmp_path):
+    pytest.importorskip("onnx")
+    path = tmp_path / "network.onnx"
+    models.onnx_network(path)
+    compiled = compile_model(str(path), threads=1)
+    assert compiled.summary.check.reference == "ONNX's reference evaluator"
+    assert [kernel.epilogue for kernel in compiled.summary.kernels] == [()]  # its result is read twice
+    x = np.random.default_rng(3).standard_normal((1, 4, 8, 8)).astype(np.float32)
+    assert compiled(x).shape == (1, 8, 8, 8)
+
+
+def test_relax_modules():
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    weight = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            made = builder.emit_output(relax.op.nn.relu(relax.op.matmul(x, relax.const(weight))))
+        builder.emit_func_output(made)
+    compiled = compile_model(builder.get(), threads=1)
+    data = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
+    np.testing.assert_allclose(compiled(data), np.maximum(data @ weight, 0), rtol=1e-5, atol=1e-5)
+    assert compiled.summary.check is None
+
+
+# ---- folders -----------------------------------------------------------------------------------------------
+
+
+def test_a_saved_model_runs_in_a_process_without_compiler(network, tmp_path):
+    _, x, compiled = network
+    folder = tmp_path / "model"
+    compiled.save(folder)
+    np.save(tmp_path / "x.npy", x.numpy())
+    program = (
+        "import sys, numpy as np, anatune\n"
+        f"model = anatune.load({str(folder)!r})\n"
+        f"np.save({str(tmp_path / 'y.npy')!r}, model(np.load({str(tmp_path / 'x.npy')!r})))\n"
+        "print([name for name in ('numba', 'onnx', 'tvm.relax') if name in sys.modules])\n"
+    )
+    variables = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), compiled(x).numpy())
+
+
+def test_saving_replaces_a_model_and_nothing_else(network, tmp_path):
+    compiled = network[2]
+    compiled.save(tmp_path / "model")
+    compiled.save(tmp_path / "model")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    (tmp_path / "model" / "notes.txt").write_text("mine")
+    with pytest.raises(RecordError, match=r"holds 'notes.txt', expected a new folder"):
+        compiled.save(tmp_path / "model")
+    with pytest.raises(RecordError, match="no such file or directory"):
+        compiled.save(tmp_path / "missing" / "model")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RecordError, match="is no folder"):
+        compiled.save(tmp_path / "file")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model"]
+
+
+def test_damaged_folders_are_one_line(network, tmp_path):
+    folder = tmp_path / "model"
+    with pytest.raises(RecordError, match=r"model\.json no such file or directory, expected a folder that anatune"):
+        anatune.load(folder)
+    network[2].save(folder)
+    weights = (folder / "weights.bin").read_bytes()
+    (folder / "weights.bin").write_bytes(weights[:-1])
+    with pytest.raises(RecordError, match=r"weights\.bin has .* bytes, expected .*; compile it again"):
+        anatune.load(folder)
+    (folder / "weights.bin").write_bytes(weights)
+    library = (folder / "model.so").read_bytes()
+    (folder / "model.so").write_bytes(b"no library")
+    with pytest.raises(RunError, match=r"model\.so cannot be loaded"):
+        anatune.load(folder)
+    (folder / "model.so").write_bytes(library)
+    summary = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**summary, "format": 99}))
+    with pytest.raises(RecordError, match=r"model\.json: the compiled model has format 99, expected 1"):
+        anatune.load(folder)
+    (folder / "model.json").write_text('{"format": 1}')
+    with pytest.raises(RecordError, match=r"no summary of a compiled model: .*; compile it again"):
+        anatune.load(folder)
+
+
+def test_a_folder_for_another_processor_says_what_is_lacking(network, tmp_path):
+    folder = tmp_path / "model"
+    network[2].save(folder)
+    summary = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**summary, "features": ["avx", "amx-of-tomorrow"]}))
+    with pytest.raises(RunError, match=r"was compiled for host .*, this processor lacks amx-of-tomorrow; compile it"):
+        anatune.load(folder)
+
+
+# ---- bad input ---------------------------------------------------------------------------------------------
+
+
+def test_wrong_inputs_at_run_time_are_one_line(network):
+    _, x, compiled = network
+    for inputs, said in (
+        ((), r"takes 1 inputs: x \(1x3x32x32 float32\); got 0"),
+        ((x[:, :2],), r"input x is 1x2x32x32 float32, expected 1x3x32x32 float32"),
+        ((x.double(),), r"input x is 1x3x32x32 float64, expected 1x3x32x32 float32"),
+        (([1.0],), r"input x is \[1\.0\], expected a NumPy or torch array"),
+    ):
+        with pytest.raises(RunError, match=said):
+            compiled(*inputs)
+
+
+def test_modules_need_inputs_and_evaluation_mode():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(WorkloadError, match="Linear needs example_inputs"):
+        compile_model(torch.nn.Linear(4, 4).eval())
+    with pytest.raises(WorkloadError, match=r"Linear is in training mode; call model\.eval\(\) first"):
+        compile_model(torch.nn.Linear(4, 4), torch.randn(1, 4))
+
+
+def test_a_module_that_branches_on_data_is_one_line():
+    torch = pytest.importorskip("torch")
+
+    class Branches(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(WorkloadError, match=r"torch\.export cannot export Branches: \S") as caught:
+        compile_model(Branches().eval(), torch.randn(4))
+    assert "\n" not in str(caught.value)
+
+
+def test_dynamic_axes_are_named():
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(4, 4).eval()
+    sizes = {"input": {0: torch.export.Dim("batch", min=2, max=64)}}
+    program = torch.export.export(module, (torch.randn(3, 4),), dynamic_shapes=sizes)
+    with pytest.raises(WorkloadError, match=r"input input is dynamic along axis 0 \(.*\), expected fixed sizes"):
+        compile_model(program)
+
+
+def test_onnx_files_with_dynamic_axes_need_inputs(tmp_path):
+    pytest.importorskip("onnx")
+    path = tmp_path / "network.onnx"
+    models.onnx_network(path, batch="batch")
+    with pytest.raises(
+        WorkloadError, match=r"input data is dynamic along axis 0 \(batch\), expected fixed sizes; give"
+    ):
+        compile_model(path)
+    compiled = compile_model(path, np.zeros((2, 4, 8, 8), np.float32), threads=1)
+    assert compiled.summary.inputs[0].shape == (2, 4, 8, 8)
+
+
+def test_operators_that_tvm_does_not_know_are_named(tmp_path):
+    pytest.importorskip("onnx")
+    path = tmp_path / "network.onnx"
+    models.onnx_network(path, operator="Nonsense")
+    with pytest.raises(WorkloadError, match=r"TVM cannot import network\.onnx: .*Nonsense"):
+        compile_model(path)
+
+
+@pytest.mark.parametrize("name", ["network.onnx", "program.pt2"])
+def test_damaged_and_missing_files_are_one_line(tmp_path, name):
+    pytest.importorskip("onnx" if name.endswith("onnx") else "torch")
+    path = tmp_path / name
+    with pytest.raises(WorkloadError, match="does not exist, expected an ONNX file"):
+        compile_model(path)
+    path.write_bytes(b"\x00damaged")
+    with pytest.raises(WorkloadError, match=r"export it again") as caught:
+        compile_model(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_arguments_are_checked():
+    with pytest.raises(WorkloadError, match=r"compile: model is 5, expected a torch\.nn\.Module"):
+        compile_model(5)
+    with pytest.raises(SpaceError, match=r"NVIDIA GeForce RTX 3090|rtx3090 is a GPU, expected a CPU"):
+        compile_model(5, hw="rtx3090")
+    with pytest.raises(SpaceError, match="compile: trials is 7"):
+        compile_model(5, trials=7)
+
+
+def test_wrong_outputs_are_found():
+    from anatune.compiling.checking import compared
+
+    want = [np.array([1.0, 2.0], np.float64), np.array([3])]
+    assert compared([np.array([1.0, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand").error == 0.0
+    with pytest.raises(RunError, match=r"output a is wrong by 0\.25 of its largest magnitude beside by hand"):
+        compared([np.array([1.5, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
+    with pytest.raises(RunError, match="output a is wrong by inf"):
+        compared([np.array([np.nan, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
+    with pytest.raises(RunError, match="output b is wrong by inf"):
+        compared([np.array([1.0, 2.0], np.float32), np.array([4])], want, ["a", "b"], "by hand")
+
+
+def test_summaries_are_json_both_ways(network):
+    summary = network[2].summary
+    assert type(summary).from_json(summary.to_json()) == summary
+    assert anatune.Schedule.from_json(summary.kernels[0].schedule).workload.operator == "conv2d"
+    assert msgspec.json.decode(summary.to_json())["threads"] == 1
