@@ -14,7 +14,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.core.schedule import Schedule
-from anatune.core.templates import joined_templates
+from anatune.core.templates import CPU, joined_templates
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import SpaceError
@@ -97,7 +97,7 @@ def _first_choice(workload: Workload, known: tuple[str, ...], hardware: CpuSpec,
     """Return the model's first choice for one product."""
     packs = set(constant_tensors(workload)) <= set(known)
     if packs:
-        for template in joined_templates(workload, hardware)[1:]:
+        for template in joined_templates(workload, hardware, accuracy)[1:]:
             # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
             other = api.plan(workload, hardware, 1, template=template.name, accuracy=accuracy)
             if other.schedules and other.predictions[0].time_s < _floor_s(workload, known, hardware):
@@ -106,7 +106,7 @@ def _first_choice(workload: Workload, known: tuple[str, ...], hardware: CpuSpec,
         if answer.schedules:
             return answer.schedules[0]
     else:
-        model = _model(workload, known, hardware, joined_templates(workload, hardware)[0].name)
+        model = _model(workload, known, hardware, CPU.name)
         ranking = model.rank(1)
         if len(ranking.points):
             chosen: Schedule = model.space.schedule_of(ranking.points[0])
@@ -116,13 +116,13 @@ def _first_choice(workload: Workload, known: tuple[str, ...], hardware: CpuSpec,
 
 def _floor_s(workload: Workload, known: tuple[str, ...], hardware: CpuSpec) -> float:
     """Return the time of the products that are not with padding, at the peak."""
-    model = _model(workload, known, hardware, joined_templates(workload, hardware)[0].name)
+    model = _model(workload, known, hardware, CPU.name)
     inside = float(model.nest.inside_share.prod())
     return inside * workload.flop / hardware.peak_flop_per_s(workload.dtype)
 
 
 def _model(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:
     """Return the analytical model of a template for a product, some of whose operands may be packed ahead."""
-    if template == joined_templates(workload, hardware)[0].name:
+    if template == CPU.name:
         return CpuModel(workload, hardware, constants=tuple(one for one in constant_tensors(workload) if one in known))
     return make_model(workload, hardware, template)
