@@ -76,6 +76,8 @@ def write_c_library(schedule: Schedule, name: str, folder: Path, *, threads: int
     BuildError
         It cannot be lowered, compiled or linked.
     """
+    if schedule.options.get("extension") == "amx":
+        raise BuildError("kernels on AMX's tiles have never run, so that none is exported: see anatune.inspect()")
     family = _family(schedule)
     tools = _tools(form, schedule, family)
     lowered = lower(schedule, threads=threads)

@@ -14,6 +14,7 @@ pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
 from anatune.codegen import compat
 from anatune.codegen.cpu import lower as lowering
+from anatune.codegen.cpu.export.write import write_c_library
 from anatune.codegen.cpu.lower import lower
 from anatune.measure.cpu import calls
 
@@ -185,7 +186,7 @@ def test_with_loops_in_the_place_of_the_instructions_sums_are_right(name, monkey
     assert found.max_rel_error == 0.0 or "bfloat16" in PRODUCTS[name][0].dtype
 
 
-def test_what_has_no_tiles():
+def test_what_has_no_tiles(tmp_path):
     good = tiled("bfloat16")
     with pytest.raises(SpaceError, match="has no instruction of amx"):
         tiled("bfloat16", api.hardware("ryzen_9950x"))
@@ -196,10 +197,12 @@ def test_what_has_no_tiles():
         msgspec.structs.replace(good, options={**good.options, "extension": "avx"}).check()
     with pytest.raises(SpaceError, match="no model predicts them"):
         anatune.predict(good.workload, good.hardware, [good])
-    monkey = msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx)
+    with pytest.raises(BuildError, match="none is exported"):
+        write_c_library(good, "kernel", tmp_path, threads=1)
+    here = msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx)
     if HOST.compute.isa == "avx512":
         with pytest.raises(RunError, match="compiled and inspected"):
-            anatune.build(tiled("bfloat16", monkey))
+            anatune.build(tiled("bfloat16", here))
 
 
 def test_operands_that_one_stride_cannot_load_are_said():
