@@ -54,7 +54,8 @@ def compile_model(
 
     device = hardware(hw)
     refuse_threads(threads, device)
-    note_first_compilation(device)
+    if device.most_threads is not None:  # else it is refused
+        note_first_compilation(device)
     compiled = session.compile(
         model,
         session.example_arrays(model, [_shape(word) for word in inputs]) if inputs else None,
