@@ -34,6 +34,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "astype": lambda array, **_: array,
     "broadcast_to": np.broadcast_to,
     "concat": lambda arrays, axis: np.concatenate(arrays, axis),
+    "cumsum": lambda array, axis, exclusive: array.cumsum(axis) - (array if exclusive else 0),
     "divide": np.divide,
     "equal": np.equal,
     "exp": np.exp,

@@ -27,6 +27,8 @@ def built(model: WrittenModel, target: TvmObject, threads: int) -> TvmObject:
     passes = relax.transform
     fused = tvm.transform.Sequential(
         [
+            relax.backend.DispatchSampling(),
+            relax.backend.DispatchSortScan(),
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
             passes.FuseOps(),
