@@ -144,6 +144,7 @@ def detect(
                 f"wrote {path}; use it as --hw host" if path else "use the CPU's spec as --hw host",
                 f"CPU: {spec.model} ({spec.arch}), {compute.num_cores} cores, "
                 f"{compute.isa} of {compute.simd_bits} bits, {units.flop_rate(compute.fp32_peak_flop_per_s)}, {caches}",
+                *_hidden_lines(spec),
                 f"unverified: {doubtful} numbers, marked by `anatune hw show host`",
                 *gpu_lines,
             ]
@@ -302,6 +303,12 @@ def _stage_progress() -> Iterator[Callable[[str, float], None]]:
         yield show
 
 
+def _hidden_lines(spec: CpuSpec) -> list[str]:
+    """Say which instructions of its processor the machine does not offer, if there are any."""
+    hidden = spec.hidden_features
+    return [f"not offered here, and not used: {', '.join(hidden)}"] if hidden else []
+
+
 def _calibration_lines(spec: CpuSpec) -> list[str]:
     """Return the measured numbers in a few lines."""
     from anatune.report import units
@@ -316,6 +323,7 @@ def _calibration_lines(spec: CpuSpec) -> list[str]:
     lines = [
         f"CPU: {spec.model} ({spec.arch}), {compute.num_cores} cores, {units.flop_rate(compute.fp32_peak_flop_per_s)}, "
         f"FMA latency {compute.fma_latency_cycles:g} cycles",
+        *_hidden_lines(spec),
         f"a cycle: {compute.fma_per_cycle:g} multiply-adds, {compute.loads_per_cycle:g} loads, "
         f"{compute.broadcasts_per_cycle or compute.loads_per_cycle:g} broadcasts, {compute.stores_per_cycle:g} stores",
         ", ".join(fills),

@@ -123,7 +123,10 @@ def register_errors() -> None:
 
 
 def target_of(hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
-    """Return the TVM target of a CPU spec: LLVM for its processor, its instruction set and triple."""
+    """Return the TVM target of a CPU spec: LLVM for its processor, its instruction set and triple.
+
+    What the machine hides is taken away from the processor's features; its scheduling stays.
+    """
     import platform
 
     tvm = import_tvm()
@@ -131,11 +134,13 @@ def target_of(hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
     options: dict[str, object] = {"kind": "llvm", "mcpu": hardware.arch, "num-cores": threads}
     if not triple.startswith(platform.machine()) and not (platform.machine() == "arm64" and "aarch64" in triple):
         options["mtriple"] = triple
-        options["mattr"] = features.split(",")
+    hidden = [f"-{name}" for name in hardware.hidden_features or ()]
+    if attributes := [*(features.split(",") if "mtriple" in options else ()), *hidden]:
+        options["mattr"] = attributes
     target = tvm.target.Target(options)
     has = tvm.get_global_func("target.target_has_feature")
     if missing := [f"+{name}" for name in (*dot_features(hardware), *tile_features(hardware)) if not has(name, target)]:
-        options["mattr"] = [*features.split(","), *missing]
+        options["mattr"] = [*features.split(","), *hidden, *missing]
         target = tvm.target.Target(options)
     return target
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import anatune as package
+from tests.machine import host
 
 pytest.importorskip("tvm")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
 
-HOST = package.hardware("host")
+HOST = host()
 WORKLOADS = {
     "matmul": package.matmul(24, 48, 16, epilogue=("bias", "relu")),
     "conv2d": package.conv2d(n=1, c=8, h=10, w=10, k=16, r=3, s=3, padding=1),

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from anatune.core.hardware.files import load_spec_file
+
 
 def test_list(anatune):
     table, listed = anatune("hw", "list"), anatune("hw", "list", "--json")
@@ -59,6 +61,8 @@ def test_detect_writes_a_usable_spec(anatune, tmp_path):
     assert str(path) in done.stdout
     assert "\nCPU: " in done.stdout
     assert "\nGPU: " in done.stdout
+    hidden = load_spec_file(path).hidden_features or ()
+    assert ("not offered here, and not used: " + ", ".join(hidden) in done.stdout) == bool(hidden)
     assert anatune("hw", "check", path).returncode == 0
     tree = json.loads(anatune("hw", "detect", "--json", XDG_CONFIG_HOME=str(tmp_path)).stdout)
     assert tree["path"] == str(path)

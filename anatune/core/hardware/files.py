@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
+from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.groups import value_problem
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import SpecError, UnknownNameError
@@ -266,9 +267,14 @@ def _read(path: Path) -> tuple[HardwareSpec | None, list[Finding]]:
     if findings:
         return None, findings
     try:
-        return msgspec.convert(tree | {"kind": tag}, kind), []
+        spec = msgspec.convert(tree | {"kind": tag}, kind)
     except msgspec.ValidationError as error:
         return None, [Finding("error", "", f"{error}; correct the file")]
+    used = () if isinstance(spec, GpuSpec) else (*dot_features(spec), *tile_features(spec))
+    if clash := [name for name in used if name in (spec.hidden_features or ())]:  # type: ignore[union-attr]
+        text = f"names {clash[0]!r}, but an instruction of the spec needs it; leave one of them out"
+        return None, [Finding("error", "hidden_features", text)]
+    return spec, []
 
 
 @functools.lru_cache(maxsize=32)

@@ -169,6 +169,9 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     model: str
     arch: str
     """LLVM's -mcpu name ("cascadelake", "znver4", "neoverse-v1")."""
+    hidden_features: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """LLVM's features of `arch` ("avx512bf16") that the machine does not offer, as a hypervisor hides some: generated
+    code does without them. Left out, here and in JSON: it offers all."""
     aliases: tuple[str, ...] = ()
     compute: CpuCompute
     l1: CacheLevel
@@ -201,6 +204,11 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             "2 x num_cores x clock_hz x fma_per_cycle x simd_bits / 32",
         )
         _check_name(self.name, self.aliases)
+        for feature in self.hidden_features or ():
+            if not re.fullmatch(r"[a-z][a-z0-9.-]*", feature):
+                raise SpecError(
+                    f"{self.name}: hidden_features has {feature!r}, expected LLVM's name of a feature, as 'avx512bf16'"
+                )
         if compute.simd_bits % 32:
             raise SpecError(f"{self.name}: compute.simd_bits is {compute.simd_bits}, expected a multiple of 32")
         if compute.usable_cores > compute.num_cores:

@@ -20,6 +20,7 @@ import msgspec
 from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, DotInstruction
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
+from anatune.measure.cpu.hidden import hidden_features
 
 __all__ = ["detect_cpu"]
 
@@ -232,6 +233,7 @@ def _cpu_spec(
         vendor=found.vendor,
         model=model,
         arch=micro.llvm,
+        hidden_features=_hidden(found),
         compute=compute,
         l1=_level(caches.get(1), micro, 0, 32 * 1024),
         l2=_level(caches.get(2), micro, 1, 512 * 1024),
@@ -245,6 +247,11 @@ def _cpu_spec(
         ),
     )
     return msgspec.structs.replace(spec, **_dot_instructions(found))
+
+
+def _hidden(found: _Found) -> tuple[str, ...] | msgspec.UnsetType:
+    """Return what an x86 machine hides; left out where that is nothing. Nobody asks other processors."""
+    return (hidden_features(found.micro.llvm, found.flags) if found.flags else ()) or msgspec.UNSET
 
 
 def _dot_instructions(found: _Found) -> dict[str, DotInstruction]:

@@ -11,6 +11,7 @@ import anatune
 from anatune import api
 from anatune.core.accuracy import error_of
 from anatune.errors import BuildError
+from tests.machine import host
 
 tvm = pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
@@ -21,7 +22,7 @@ from anatune.measure.cpu.blocks import Block  # noqa: E402
 from anatune.measure.cpu.calls import build  # noqa: E402
 from anatune.measure.run.correctness import expected, random_inputs, tolerance  # noqa: E402
 
-HOST = anatune.hardware("host")
+HOST = host()
 SHAPES = {
     # name: n, c, h, w, k, padding, epilogue, then tiles of p, f and the unroll factor of c
     "whole_vectors": ((1, 32, 14, 14, 32, 1, ()), (2, 5), (1, 1), 4),

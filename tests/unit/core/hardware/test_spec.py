@@ -508,6 +508,26 @@ def calibrated_cpu():
     )
 
 
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ('hidden_features = ["avx512_bf16"]', ["'avx512_bf16'", "LLVM's name of a feature, as 'avx512bf16'"]),
+        ('hidden_features = ["-avxvnni"]', ["'-avxvnni'", "LLVM's name"]),
+        ('hidden_features = "avxvnni"', ["hidden_features: got 'avxvnni'", "a list of texts"]),
+        ('hidden_features = ["avx512fp16"]', ["hidden_features: names 'avx512fp16'", "an instruction", "leave one"]),
+        ('hidden_features = ["amx-int8"]', ["hidden_features: names 'amx-int8'", "an instruction", "leave one"]),
+    ],
+)
+def test_hidden_features_are_names_of_llvms_that_no_instruction_needs(tmp_path, key, words):
+    text = spec_to_toml(hardware("xeon_8480"))
+    path = tmp_path / "xeon_8480.toml"
+    path.write_text(text.replace("aliases", 'hidden_features = ["avxvnni"]\naliases'))
+    assert load_spec_file(path).hidden_features == ("avxvnni",)
+    path.write_text(text.replace("aliases", f"{key}\naliases"))
+    first = message(path)
+    assert all(word in first for word in words), first
+
+
 def test_measured_groups_round_trip(tmp_path):
     spec = calibrated_cpu()
     path = tmp_path / "ryzen_7950x.toml"
