@@ -1,0 +1,167 @@
+"""What runs whole models on CPUs: anatune, ONNX Runtime, OpenVINO, PyTorch eager and compiled. All in float32.
+
+An engine takes a network and returns a call without arguments; one that is not installed, or cannot run a model, raises
+`Unavailable` with the reason. What takes long is kept in a folder: ONNX files, anatune's models, compiled code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bench.cpu.networks import Network, onnx_file
+
+__all__ = ["ENGINES", "RIVALS", "Place", "Unavailable", "compile_seconds", "outputs_of"]
+
+Call = Callable[[], Any]
+
+
+class Unavailable(Exception):  # noqa: N818 - no error of the bench's: the engine is left out, and that is said
+    """An engine cannot run a model; the message says why."""
+
+
+class Place(NamedTuple):
+    """Under what engines run.
+
+    Attributes
+    ----------
+    torch
+        PyTorch, set to the threads.
+    threads : int
+    folder : Path
+        Of what is kept between calls of the bench.
+    tuned : Path, optional
+        Folder of tuned models, each as ``anatune compile`` wrote it, by the networks' names.
+    """
+
+    torch: Any
+    threads: int
+    folder: Path
+    tuned: Path | None = None
+
+
+def _anatune(made: Network, place: Place) -> Call:
+    """Compile with anatune without measurements; again where the package has changed."""
+    import anatune
+    from anatune.errors import AnatuneError
+
+    folder = place.folder / f"{made.name}-{place.threads}-{_package_digest(Path(anatune.__file__).parent)}"
+    try:
+        if not folder.exists():
+            for old in place.folder.glob(f"{made.name}-{place.threads}-*"):
+                shutil.rmtree(old)
+            began = time.process_time()
+            compiled = anatune.compile(made.module, made.example, threads=place.threads)
+            times = {"seconds": time.process_time() - began, "weight_bytes": compiled.summary.weight_bytes}
+            compiled.save(folder)
+            folder.with_suffix(".json").write_bytes(msgspec.json.encode(times))
+        return anatune.load(folder).prepared(made.example.numpy())
+    except AnatuneError as error:
+        raise Unavailable(str(error)) from None
+
+
+def compile_seconds(made: str, threads: int, folder: Path) -> float | None:
+    """Return the CPU time in which anatune compiled a model last; None if that is not known."""
+    for path in folder.glob(f"{made}-{threads}-*.json"):
+        if path.with_suffix("").exists():
+            return float(msgspec.json.decode(path.read_bytes())["seconds"])
+    return None
+
+
+def _package_digest(package: Path) -> str:
+    """Return a digest of a package's sources."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _tuned(made: Network, place: Place) -> Call:
+    """Load the model that was tuned and saved beforehand."""
+    import anatune
+    from anatune.errors import AnatuneError
+
+    if place.tuned is None or not (place.tuned / made.name).exists():
+        raise Unavailable(f"no folder {made.name} in --tuned {place.tuned}" if place.tuned else "--tuned is not given")
+    try:
+        return anatune.load(place.tuned / made.name).prepared(made.example.numpy())
+    except AnatuneError as error:
+        raise Unavailable(str(error)) from None
+
+
+def _onnxruntime(made: Network, place: Place) -> Call:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise Unavailable(f"pip install onnxruntime ({error})") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = place.threads, 1
+    path = str(onnx_file(place.torch, made, place.folder))
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    inputs = {session.get_inputs()[0].name: made.example.numpy()}
+    return lambda: session.run(None, inputs)
+
+
+def _openvino(made: Network, place: Place) -> Call:
+    try:
+        import openvino
+    except ImportError as error:
+        raise Unavailable(f"pip install openvino ({error})") from None
+    core = openvino.Core()
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": place.threads,
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = core.compile_model(str(onnx_file(place.torch, made, place.folder)), "CPU", settings)
+    request, array = compiled.create_infer_request(), made.example.numpy()
+    return lambda: request.infer([array], share_inputs=True, share_outputs=True)
+
+
+def _inductor(made: Network, place: Place) -> Call:
+    """PyTorch's compiler, weights frozen and packed."""
+    import torch._inductor.config as settings
+
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place.folder / "inductor"))
+    settings.freezing = True
+    place.torch._dynamo.reset()
+    compiled = place.torch.compile(made.module)
+    try:
+        with place.torch.no_grad():
+            compiled(made.example)
+    except Exception as error:  # noqa: BLE001 - whatever a compiler raises
+        raise Unavailable(str(error).splitlines()[0][:200]) from None
+    return lambda: compiled(made.example)
+
+
+def _eager(made: Network, place: Place) -> Call:
+    return lambda: made.module(made.example)
+
+
+ENGINES: dict[str, Callable[[Network, Place], Call]] = {
+    "anatune": _anatune,
+    "tuned": _tuned,
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+    "inductor": _inductor,
+    "eager": _eager,
+}
+RIVALS = ("onnxruntime", "openvino", "inductor", "eager")
+
+
+def outputs_of(result: Any) -> Any:
+    """Return the first output of what a call of any engine returned, as a NumPy array."""
+    import numpy as np
+
+    first = result
+    while not hasattr(first, "__dlpack__"):
+        first = next(iter(first.values() if hasattr(first, "values") else first))
+    return np.asarray(first.detach() if hasattr(first, "detach") else np.from_dlpack(first))

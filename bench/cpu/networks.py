@@ -1,0 +1,79 @@
+"""Whole models to compile and time: torchvision's and transformers' usual ones, random weights, float32, batch 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["NETWORKS", "Network", "network", "onnx_file"]
+
+TOKENS = 128
+"""Of the language models' inputs."""
+
+
+class Network(NamedTuple):
+    """A model and an input for it; both are the same in every process."""
+
+    name: str
+    module: Any
+    example: Any
+
+
+def _image(torch: Any, name: str, size: int = 224, **options: Any) -> tuple[Any, Any]:
+    import torchvision
+
+    module = getattr(torchvision.models, name)(weights=None, **options).eval()
+    for one in module.modules():
+        if isinstance(one, torch.nn.BatchNorm2d):  # fresh ones are the identity, which compilers might see
+            one.running_mean.normal_(0, 0.1)
+            one.running_var.uniform_(0.5, 1.5)
+    return module, torch.randn(1, 3, size, size)
+
+
+def _text(torch: Any, kind: str, **options: Any) -> tuple[Any, Any]:
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(**options)
+
+    class LastHidden(torch.nn.Module):  # type: ignore[misc,name-defined]
+        """The model's last hidden state, a tensor: exporters differ in what they make of structures."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = getattr(transformers, f"{kind}Model")(config)
+
+        def forward(self, tokens: Any) -> Any:
+            return self.model(tokens).last_hidden_state
+
+    return LastHidden().eval(), torch.randint(0, config.vocab_size, (1, TOKENS))
+
+
+NETWORKS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
+    "resnet18": lambda torch: _image(torch, "resnet18"),
+    "resnet50": lambda torch: _image(torch, "resnet50"),
+    "vgg16": lambda torch: _image(torch, "vgg16"),
+    "mobilenet_v2": lambda torch: _image(torch, "mobilenet_v2"),
+    "inception_v3": lambda torch: _image(torch, "inception_v3", 299, init_weights=False),
+    "bert_base": lambda torch: _text(torch, "Bert"),
+    "gpt2": lambda torch: _text(torch, "GPT2", use_cache=False),
+}
+
+
+def network(torch: Any, name: str) -> Network:
+    """Return a model of `NETWORKS`, in evaluation mode, with random weights and input of a fixed seed."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        module, example = NETWORKS[name](torch)
+    return Network(name, module, example)
+
+
+def onnx_file(torch: Any, made: Network, folder: Path) -> Path:
+    """Return the model as an ONNX file in `folder`, which is written once."""
+    path = folder / f"{made.name}.onnx"
+    if not path.exists():
+        part = path.with_suffix(".part")
+        with torch.no_grad():
+            torch.onnx.export(made.module, (made.example,), str(part), external_data=False, verbose=False)
+        part.replace(path)
+    return path
