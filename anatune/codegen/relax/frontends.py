@@ -154,7 +154,9 @@ def _exported(program: Any, name: str, example_inputs: Any, original: Any = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            module = from_exported_program(program, keep_params_as_input=False)
+            module = from_exported_program(
+                program, keep_params_as_input=False, custom_convert_map={"cumsum.default": _cumsum}
+            )
     except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
         raise WorkloadError(f"TVM cannot import {name}: {last_line(error)}") from None
 
@@ -164,6 +166,20 @@ def _exported(program: Any, name: str, example_inputs: Any, original: Any = None
 
     returns = program.call_spec.out_spec
     return Imported(module, name, reference, "PyTorch in float64", example, returns is None or returns.is_leaf())
+
+
+def _cumsum(node: Any, importer: Any) -> TvmObject:
+    """Import a cumulative sum in the dtype that PyTorch gives it.
+
+    TVM 0.27 leaves the dtype out where the program does: PyTorch counts truth values and small integers in int64, TVM's
+    sums stay what is added up. Counts of more than one are then lost, and LLVM has no sum of truth values that TVM
+    would write (the attention masks of packed sequences, as GPT-2's, are such counts).
+    """
+    from tvm import relax
+
+    axis = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
+    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    return importer.block_builder.emit(relax.op.cumsum(importer.env[node.args[0]], axis, dtype))
 
 
 def _run_torch(torch: Any, source: Any, arrays: Arrays) -> Arrays:

@@ -112,6 +112,24 @@ def test_a_transformer_block_computes_what_the_original_does(threads):
     assert isinstance(got[0], torch.Tensor)
 
 
+def test_truth_values_are_counted_as_pytorch_does():
+    torch = pytest.importorskip("torch")
+
+    class Counts(torch.nn.Module):
+        def forward(self, tokens):
+            places = torch.arange(4)[None]
+            groups = (places - torch.roll(places, 1) != 1).cumsum(-1)  # as attention masks of packed sequences
+            return (tokens > 0).cumsum(-1), (groups[:, :, None] == groups[:, None, :]) & (groups > 0)[:, None]
+
+    tokens = torch.tensor([[3, 0, 1, 2]])
+    compiled = compile_model(Counts().eval(), tokens, threads=1)
+    for own, want in zip(compiled(tokens), Counts()(tokens), strict=True):
+        np.testing.assert_array_equal(own.numpy(), want.numpy())
+    left = {one.name for one in compiled.summary.operators}
+    assert "cumsum" in left
+    assert not left & {"equal", "bitwise_and", "broadcast_to", "not_equal"}
+
+
 def test_exported_programs_and_files_of_them(tmp_path):
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.ReLU()).eval()
