@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from anatune.codegen.cpu.layout import Layout, Slivers, Strided, SumsOfSlivers, layout_of
 from anatune.codegen.cpu.nest import LoopNest, Part, nest_of
 from anatune.codegen.cpu.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.codegen.cpu.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
-from anatune.codegen.cpu.register_tile import Ahead, EpilogueOperand, Microkernel, Operand, Result
+from anatune.codegen.cpu.register_tile import Ahead, EpilogueOperand, Microkernel, Operand, Result, Stream
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.hardware.cpu_groups import CpuCompute
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
 from anatune.errors import BuildError
 
-__all__ = ["Kernels"]
+__all__ = ["FEWEST_REPEATS", "Kernels", "num_registers", "register_letter"]
 
+FEWEST_REPEATS = 3
+"""Calls that read one block of packed elements from which on the next block is asked for in advance."""
 _MANY_ROWS = 4
 """Rows that are read side by side from which on the hardware needs help to see what comes next."""
 
@@ -30,6 +33,8 @@ class Kernels:
     ----------
     workload : Workload
     nest : LoopNest
+    parts : dict of str to tuple of Part
+        As in the nest, those at a border for themselves.
     layouts : list of Layout
         Of each operand.
     result : Layout
@@ -77,14 +82,17 @@ class Kernels:
             if elements > MOST_ELEMENTS:
                 raise BuildError(too_large_text(access.tensor, elements))
 
-    def tiles(self) -> list[dict[str, Part]]:
-        """Return every combination of parts: each is one microkernel and the loops of its calls."""
-        axes = list(self.nest.parts)
-        parts = dict(self.nest.parts)
+        self.parts: dict[str, tuple[Part, ...]] = dict(self.nest.parts)
         for skip in self._skips:
             if skip.is_static:
-                parts[skip.axis] = border_parts(skip, parts[skip.axis], self.workload.extents[skip.window])
-        return [dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*(parts[axis] for axis in axes))]
+                self.parts[skip.axis] = tuple(
+                    border_parts(skip, self.parts[skip.axis], self.workload.extents[skip.window])
+                )
+
+    def tiles(self) -> list[dict[str, Part]]:
+        """Return every combination of parts in the order of their calls: each is one microkernel."""
+        axes = self.nest.calls
+        return [dict(zip(axes, found, strict=True)) for found in itertools.product(*(self.parts[a] for a in axes))]
 
     @property
     def moving(self) -> tuple[tuple[int, Skip], ...]:
@@ -121,6 +129,7 @@ class Kernels:
                 used=self._used(layout, steps),
                 ahead=self._ahead(layout, parts, rows_axes, sizes),
                 fresh=self._fresh(layout, parts, addresses(layout), sizes),
+                stream=self._stream(layout, parts, sizes),
             )
             for access, layout in zip(workload.reads, self.layouts, strict=True)
         )
@@ -172,8 +181,8 @@ class Kernels:
             epilogue=tuple(epilogue),
             start=addresses(self.start) if self.start is not None else None,
             dot=nest.group.instruction if nest.group is not None else "",
-            registers=_register_letter(self._schedule, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
-            num_registers=_num_registers(self._schedule),
+            registers=register_letter(self._schedule, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
+            num_registers=num_registers(self._schedule),
             attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
         )
 
@@ -234,6 +243,53 @@ class Kernels:
         loops = [(loop.extent, layout.loop_stride(loop, sizes)) for loop in (*nest.inner, *nest.unroll)]
         return new_lines(rows, loops, self._distance(layout, parts, sizes), DTYPE_BYTES[layout.access.dtype])
 
+    def _stream(self, layout: Strided | Slivers, parts: Mapping[str, Part], sizes: Mapping[str, int]) -> Stream | None:
+        """Return what each call asks for of the block of packed elements that comes after the present one.
+
+        Several calls read one block, a sliver for one pass of the reduction. Read as it comes, the whole next block
+        crosses the caches beyond L2 during the first of these calls, which then waits, and nothing does during the
+        others. None: a block is read by one call alone, or all blocks stay in L2.
+        """
+        nest = self.nest
+        if not isinstance(layout, Slivers):
+            return None
+        loops: list[tuple[Hashable, int, int]] = [
+            (loop, loop.extent, layout.loop_stride(loop, sizes)) for loop in nest.cache
+        ]
+        loops += [
+            (axis, sum(part.count for part in self.parts[axis]), layout.call_stride(axis, sizes[axis], sizes))
+            for axis in nest.calls
+        ]
+        loops = [loop for loop in loops if loop[1] > 1]
+        moving = [place for place, (_, _, stride) in enumerate(loops) if stride]
+        if not moving:
+            return None
+        block = layout.tile_size(sizes) * math.prod(loop.extent for loop in (*nest.inner, *nest.unroll))
+        again = [place for place, (_, _, stride) in enumerate(loops) if not stride and place < moving[-1]]
+        between = loops[again[-1] + 1 if again else 0 :]
+        element = DTYPE_BYTES[layout.access.dtype]
+        if block * math.prod(extent for _, extent, stride in between if stride) * element < self._l2_bytes / 2:
+            return None
+        repeating = loops[moving[-1] + 1 :]
+        count = math.prod(extent for _, extent, _ in repeating)
+        if count < FEWEST_REPEATS:
+            return None
+        lines = -(-block * element // (LINE_BYTES * count))
+        distance, share = loops[moving[-1]][2], lines * LINE_BYTES // element
+        shares: dict[Hashable, int] = {}
+        for name, extent, _ in reversed(repeating):
+            shares[name] = share
+            if isinstance(name, str):
+                own = self.parts[name]
+                distance += share * sum(part.count for part in own[: own.index(parts[name])])
+            share *= extent
+        return Stream(lines, distance, shares)
+
+    @property
+    def _l2_bytes(self) -> float:
+        hardware = self._schedule.hardware
+        return hardware.l2.size_bytes if isinstance(hardware, CpuSpec) else math.inf
+
     def _row_axes(self, sizes: Mapping[str, int]) -> list[str]:
         """Row axes, the result's contiguous one last."""
         axes = [axis for axis in sizes if axis != self.nest.simd_axis]
@@ -256,7 +312,7 @@ class Kernels:
         return tuple(groups)
 
 
-def _register_letter(schedule: Schedule, accumulators: int) -> str:
+def register_letter(schedule: Schedule, accumulators: int) -> str:
     """Return LLVM's constraint letter for the processor's vector registers, if all accumulators fit into them."""
     compute = schedule.hardware.compute
     if not isinstance(compute, CpuCompute) or accumulators > compute.num_vector_registers - 2:
@@ -264,6 +320,7 @@ def _register_letter(schedule: Schedule, accumulators: int) -> str:
     return {"avx512": "v", "neon": "w", "sve": "w"}.get(compute.isa, "x")
 
 
-def _num_registers(schedule: Schedule) -> int:
+def num_registers(schedule: Schedule) -> int:
+    """Return the vector registers of a schedule's processor."""
     compute = schedule.hardware.compute
     return compute.num_vector_registers if isinstance(compute, CpuCompute) else 0

@@ -136,9 +136,9 @@ class LlvmCode:
         parts = [self.emit(f"extractvalue {kind} {whole}, {i}") for i in range(len(values))]
         return parts[: len(pointers)], parts[len(pointers) :]
 
-    def prefetch(self, pointer: str, *, to_write: bool) -> None:
-        """Ask for a line of the data cache; harmless for any address."""
-        flags = [("i32", str(int(to_write))), ("i32", "3"), ("i32", "1")]
+    def prefetch(self, pointer: str, *, to_write: bool, level: int = 1) -> None:
+        """Ask for a line of the data cache, as far as `level` (1 or 2); harmless for any address."""
+        flags = [("i32", str(int(to_write))), ("i32", str(4 - level)), ("i32", "1")]
         self.call_void("llvm.prefetch.p0", [("ptr", pointer), *flags])
 
     def address(self, pointer: str, dtype: str, offset: int) -> str:

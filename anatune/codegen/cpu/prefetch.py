@@ -31,6 +31,7 @@ __all__ = [
     "new_lines",
     "prefetch_ahead",
     "prefetch_some",
+    "prefetch_stream",
     "result_lines",
     "spreads_of",
 ]
@@ -52,6 +53,8 @@ _LEAST_ACCUMULATORS = 8
 """Tiles of fewer products have no room for a prefetch in each step."""
 _PRODUCTS_A_PREFETCH = 16
 """Multiply-adds beside which a prefetch (and the load of its place) costs nothing that could be measured."""
+_PRODUCTS_A_LINE = 6
+"""Multiply-adds beside which a line is asked for that lies at a computed distance: no table, no load."""
 _MOST_PREFETCHES = 64
 """Lines of the result that a call asks for: more do not fit the buffers for misses anyway."""
 
@@ -96,6 +99,21 @@ def prefetch_some(code: LlvmCode, spread: Spread, place: str, step: int, num_ste
         code.prefetch(address, to_write=spread.to_write)
     values = ", ".join(f"i64 {line}" for line in spread.lines)
     code.declared.add(f"@{spread.table} = private unnamed_addr constant [{count} x i64] [{values}]")
+
+
+def prefetch_stream(code: LlvmCode, kernel: Microkernel, operand: int, base: str, place: str, step: int) -> None:
+    """Ask the L2 cache for some lines of a later block; `base` is the first of this call's, `place` the iteration."""
+    stream = kernel.operands[operand].stream
+    iterations = math.prod(kernel.trips)
+    products = len(kernel.result.rows) * kernel.num_vectors * kernel.num_steps
+    assert stream is not None
+    each = -(-stream.num_lines // iterations)
+    if each * _PRODUCTS_A_LINE > products:
+        return
+    for k in (k for k in range(each) if k * kernel.num_steps // each == step):
+        apart = -(-stream.num_lines * LINE_BYTES // iterations) if each == 1 else each * LINE_BYTES
+        distance = code.emit(f"add i64 {code.emit(f'mul i64 {place}, {apart}')}, {k * LINE_BYTES}")
+        code.prefetch(code.emit(f"getelementptr i8, ptr {base}, i64 {distance}"), to_write=False, level=2)
 
 
 def prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], iteration: str, step: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anatune.codegen.cpu.copies import copy_function, write_copy
@@ -142,30 +143,54 @@ class _Writer:
             layouts.append(self.kernels.start)
         if len(pointers) > len(layouts):
             layouts.append(self.kernels.result)  # partial sums lie as the result does
-        for parts, kernel in tiles:
+
+        def call(parts: Mapping[str, Part], kernel: Microkernel) -> None:
             sizes = {axis: part.size for axis, part in parts.items()}
-            inside = 0
-            calls: list[tuple[str, str]] = []
-            for axis in nest.calls:
-                if parts[axis].count > 1:
-                    text.open(f"for c_{axis} in range({parts[axis].count}):")
-                    inside += 1
-                    calls.append((axis, f"c_{axis}"))
-            arguments = []
+            calls = {axis: f"c_{axis}" for axis in nest.calls if parts[axis].count > 1}
+            arguments: list[str] = []
+            addresses: list[tuple[list[tuple[str, int]], int]] = []
             for layout, pointer in zip(layouts, pointers, strict=True):
                 constant = layout.base
                 terms = [(variables[loop], layout.loop_stride(loop, sizes)) for loop in nest.cache]
                 for axis, part in parts.items():
                     constant += layout.call_stride(axis, part.start, sizes)
-                for axis, variable in calls:
+                for axis, variable in calls.items():
                     terms.append((variable, layout.call_stride(axis, sizes[axis], sizes)))
                 arguments.append(f"{pointer}.data, {_wide(affine(terms, constant))}")
+                addresses.append((terms, constant))
             arguments.append(flags)
             for _, skip in self.kernels.moving:
-                arguments += self._taps(skip, variables, parts[skip.axis], dict(calls))
+                arguments += self._taps(skip, variables, parts[skip.axis], calls)
+            names: dict[Hashable, str] = dict([*variables.items(), *calls.items()])
+            for operand, (terms, constant) in zip(kernel.operands, addresses, strict=False):
+                if operand.stream is not None:
+                    shares = [(names[loop], share) for loop, share in operand.stream.shares.items() if loop in names]
+                    arguments.append(_wide(affine([*terms, *shares], constant + operand.stream.distance)))
             text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}))')
-            text.close(inside)
+
+        self._calls(text, tiles, nest.calls, call)
         text.close(text.depth - depth)
+
+    def _calls(
+        self,
+        text: Script,
+        tiles: Iterable[_Tile],
+        axes: Sequence[str],
+        call: Callable[[Mapping[str, Part], Microkernel], None],
+    ) -> None:
+        """Write the loops of calls: all parts of an inner axis before an outer one's next, so that operands are reused.
+
+        `tiles` are in the order of their calls.
+        """
+        if not axes:
+            for parts, kernel in tiles:
+                call(parts, kernel)
+            return
+        for part, own in itertools.groupby(tiles, key=lambda tile: tile[0][axes[0]]):
+            if part.count > 1:
+                text.open(f"for c_{axes[0]} in range({part.count}):")
+            self._calls(text, list(own), axes[1:], call)
+            text.close(int(part.count > 1))
 
     def _taps(self, skip: Skip, variables: Mapping[Loop, str], part: Part, calls: Mapping[str, str]) -> tuple[str, str]:
         """Return the first tap inside the tensor and one past the last, as expressions."""

@@ -10,10 +10,10 @@ group : neighbours along the reduction whose products one instruction sums in a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = ["Ahead", "EpilogueOperand", "Microkernel", "Operand", "Result", "Tile"]
+__all__ = ["Ahead", "EpilogueOperand", "Microkernel", "Operand", "Result", "Stream", "Tile"]
 
 Tile = dict[tuple[int, int], str]
 """(row, vector) -> name of its accumulator."""
@@ -37,6 +37,26 @@ class Ahead:
     pitch: int = 0
     num_rows: int = 0
     group_pitch: int = 0
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A share of the block that later calls will read, asked for by each call that reads the present one.
+
+    Attributes
+    ----------
+    num_lines : int
+        Lines that one call asks for.
+    distance : int
+        From this call's address to the lines of the first call that reads the same block, elements.
+    shares : dict
+        Cache loop, or axis of a loop of calls, whose iterations read the same block -> elements from one iteration's
+        lines to the next one's.
+    """
+
+    num_lines: int
+    distance: int
+    shares: dict[Hashable, int] = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -77,6 +97,8 @@ class Operand:
     """Rows of the next call to ask for while this one computes."""
     fresh: tuple[int, ...] = ()
     """Lines of the next call that this one does not read, from this call's address (see `prefetch.new_lines`)."""
+    stream: Stream | None = None
+    """Packed elements that come from beyond the L2 cache."""
 
 
 @dataclass(frozen=True)

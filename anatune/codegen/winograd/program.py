@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from anatune.codegen.cpu.kernels import FEWEST_REPEATS, num_registers, register_letter
 from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
 from anatune.codegen.cpu.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
 from anatune.codegen.cpu.program import CpuProgram
-from anatune.codegen.cpu.register_tile import Ahead, Microkernel, Operand, Result
+from anatune.codegen.cpu.register_tile import Ahead, Microkernel, Operand, Result, Stream
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.codegen.winograd.bands import band_ir
 from anatune.codegen.winograd.layout import WinogradLayout, layout_of
@@ -40,6 +41,7 @@ class _Writer:
     """Shared state while one schedule is written down."""
 
     def __init__(self, schedule: Schedule, threads: int, prepacked: bool, prefix: str) -> None:
+        self.schedule = schedule
         self.workload: Workload = schedule.workload
         assert isinstance(schedule.hardware, CpuSpec)
         self.l2_bytes = schedule.hardware.l2.size_bytes
@@ -82,7 +84,8 @@ class _Writer:
             loops=(layout.unroll * layout.width,),
             steps=tuple(step * layout.width for step in steps),
             masked=False,
-            ahead=Ahead(_PAGE_ELEMENTS) if self.streams_weights else None,
+            ahead=Ahead(_PAGE_ELEMENTS) if self.streams_weights and self.stream is None else None,
+            stream=self.stream,
         )
         return Microkernel(
             name=f"{self.prefix}_product",
@@ -94,6 +97,8 @@ class _Writer:
             result=Result(FLOAT, 1, tuple(row * layout.product_row for row in range(layout.rows))),
             trips=(layout.depth // layout.unroll,),
             num_steps=layout.unroll,
+            registers=register_letter(self.schedule, layout.rows * layout.vectors),
+            num_registers=num_registers(self.schedule),
             attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
         )
 
@@ -101,6 +106,15 @@ class _Writer:
     def streams_weights(self) -> bool:
         """Whether the transformed weights come from behind the L2 cache each time that they are read."""
         return self.layout.weight_size * DTYPE_BYTES[FLOAT] > self.l2_bytes
+
+    @property
+    def stream(self) -> Stream | None:
+        """What each call asks for of the next sliver of weights, where several calls in a row read one; else None."""
+        layout = self.layout
+        if not self.streams_weights or layout.calls < FEWEST_REPEATS:
+            return None
+        lines = -(-layout.weight_sliver * DTYPE_BYTES[FLOAT] // (LINE_BYTES * layout.calls))
+        return Stream(lines, layout.weight_sliver, {"call": lines * LINE_BYTES // DTYPE_BYTES[FLOAT]})
 
     def _ahead(self) -> Ahead | None:
         """Return how rows of V that do not stay in L1 from one sliver to the next are asked for, None: they stay."""
@@ -345,8 +359,10 @@ class _Writer:
             at = (chunk, layout.weight_chunk), ("t", layout.weight_pitch), ("sliver", layout.weight_sliver)
             to = ("t", layout.product_pitch), ("call", layout.rows * layout.product_row), ("sliver", layout.width)
             places = [self._own("v", workers[0], *data), (weights, affine(at)), self._own("m", workers[1], *to)]
-            arguments = ", ".join(f"{name}.data, {_wide(offset)}" for name, offset in places)
-            text.line(f'T.evaluate(T.call_extern("void", "{self.prefix}_product", {arguments}, 0))')
+            arguments = [*(f"{name}.data, {_wide(offset)}" for name, offset in places), "0"]
+            if (stream := self.stream) is not None:
+                arguments.append(_wide(affine([*at, ("call", stream.shares["call"])], stream.distance)))
+            text.line(f'T.evaluate(T.call_extern("void", "{self.prefix}_product", {", ".join(arguments)}))')
 
     def _outputs(self, text: Script, chunk: str, first: str, count: str, worker: str) -> None:
         """Write the output transforms of a block and a chunk of the output channels."""

@@ -182,11 +182,12 @@ class Search:
         for flags in itertools.product((False, True), repeat=len(free)):
             packed = np.isin(nest.pack_columns, must)
             packed[free] = flags
-            moved, _ = self._whole_bytes(packed)
+            moved, whole = self._whole_bytes(packed)
             for parallel, threads in options:
                 caches, fixed = self._conditions(packed, parallel, threads)
                 busiest = self._slowdown(threads) / threads
-                bound_s = self._time(busiest * floor, busiest * moved * caches.fill_s.sum(), fixed)
+                filled_s = moved * caches.fill_s[whole > caches.size].sum()
+                bound_s = self._time(busiest * floor, busiest * filled_s, fixed)
                 yield float(bound_s), packed, parallel, threads
 
     def _run_group(self, packed: Bools, parallel: int, threads: float) -> float:
@@ -196,7 +197,6 @@ class Search:
         caches, fixed = self._conditions(packed, parallel, threads)
         size, fill_s = caches.size, caches.fill_s
         whole_moved, whole = self._whole_bytes(packed)
-        base = float(sum(whole_moved * fill_s[c] for c in range(len(size)) if whole[c] <= size[c]))
         capacity, moved = capacities(nest, machine, lattice.tiles, packed)
         inside = ((capacity > size) * moved[:, None]) @ fill_s  # decided by the loops inside an L1 tile
         around = ((capacity <= size) & (whole > size)) @ fill_s * whole_moved * (1.0 - 1e-12)
@@ -215,7 +215,7 @@ class Search:
 
             def bounds(worth: Floats, share: float = share) -> Floats:
                 core_s = share * floor / machine.core.clock_hz
-                return self._time(core_s, share * (worth + base + inside), fixed) * (1.0 - 1e-12)
+                return self._time(core_s, share * (worth + inside), fixed) * (1.0 - 1e-12)
 
             lowest = float(bounds(worth).min())
             if lowest > self._limit():
@@ -233,7 +233,7 @@ class Search:
                 parallel=parallel,
                 num_packed=int(packed.sum()),
                 caches=caches,
-                terms=Terms(share, machine.core.exposed_share, base, fixed, STEP),
+                terms=Terms(share, machine.core.exposed_share, fixed, STEP),
                 capacity=capacity,
                 chunks=lattice.chunks[chosen],
                 chunk_worth=chunk_worth[chosen],

@@ -109,8 +109,6 @@ class Terms(NamedTuple):
     """Of all work, what the busiest core does."""
     exposed: float
     """Share of the shorter one of core work and transfers that is not hidden."""
-    base_s: float
-    """Transfer seconds that all points have."""
     fixed_s: float
     """Seconds of copies and of the parallel start."""
     tie: float

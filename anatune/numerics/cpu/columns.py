@@ -132,6 +132,8 @@ class CpuChunk(NamedTuple):
     """(C, points): seconds to bring a byte into it."""
     traffic: Floats
     """(C, points): bytes brought in; -1 while open."""
+    is_cold: Floats
+    """(C, points): 0 where the cache holds the whole nest, and keeps it from one call to the next, else 1."""
     held: Floats
     """(3, points): bytes that the tiles of l1, l2, l3 occupy of L1, L2, L3."""
     values: Floats
@@ -156,6 +158,7 @@ def new_chunk(num_columns: int, num_axes: int, num_tensors: int, num_levels: int
         size=float_rows(num_levels),
         fill_s=float_rows(num_levels),
         traffic=float_rows(num_levels),
+        is_cold=float_rows(num_levels),
         held=float_rows(3),
         values=np.zeros(int(CpuCol.COUNT) * CHUNK_SIZE),
     )

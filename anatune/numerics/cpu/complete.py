@@ -144,7 +144,7 @@ def complete(
     rows, parts = np.empty(num_axes, np.int64), np.zeros(NUM_PARTS)
     core_s = terms.share * core_cycles(nest, core, on, packed, rows, parts, False) / core.clock_hz
     order = nest.orders[3, int(node[KEY_TILES + 3 * num_axes])]
-    inside_s = terms.base_s + inner_seconds(nest, order, on, transfers)
+    inside_s = inner_seconds(nest, order, on, transfers)
     inner_capacity = np.empty(own.caches.size.shape[0])
     footprint(nest.boxes, nest.tensors, inner, packed, line, inner_capacity)
     outer_orders, l3_orders, l2_orders = nest.orders[0], nest.orders[1], nest.orders[2]

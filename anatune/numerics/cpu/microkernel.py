@@ -52,18 +52,19 @@ def _together(left: float, right: float) -> float:
 
 
 @jit_inline
+def _in_memory(cpu: CpuCore, accumulators: float, broadcast: float) -> bool:
+    """Whether broadcast elements come with the multiply-adds, from memory: one reads each (AVX-512)."""
+    return cpu.folds_broadcasts > 0.0 and broadcast >= accumulators
+
+
+@jit_inline
 def _registers(cpu: CpuCore, accumulators: float, held: float, broadcast: float) -> float:
     """Return the vector registers of a step: accumulators, operands that several rows share, one broadcast.
 
-    With multiplication by a lane (NEON) one vector and the broadcast operand packed in lanes will do; elements that
-    one multiply-add each reads come with it from memory (AVX-512: 31 rows of one vector reach 98 % of a Zen 4's peak,
-    32 rows spill).
+    Elements that one multiply-add each reads come with it from memory (AVX-512: 31 rows of one vector reach 98 % of a
+    Zen 4's peak, 32 rows spill).
     """
-    in_memory = cpu.folds_broadcasts > 0.0 and broadcast >= accumulators
-    registers = accumulators + held + (0.0 if in_memory else min(broadcast, 1.0))
-    packs_lanes = cpu.pick_lanes > 0.0 and broadcast > 0.0
-    with_lanes = min(registers, accumulators + 1.0 + math.ceil(broadcast / max(cpu.pick_lanes, 1.0)))
-    return with_lanes if packs_lanes else registers
+    return accumulators + held + (0.0 if _in_memory(cpu, accumulators, broadcast) else min(broadcast, 1.0))
 
 
 @jit_scalar
@@ -78,7 +79,7 @@ def step_one(
 ) -> tuple[float, float, float, float, float, float]:
     """Return the cycles of one reduction step and its parts.
 
-    ``step = max(acc / fma and loads / load_ports together, fma_latency, instructions / issue_width)``; rows + vectors
+    ``step = max(acc / fma, loads / load_ports and instructions / issue_width together, fma_latency)``; rows + vectors
     loads stand against rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
 
     One register too many and compilers keep all accumulators in memory: a load and a store for each multiply-add.
@@ -103,8 +104,9 @@ def step_one(
     fma = accumulators * (1.0 / (cpu.fma_per_cycle * cpu.reachable))
     load = (loads - broadcast) * (1.0 / cpu.loads) + broadcast * (1.0 / cpu.broadcasts)
     latency = cpu.fma_latency * reduces
-    issue = (max(accumulators, loads) + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
-    step = max(_together(fma, load), max(latency, issue))
+    separate = loads - (broadcast if _in_memory(cpu, accumulators, broadcast) else 0.0)
+    issue = (accumulators + separate + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
+    step = max(_together(_together(fma, load), issue), latency)
     # spilled: every accumulator is loaded and stored in each step
     reloaded = loads + accumulators if held > cpu.held_share * cpu.registers else loads
     spilled = max(accumulators * (1.0 / cpu.stores), (reloaded + accumulators) * (1.0 / cpu.loads))

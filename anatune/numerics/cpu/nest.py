@@ -55,8 +55,9 @@ class CpuNest(NamedTuple):
     uses: Ints
     """(X, A) 1 where the tensor is indexed by the axis."""
     tensors: Floats
-    """(X, 2 + C) bytes of an element; transfers of a byte (1 for operands, 2 for the result: read or allocated, and
-    written back); gcd(row pitch, bytes of a way) for each cache: the least distance between rows in its sets."""
+    """(X, 3 + C) bytes of an element; transfers of a byte (1 for operands, 2 for the result: read or allocated, and
+    written back); 1 where rows begin anywhere in a line; gcd(row pitch, bytes of a way) for each cache: the least
+    distance between rows in its sets."""
     vector_loads: Floats
     """(X,) loads for one vector of the unpacked tensor; 0: not indexed by the SIMD axis (a broadcast)."""
     copy_bytes: Floats
@@ -100,8 +101,6 @@ class CpuCore(NamedTuple):
     line_bytes: float
     dram_core_bytes_s: float
     dram_socket_bytes_s: float
-    pick_lanes: float
-    """Lanes a multiplication can pick one from, 0: none."""
     folds_broadcasts: float
     """1 where a multiply-add takes an element from memory for all lanes, else 0."""
     call_cycles: float
@@ -254,10 +253,11 @@ def footprint(
                 for c in range(num_levels):
                     capacity[c] += held
             else:
-                segment = np.ceil(segment / line) * line
+                over = (segment - tensors[x, 0]) / line + 1.0  # lines of a run that begins anywhere, on average
+                segment = (over if tensors[x, 2] > 0.0 else np.ceil(segment / line)) * line
                 total += rows * segment * tensors[x, 1]
                 for c in range(num_levels):
-                    spread = max(rows * tensors[x, 2 + c], colliding_0 if c == 0 else (
+                    spread = max(rows * tensors[x, 3 + c], colliding_0 if c == 0 else (
                         colliding_1 if c == 1 else colliding_2))  # fmt: skip
                     capacity[c] += max(rows * segment, spread if is_short else 0.0)
             rows = 1.0

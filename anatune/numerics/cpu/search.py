@@ -159,7 +159,7 @@ def best_kernels(
         row = choices[n]
         inner = tiles[row]
         on = Microkernel(inner, calls, kernel)
-        outside_s = worth[n] + terms.base_s
+        outside_s = worth[n]
         limit = _limit(heap, count, terms.tie)
         if bound[n] > limit:
             break

@@ -4,7 +4,7 @@ Loops are visited from the innermost outwards with the tile they complete. For a
 whose tile no longer fits while its body does. Everything inside p is brought in once (consecutive iterations of p share
 what they have in common), and again in each iteration of the loops outside p:
 ``traffic = footprint(tile of p) * iterations outside p`` (an LRU reuse-distance argument; Source: [IOOpt] Sec. 4,
-[TACO22] Sec. 5). A nest that fits whole costs its footprint.
+[TACO22] Sec. 5). A nest that fits whole costs its footprint, once.
 """
 
 from __future__ import annotations
@@ -94,19 +94,21 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
         stride = 1.0
         if end == 2:
             x = boxes[t, 0]
-            element, passes = nest.tensors[x, 0], nest.tensors[x, 1]
+            element, passes, is_ragged = nest.tensors[x, 0], nest.tensors[x, 1], nest.tensors[x, 2] > 0.0
             packed = c.packed[x]
             for i in range(_N):
                 segment = v[_RUN + i] * element
                 rows = v[_ROWS + i]
                 is_dense = packed[i] > 0.0 or rows == 1.0
-                held = rows * (segment if is_dense else math.ceil(segment * per_line) * line)
+                over = (segment - element) * per_line + 1.0
+                lines = over if is_ragged else math.ceil(segment * per_line)
+                held = rows * (segment if is_dense else lines * line)
                 v[_BYTES + i] = held
                 v[_MOVED + i] += held * passes
                 v[_SPREAD + i] = 0.0 if is_dense else rows * v[_SHORT + i]
             for level in range(num_levels):
                 capacity, colliding = c.capacity[level], c.colliding[level]
-                gap = nest.tensors[x, 2 + level]
+                gap = nest.tensors[x, 3 + level]
                 for i in range(_N):
                     spread = max(v[_SPREAD + i] * gap, colliding[i] if v[_SPREAD + i] > 0.0 else 0.0)
                     capacity[i] += max(v[_BYTES + i], spread)
@@ -188,7 +190,7 @@ def _step(level: int, place: int, nest: CpuNest, c: CpuChunk) -> None:
 
 @jit_sequence
 def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
-    """Fill `c.traffic`, bytes that enter each cache, and `c.held`, after `load_points`."""
+    """Fill `c.traffic`, bytes that enter each cache in a first call, `c.is_cold` and `c.held`, after `load_points`."""
     v = c.values
     num_levels = c.traffic.shape[0]
     for cache in range(num_levels):
@@ -215,4 +217,6 @@ def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
                 c.held[3 - level, i] = c.capacity[cache, i]
     for cache in range(num_levels):
         for i in range(_N):
-            c.traffic[cache, i] = v[_MOVED + i] if c.traffic[cache, i] < 0.0 else c.traffic[cache, i]
+            is_open = c.traffic[cache, i] < 0.0
+            c.traffic[cache, i] = v[_MOVED + i] if is_open else c.traffic[cache, i]
+            c.is_cold[cache, i] = 0.0 if is_open else 1.0

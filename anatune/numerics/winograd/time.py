@@ -5,8 +5,9 @@ transforms write V, products read V and the transformed weights U and write M, o
 products as for any microkernel (`numerics.cpu.microkernel`), transforms from the loads, operations, shuffles and stores
 of a vector. Transfers: what a phase reads comes from the smallest cache that holds all that is touched between two uses
 of it, in bytes over the bandwidth of each level it crosses; kernels run again and again, so that operands that fit into
-the last cache stay there. Time: ``max(core, memory) + exposed * min(core, memory) + parallel starts``, as for the
-template "cpu".
+the last cache stay there. What comes from beyond L2 is asked for long before it is read, so that levels overlap as core
+and memory do, but for a share of the shorter: ``max(core, memory) + exposed * min(core, memory) + parallel starts``.
+Source: 512 to 512 channels on 7x7, Emerald Rapids: 0.86 ms, as long as L3 takes for the weights, 0.85; L2 0.24.
 
 Notation
 --------
@@ -176,7 +177,7 @@ def run_points(
 
         memory_s = 0.0
         for level in range(num_levels):
-            memory_s += traffic[level] * fill_s[level]
+            memory_s = combine(memory_s, traffic[level] * fill_s[level], cpu.exposed_share)
         starts = (1.0 if split == 1 else 2.0 * blocks) if split > 0 else 0.0
         core_s = share * (product_s + input_s + output_s)
         memory_s *= share

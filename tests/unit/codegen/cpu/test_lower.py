@@ -196,7 +196,9 @@ def test_planned_kernels_do_not_spill(name):
         assert facts["spill_ops"] <= 4  # around the loops; a spilling tile has dozens in them
 
 
-@pytest.mark.parametrize(("rows", "columns", "unroll"), [(14, 32, 6), (14, 32, 24), (9, 48, 16), (31, 16, 4)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "unroll"), [(14, 32, 6), (14, 32, 24), (9, 48, 16), (31, 16, 4), (10, 32, 8), (14, 32, 8)]
+)
 def test_tiles_that_fill_the_registers_do_not_spill(rows, columns, unroll):
     hardware = anatune.hardware("intel_xeon_8480")
     schedule = schedule_of(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import anatune
+from anatune.codegen.cpu.kernels import Kernels
 from anatune.codegen.cpu.prefetch import LINES_AT_ONCE, new_lines
 from anatune.codegen.cpu.program import program_of
+from anatune.core.schedule import Schedule
 
 ROW = 34 * 16
 """Elements of an image row of 34 pixels, 16 channels: one line a pixel."""
@@ -58,3 +60,45 @@ def distance_of(depth: int) -> int:
 def test_rows_longer_than_the_cache_holds_are_asked_for_as_they_are_read():
     assert distance_of(128) == 8 * 128  # the next call's
     assert distance_of(1024) == 2 * 16
+
+
+def streaming(depth: int) -> Schedule:
+    """Return a matmul whose blocks of columns, `depth` x 32 elements, are each read by ten calls of two sizes."""
+    space = anatune.space(anatune.matmul(64, 2048, depth), anatune.hardware("intel_xeon_8480"))
+    tiles = {"i": (1, 1, 1, 1, 64), "j": (1, 1, 1, 64, 32), "k": (1, 1, depth, 1)}
+    return space.schedule(tiles, calls={"i": 10}, keep={"l1": "B"}, packed=("B",))
+
+
+def test_calls_of_a_block_ask_for_the_whole_next_one():
+    kernels = Kernels(streaming(512))
+    layout = kernels.layouts[1]
+    asked: list[int] = []
+    for number, parts in enumerate(kernels.tiles()):
+        sizes = {axis: part.size for axis, part in parts.items()}
+        stream = kernels.microkernel(f"k{number}", parts).operands[1].stream
+        assert stream is not None
+        assert stream.shares == {"i": stream.num_lines * 16}
+        for call in range(parts["i"].count):
+            first = layout.call_stride("j", 0, sizes) + stream.distance + call * stream.shares["i"]
+            asked += range(first // 16, first // 16 + stream.num_lines)
+    block = 512 * 32 // 16
+    assert set(range(block, 2 * block)) <= set(asked)
+    assert len(asked) == len(set(asked)) < 1.02 * block
+
+
+def test_what_stays_in_the_l2_cache_is_not_asked_for():
+    kernels = Kernels(streaming(64))
+    found = [kernels.microkernel("k", parts) for parts in kernels.tiles()]
+    assert [operand.stream for kernel in found for operand in kernel.operands] == [None] * 2 * len(found)
+
+
+def test_lines_of_a_stream_are_spread_over_the_steps():
+    assert "i32 0, i32 2, i32 1" in program_of(streaming(512)).llvm  # as far as L2
+    assert "i32 0, i32 2, i32 1" not in program_of(streaming(64)).llvm
+
+
+def test_calls_of_all_sizes_read_a_block_before_the_next_one_is_read():
+    lines = [line.strip() for line in program_of(streaming(512)).main.splitlines()]
+    assert [line for line in lines if line.startswith("for c_")] == [
+        "for c_j in range(64):", "for c_i in range(6):", "for c_i in range(4):",
+    ]  # fmt: skip
