@@ -20,7 +20,7 @@ from anatune.errors import BuildError
 
 __all__ = ["FEWEST_REPEATS", "Kernels", "num_registers", "register_letter"]
 
-FEWEST_REPEATS = 3
+FEWEST_REPEATS = 2
 """Calls that read one block of packed elements from which on the next block is asked for in advance."""
 _MANY_ROWS = 4
 """Rows that are read side by side from which on the hardware needs help to see what comes next."""

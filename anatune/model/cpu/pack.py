@@ -214,12 +214,12 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         loads.append(float(space.lanes) if stride < 0 else float(min(stride, space.lanes)))
     line = space.hardware.l1.line_bytes
     tensors = [
-        [DTYPE_BYTES[x.dtype], 1.0, _is_ragged(x, line), *(_row_gap(x, c.size_bytes, c.ways) for c in caches)]
+        [DTYPE_BYTES[x.dtype], 0.0, _is_ragged(x, line), *(_row_gap(x, c.size_bytes, c.ways) for c in caches)]
         for x in workload.reads
     ]
     # accumulators are in registers while rows of the operands are read: the result's rows collide with nothing
     written = workload.write
-    tensors.append([DTYPE_BYTES[written.dtype], 2.0, _is_ragged(written, line), *(0.0 for _ in caches)])
+    tensors.append([DTYPE_BYTES[written.dtype], 1.0, _is_ragged(written, line), *(0.0 for _ in caches)])
     has_reduction = any(space.extents[axis] > 1 for axis in reductions)
     padding, inside_share = _padded(space, number)
     padded = set(padding[:, 0].tolist())

@@ -95,8 +95,10 @@ class CpuCol(IntEnum):
     SPREAD = 56
     """Rows that may collide in few sets of a cache."""
     MOVED = 57
-    OUTSIDE = 58
-    COUNT = 59
+    WRITTEN = 58
+    """Those of them that are written back."""
+    OUTSIDE = 59
+    COUNT = 60
 
 
 class CpuChunk(NamedTuple):

@@ -34,7 +34,7 @@ def capacities(nest: CpuNest, machine: CpuMachine, tiles: Ints, packed: Bools) -
     moved = np.empty(tiles.shape[0])
     boxes, tensors, line, extents = nest.boxes, nest.tensors, machine.core.line_bytes, nest.extents
     for n in range(tiles.shape[0]):
-        total = footprint(boxes, tensors, tiles[n], packed, line, result[n])
+        total, _ = footprint(boxes, tensors, tiles[n], packed, line, result[n])
         for a in range(extents.shape[0]):
             total *= extents[a] / tiles[n, a]
         moved[n] = total * (1.0 - 1e-12)
@@ -53,14 +53,17 @@ def divides(small: Ints, large: Ints) -> bool:
 
 
 @jit_inline
-def _close(moved: float, after: Floats, size: Floats, fill_s: Floats, seconds: float, done: int) -> tuple[float, int]:
+def _close(
+    moved: float, written: float, after: Floats, size: Floats, fill_s: Floats, seconds: float, done: int
+) -> tuple[float, int]:
     """Add the seconds of ``moved`` bytes for each cache that does not hold a tile but what is inside; say which do not.
 
+    ``written`` : those that memory takes back, too.
     ``after`` : bytes that the tile occupies of each cache; ``done`` : caches that are decided already, a bit each.
     """
     for c in range(size.shape[0]):
         if not done & (1 << c) and after[c] > size[c]:
-            seconds += moved * fill_s[c]
+            seconds += (moved + written if c == size.shape[0] - 1 else moved) * fill_s[c]
             done |= 1 << c
     return seconds, done
 
@@ -90,8 +93,8 @@ def segment_seconds(order: Ints, small: Ints, large: Ints, small_capacity: Float
             continue
         tile[a] = large[a]
         outside *= small[a] / large[a]
-        moved = footprint(boxes, tensors, tile, packed, t.caches.line, after)
-        seconds, done = _close(moved * outside, after, size, fill_s, seconds, done)
+        moved, written = footprint(boxes, tensors, tile, packed, t.caches.line, after)
+        seconds, done = _close(moved * outside, written * outside, after, size, fill_s, seconds, done)
     return seconds
 
 
@@ -124,8 +127,8 @@ def inner_seconds(nest: CpuNest, order: Ints, on: Microkernel, t: Transfers) -> 
                 continue
             tile[a] = inner[a]
             outside /= calls[a]
-        moved = footprint(boxes, tensors, tile, packed, t.caches.line, after)
-        seconds, done = _close(moved * outside, after, size, fill_s, seconds, done)
+        moved, written = footprint(boxes, tensors, tile, packed, t.caches.line, after)
+        seconds, done = _close(moved * outside, written * outside, after, size, fill_s, seconds, done)
     return seconds
 
 

@@ -55,9 +55,8 @@ class CpuNest(NamedTuple):
     uses: Ints
     """(X, A) 1 where the tensor is indexed by the axis."""
     tensors: Floats
-    """(X, 3 + C) bytes of an element; transfers of a byte (1 for operands, 2 for the result: read or allocated, and
-    written back); 1 where rows begin anywhere in a line; gcd(row pitch, bytes of a way) for each cache: the least
-    distance between rows in its sets."""
+    """(X, 3 + C) bytes of an element; 1 for the result, else 0; 1 where rows begin anywhere in a line; gcd(row pitch,
+    bytes of a way) for each cache: the least distance between rows in its sets."""
     vector_loads: Floats
     """(X,) loads for one vector of the unpacked tensor; 0: not indexed by the SIMD axis (a broadcast)."""
     copy_bytes: Floats
@@ -183,8 +182,8 @@ def footprint(
     packed: Bools,
     line: float,
     capacity: Floats,
-) -> float:
-    """Return the bytes a tile transfers (times passes) and write its capacity bytes per cache level to `capacity`.
+) -> tuple[float, float]:
+    """Return the bytes a tile brings in and those it writes back; write its capacity bytes of each cache to `capacity`.
 
     Parameters
     ----------
@@ -197,6 +196,7 @@ def footprint(
     capacity : (C,) float64, overwritten
     """
     total = 0.0
+    written = 0.0
     num_levels = capacity.shape[0]
     for c in range(num_levels):
         capacity[c] = 0.0
@@ -249,13 +249,15 @@ def footprint(
             segment = run * tensors[x, 0]
             if packed[x] or rows == 1.0:
                 held = rows * segment
-                total += held * tensors[x, 1]
+                total += held
+                written += held * tensors[x, 1]
                 for c in range(num_levels):
                     capacity[c] += held
             else:
                 over = (segment - tensors[x, 0]) / line + 1.0  # lines of a run that begins anywhere, on average
                 segment = (over if tensors[x, 2] > 0.0 else np.ceil(segment / line)) * line
-                total += rows * segment * tensors[x, 1]
+                total += rows * segment
+                written += rows * segment * tensors[x, 1]
                 for c in range(num_levels):
                     spread = max(rows * tensors[x, 3 + c], colliding_0 if c == 0 else (
                         colliding_1 if c == 1 else colliding_2))  # fmt: skip
@@ -267,7 +269,7 @@ def footprint(
             colliding_1 = 0.0
             colliding_2 = 0.0
             is_open = True
-    return total
+    return total, written
 
 
 @jit_inline

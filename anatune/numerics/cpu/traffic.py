@@ -4,7 +4,9 @@ Loops are visited from the innermost outwards with the tile they complete. For a
 whose tile no longer fits while its body does. Everything inside p is brought in once (consecutive iterations of p share
 what they have in common), and again in each iteration of the loops outside p:
 ``traffic = footprint(tile of p) * iterations outside p`` (an LRU reuse-distance argument; Source: [IOOpt] Sec. 4,
-[TACO22] Sec. 5). A nest that fits whole costs its footprint, once.
+[TACO22] Sec. 5). A nest that fits whole costs its footprint, once. What is written crosses the bus of memory twice,
+allocated and written back; between caches, lines travel back beside those that come.
+Source: 3x3 layer of 544x544x32 on an Emerald Rapids, whose 38 MB go to L3: 3.2 ms, 2.9 of them multiply-adds.
 """
 
 from __future__ import annotations
@@ -28,18 +30,20 @@ _TOUCHED = int(CpuCol.TOUCHED) * _N
 _BYTES = int(CpuCol.BYTES) * _N
 _SPREAD = int(CpuCol.SPREAD) * _N
 _MOVED = int(CpuCol.MOVED) * _N
+_WRITTEN = int(CpuCol.WRITTEN) * _N
 _OUTSIDE = int(CpuCol.OUTSIDE) * _N
 
 
 @jit_helper
 def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
-    """Fill MOVED, the bytes that `c.tile` transfers (times passes), and `c.capacity`: see `nest.footprint`."""
+    """Fill MOVED and WRITTEN, the bytes that `c.tile` brings in and writes back, and `c.capacity`: `nest.footprint`."""
     v = c.values
     boxes = nest.boxes
     num_levels = c.capacity.shape[0]
     per_line = 1.0 / line
     for i in range(_N):
         v[_MOVED + i] = 0.0
+        v[_WRITTEN + i] = 0.0
     for level in range(num_levels):
         capacity, colliding = c.capacity[level], c.colliding[level]
         for i in range(_N):
@@ -94,7 +98,7 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
         stride = 1.0
         if end == 2:
             x = boxes[t, 0]
-            element, passes, is_ragged = nest.tensors[x, 0], nest.tensors[x, 1], nest.tensors[x, 2] > 0.0
+            element, is_result, is_ragged = nest.tensors[x, 0], nest.tensors[x, 1], nest.tensors[x, 2] > 0.0
             packed = c.packed[x]
             for i in range(_N):
                 segment = v[_RUN + i] * element
@@ -104,7 +108,8 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
                 lines = over if is_ragged else math.ceil(segment * per_line)
                 held = rows * (segment if is_dense else lines * line)
                 v[_BYTES + i] = held
-                v[_MOVED + i] += held * passes
+                v[_MOVED + i] += held
+                v[_WRITTEN + i] += held * is_result
                 v[_SPREAD + i] = 0.0 if is_dense else rows * v[_SHORT + i]
             for level in range(num_levels):
                 capacity, colliding = c.capacity[level], c.colliding[level]
@@ -119,11 +124,14 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
 def _close(c: CpuChunk) -> None:
     """Set the traffic of open caches that no longer hold the tile."""
     v = c.values
-    for level in range(c.traffic.shape[0]):
+    last = c.traffic.shape[0] - 1
+    for level in range(last + 1):
         traffic, capacity, size = c.traffic[level], c.capacity[level], c.size[level]
+        back = 1.0 if level == last else 0.0
         for i in range(_N):
             outgrown = traffic[i] < 0.0 and capacity[i] > size[i]
-            traffic[i] = v[_MOVED + i] * v[_OUTSIDE + i] if outgrown else traffic[i]
+            moved = (v[_MOVED + i] + back * v[_WRITTEN + i]) * v[_OUTSIDE + i]
+            traffic[i] = moved if outgrown else traffic[i]
 
 
 @jit_helper
@@ -218,5 +226,6 @@ def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
     for cache in range(num_levels):
         for i in range(_N):
             is_open = c.traffic[cache, i] < 0.0
-            c.traffic[cache, i] = v[_MOVED + i] if is_open else c.traffic[cache, i]
+            moved = v[_MOVED + i] + (v[_WRITTEN + i] if cache == num_levels - 1 else 0.0)
+            c.traffic[cache, i] = moved if is_open else c.traffic[cache, i]
             c.is_cold[cache, i] = 0.0 if is_open else 1.0

@@ -81,6 +81,14 @@ def _move(traffic: Floats, moved: float, held: float, size: Floats) -> None:
 
 
 @jit_inline
+def _write(traffic: Floats, moved: float, held: float, size: Floats) -> None:
+    """Add bytes that are written, as `_move`: memory's bus takes them twice, allocated and written back."""
+    _move(traffic, moved, held, size)
+    if _level(held, size) == size.shape[0]:
+        traffic[size.shape[0] - 1] += moved
+
+
+@jit_inline
 def _rule(cpu: CpuCore, registers: float, multiply_adds: float, largest: float, split: float, chunks: float) -> int:
     """Return 0, or the number of the first broken rule of `WinogradModel.rules`."""
     if registers > cpu.registers:
@@ -165,15 +173,16 @@ def run_points(
         _move(traffic, blocks * weights, between, size)
         _move(traffic, (all_calls - blocks) * weights, sliver + call_panel, size)
         # V: written, read once by each chunk, and again by each sliver of a chunk
-        _move(traffic, 2.0 * blocks * data, data, size)
+        _write(traffic, blocks * data, data, size)
         _move(traffic, blocks * chunks * data, data + products + weights / chunks, size)
         _move(traffic, blocks * (all_slivers - chunks) * data, panel + sliver, size)
         # M: written and read, by each chunk
-        _move(traffic, 3.0 * blocks * chunks * products, products + sliver + panel, size)
-        # operands and result: once (written: allocated and written back)
+        _write(traffic, blocks * chunks * products, products + sliver + panel, size)
+        _move(traffic, blocks * chunks * products, products + sliver + panel, size)
+        # operands and result: once
         reread = 1.0 if tiling.channels_last > 0.0 else 1.0 + 2.0 / tiling.output_tiles[s]
-        moved = reread * tiling.data_bytes + 2.0 * tiling.result_bytes + tiling.epilogue_bytes
-        _move(traffic, moved, whole, size)
+        _move(traffic, reread * tiling.data_bytes + tiling.epilogue_bytes, whole, size)
+        _write(traffic, tiling.result_bytes, whole, size)
 
         memory_s = 0.0
         for level in range(num_levels):
