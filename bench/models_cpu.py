@@ -15,7 +15,6 @@ import argparse
 import dataclasses
 import statistics
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -167,8 +166,6 @@ def measure(name: str, place: Place, probes: Probes, options: argparse.Namespace
             most_rounds=options.most_rounds,
             patience_s=options.patience,
             label=name,
-            # OpenVINO runs in a thread of its own; with several threads those that spin would hide who waits.
-            clock=time.process_time if place.threads == 1 else time.thread_time,
         )
     told = environment()
     return result_of(

@@ -191,7 +191,6 @@ def interleave(
     known: Sequence[Sample] = (),
     patience_s: float = 0.0,
     label: str = "",
-    clock: Callable[[], float] = time.thread_time,
 ) -> dict[str, list[Sample]]:
     """Let `methods` take turns, probes between any two samples, until each has `rounds` quiet samples.
 
@@ -211,8 +210,6 @@ def interleave(
         Seconds to wait in all, between rounds, for the probes to be high.
     label : str
         Shown on standard error while it runs.
-    clock : callable
-        CPU seconds that count as running: of this thread, or of the process for methods that run in threads of theirs.
     """
     order = list(methods)
     samples: dict[str, list[Sample]] = {name: [] for name in methods}
@@ -225,9 +222,9 @@ def interleave(
             patience_s -= WAIT_S
             before = probes()
         for name in order:
-            cpu, wall = clock(), time.perf_counter()
+            cpu, wall = time.thread_time(), time.perf_counter()
             seconds = methods[name]()
-            running = (clock() - cpu) / max(time.perf_counter() - wall, 1e-9)
+            running = (time.thread_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
             after = probes()
             samples[name].append(Sample(number, seconds, before, after, running))
             before = after

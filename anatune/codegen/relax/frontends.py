@@ -154,8 +154,13 @@ def _exported(program: Any, name: str, example_inputs: Any, original: Any = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            decomposed = program.run_decompositions()
+            _refuse_writes(decomposed, name)
             module = from_exported_program(
-                program, keep_params_as_input=False, custom_convert_map={"cumsum.default": _cumsum}
+                decomposed,
+                keep_params_as_input=False,
+                custom_convert_map={"cumsum.default": _cumsum},
+                run_ep_decomposition=False,
             )
     except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
         raise WorkloadError(f"TVM cannot import {name}: {last_line(error)}") from None
@@ -180,6 +185,14 @@ def _cumsum(node: Any, importer: Any) -> TvmObject:
     axis = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
     return importer.block_builder.emit(relax.op.cumsum(importer.env[node.args[0]], axis, dtype))
+
+
+def _refuse_writes(decomposed: Any, name: str) -> None:
+    """Raise WorkloadError if a program changes an input or a buffer in place: TVM's importer drops such writes."""
+    signature = decomposed.graph_signature
+    changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
+    if changed:
+        raise WorkloadError(f"{name} writes into {changed[0]} in place, expected a model that only returns values")
 
 
 def _run_torch(torch: Any, source: Any, arrays: Arrays) -> Arrays:
