@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+from scipy import special
 
 from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value
 
@@ -86,6 +87,23 @@ def _batch_norm(attributes, data, gamma, beta, mean, variance):
     return scaled * gamma.reshape(shape) + beta.reshape(shape), mean, variance
 
 
+def _softmax(data):
+    powers = np.exp(data - data.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def _own_softmax(attributes, data, mask=None):
+    scaled = data * attributes["scale"]
+    return _softmax(scaled if mask is None else scaled + mask[np.arange(len(data)) % len(mask)])
+
+
+def _layer_norm(attributes, data, gamma=1.0, beta=0.0):
+    axes = tuple(attributes.get("axes", (-1,)))
+    away = data - data.mean(axis=axes, keepdims=True)
+    scaled = away / np.sqrt((away**2).mean(axis=axes, keepdims=True) + attributes["epsilon"])
+    return scaled * (gamma if attributes.get("scale", True) else 1) + (beta if attributes.get("center", True) else 0)
+
+
 def _max_pool(attributes, data):
     last = attributes["layout"][-1] == "C"
     data = np.moveaxis(data, -1, 1) if last else data
@@ -108,6 +126,11 @@ _FUNCTIONS = {
     "mean": lambda own, a: a.mean(axis=own["axis"], keepdims=own["keepdims"]),
     "concat": lambda own, arrays: np.concatenate(arrays, own["axis"]),
     "matmul": lambda _, a, b: a @ b,
+    "nn.softmax": lambda _, a: _softmax(a),
+    "nn.layer_norm": _layer_norm,
+    "anatune.softmax": _own_softmax,
+    "anatune.layer_norm": _layer_norm,
+    "anatune.map": lambda own, a: {"sigmoid": special.expit}[own["function"]](a),
     "nn.batch_norm": _batch_norm,
     "nn.max_pool2d": _max_pool,
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), _plain_convolution),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from anatune.graph.nodes import Argument, Array, Constant, Node, Scalar, Shape, TensorType, Value, frozen, values_in
 
@@ -36,10 +37,12 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "bitwise_not": np.bitwise_not,
     "bitwise_or": np.bitwise_or,
     "broadcast_to": np.broadcast_to,
+    "clip": np.clip,
     "concat": lambda arrays, axis: np.concatenate(arrays, axis),
     "cumsum": lambda array, axis, exclusive: array.cumsum(axis) - (array if exclusive else 0),
     "divide": np.divide,
     "equal": np.equal,
+    "erf": special.erf,
     "exp": np.exp,
     "expand_dims": lambda array, axis: np.expand_dims(array, tuple(axis)),
     "floor_mod": np.mod,
@@ -65,12 +68,16 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "permute_dims": lambda array, axes: np.transpose(array, axes),
     "power": np.power,
     "reshape": lambda array, shape: array.reshape(shape),
+    "nn.relu": lambda array: np.maximum(array, 0),
     "rsqrt": lambda array: 1.0 / np.sqrt(array),
+    "sigmoid": special.expit,
     "sqrt": np.sqrt,
+    "square": np.square,
     "squeeze": lambda array, axis: array.squeeze(axis),
     "strided_slice": lambda array, axes, begin, end, *strides, **_: _slice(array, axes, begin, end, *strides),
     "subtract": np.subtract,
     "take": _take,
+    "tanh": np.tanh,
     "tril": lambda array, k, **_: np.tril(array, k),
     "triu": lambda array, k, **_: np.triu(array, k),
     "where": np.where,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from anatune.graph.activations import with_activations
 from anatune.graph.layouts import channels_last, laid_out
 from anatune.graph.nodes import Graph
 from anatune.graph.products import with_products
-from anatune.graph.scaling import without_batch_norms, without_scales
+from anatune.graph.rows import with_maps, with_rows
+from anatune.graph.scaling import scalars_last, without_batch_norms, without_scales
 from anatune.graph.simplify import simplified
 
 __all__ = ["prepared"]
@@ -17,6 +19,7 @@ def prepared(graph: Graph) -> Graph:
     Constants are computed, batch norms are part of the weights, products have taken the steps that follow them, and
     activations lie with their channels last wherever an operator can have them so.
     """
-    plain = simplified(without_batch_norms(simplified(graph)))
-    whole = with_products(simplified(without_scales(plain)))
-    return simplified(laid_out(whole, channels_last(whole)))
+    plain = with_activations(simplified(without_batch_norms(simplified(graph))))
+    scaled = simplified(without_scales(simplified(scalars_last(plain))))
+    whole = with_products(simplified(with_rows(scaled)))
+    return simplified(with_maps(laid_out(whole, channels_last(whole))))

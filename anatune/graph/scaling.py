@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from anatune.graph.nodes import ITEM, Argument, Array, Constant, Graph, Node, Value, frozen, rewritten, tensor_type
+from anatune.graph.nodes import (
+    ITEM,
+    Argument,
+    Array,
+    Constant,
+    Graph,
+    Node,
+    TensorType,
+    Value,
+    frozen,
+    rewritten,
+    tensor_type,
+)
 
-__all__ = ["channel_axis", "channel_values", "without_batch_norms", "without_scales"]
+__all__ = ["channel_axis", "channel_values", "scalars_last", "without_batch_norms", "without_scales"]
 
 CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _CHANNELS_FIRST = {"NCW", "NCHW", "NCDHW"}
@@ -66,6 +78,31 @@ def without_batch_norms(graph: Graph) -> Graph:
         rank, axis = len(kind.shape), norm.attributes["axis"] % len(kind.shape)
         scaled = Node("multiply", (data, _along(factor.astype(kind.dtype), rank, axis)), kind)
         return Node("add", (scaled, _along(shift.astype(kind.dtype), rank, axis)), kind)
+
+    return rewritten(graph, replace)
+
+
+def scalars_last(graph: Graph) -> Graph:
+    """Return a graph whose factors of whole tensors stand behind the reshapes, transposes and matrix products they fed.
+
+    There they become part of weights, or of a softmax: attention scales its operands, not its products.
+    """
+
+    def replace(node: Node, arguments: tuple[Argument, ...]) -> Value:
+        if node.op not in ("reshape", "permute_dims", "broadcast_to", "matmul") or not isinstance(
+            node.type, TensorType
+        ):
+            return node.of(arguments)
+        factor, inner = 1.0, []
+        for argument in arguments:
+            scalar = argument.arguments[1] if isinstance(argument, Node) and argument.op == "multiply" else None
+            if isinstance(scalar, Constant) and scalar.array.size == 1 and argument.arguments[0].type == argument.type:
+                factor, argument = factor * float(scalar.array.reshape(())), argument.arguments[0]
+            inner.append(argument)
+        made = node.of(tuple(inner))
+        if all(one is other for one, other in zip(inner, arguments, strict=True)):
+            return made
+        return Node("multiply", (made, Constant(frozen(np.asarray(factor, node.type.dtype)))), node.type)
 
     return rewritten(graph, replace)
 

@@ -72,7 +72,7 @@ class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OperatorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An operator that was left to TVM, and how often the model has it."""
+    """An operator that was left to TVM, or a kernel's function, and how often the model has it."""
 
     name: str
     count: int
@@ -109,6 +109,10 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         What was left to TVM.
     check : Check, optional
         None: outputs were not compared.
+    rows : tuple of OperatorSummary
+        Kernels of anatune's that are not planned: what treats the rows of a matrix one by one.
+    unscheduled : tuple of str
+        Functions of the library that are as TVM wrote them, without vectors or threads.
     """
 
     format: int
@@ -126,6 +130,8 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: tuple[KernelSummary, ...]
     operators: tuple[OperatorSummary, ...]
     check: Check | None = None
+    rows: tuple[OperatorSummary, ...] = ()
+    unscheduled: tuple[str, ...] = ()
 
     @property
     def predicted_s(self) -> float:

@@ -35,7 +35,7 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
         }
         for kernel in summary.kernels
     ]
-    own = {kernel.name for kernel in summary.kernels}
+    own = _own(summary)
     others = {name: time_s for name, time_s in (measured_s or {}).items() if name not in own}
     check = summary.check
     return {
@@ -47,6 +47,15 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
         "predicted_s": summary.predicted_s,
         "measured_s": None if measured_s is None else sum(measured_s.values()),
         "kernels": kernels,
+        "rows": [
+            {
+                "name": one.name,
+                "count": one.count,
+                "measured_s": None if measured_s is None else measured_s.get(one.name),
+            }
+            for one in summary.rows
+        ],
+        "unscheduled": summary.unscheduled,
         "left_to_tvm": {one.name: one.count for one in summary.operators},
         "left_to_tvm_measured_s": others if measured_s is not None else None,
         "check": None if check is None else {"error": check.error, "tolerance": check.tolerance, "by": check.reference},
@@ -65,7 +74,13 @@ def model_lines(summary: ModelSummary, measured_s: Mapping[str, float] | None = 
         text += f", measured with what was left to TVM {units.duration(sum(measured_s.values()))}"
     lines = [Line(one, "bold") for one in wrapped(text, width, hanging="  ")]
     lines += [Line(one) for one in wrapped(_inputs_text(summary), width, hanging="  ")]
+    if summary.rows:
+        lines += [Line(one) for one in wrapped(_rows_text(summary, measured_s), width, hanging="  ")]
     lines += [Line(one) for one in wrapped(_left_text(summary, measured_s), width, hanging="  ")]
+    if summary.unscheduled:
+        names = ", ".join(summary.unscheduled)
+        text = f"no vectors and no threads, as TVM wrote them: {names}"
+        lines += [Line(one, "bold") for one in wrapped(text, width, hanging="  ")]
     lines += [Line(one) for one in wrapped(_check_text(summary), width, hanging="  ")]
     if summary.kernels:
         lines += [Line(""), *_table(summary, measured_s, width)]
@@ -100,13 +115,27 @@ def _inputs_text(summary: ModelSummary) -> str:
     return f"inputs: {inputs or 'none'}; weights: {units.size(summary.weight_bytes)}"
 
 
+def _own(summary: ModelSummary) -> set[str]:
+    """Return the functions that are anatune's."""
+    return {one.name for one in summary.kernels} | {one.name for one in summary.rows}
+
+
+def _rows_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> str:
+    names = ", ".join(
+        f"{one.name} ({one.count})"
+        + (f" {units.duration(measured_s[one.name])}" if measured_s is not None and one.name in measured_s else "")
+        for one in summary.rows
+    )
+    return f"kernels of rows, in no prediction: {names}"
+
+
 def _left_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> str:
     names = ", ".join(f"{one.name} ({one.count})" for one in summary.operators)
     if not names:
         return "left to TVM: nothing"
     if measured_s is None:
         return f"left to TVM, and not in these times: {names}"
-    own = {kernel.name for kernel in summary.kernels}
+    own = _own(summary)
     rest = {name: time_s for name, time_s in measured_s.items() if name not in own}
     slowest = sorted(rest, key=lambda name: -rest[name])[:3]
     total = sum(measured_s.values())

@@ -13,8 +13,8 @@ from anatune.errors import BuildError
 __all__ = ["built", "packing_library"]
 
 
-def built(model: WrittenModel, target: TvmObject, threads: int) -> TvmObject:
-    """Return the executable of a written model.
+def built(model: WrittenModel, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
+    """Return the executable of a written model, and the functions that TVM wrote and nothing could schedule.
 
     Raises
     ------
@@ -53,8 +53,8 @@ def built(model: WrittenModel, target: TvmObject, threads: int) -> TvmObject:
     )
     try:
         with target:
-            module = scheduled(fused(model.module), threads)
-            return relax.build(module, target, relax_pipeline=lowered, exec_mode="bytecode")
+            module, plain = scheduled(fused(model.module), threads)
+            return relax.build(module, target, relax_pipeline=lowered, exec_mode="bytecode"), plain
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot compile the model: {last_line(error)}") from None
 

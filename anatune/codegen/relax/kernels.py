@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.program import CpuProgram
+from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
+from anatune.graph.nodes import Graph, Node, tensor_type
+from anatune.graph.rows import LAYER_NORM, MAP, ROWS, SOFTMAX
 
-__all__ = ["KERNEL", "ModelKernel", "Packer", "model_kernel"]
+__all__ = ["KERNEL", "ModelKernel", "Packer", "model_kernel", "row_kernels"]
 
 KERNEL = "anatune.kernel"
 """Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
@@ -34,15 +37,13 @@ class ModelKernel:
     ----------
     name : str
         Of the function, and of what it holds: unique in the model.
-    schedule : Schedule
     function : tvm.tirx.PrimFunc
-        Takes the workload's operands, those of `packers` in packed form, and the result last.
+        Takes the operands, those of `packers` in packed form, and the result last.
     packers : dict of str to Packer
         By tensor.
     """
 
     name: str
-    schedule: Schedule
     function: TvmObject
     packers: dict[str, Packer]
 
@@ -67,4 +68,38 @@ def model_kernel(name: str, schedule: Schedule, threads: int) -> ModelKernel:
         )
         for tensor, text in program.packing.items()
     }
-    return ModelKernel(name, schedule, function, packers)
+    return ModelKernel(name, function, packers)
+
+
+def row_kernels(graph: Graph, lanes: int, threads: int) -> dict[int, ModelKernel]:
+    """Return ``id`` of each node of `anatune.graph.rows` -> its kernel, which equal nodes share.
+
+    Parameters
+    ----------
+    lanes : int
+        float32 elements of a vector.
+    """
+    made: dict[RowKernel, ModelKernel] = {}
+    found = {}
+    for node in graph.nodes():
+        if node.op in ROWS:
+            kernel = _row_kernel(node)
+            if kernel not in made:
+                name = f"anatune_rows_{len(made)}_{kernel.kind}"
+                function = parse_program(*row_program(kernel, name, lanes, threads))
+                attributes = {"global_symbol": name, KERNEL: kernel.kind, "op_pattern": _OPAQUE}
+                made[kernel] = ModelKernel(name, function.with_attr(attributes), {})
+            found[id(node)] = made[kernel]
+    return found
+
+
+def _row_kernel(node: Node) -> RowKernel:
+    rows, length = tensor_type(node).shape
+    own = node.attributes
+    if node.op == SOFTMAX:
+        mask_rows = tensor_type(node.arguments[1]).shape[0] if len(node.arguments) > 1 else 0
+        return RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"])
+    if node.op == LAYER_NORM:
+        return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=len(node.arguments) - 1)
+    assert node.op == MAP
+    return RowKernel(own["function"], rows, length)

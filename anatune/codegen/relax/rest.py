@@ -7,12 +7,15 @@ threads, the outermost loops distributed.
 
 from __future__ import annotations
 
+import logging
 import math
 
-from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import KERNEL
 
 __all__ = ["scheduled"]
+
+_log = logging.getLogger(__name__)
 
 _VECTOR = 16
 """Elements of a vectorised loop: LLVM splits or joins them."""
@@ -21,17 +24,22 @@ _PARALLEL_FROM = 1 << 14
 _REDUCTION = 2
 
 
-def scheduled(module: TvmObject, threads: int) -> TvmObject:
-    """Return a module whose functions, but for anatune's kernels, have vectors and parallel loops."""
+def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
+    """Return a module whose functions, but for anatune's kernels, have vectors and parallel loops.
+
+    And the names of those that have none: they stay as TVM wrote them, right, and slow.
+    """
     tvm = import_tvm()
+    plain = []
     for name, function in module.functions_items():
         if type(function).__name__ != "PrimFunc" or (function.attrs is not None and KERNEL in function.attrs):
             continue
         try:
             module[name] = _scheduled(tvm, function, threads)
-        except TVM_ERRORS:
-            continue  # as TVM wrote it: right, and slow
-    return module
+        except TVM_ERRORS as error:
+            _log.info("%s stays as TVM wrote it: %s", name.name_hint, last_line(error))
+            plain.append(str(name.name_hint))
+    return module, tuple(plain)
 
 
 def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:

@@ -22,6 +22,7 @@ from anatune.graph.nodes import (
     tensor_type,
 )
 from anatune.graph.products import PRODUCTS, workload_of
+from anatune.graph.rows import ROWS
 
 __all__ = ["Weight", "WrittenModel", "written"]
 
@@ -65,7 +66,7 @@ def written(graph: Graph, kernels: Mapping[int, ModelKernel]) -> WrittenModel:
     ----------
     graph : Graph
     kernels : mapping of int to ModelKernel
-        ``id`` of each product -> its kernel; equal products share one.
+        ``id`` of each node that anatune has a kernel for -> its kernel; equal nodes share one.
     """
     return _Writer(graph, kernels).model
 
@@ -99,7 +100,7 @@ class _Writer:
         with builder.function("main", [*inputs, self.tuple]):
             with builder.dataflow():
                 for node in nodes:
-                    if node.op in PRODUCTS:
+                    if node.op in (*PRODUCTS, *ROWS):
                         own = kernels[id(node)]
                         if own.name not in functions:
                             functions[own.name] = builder.add_func(own.function, own.name)
@@ -122,6 +123,8 @@ class _Writer:
                 for tensor, value in zip(tensors, node.arguments, strict=True)
                 if isinstance(value, Constant)
             ]
+        if node.op in ROWS:
+            return [(value, "", "") for value in node.arguments if isinstance(value, Constant)]
         found: list[tuple[Constant, str, str]] = []
         stack: list[Argument] = list(node.arguments)
         while stack:

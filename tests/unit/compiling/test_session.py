@@ -109,7 +109,24 @@ def test_a_transformer_block_computes_what_the_original_does(threads):
         assert (own.double() - want).abs().max() <= 1e-5 * want.abs().max()
     products = {kernel.workload.split()[0] for kernel in compiled.summary.kernels}
     assert products == {"matmul", "batch_matmul"}
+    assert {one.name.split("_", 3)[-1]: one.count for one in compiled.summary.rows} == {
+        "softmax": 1, "layer_norm": 2, "gelu": 1,
+    }  # fmt: skip
+    assert {one.name for one in compiled.summary.operators} == {"permute_dims", "astype", "take"}
+    assert "softmax (1)" in compiled.report()
     assert isinstance(got[0], torch.Tensor)
+
+
+def test_functions_that_nothing_could_schedule_are_named(monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    def refused(*_):
+        raise ValueError("no")
+
+    monkeypatch.setattr("anatune.codegen.relax.rest._scheduled", refused)
+    compiled = compile_model(torch.nn.ReLU().eval(), torch.randn(3, 4), threads=1)
+    assert compiled.summary.unscheduled == ("relu",)
+    assert "no vectors and no threads, as TVM wrote them: relu" in compiled.report()
 
 
 def test_truth_values_are_counted_as_pytorch_does():
@@ -321,8 +338,8 @@ def test_other_arguments_are_checked():
         compile_model(5)
     with pytest.raises(SpaceError, match=r"NVIDIA GeForce RTX 3090|rtx3090 is a GPU, expected a CPU"):
         compile_model(5, hw="rtx3090")
-    with pytest.raises(SpaceError, match="compile: trials is -1"):
-        compile_model(5, trials=-1)
+    with pytest.raises(SpaceError, match="compile: trials is 7"):
+        compile_model(5, trials=7)
 
 
 def test_wrong_outputs_are_found():

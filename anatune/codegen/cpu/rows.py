@@ -1,0 +1,301 @@
+"""Kernels that treat the rows of a matrix one by one: softmax, layer norm, element-wise functions.
+
+One call of a function in LLVM IR treats one row of a length that is known; the loops around it, in TVMScript, are
+spread over threads. A row is read two or three times, which the first cache serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from anatune.codegen.cpu.elementary import FUNCTIONS, exp
+from anatune.codegen.cpu.llvm import LlvmCode
+from anatune.codegen.cpu.microkernel import module_ir
+from anatune.codegen.script import Script, buffer_type, open_function, whole_region
+
+__all__ = ["RowKernel", "row_program"]
+
+_FLOAT = "float32"
+_CHAINS = 4
+"""Vectors of a step: enough sums next to each other for the latency of an addition."""
+_PARALLEL_FROM = 1 << 13
+"""Elements from which on rows are spread over threads: a parallel loop costs some microseconds."""
+_BITS = 32
+
+Values = dict[int, str]
+"""By the place of a vector in a step."""
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """What is done to each row.
+
+    Attributes
+    ----------
+    kind : str
+        "softmax", "layer_norm", or the name of an elementary function.
+    rows, length : int
+    scale : float
+        "softmax": what elements are multiplied by first.
+    mask_rows : int
+        "softmax": rows of the matrix that is added to the products, of which row ``r % mask_rows`` belongs to row
+        r; 0: none is.
+    zero_rows : bool
+        "softmax": a row of nothing but ``-inf`` gives zeros, not NaN.
+    epsilon : float
+        "layer_norm".
+    operands : int
+        "layer_norm": vectors of the row's length behind the data, a factor and a term.
+    """
+
+    kind: str
+    rows: int
+    length: int
+    scale: float = 1.0
+    mask_rows: int = 0
+    zero_rows: bool = False
+    epsilon: float = 0.0
+    operands: int = 0
+
+
+def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple[str, str]:
+    """Return (the function in TVMScript, the LLVM IR it calls).
+
+    Its parameters: the data (rows, length), the mask (mask_rows, length) or factor and term (length,), the result.
+    """
+    shape = (kernel.rows, kernel.length)
+    more = [(kernel.mask_rows, kernel.length)] if kernel.mask_rows else [(kernel.length,)] * kernel.operands
+    names = ["data", *(f"operand{number}" for number in range(len(more))), "result"]
+    row = f"r * {kernel.length}"
+    mask = f"r % {kernel.mask_rows} * {kernel.length}" if kernel.mask_rows else "0"
+    offsets = [row, *(mask for _ in more), row]
+    text = Script()
+    parameters = [(one, buffer_type(s, _FLOAT)) for one, s in zip(names, (shape, *more, shape), strict=True)]
+    open_function(text, name, parameters)
+    spread = threads > 1 and kernel.rows > 1 and kernel.rows * kernel.length >= _PARALLEL_FROM
+    # 64 bits, as the function takes them; TVM narrows what was never cast to 32
+    arguments = ", ".join(
+        f'{one}.data, T.Cast("int64", T.Cast("int32", {offset}))' for one, offset in zip(names, offsets, strict=True)
+    )
+    regions = [f"{one}[{whole_region(s)}]" for one, s in zip(names, (shape, *more, shape), strict=True)]
+    text.open('with T.sblock("rows"):')
+    text.line(f"T.reads({', '.join(regions[:-1])})")
+    text.line(f"T.writes({regions[-1]})")
+    with text.scope(
+        'for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):',
+        f"for r in T.{'parallel' if spread else 'serial'}({kernel.rows}):",
+    ):
+        text.line(f'T.evaluate(T.call_extern("void", "{name}_row", {arguments}))')
+    return str(text), module_ir([_Row(kernel, f"{name}_row", lanes, len(names)).function])
+
+
+class _Row:
+    """Writes the function of one row."""
+
+    def __init__(self, kernel: RowKernel, name: str, lanes: int, tensors: int) -> None:
+        self.kernel, self.lanes = kernel, lanes
+        self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind == "softmax" else "add")
+        self.labels = 0
+        self.at = "entry"
+        arguments = ", ".join(f"ptr noalias %p{i}, i64 %o{i}" for i in range(tensors))
+        bits = _BITS * lanes
+        code.line(
+            f"define internal void @{name}({arguments}) noinline nounwind "
+            f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" {{'
+        )
+        code.line("entry:")
+        code.align_frame(bits // 8)
+        self.bases = [code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(tensors)]
+        writers: dict[str, Callable[[], None]] = {"softmax": self.softmax, "layer_norm": self.layer_norm}
+        writers.get(kernel.kind, self.mapped)()
+        code.line("  ret void")
+        code.line("}")
+        self.function = "\n".join(code.lines), code.declared
+
+    def over(self, carried: Sequence[str], step: Callable[[str, int, int, list[Values]], list[Values]]) -> list[str]:
+        """Go through the row and return what is carried, joined.
+
+        Parameters
+        ----------
+        carried : sequence of str
+            What each of the values starts from; `_CHAINS` of each are carried.
+        step : callable
+            Takes the place of the first element (LLVM's name), the vectors of the step, how many lanes of the last one
+            exist, and by the carried value and vector what it is so far; returns what it is behind the step.
+        """
+        code, width = self.code, self.lanes * _CHAINS
+        whole, rest = divmod(self.kernel.length, width)
+        state: list[Values] = [dict.fromkeys(range(_CHAINS), first) for first in carried]
+        if whole:
+            self.labels += 1
+            label = f"loop{self.labels}"
+            before = self.at
+            code.line(f"  br label %{label}")
+            code.line(f"{label}:")
+            now = [{chain: code.name() for chain in values} for values in state]
+            place, following, done = code.name(), code.name(), code.name()
+            head = len(code.lines)
+            behind = step(place, _CHAINS, self.lanes, now)
+            phis = [f"  {place} = phi i64 [0, %{before}], [{following}, %{label}]"]
+            for names, first, last in zip(now, state, behind, strict=True):
+                phis += [
+                    f"  {names[chain]} = phi {code.vector} [{first[chain]}, %{before}], [{last[chain]}, %{label}]"
+                    for chain in names
+                ]
+            code.lines[head:head] = phis
+            code.line(f"  {following} = add nuw nsw i64 {place}, {width}")
+            code.line(f"  {done} = icmp eq i64 {following}, {whole * width}")
+            code.line(f"  br i1 {done}, label %{label}_end, label %{label}, !llvm.loop !0")
+            code.line(f"{label}_end:")
+            self.at, state = f"{label}_end", behind
+        if rest:
+            vectors = -(-rest // self.lanes)
+            used = rest - (vectors - 1) * self.lanes
+            state = [
+                {**old, **new}
+                for old, new in zip(state, step(str(whole * width), vectors, used, state), strict=True)
+            ]  # fmt: skip
+        found = []
+        for values, start in zip(state, carried, strict=True):
+            distinct = [value for value in values.values() if value != start] or [start]
+            found.append(distinct[0])
+            for other in distinct[1:]:
+                found[-1] = self.joined(found[-1], other)
+        return found
+
+    def joined(self, left: str, right: str) -> str:
+        """Return what two parts of a carried value are together."""
+        return self.code.maximum(left, right) if self.code.body == "max" else self.code.binary("add", left, right)
+
+    def load(self, tensor: int, place: str, vector: int, used: int) -> str:
+        """Return a vector of a row; what is beyond the end is 0."""
+        code = self.code
+        pointer = code.emit(f"getelementptr float, ptr {self.bases[tensor]}, i64 {place}")
+        return code.load_vector(code.address(pointer, _FLOAT, vector * self.lanes), _FLOAT, 1, used)
+
+    def store(self, value: str, place: str, vector: int, used: int) -> None:
+        """Store a vector of the result's row."""
+        code = self.code
+        pointer = code.emit(f"getelementptr float, ptr {self.bases[-1]}, i64 {place}")
+        code.store_vector(value, code.address(pointer, _FLOAT, vector * self.lanes), _FLOAT, used)
+
+    def only(self, value: str, used: int, other: str) -> str:
+        """Return a vector with `other` in the lanes that do not exist."""
+        if used == self.lanes:
+            return value
+        mask = "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(self.lanes)) + ">"
+        kind = self.code.vector
+        return self.code.emit(f"select <{self.lanes} x i1> {mask}, {kind} {value}, {kind} {other}")
+
+    def each(self, vectors: int, used: int) -> list[tuple[int, int]]:
+        """Return (vector, lanes of it that exist)."""
+        return [(vector, self.lanes if vector < vectors - 1 else used) for vector in range(vectors)]
+
+    def softmax(self) -> None:
+        """Write the largest element's pass, that of the powers and their sum, and that of the quotients."""
+        code, kernel = self.code, self.kernel
+        lowest = code.constant(float("-inf"))
+
+        def largest(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
+            found = {}
+            for vector, lanes in self.each(vectors, used):
+                value = self.load(0, place, vector, lanes)
+                if kernel.mask_rows:
+                    mask = self.load(1, place, vector, lanes)
+                    scale = code.constant(kernel.scale)
+                    value = code.multiply_add(value, scale, mask) if kernel.scale != 1.0 else code.binary(
+                        "add", value, mask)  # fmt: skip
+                elif kernel.scale != 1.0:
+                    value = code.binary("mul", value, code.constant(kernel.scale))
+                if kernel.mask_rows or kernel.scale != 1.0:
+                    self.store(value, place, vector, lanes)
+                found[vector] = code.maximum(state[0][vector], self.only(value, lanes, lowest))
+            return [found]
+
+        source = -1 if kernel.mask_rows or kernel.scale != 1.0 else 0
+        most = code.splat(code.horizontal(self.over([lowest], largest)[0]))
+        if kernel.zero_rows:  # -inf less anything finite is -inf, whose power is 0
+            is_empty = code.emit(f"fcmp oeq {code.vector} {most}, {lowest}")
+            most = code.emit(
+                f"select <{self.lanes} x i1> {is_empty}, {code.vector} {code.constant(0.0)}, {code.vector} {most}"
+            )
+        self.code.body = "add"
+
+        def powers(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
+            found = {}
+            for vector, lanes in self.each(vectors, used):
+                value = exp(code, code.binary("sub", self.load(source, place, vector, lanes), most))
+                self.store(value, place, vector, lanes)
+                found[vector] = code.binary("add", state[0][vector], self.only(value, lanes, code.constant(0.0)))
+            return [found]
+
+        total = code.splat(code.horizontal(self.over([code.constant(0.0)], powers)[0]))
+        if kernel.zero_rows:
+            is_zero = code.emit(f"fcmp oeq {code.vector} {total}, {code.constant(0.0)}")
+            total = code.emit(
+                f"select <{self.lanes} x i1> {is_zero}, {code.vector} {code.constant(1.0)}, {code.vector} {total}"
+            )
+        factor = code.binary("div", code.constant(1.0), total)
+
+        def quotients(place: str, vectors: int, used: int, _: list[Values]) -> list[Values]:
+            for vector, lanes in self.each(vectors, used):
+                self.store(
+                    code.binary("mul", self.load(-1, place, vector, lanes), factor), place, vector, lanes
+                )  # fmt: skip
+            return []
+
+        self.over([], quotients)
+
+    def layer_norm(self) -> None:
+        """Write the mean's pass, that of the squares of what differs from it, and that of the results."""
+        code, kernel = self.code, self.kernel
+        zero, share = code.constant(0.0), code.constant(1.0 / kernel.length)
+
+        def sums(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
+            return [
+                {
+                    vector: code.binary("add", state[0][vector], self.load(0, place, vector, lanes))
+                    for vector, lanes in self.each(vectors, used)
+                }
+            ]
+
+        mean = code.binary("mul", code.splat(code.horizontal(self.over([zero], sums)[0])), share)
+
+        def squares(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
+            found = {}
+            for vector, lanes in self.each(vectors, used):
+                off = self.only(code.binary("sub", self.load(0, place, vector, lanes), mean), lanes, zero)
+                found[vector] = code.multiply_add(off, off, state[0][vector])
+            return [found]
+
+        variance = code.binary("mul", code.splat(code.horizontal(self.over([zero], squares)[0])), share)
+        root = code.call(
+            code.vector,
+            f"llvm.sqrt.v{self.lanes}f32",
+            [(code.vector, code.binary("add", variance, code.constant(kernel.epsilon)))],
+        )
+        factor = code.binary("div", code.constant(1.0), root)
+
+        def results(place: str, vectors: int, used: int, _: list[Values]) -> list[Values]:
+            for vector, lanes in self.each(vectors, used):
+                value = code.binary("sub", self.load(0, place, vector, lanes), mean)
+                value = code.binary("mul", value, factor)
+                if kernel.operands:
+                    own, term = (self.load(operand, place, vector, lanes) for operand in (1, 2))
+                    value = code.multiply_add(value, own, term)
+                self.store(value, place, vector, lanes)
+            return []
+
+        self.over([], results)
+
+    def mapped(self) -> None:
+        """Write an element-wise function."""
+
+        def results(place: str, vectors: int, used: int, _: list[Values]) -> list[Values]:
+            for vector, lanes in self.each(vectors, used):
+                value = FUNCTIONS[self.kernel.kind](self.code, self.load(0, place, vector, lanes))
+                self.store(value, place, vector, lanes)
+            return []
+
+        self.over([], results)

@@ -1,0 +1,104 @@
+"""Activations that a model spells out, such as GELU of multiplications and a tanh, by their names.
+
+What a few element-wise operators on one value compute together is told from their values at some numbers, not from
+their order: exporters spell the same function in many ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from anatune.graph.folding import computed
+from anatune.graph.nodes import Argument, Constant, Graph, Node, Scalar, TensorType, Value, frozen, rewritten, values_in
+
+__all__ = ["with_activations"]
+
+Floats = NDArray[np.float64]
+_SAMPLES: Floats = np.concatenate([np.linspace(-9.0, 9.0, 61), np.linspace(-1.0, 1.0, 20)])
+_TOLERANCE = 1e-5
+"""Of the largest magnitude: constants are written in float32, and two forms of GELU differ by 5e-4."""
+_DEEPEST = 12
+"""Operators between an activation's result and its argument."""
+_LAST = ("multiply", "divide", "minimum", "maximum", "clip", "add")
+"""Operators that spelt activations end with."""
+_INNER = frozenset(
+    (
+        "add", "clip", "divide", "erf", "exp", "maximum", "minimum", "multiply", "negative", "nn.relu", "power",
+        "sigmoid", "square", "subtract", "tanh",
+    )
+)  # fmt: skip
+_KNOWN: dict[str, Callable[[Floats], Floats]] = {
+    "nn.gelu": lambda x: x * special.ndtr(x),
+    "nn.gelu_tanh": lambda x: x * special.expit(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)),
+    "nn.silu": lambda x: x * special.expit(x),
+    "nn.relu6": lambda x: np.clip(x, 0.0, 6.0),
+    "nn.relu": lambda x: np.maximum(x, 0.0),
+}
+
+
+def with_activations(graph: Graph) -> Graph:
+    """Return a graph in which activations of several operators are one."""
+
+    def replace(node: Node, arguments: tuple[Argument, ...]) -> Value:
+        own = node.of(arguments)
+        if own.op not in _LAST or not isinstance(own.type, TensorType) or own.type.dtype != "float32":
+            return own
+        for source in _sources(own):
+            values = _values(own, source)
+            if values is None:
+                continue
+            for name, function in _KNOWN.items():
+                want = function(_SAMPLES)
+                if np.abs(values - want).max() <= _TOLERANCE * np.abs(want).max():
+                    return Node(name, (source,), own.type)
+        return own
+
+    return rewritten(graph, replace)
+
+
+def _sources(node: Node) -> list[Value]:
+    """Return what a node may be a function of: what it reads, however indirectly, of its own type."""
+    found: dict[int, Value] = {}
+    level: list[Value] = [node]
+    for _ in range(_DEEPEST):
+        following: list[Value] = []
+        for value in level:
+            if isinstance(value, Node) and value.op in _INNER:
+                for one in values_in(value.arguments):
+                    if one.type == node.type and id(one) not in found and not isinstance(one, Constant):
+                        found[id(one)] = one
+                        following.append(one)
+        level = following
+    return list(found.values())
+
+
+def _values(node: Node, source: Value) -> Floats | None:
+    """Return a node's values where `source` has those of `_SAMPLES`; None: it depends on something else."""
+    known: dict[int, Any] = {id(source): Constant(frozen(_SAMPLES))}
+
+    def value_of(value: Any) -> Any:
+        if isinstance(value, Scalar):
+            return value
+        if not isinstance(value, Value):
+            return None
+        if id(value) not in known:
+            known[id(value)] = None
+            if isinstance(value, Constant):
+                known[id(value)] = (
+                    Constant(value.array.astype(np.float64).reshape(())) if value.array.size == 1 else None
+                )
+            elif isinstance(value, Node) and value.op in _INNER:
+                arguments = tuple(value_of(one) for one in value.arguments)
+                if all(one is not None for one in arguments):
+                    kind = TensorType(_SAMPLES.shape, "float64")
+                    made = computed(Node(value.op, arguments, kind, value.attributes))
+                    known[id(value)] = made if isinstance(made, Constant) else None
+        return known[id(value)]
+
+    found = value_of(node)
+    return found.array if found is not None and np.isfinite(found.array).all() else None

@@ -1,0 +1,166 @@
+"""What anatune has kernels for that treat the rows of a matrix one by one, beside its products.
+
+``anatune.softmax`` takes data (rows, length) and, where there is a mask, (mask_rows, length): row ``r % mask_rows`` of
+it is added to row r of the data times attribute ``scale``. ``anatune.layer_norm`` takes data, a factor and a term
+(length,). ``anatune.map`` computes the elementary function that attribute ``function`` names.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from anatune.graph.nodes import Argument, Constant, Graph, Node, TensorType, Value, frozen, rewritten, tensor_type
+from anatune.graph.simplify import reshaped
+
+__all__ = ["LAYER_NORM", "MAP", "ROWS", "SOFTMAX", "with_maps", "with_rows"]
+
+SOFTMAX, LAYER_NORM, MAP = "anatune.softmax", "anatune.layer_norm", "anatune.map"
+ROWS = (SOFTMAX, LAYER_NORM, MAP)
+_DTYPE = "float32"
+_MAPS = {
+    "exp": "exp", "erf": "erf", "tanh": "tanh", "sigmoid": "sigmoid", "nn.silu": "silu", "nn.gelu": "gelu",
+    "nn.gelu_tanh": "gelu_tanh",
+}  # fmt: skip
+_SHORT = 64
+"""Elements below which a row is a part of a longer one: a call for each would cost more than its work."""
+
+
+def with_rows(graph: Graph) -> Graph:
+    """Return a graph in which softmax and layer norm along the last dimensions are anatune's."""
+
+    def replace(node: Node, arguments: tuple[Argument, ...]) -> Value:
+        own = node.of(arguments)
+        if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE or not own.type.shape:
+            return own
+        if own.op == "nn.softmax" and own.attributes["axis"] in (-1, len(own.type.shape) - 1):
+            return _softmax(own)
+        if own.op == "where" and (inner := _guarded(own)) is not None:
+            return inner
+        if own.op == "nn.layer_norm":
+            return _layer_norm(own)
+        return own
+
+    return rewritten(graph, replace)
+
+
+def with_maps(graph: Graph) -> Graph:
+    """Return a graph in which elementary functions are anatune's."""
+
+    def replace(node: Node, arguments: tuple[Argument, ...]) -> Value:
+        own = node.of(arguments)
+        if own.op not in _MAPS or own.type != own.arguments[0].type or tensor_type(own).dtype != _DTYPE:
+            return own
+        shape = tensor_type(own).shape
+        length = math.prod(shape)
+        if length == 0:
+            return own
+        kind = (length // shape[-1], shape[-1]) if shape and shape[-1] >= _SHORT else (1, length)
+        made = Node(
+            MAP,
+            (reshaped(own.arguments[0], kind),),
+            TensorType(kind, _DTYPE),
+            {"function": _MAPS[own.op]},
+        )
+        return reshaped(made, shape)
+
+    return rewritten(graph, replace)
+
+
+def _softmax(node: Node) -> Value:
+    data: Any = node.arguments[0]
+    shape = tensor_type(node).shape
+    mask, scale = None, 1.0
+    if isinstance(data, Node) and data.op == "add":
+        for one, other in (data.arguments, data.arguments[::-1]):
+            if tensor_type(one).shape == shape and _mask_rows(other, shape):
+                data, mask = one, other
+                break
+    if isinstance(mask, Constant) and not mask.array.any():
+        mask = None
+    if isinstance(data, Node) and data.op == "multiply" and isinstance(data.arguments[1], Constant):
+        factor = data.arguments[1].array
+        if factor.size == 1 and data.arguments[0].type == data.type:
+            data, scale = data.arguments[0], float(factor.reshape(()))
+    kind = (math.prod(shape[:-1]), shape[-1])
+    operands = [reshaped(data, kind)]
+    if mask is not None:
+        operands.append(reshaped(mask, (_mask_rows(mask, shape), shape[-1])))
+    attributes = {"scale": scale, "zero_rows": False}
+    return reshaped(Node(SOFTMAX, tuple(operands), TensorType(kind, _DTYPE), attributes), shape)
+
+
+def _mask_rows(value: Value, shape: tuple[int, ...]) -> int:
+    """Return how many rows a mask has that is repeated for all data of `shape`; 0: it is no such mask."""
+    kind = tensor_type(value)
+    own = kind.shape
+    while own and own[0] == 1 and len(own) > 1:
+        own = own[1:]
+    fits = kind.dtype == _DTYPE and 0 < len(own) <= len(shape) and own == shape[-len(own) :]
+    return math.prod(own[:-1]) if fits else 0
+
+
+_EMPTY = ("logical_not", "astype", "max", "astype", "logical_not", "equal")
+"""How PyTorch's attention finds rows of nothing but ``-inf``, from the condition back to the comparison."""
+
+
+def _guarded(node: Node) -> Value | None:
+    """Return a softmax whose empty rows are zeros for ``where(empty rows, 0, softmax)``; None: the node is none."""
+    condition, zeros, found = node.arguments
+    inner = found.arguments[0] if isinstance(found, Node) and found.op == "reshape" else None
+    is_zero = isinstance(zeros, Constant) and not zeros.array.any()
+    if not (is_zero and isinstance(inner, Node) and inner.op == SOFTMAX and found.type == node.type):
+        return None
+    at: Any = condition
+    for op in _EMPTY:
+        if not (isinstance(at, Node) and at.op == op):
+            return None
+        if op == "max" and tuple(at.attributes["axis"] or ()) not in ((-1,), (len(tensor_type(node).shape) - 1,)):
+            return None
+        last, at = at, at.arguments[0]
+    lowest = last.arguments[1]
+    if not (isinstance(lowest, Constant) and lowest.array.size == 1 and np.isneginf(lowest.array).all()):
+        return None
+    if tensor_type(at) != tensor_type(node) or reshaped(at, tensor_type(inner).shape).type != inner.type:
+        return None
+    if not _reads(inner, at):
+        return None
+    made = Node(SOFTMAX, inner.arguments, inner.type, {**inner.attributes, "zero_rows": True})
+    return reshaped(made, tensor_type(node).shape)
+
+
+def _reads(node: Node, scores: Value) -> bool:
+    """Whether a softmax is that of `scores`, however much of their computation it has taken in."""
+    at: Any = scores
+    for _ in range(3):
+        if reshaped(at, tensor_type(node.arguments[0]).shape) is node.arguments[0] or _source(at) is _source(
+            node.arguments[0]
+        ):
+            return True
+        if not (isinstance(at, Node) and at.op in ("add", "multiply")):
+            return False
+        at = at.arguments[0] if at.arguments[0].type == at.type else at.arguments[1]
+    return False
+
+
+def _source(value: Any) -> Any:
+    while isinstance(value, Node) and value.op == "reshape":
+        value = value.arguments[0]
+    return value
+
+
+def _layer_norm(node: Node) -> Value:
+    data, gamma, beta = node.arguments
+    shape = tensor_type(node).shape
+    axes = sorted(axis % len(shape) for axis in node.attributes["axes"])
+    if axes != list(range(len(shape) - len(axes), len(shape))) or not math.prod(shape):
+        return node
+    length = math.prod(shape[axes[0] :])
+    factor = gamma if node.attributes["scale"] else Constant(frozen(np.ones(length, np.float32)))
+    term = beta if node.attributes["center"] else Constant(frozen(np.zeros(length, np.float32)))
+    kind = (math.prod(shape[: axes[0]]), length)
+    operands = (reshaped(data, kind), reshaped(factor, (length,)), reshaped(term, (length,)))
+    attributes = {"epsilon": node.attributes["epsilon"]}
+    return reshaped(Node(LAYER_NORM, operands, TensorType(kind, _DTYPE), attributes), shape)

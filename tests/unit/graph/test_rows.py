@@ -1,0 +1,124 @@
+"""Softmax, layer norm and activations of a graph become anatune's, whatever they are spelt like."""
+
+import numpy as np
+import pytest
+
+from anatune.graph.activations import with_activations
+from anatune.graph.nodes import Constant, Node, TensorType
+from anatune.graph.passes import prepared
+from tests import naive_graph
+from tests.unit.graph import graphs
+
+ATTENTION = [1, 2, 8, 8]
+
+
+def scalar(value):
+    return Constant(np.float32(value).reshape(()))
+
+
+def unary(op, data, dtype=None, **attributes):
+    return Node(op, (data,), TensorType(data.type.shape, dtype or data.type.dtype), attributes)
+
+
+def softmax(data):
+    return unary("nn.softmax", data, axis=-1)
+
+
+def guarded(scores):
+    """Return the softmax of PyTorch's attention: rows of nothing but -inf are zeros."""
+    bools = TensorType(scores.type.shape, "bool")
+    lowest = Node("equal", (scores, scalar(-np.inf)), bools)
+    some = unary("astype", unary("logical_not", lowest), "int8")
+    any_row = Node("max", (some,), TensorType((*scores.type.shape[:-1], 1), "int8"), {"axis": (-1,), "keepdims": True})
+    none = unary("logical_not", unary("astype", any_row, "bool"))
+    zeros = Constant(np.zeros(scores.type.shape, np.float32))
+    return Node("where", (none, zeros, softmax(scores)), scores.type)
+
+
+def causal(size):
+    return Constant(np.triu(np.full((1, 1, size, size), -np.inf, np.float32), 1))
+
+
+def operators(graph):
+    return [node.op for node in graph.nodes() if node.op != "reshape"]
+
+
+def test_an_attention_is_two_products_and_a_softmax():
+    x, y = graphs.source(1, 2, 8, 4), graphs.source(1, 2, 4, 8, name="y")
+    scaled = [graphs.multiply(value, scalar(0.5)) for value in (x, y)]
+    scores = graphs.add(graphs.matmul(*scaled), causal(8))
+    graph = graphs.graph(guarded(scores), inputs=[x, y])
+    made = prepared(graph)
+    assert operators(made) == ["anatune.batch_matmul", "anatune.softmax"]
+    (node,) = [node for node in made.nodes() if node.op == "anatune.softmax"]
+    assert node.attributes == {"scale": 0.25, "zero_rows": True}
+    assert [value.type.shape for value in node.arguments] == [(16, 8), (8, 8)]
+    inputs = [graphs.array(*value.type.shape) for value in (x, y)]
+    plain = graphs.graph(softmax(scores), inputs=[x, y])
+    np.testing.assert_allclose(naive_graph.run(made, *inputs)[0], naive_graph.run(plain, *inputs)[0], atol=1e-6)
+
+
+def test_a_mask_of_zeros_is_left_out():
+    x = graphs.source(*ATTENTION)
+    zeros = Constant(np.zeros((1, 1, 8, 8), np.float32))
+    (node,) = [n for n in prepared(graphs.graph(softmax(graphs.add(x, zeros)), inputs=[x])).nodes() if n.op[0] == "a"]
+    assert len(node.arguments) == 1
+
+
+def test_masks_that_do_not_repeat_stay_sums():
+    x, mask = graphs.source(2, 2, 8, 8), graphs.source(2, 1, 1, 8, name="mask")
+    made = prepared(graphs.graph(softmax(graphs.add(x, mask)), inputs=[x, mask]))
+    assert operators(made) == ["add", "anatune.softmax"]
+
+
+def test_a_condition_on_other_scores_stays():
+    x, y = graphs.source(*ATTENTION), graphs.source(*ATTENTION, name="y")
+    other = guarded(x)
+    found = Node("where", (other.arguments[0], other.arguments[1], softmax(y)), x.type)
+    assert "where" in operators(prepared(graphs.graph(found, inputs=[x, y])))
+
+
+@pytest.mark.parametrize("flags", [(True, True), (False, True), (False, False)])
+def test_layer_norm_along_the_last_dimensions(flags):
+    x = graphs.source(2, 3, 4, 5)
+    attributes = {"axes": (-2, -1), "epsilon": 1e-5, "center": flags[0], "scale": flags[1]}
+    norm = Node("nn.layer_norm", (x, graphs.constant(4, 5), graphs.constant(4, 5, seed=1)), x.type, attributes)
+    graph = graphs.graph(norm, inputs=[x])
+    made = prepared(graph)
+    assert operators(made) == ["anatune.layer_norm"]
+    data = graphs.array(2, 3, 4, 5)
+    np.testing.assert_allclose(naive_graph.run(made, data)[0], naive_graph.run(graph, data)[0], atol=1e-9)
+    first = Node("nn.layer_norm", (x, graphs.constant(2), graphs.constant(2)), x.type, {**attributes, "axes": (0,)})
+    assert operators(prepared(graphs.graph(first, inputs=[x]))) == ["nn.layer_norm"]
+
+
+def spelt_gelu(x):
+    half = graphs.multiply(x, scalar(0.5))
+    return graphs.multiply(half, graphs.add(unary("erf", Node("divide", (x, scalar(2**0.5)), x.type)), scalar(1)))
+
+
+def spelt_gelu_tanh(x):
+    cube = Node("power", (x, scalar(3)), x.type)
+    inner = graphs.multiply(graphs.add(x, graphs.multiply(cube, scalar(0.044715))), scalar(0.7978845608))
+    return graphs.multiply(graphs.multiply(x, scalar(0.5)), graphs.add(unary("tanh", inner), scalar(1)))
+
+
+def spelt_silu(x):
+    return graphs.multiply(x, unary("sigmoid", x))
+
+
+@pytest.mark.parametrize(
+    ("spelt", "name"), [(spelt_gelu, "nn.gelu"), (spelt_gelu_tanh, "nn.gelu_tanh"), (spelt_silu, "nn.silu")]
+)
+def test_activations_are_known_by_their_values(spelt, name):
+    x = graphs.source(2, 8)
+    inner = graphs.add(x, graphs.constant(8))
+    assert operators(with_activations(graphs.graph(spelt(inner), inputs=[x]))) == ["add", name]
+
+
+def test_what_is_nearly_an_activation_is_none():
+    x = graphs.source(2, 8)
+    near = graphs.multiply(x, unary("sigmoid", graphs.multiply(x, scalar(1.001))))
+    assert operators(with_activations(graphs.graph(near, inputs=[x]))) == ["multiply", "sigmoid", "multiply"]
+    both = graphs.multiply(graphs.source(2, 8, name="y"), unary("sigmoid", x))
+    assert "sigmoid" in operators(with_activations(graphs.graph(both, inputs=[x])))
