@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from anatune.cli.options import Accuracy, AsJson, Device, Threads, refuse_threads
+from anatune.cli.options import (
+    DEFAULT_RECORDS,
+    Accuracy,
+    AsJson,
+    Device,
+    Threads,
+    refuse_threads,
+    seconds_option,
+)
 from anatune.cli.output import (
     UsageError,
     count_progress,
@@ -17,6 +25,7 @@ from anatune.cli.output import (
     print_json,
     print_lines,
 )
+from anatune.cli.tune.output import ModelDisplay
 
 __all__ = ["compile_model"]
 
@@ -38,6 +47,25 @@ def compile_model(
             help="Sizes of an input, once for each, in order: for ONNX files with dynamic axes.",
         ),
     ] = None,
+    trials: Annotated[
+        int,
+        typer.Option(
+            "--trials", metavar="N", min=0, help="Measurements, of all kernels together, recorded ones included."
+        ),
+    ] = 0,
+    time_limit: Annotated[float | None, seconds_option("Measure nothing new after that.")] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            "--records",
+            metavar="FILE",
+            help=f"The record file; what it has is not measured again.  [default: {DEFAULT_RECORDS} with --trials]",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the record file, which has to be there.")
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Compare outputs with the original's on random inputs.")
     ] = True,
@@ -46,25 +74,40 @@ def compile_model(
 ) -> None:
     """Compile a whole model for a CPU: kernels planned by the analytical model, weights packed once.
 
+    With --trials kernels are measured, too: those first that occur often and are far from their bound. Every trial is
+    recorded as it ends; after Ctrl-C or a crash the same command goes on.
+
     `anatune run DIR` and anatune.load("DIR") run it.
     """
     from anatune.compiling import session
     from anatune.measure.named_hardware import hardware
     from anatune.report.models import model_dict, model_lines
+    from anatune.tuning.result import TuningInterrupted
 
     device = hardware(hw)
     refuse_threads(threads, device)
     if device.most_threads is not None:  # else it is refused
         note_first_compilation(device)
-    compiled = session.compile(
-        model,
-        session.example_arrays(model, [_shape(word) for word in inputs]) if inputs else None,
-        hw=device,
-        threads=threads,
-        accuracy=accuracy,
-        check=check,
-        progress=count_progress("planning"),
-    )
+    kept = records if records is not None or not (trials or resume) else DEFAULT_RECORDS
+    display = ModelDisplay()
+    try:
+        with display:
+            compiled = session.compile(
+                model,
+                session.example_arrays(model, [_shape(word) for word in inputs]) if inputs else None,
+                hw=device,
+                threads=threads,
+                accuracy=accuracy,
+                trials=trials,
+                time_limit_s=time_limit,
+                records=kept,
+                resume=resume,
+                check=check,
+                progress=None if trials else count_progress("planning"),
+                tuning_progress=display,
+            )
+    except TuningInterrupted:
+        raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None
     compiled.save(output)
     measured = compiled.profile() if measure else None
     if as_json:

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from anatune.arguments import checked_flag, checked_function, checked_integer
+from anatune.arguments import checked_flag, checked_function
 from anatune.codegen.compat import features_of, link_library, target_of
 from anatune.codegen.cpu.export.features import code_features
 from anatune.codegen.relax.building import built
@@ -22,6 +22,7 @@ from anatune.codegen.relax.writing import written
 from anatune.compiling.checking import compared
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.planning import PlannedKernel, plan_products
+from anatune.compiling.tuning import TuningBudget, tuned
 from anatune.compiling.weights import pack_weights
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec
@@ -37,6 +38,7 @@ from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.tuning.machine import choose_threads
+from anatune.tuning.result import ModelProgress
 from anatune.version import __version__
 
 __all__ = ["compile", "example_arrays"]
@@ -50,10 +52,14 @@ def compile(
     threads: int | None = None,
     accuracy: str = STANDARD,
     trials: int = 0,
+    time_limit_s: float | None = None,
+    records: str | Path | None = None,
+    resume: bool = False,
     check: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    tuning_progress: Callable[[ModelProgress], None] | None = None,
 ) -> CompiledModel:
-    """Compile a whole model for a CPU; nothing is measured.
+    """Compile a whole model for a CPU; with `trials` the kernels are measured first, else nothing is.
 
     Each different convolution and matrix product is planned once, weights are packed once, biases, sums of residuals
     and rectifiers are fused into the kernels that they follow. What anatune has no kernels for is compiled by TVM.
@@ -71,11 +77,20 @@ def compile(
     accuracy : {"standard", "relaxed"}
         As `anatune.plan`.
     trials : int
-        Measurements; 0: kernels are the analytical model's first choices.
+        Measurements of all kernels together; they go where most time can be won. 0: kernels are the analytical
+        model's first choices, or the best ones of `records`.
+    time_limit_s : float, optional
+        Measure nothing new after so many seconds of tuning.
+    records : str or Path, optional
+        Record file: every trial is on the disk before the next one; what it has counts and is not measured again.
+    resume : bool
+        The record file has to be there.
     check : bool
         Compare the outputs with the original's on random inputs.
     progress : callable, optional
         Called with (products planned, products to plan).
+    tuning_progress : callable, optional
+        Called with an `anatune.tuning.result.ModelProgress` after every trial.
 
     Raises
     ------
@@ -87,13 +102,20 @@ def compile(
         TVM has no code for something.
     RunError
         An output differs from the original's; the CPU is not of the present machine's kind.
+    DeviceError
+        `trials` are asked for, and the CPU is not the present machine's.
+    RecordError
+        The record file cannot be used.
+    TuningInterrupted
+        Ctrl-C while kernels were measured; all trials are in the record file.
     MissingDependencyError
         TVM, or the library of the model, is not installed.
     """
     check = checked_flag("compile: check", check)
     checked_function("compile: progress", progress)
     accuracy = checked_accuracy("compile: accuracy", accuracy)
-    checked_integer("compile: trials", trials, 0, 0)
+    checked_function("compile: tuning_progress", tuning_progress)
+    budget = TuningBudget(trials=trials, time_limit_s=time_limit_s, records=records, resume=resume)
     device = hardware(hw)
     if not isinstance(device, CpuSpec):
         raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
@@ -103,6 +125,8 @@ def compile(
     graph = prepared(graph_of(source.module))
     graph.is_tuple = graph.is_tuple and not source.is_single
     planned = plan_products(graph, device.with_threads(count), accuracy, progress)
+    if trials or records is not None:
+        planned = tuned(planned, device, count, budget, accuracy, tuning_progress)
     return _built(source, graph, planned, device, count, check=check)
 
 

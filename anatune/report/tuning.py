@@ -12,7 +12,7 @@ from anatune.report.tables import schedule_items, template_items
 from anatune.report.templates import joined_text, template_text
 from anatune.report.text import Line, wrapped, wrapped_items
 from anatune.tuning.comparison import FinalComparison
-from anatune.tuning.result import TuningProgress, TuningResult
+from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
 __all__ = ["best_text", "progress_text", "result_lines"]
 
@@ -57,6 +57,17 @@ def progress_text(progress: TuningProgress) -> str:
     if progress.left_s is not None:
         words.append(f"{progress.left_s:.0f} s left")
     return "; ".join(words)
+
+
+def model_progress_text(progress: ModelProgress) -> str:
+    """Return one line: trials, what is tuned, the model's predicted and measured time, time left."""
+    words = [
+        f"trial {progress.done}/{progress.total}",
+        f"kernels predicted {units.duration(progress.predicted_s)}, measured {units.duration(progress.measured_s)}",
+    ]
+    if progress.left_s is not None:
+        words.append(f"{progress.left_s:.0f} s left")
+    return "; ".join([*words, progress.kernel])
 
 
 def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int = 80) -> list[Line]:

@@ -17,7 +17,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.tuning.comparison import FinalComparison, rank_trials
 
-__all__ = ["TuningInterrupted", "TuningProgress", "TuningResult"]
+__all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult"]
 
 MOST_SHOWN = 20
 """Trials that a notebook shows of a session, fastest first."""
@@ -49,6 +49,32 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trial: Trial | None = None
     best: Trial | None = None
     elapsed_s: float = 0.0
+    left_s: float | None = None
+
+
+class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the tuning of a model is.
+
+    Attributes
+    ----------
+    kernel : str
+        What is tuned now, in the words of the command line.
+    done, total : int
+        Trials that are done (recorded ones included), trials asked for.
+    predicted_s : float
+        Of all kernels in one run of the model, by the analytical model alone.
+    measured_s : float
+        The same with the best measured times where there are some.
+    elapsed_s, left_s : float
+        Wall time since tuning began; an estimate of what is left.
+    """
+
+    kernel: str
+    done: int
+    total: int
+    predicted_s: float
+    measured_s: float
+    elapsed_s: float
     left_s: float | None = None
 
 

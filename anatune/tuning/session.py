@@ -220,6 +220,17 @@ class TuningSession:
                 raise TuningInterrupted(self._result()) from None
         return self._result()
 
+    def recorded(self) -> list[Trial]:
+        """Return the trials that `run` would go on from, without measuring anything; comparisons are left out."""
+        records = self._settings.records
+        if records is None or _is_new(records):
+            return []
+        with RecordStore(records) as self._store:
+            try:
+                return self._take_up()
+            finally:
+                self._store = None
+
     # ---- the steps -------------------------------------------------------------------------------------------
 
     def _run(self, files: contextlib.ExitStack) -> None:

@@ -17,9 +17,9 @@ from anatune.files import reason
 
 if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
-    from anatune.tuning.result import TuningProgress, TuningResult
+    from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
-__all__ = ["Display", "schedule_file", "show_result"]
+__all__ = ["Display", "ModelDisplay", "schedule_file", "show_result"]
 
 _EXPORT = {
     "cpu": "--format so --output DIR` makes a library of it",
@@ -67,16 +67,15 @@ def show_result(result: TuningResult, target: Path, as_json: bool) -> None:
         )
 
 
-class Display:
-    """Progress on stderr: a bar on a terminal, lines elsewhere. Called with each `TuningProgress`."""
+class _Lines:
+    """Progress on stderr: a bar on a terminal, lines elsewhere."""
 
     def __init__(self) -> None:
         self._bar: Any = None
         self._task: Any = None
         self._said_s = -math.inf
-        self._best: int | None = None
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> _Lines:
         if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
@@ -100,18 +99,47 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
 
+    def _show(self, text: str, done: int, total: int, news: bool) -> bool:
+        """Show a line, without a terminal if it has news or some time has passed; return whether it was written."""
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, description=text, completed=done, total=total, refresh=True)
+        elif news or now - self._said_s >= _QUIET_S:
+            note(text)
+            self._said_s = now
+            return True
+        return False
+
+
+class Display(_Lines):
+    """Of one workload: called with each `TuningProgress`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._best: int | None = None
+
     def __call__(self, progress: TuningProgress) -> None:
         """Show how far the session is."""
         from anatune.report.tuning import progress_text
 
-        text = progress_text(progress)
-        if self._bar is not None:
-            self._bar.update(self._task, description=text, completed=progress.done, total=progress.total, refresh=True)
-            return
         best = None if progress.best is None else progress.best.number
         failed = progress.trial is not None and progress.trial.measurement.time_s is None
         news = progress.stage != "measure" or best != self._best or failed or progress.done == progress.total
-        now = time.monotonic()
-        if news or now - self._said_s >= _QUIET_S:
-            note(text)
-            self._said_s, self._best = now, best
+        if self._show(progress_text(progress), progress.done, progress.total, news):
+            self._best = best
+
+
+class ModelDisplay(_Lines):
+    """Of all kernels of a model: called with each `ModelProgress`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kernel = ""
+
+    def __call__(self, progress: ModelProgress) -> None:
+        """Show how far the model is."""
+        from anatune.report.tuning import model_progress_text
+
+        news = progress.kernel != self._kernel or progress.done == progress.total
+        self._kernel = progress.kernel
+        self._show(model_progress_text(progress), progress.done, progress.total, news)

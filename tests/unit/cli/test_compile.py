@@ -40,6 +40,28 @@ def test_a_model_runs_on_files(folder, tmp_path):
     assert answer["benchmark"]["runs"] == 30
 
 
+def test_a_tuned_model_is_measured_once(folder, tmp_path):
+    words = (
+        "compile",
+        folder.parent / "network.onnx",
+        "-o",
+        tmp_path / "out",
+        "--input-shape",
+        "1x4x8x8",
+        "--threads",
+        1,
+    )
+    words += ("--records", tmp_path / "r.sqlite", "--json")
+    done = anatune(*words, "--trials", 3, variables=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert "trial 3/3; kernels predicted " in done.stderr
+    assert "; conv2d 1x4x8x8 8x4x3x3" in done.stderr
+    again = anatune(*words, "--trials", 3, "--resume", variables=os.environ)
+    assert (again.returncode, again.stderr.count("trial")) == (0, 0)
+    kernels = [[one["predicted_s"] for one in json.loads(run.stdout)["kernels"]] for run in (done, again)]
+    assert kernels[0] == kernels[1]
+
+
 def test_bad_words_are_one_line(folder, tmp_path):
     (tmp_path / "x.npy").write_bytes(b"no array")
     np.save(tmp_path / "y.npy", np.zeros((2, 2), np.float32))
@@ -52,6 +74,8 @@ def test_bad_words_are_one_line(folder, tmp_path):
         (("compile", folder.parent / "network.onnx", "-o", tmp_path / "o", "--input-shape", "1", "--input-shape", "2"),
          1, "2 shapes were given, expected one for each input: data"),
         (("compile", folder.parent / "network.onnx", "-o", tmp_path / "o"), 1, "dynamic along axis 0 (batch)"),
+        (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--records", tmp_path / "no.sqlite", "--resume"),
+         1, "no.sqlite does not exist, and resume goes on with it"),
         (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--hw", "rtx3090"), 1, "is a GPU, expected a CPU"),
     ):  # fmt: skip
         done = anatune(*words, variables=os.environ)

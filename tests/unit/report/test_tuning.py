@@ -8,8 +8,8 @@ import anatune
 from anatune.core.trial import Outcome
 from anatune.report.templates import template_text
 from anatune.report.text import plain
-from anatune.report.tuning import best_text, progress_text, result_lines
-from anatune.tuning.result import TuningProgress
+from anatune.report.tuning import best_text, model_progress_text, progress_text, result_lines
+from anatune.tuning.result import ModelProgress, TuningProgress
 from tests.unit.tuning.fakes import failed, session
 
 MATMUL = anatune.matmul(64, 64, 64)
@@ -31,6 +31,12 @@ def test_progress():
     assert "1 failed" in texts[3]
     assert "in turn" in texts[-1]
     assert "nothing ran yet" in progress_text(TuningProgress("measure", 1, 4, 1))
+
+
+def test_progress_of_a_model():
+    told = ModelProgress("matmul 8x8x8", 3, 12, 0.002, 0.003, 6.0, 18.2)
+    expected = "trial 3/12; kernels predicted 2.000 ms, measured 3.000 ms; 18 s left; matmul 8x8x8"
+    assert model_progress_text(told) == expected
 
 
 def test_summary():

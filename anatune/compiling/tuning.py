@@ -1,0 +1,304 @@
+"""Measurements for a model's kernels: which kernel gets the next ones, between planning and building.
+
+Each different sum is a `TuningSession` of its own in the record file; sessions take turns in parts, the next part going
+where most time can still be won: calls times what a call takes above its bound, less the more trials a kernel has had.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from anatune.arguments import checked_flag, checked_integer, checked_path, checked_seconds
+from anatune.compiling.planning import PlannedKernel, without_steps
+from anatune.core.accuracy import STANDARD
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.rules.cpu_microkernels import constant_tensors
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.text import workload_to_text
+from anatune.errors import RecordError, SpaceError
+from anatune.files import scratch_folder
+from anatune.graph.products import known_operands
+from anatune.model.templates import make_model
+from anatune.records.database import record_path
+from anatune.records.store import RecordStore
+from anatune.tuning.result import ModelProgress, TuningProgress
+from anatune.tuning.session import StandIns, TuningSession
+from anatune.tuning.settings import MOST_TRIALS, TuningSettings
+
+__all__ = ["TuningBudget", "tuned"]
+
+PART = 12
+"""Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
+_LEAST_PART = 4
+
+
+class TuningBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be measured. Immutable.
+
+    Attributes
+    ----------
+    trials : int
+        Of all kernels together, with those that the record file has.
+    time_limit_s : float, optional
+        Ask for nothing new after that.
+    records : str or Path, optional
+        Record file; what it has is not measured again. None: nothing is kept.
+    resume : bool
+        The file has to be there.
+
+    Raises
+    ------
+    SpaceError, RecordError
+        One of them is wrong.
+    """
+
+    trials: int = 0
+    time_limit_s: float | None = None
+    records: str | Path | None = None
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
+        checked_seconds("compile: time_limit_s", self.time_limit_s)
+        checked_flag("compile: resume", self.resume)
+        if self.records is not None:
+            path = record_path(checked_path("compile: records", self.records, RecordError))
+            if self.resume and not path.exists():
+                raise RecordError(f"{path} does not exist, and resume goes on with it; name the file of the first call")
+        elif self.resume:
+            raise SpaceError("compile: resume is True, but records is None; name the record file to go on with")
+
+
+@dataclass
+class _Task:
+    """A sum that kernels of the model share.
+
+    Attributes
+    ----------
+    calls : int
+        In one run of the model.
+    predicted_s, bound_s : float
+        Of one call: of the plan's first choice; no schedule is faster.
+    num_trials : int
+        So far.
+    measured_s : float, optional
+        Of the best schedule so far.
+    is_spent : bool
+        The last part brought no new trials: there are no more schedules.
+    """
+
+    workload: Workload
+    calls: int
+    predicted_s: float
+    bound_s: float
+    num_trials: int = 0
+    measured_s: float | None = None
+    is_spent: bool = False
+
+    @property
+    def time_s(self) -> float:
+        return self.predicted_s if self.measured_s is None else self.measured_s
+
+    def worth_s(self, scale: float) -> float:
+        """Return what a trial may win in one run of the model: the gap to the bound, shared by the trials there were.
+
+        Parameters
+        ----------
+        scale : float
+            Measured over predicted times of other kernels, for one that has not been measured.
+        """
+        time_s = self.predicted_s * scale if self.measured_s is None else self.measured_s
+        return self.calls * max(time_s - self.bound_s, 0.0) / (1 + self.num_trials)
+
+
+def tuned(
+    planned: Sequence[PlannedKernel],
+    hardware: CpuSpec,
+    threads: int,
+    budget: TuningBudget,
+    accuracy: str = STANDARD,
+    progress: Callable[[ModelProgress], None] | None = None,
+    stand_ins: StandIns | None = None,
+) -> list[PlannedKernel]:
+    """Return planned kernels with the best measured schedules.
+
+    Kernels whose second operand is computed by the model (attention) keep their plan: sessions measure with constants
+    packed beforehand.
+
+    Parameters
+    ----------
+    hardware : CpuSpec
+        The present machine, with all its cores.
+    progress : callable, optional
+        Called with a `ModelProgress` after every trial.
+    stand_ins : StandIns, optional
+        For tests.
+
+    Raises
+    ------
+    DeviceError
+        `hardware` is not the present machine.
+    RecordError
+        The record file cannot be used.
+    TuningInterrupted
+        Ctrl-C; all trials are in the record file.
+    """
+    scratch = scratch_folder(RecordError) if budget.records is None else None
+    try:
+        records = budget.records if scratch is None else scratch / "tuning.sqlite"
+        tuning = _Tuning(planned, hardware, threads, budget, accuracy, progress, stand_ins, records)
+        tuning.run()
+        return tuning.chosen()
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _Tuning:
+    """One call of `tuned`."""
+
+    def __init__(
+        self,
+        planned: Sequence[PlannedKernel],
+        hardware: CpuSpec,
+        threads: int,
+        budget: TuningBudget,
+        accuracy: str,
+        progress: Callable[[ModelProgress], None] | None,
+        stand_ins: StandIns | None,
+        records: str | Path | None,
+    ) -> None:
+        self._planned, self._hardware, self._threads = planned, hardware, threads
+        self._budget, self._accuracy, self._progress = budget, accuracy, progress
+        self._stand_ins, self._records = stand_ins, records
+        self._tasks = _tasks_of(planned, hardware.with_threads(threads))
+        others = [one for one in planned if not _is_tunable(one)]
+        self._others_s = sum(len(one.nodes) * one.prediction.time_s for one in others)
+        self._clock = time.monotonic if stand_ins is None else stand_ins.clock
+        self._began = self._clock()
+        self._known = 0
+
+    def run(self) -> None:
+        """Measure until the budget is spent."""
+        for task in self._tasks.values():
+            self._take(task, [trial.measurement.time_s for trial in self._session(task, 1, None).recorded()])
+        self._known = self._done()
+        part = max(_LEAST_PART, min(PART, self._budget.trials // max(1, len(self._tasks))))
+        while (left := self._budget.trials - self._done()) > 0 and self._left_s() > 0:
+            open_tasks = [task for task in self._tasks.values() if not task.is_spent]
+            if not open_tasks:
+                return
+            scale = self._scale()
+            task = max(open_tasks, key=lambda one: one.worth_s(scale))
+            before = task.num_trials
+            result = self._session(task, before + min(part, left), self._left_s()).run()
+            self._take(task, [trial.measurement.time_s for trial in result.trials])
+            task.is_spent = task.num_trials == before
+
+    def chosen(self) -> list[PlannedKernel]:
+        """Return the kernels with the best schedules of the record file, the plan's where nothing ran."""
+        best: dict[Workload, Schedule] = {}
+        if self._done() and self._records is not None:
+            with RecordStore(self._records) as store:
+                for workload in self._tasks:
+                    found = store.best(workload, self._hardware.name, self._threads, accuracy=self._accuracy)
+                    if found is not None:
+                        best[workload] = found.trial.schedule
+        return [
+            _replaced(one, best[without_steps(one.workload)])
+            if _is_tunable(one) and without_steps(one.workload) in best
+            else one
+            for one in self._planned
+        ]
+
+    def _session(self, task: _Task, trials: int, limit_s: float | None) -> TuningSession:
+        settings = TuningSettings(
+            trials=trials, records=self._records, resume=True, threads=self._threads, accuracy=self._accuracy,
+            time_limit_s=None if limit_s is None or limit_s == float("inf") else limit_s,
+        )  # fmt: skip
+        return TuningSession(task.workload, self._hardware, settings, self._teller(task), self._stand_ins)
+
+    def _take(self, task: _Task, times_s: Sequence[float | None]) -> None:
+        task.num_trials = len(times_s)
+        task.measured_s = min((one for one in times_s if one is not None), default=None)
+
+    def _teller(self, task: _Task) -> Callable[[TuningProgress], None] | None:
+        """Return what tells the model's progress when a session tells its own."""
+        if self._progress is None:
+            return None
+        report = self._progress
+
+        def tell(progress: TuningProgress) -> None:
+            if progress.stage == "measure":
+                task.num_trials = progress.done
+                if progress.best is not None:
+                    task.measured_s = progress.best.measurement.time_s
+            done, elapsed_s = self._done(), self._clock() - self._began
+            measured, total = done - self._known, max(self._budget.trials, done)
+            left_s = elapsed_s / measured * (total - done) if measured else None
+            if left_s is not None and self._budget.time_limit_s is not None:
+                left_s = min(left_s, max(self._left_s(), 0.0))
+            tasks = self._tasks.values()
+            predicted_s = self._others_s + sum(one.calls * one.predicted_s for one in tasks)
+            measured_s = self._others_s + sum(one.calls * one.time_s for one in tasks)
+            words = workload_to_text(task.workload)
+            report(ModelProgress(words, done, total, predicted_s, measured_s, elapsed_s, left_s))
+
+        return tell
+
+    def _scale(self) -> float:
+        """Return the median of measured over predicted times; 1 if nothing has been measured."""
+        known = [one.measured_s / one.predicted_s for one in self._tasks.values() if one.measured_s is not None]
+        return statistics.median(known) if known else 1.0
+
+    def _done(self) -> int:
+        return sum(task.num_trials for task in self._tasks.values())
+
+    def _left_s(self) -> float:
+        limit_s = self._budget.time_limit_s
+        return float("inf") if limit_s is None else limit_s - (self._clock() - self._began)
+
+
+def _is_tunable(kernel: PlannedKernel) -> bool:
+    """Whether all operands that a kernel packs are constants of the model."""
+    return set(constant_tensors(kernel.workload)) <= set(known_operands(kernel.nodes[0]))
+
+
+def _tasks_of(planned: Sequence[PlannedKernel], hardware: CpuSpec) -> dict[Workload, _Task]:
+    """Return the sums that can be tuned, each once, in order."""
+    tasks: dict[Workload, _Task] = {}
+    for one in planned:
+        if not _is_tunable(one):
+            continue
+        workload, calls = without_steps(one.workload), len(one.nodes)
+        if workload in tasks:
+            tasks[workload].calls += calls
+        else:
+            bound_s = _bound_s(workload, hardware)
+            tasks[workload] = _Task(workload, calls, one.prediction.time_s, min(bound_s, one.prediction.time_s))
+    return tasks
+
+
+def _bound_s(workload: Workload, hardware: CpuSpec) -> float:
+    """Return the time of the arithmetic at the peak, or of moving each operand once from memory, whichever is more."""
+    cores = hardware.compute.num_cores
+    bandwidth = min(cores * hardware.dram.core_bandwidth_bytes_per_s, hardware.dram.bandwidth_bytes_per_s)
+    return max(workload.flop / hardware.peak_flop_per_s(workload.dtype), workload.compulsory_bytes / bandwidth)
+
+
+def _replaced(kernel: PlannedKernel, measured: Schedule) -> PlannedKernel:
+    """Return a kernel with the measured schedule of its sum, what is fused into its stores left as it is."""
+    hardware = kernel.schedule.hardware
+    schedule = msgspec.structs.replace(measured, workload=kernel.workload, hardware=hardware)
+    model = make_model(kernel.workload, hardware, schedule.template)
+    prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
+    return kernel._replace(schedule=schedule, prediction=prediction)

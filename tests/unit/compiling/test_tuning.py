@@ -1,0 +1,136 @@
+"""Tuning of a model's kernels on a measurer that computes its times: who is measured, how often, what is kept."""
+
+import pytest
+
+from anatune.compiling.planning import plan_products, without_steps
+from anatune.compiling.tuning import PART, TuningBudget, tuned
+from anatune.errors import RecordError, SpaceError
+from anatune.graph.passes import prepared
+from anatune.records.store import RecordStore
+from anatune.tuning.result import TuningInterrupted
+from anatune.tuning.session import StandIns
+from tests.unit.graph import graphs as g
+from tests.unit.tuning.fakes import HOST, FakeMeasurer, key_of
+
+
+def planned():
+    """Three equal products, one with what is fused; a large one; one of two inputs."""
+    x, y = g.source(16, 32), g.source(32, 16, name="y")
+    first = g.matmul(x, g.constant(32, 32))
+    second = g.matmul(first, g.constant(32, 32, seed=1))
+    third = g.matmul(second, g.constant(32, 32, seed=2))
+    large = g.matmul(third, g.constant(32, 512))
+    graph = g.graph(large, g.matmul(third, y), inputs=[x, y])
+    return plan_products(prepared(graph), HOST.with_threads(1))
+
+
+class Machine:
+    """Fakes, and what was measured on them."""
+
+    def __init__(self, script=None):
+        self.made, self.script = [], script
+
+    @property
+    def measured(self):
+        return [(one.workload, len(one.measured)) for one in self.made]
+
+    def stand_ins(self, **clock):
+        def measurer(*given, **settings):
+            self.made.append(FakeMeasurer(*given, script=self.script, ahead=1, **settings))
+            return self.made[-1]
+
+        return StandIns(host=HOST, measurer=measurer, program_key=key_of, **clock)
+
+    def tune(self, kernels, trials, path=None, *, progress=None, clock=None, **budget):
+        given = TuningBudget(trials=trials, records=path, **budget)
+        stand_ins = self.stand_ins(**({} if clock is None else {"clock": clock}))
+        return tuned(kernels, HOST, 1, given, progress=progress, stand_ins=stand_ins)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "tuning.sqlite"
+
+
+def test_equal_kernels_are_tuned_once_and_get_the_fastest_schedule(path):
+    kernels, machine = planned(), Machine()
+    found = machine.tune(kernels, 2 * PART, path)
+    workloads = [workload for workload, _ in machine.measured]
+    assert len(workloads) == len(set(workloads)) == 2
+    assert sum(number for _, number in machine.measured) == 2 * PART
+    with RecordStore(path) as store:
+        for before, after in zip(kernels, found, strict=True):
+            best = store.best(without_steps(before.workload), HOST.name, 1)
+            if best is None:
+                assert after is before
+                continue
+            assert after.schedule.tiles == best.trial.schedule.tiles
+            assert after.workload == before.workload == after.schedule.workload
+            assert after.prediction.time_s >= before.prediction.time_s  # the plan was the model's first choice
+
+
+def test_products_of_two_inputs_keep_their_plan():
+    kernels, machine = planned(), Machine()
+    found = machine.tune(kernels, 8)
+    assert found[-1] is kernels[-1]
+    assert kernels[-1].workload not in [workload for workload, _ in machine.measured]
+
+
+def test_what_takes_most_above_its_bound_comes_first():
+    kernels, machine = planned(), Machine()
+    machine.tune(kernels, 1)
+    gaps = {}
+    for one in kernels[:-1]:
+        workload = without_steps(one.workload)
+        peak_s = workload.flop / HOST.with_threads(1).peak_flop_per_s("float32")
+        bytes_s = workload.compulsory_bytes / HOST.dram.core_bandwidth_bytes_per_s
+        gap_s = max(0.0, one.prediction.time_s - max(peak_s, bytes_s))
+        gaps[workload] = gaps.get(workload, 0.0) + len(one.nodes) * gap_s
+    assert machine.measured == [(max(gaps, key=gaps.get), 1)]
+
+
+def test_a_second_call_measures_nothing_and_finds_the_same(path):
+    kernels = planned()
+    first = Machine().tune(kernels, 10, path)
+    machine = Machine()
+    again = machine.tune(kernels, 10, path, resume=True)
+    assert machine.made == []
+    assert [one.schedule for one in again] == [one.schedule for one in first]
+    assert [one.schedule for one in machine.tune(kernels, 0, path)] == [one.schedule for one in first]
+    assert machine.made == []
+
+
+def test_an_interrupted_call_loses_nothing(path):
+    kernels = planned()
+    with pytest.raises(TuningInterrupted):
+        Machine({5: KeyboardInterrupt()}).tune(kernels, 16, path)
+    machine = Machine()
+    machine.tune(kernels, 16, path)
+    assert sum(number for _, number in machine.measured) == 16 - 5
+
+
+def test_time_ends_it():
+    machine, now = Machine(), iter(range(10_000))
+    machine.tune(planned(), 64, clock=lambda: next(now), time_limit_s=30.0)
+    assert 0 < sum(number for _, number in machine.measured) < 64
+
+
+def test_progress_says_what_is_tuned_and_the_models_times():
+    seen, kernels = [], planned()
+    Machine().tune(kernels, 2 * PART, progress=seen.append)
+    assert [one.done for one in seen] == sorted(one.done for one in seen)
+    assert seen[-1].done == seen[-1].total == 2 * PART
+    assert len({one.kernel for one in seen}) == 2
+    predicted = sum(len(one.nodes) * one.prediction.time_s for one in kernels)
+    assert [one.predicted_s for one in seen] == pytest.approx([predicted] * len(seen))
+    assert seen[-1].measured_s == pytest.approx(4 * 1e-3, rel=0.5)  # fakes take 1 to 2 ms a call
+    assert seen[-1].left_s == 0
+
+
+def test_bad_budgets_are_one_line(tmp_path):
+    with pytest.raises(RecordError, match="does not exist, and resume"):
+        TuningBudget(records=tmp_path / "none.sqlite", resume=True)
+    with pytest.raises(SpaceError, match="records is None"):
+        TuningBudget(resume=True)
+    with pytest.raises(SpaceError, match="compile: trials"):
+        TuningBudget(trials=-1)
