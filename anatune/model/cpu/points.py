@@ -105,7 +105,7 @@ class PointWriter:
             node = self._nodes[at]
             own = search.classes[int(node[-1])]
             count, later_s = complete(
-                search.model.nest, search.model.machine, own, search.lattice.tiles, node, self.step, self._found[:limit]
+                search.model.nest, search.model.machine, own, node, self.step, self._found[:limit]
             )
             rows = np.column_stack([np.full(count, at), self._found[:count]])
             self._pending.append(rows)
@@ -150,7 +150,7 @@ class PointWriter:
         for level, place in ((2, 3), (1, 4), (0, 5)):
             points[:, orders[level]] = rows[:, place]
         classes = self._search.classes
-        packed = np.array([own.caches.packed for own in classes])[nodes[:, -1]]
+        packed = np.array([own.tiles.caches.packed for own in classes])[nodes[:, -1]]
         for x, column in enumerate(nest.pack_columns.tolist()):
             if column >= 0:
                 points[:, column] = packed[:, x]

@@ -15,14 +15,16 @@ from anatune.model.cpu.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT
 from anatune.model.cpu.scoring import CpuScoring
 from anatune.model.watch import Watch
 from anatune.numerics.columns import Bools, Floats, Ints
-from anatune.numerics.cpu.classes import KEY_TIE, KEY_TILES, Caches, L1Tiles, Options, SearchClass, Terms
-from anatune.numerics.cpu.lattice import Tiles, capacities, cover
+from anatune.numerics.cpu.classes import KEY_TIE, KEY_TILES, Caches, Floors, L1Tiles, Options, SearchClass, Terms, Tiles
+from anatune.numerics.cpu.lattice import capacities, cover
 from anatune.numerics.cpu.search import best_kernels
 
 __all__ = ["Lattice", "Search"]
 
 _PART = 1024
-"""Tiles between two looks at the clock."""
+"""Most tiles between two looks at the clock."""
+_FIRST_PART = 64
+"""L1 tiles that are completed first: what they reach excludes most of the others."""
 
 
 class Lattice:
@@ -32,10 +34,12 @@ class Lattice:
         space, nest = model.space, model.nest
         lists = [divisors(space.extents[axis]) for axis in space.axes]
         grid = np.meshgrid(*[np.arange(len(choices)) for choices in lists], indexing="ij")
-        divisor_of: Ints = np.column_stack([index.ravel() for index in grid]).astype(np.int64)
+        self.divisor_of: Ints = np.column_stack([index.ravel() for index in grid]).astype(np.int64)
+        self.stride: Ints = np.array(grid[0].strides, dtype=np.int64) // grid[0].itemsize
         self.tiles: Ints = np.column_stack(
-            [np.asarray(choices)[divisor_of[:, a]] for a, choices in enumerate(lists)]
+            [np.asarray(choices)[self.divisor_of[:, a]] for a, choices in enumerate(lists)]
         ).astype(np.int64)
+        self._lists = lists
         full = self.tiles == nest.extents
         window = np.array([axis in space.windows for axis in space.axes])
         reduction = nest.is_reduction.astype(bool)
@@ -50,7 +54,14 @@ class Lattice:
         unrolled = [a for a in range(len(lists)) if nest.is_reduction[a] and a != simd]
         blocked = [a for a in range(len(lists)) if a not in unrolled]
         sequence = np.array([*blocked, *unrolled], dtype=np.int64)
-        self.options = Options(sequence, *_kernel_options(model, lists), divisor_of)
+        self.options = Options(sequence, *_kernel_options(model, lists), len(blocked))
+
+    def fits(self, large: Ints) -> Bools:
+        """Return whether each tile's extents are multiples of the axes' divisors: (A, divisors, len(large)) bool."""
+        found = np.zeros((len(self._lists), max(map(len, self._lists)), len(large)), dtype=bool)
+        for a, choices in enumerate(self._lists):
+            found[a, : len(choices)] = self.tiles[large, a] % np.asarray(choices)[:, None] == 0
+        return found
 
 
 def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[Ints, Ints]:
@@ -105,7 +116,7 @@ class Search:
         self.model, self._watch = model, watch
         self.lattice = Lattice(model)
         self.floor: Floats = _floor_cycles(model, self.lattice.tiles)
-        self._floors: dict[bytes, Floats] = {}
+        self._floors: dict[bytes, Floors] = {}
         self.heap: Floats = np.full((kept, KEY_TILES + 3 * len(model.space.axes) + 2), np.inf)
         self.count = 0
         self.classes: list[SearchClass] = []
@@ -161,11 +172,11 @@ class Search:
         caches = Caches(packed, machine.core.line_bytes, size, fill_s)
         return caches, copies * (slower / threads) + (machine.core.start_s if parallel else 0.0)
 
-    def _whole_bytes(self, packed: Bools) -> tuple[float, Floats]:
-        """Return the transferred bytes and capacity bytes of the whole nest."""
+    def _whole_bytes(self, packed: Bools) -> tuple[Floats, Floats]:
+        """Return the bytes that the whole nest moves into each cache, and its capacity bytes: (C,) each."""
         nest, machine = self.model.nest, self.model.machine
         capacity, moved = capacities(nest, machine, nest.extents[None, :], packed)
-        return float(moved[0]), capacity[0]
+        return moved[0], capacity[0]
 
     def _groups(self) -> Iterator[tuple[float, Bools, int, float]]:
         """Yield (lower bound, packed tensors, parallel, threads)."""
@@ -186,7 +197,7 @@ class Search:
             for parallel, threads in options:
                 caches, fixed = self._conditions(packed, parallel, threads)
                 busiest = self._slowdown(threads) / threads
-                filled_s = moved * caches.fill_s[whole > caches.size].sum()
+                filled_s = float((moved * caches.fill_s)[whole > caches.size].sum()) * (1.0 - 1e-12)
                 bound_s = self._time(busiest * floor, busiest * filled_s, fixed)
                 yield float(bound_s), packed, parallel, threads
 
@@ -198,11 +209,11 @@ class Search:
         size, fill_s = caches.size, caches.fill_s
         whole_moved, whole = self._whole_bytes(packed)
         capacity, moved = capacities(nest, machine, lattice.tiles, packed)
-        inside = ((capacity > size) * moved[:, None]) @ fill_s  # decided by the loops inside an L1 tile
-        around = ((capacity <= size) & (whole > size)) @ fill_s * whole_moved * (1.0 - 1e-12)
-        floor = self._floors.setdefault(packed.tobytes(), self.floor.copy())
-        tiles = Tiles(caches, capacity, moved)
-        chunk_worth = self._cover(0, tiles, lattice.chunks, lattice.whole, np.zeros(1))
+        inside = ((capacity > size) * moved) @ fill_s * (1.0 - 1e-12)  # decided by the loops inside an L1 tile
+        around = ((capacity <= size) & (whole > size)) @ (fill_s * whole_moved) * (1.0 - 1e-12)
+        floors = self._floors.setdefault(packed.tobytes(), Floors(self.floor.copy(), np.full(len(self.floor), np.nan)))
+        tiles = Tiles(caches, lattice.tiles, lattice.divisor_of, lattice.stride, capacity, moved)
+        chunk_worth = self._worths(0, tiles, lattice.chunks, lattice.whole, np.zeros(1))
         shares = np.ones(len(lattice.chunks))
         possible = np.ones(len(lattice.chunks), dtype=bool)
         if parallel:
@@ -210,65 +221,61 @@ class Search:
             shares = np.ceil(lattice.num_chunks / threads) / lattice.num_chunks * self._slowdown(threads)
         distinct = np.unique(shares[possible])
         lowest_open = math.inf
-        worth = around
         for share in distinct.tolist():
 
-            def bounds(worth: Floats, share: float = share) -> Floats:
-                core_s = share * floor / machine.core.clock_hz
-                return self._time(core_s, share * (worth + inside), fixed) * (1.0 - 1e-12)
+            def bounds(rows: Ints, worth: Floats, share: float = share) -> Floats:
+                core_s = share * floors.cycles[rows] / machine.core.clock_hz
+                return self._time(core_s, share * (worth + inside[rows]), fixed) * (1.0 - 1e-12)
 
-            lowest = float(bounds(worth).min())
-            if lowest > self._limit():
+            everything = np.arange(len(lattice.tiles))
+            bound = bounds(everything, around)
+            if float(bound.min()) > self._limit():
                 break  # shares ascend
             if self._watch.is_over:
-                lowest_open = min(lowest_open, lowest)
+                lowest_open = min(lowest_open, float(bound.min()))
                 break
             chosen = possible & (shares == share)
-            small = np.flatnonzero(bounds(around) <= self._limit())
-            middle_worth, found = self._worths(lattice.chunks[chosen], chunk_worth[chosen], small, tiles)
-            worth_of_class = np.full(len(around), np.inf)
-            worth_of_class[small] = found
+            middle_worth = self._worths(1, tiles, lattice.middle, lattice.chunks[chosen], chunk_worth[chosen])
             own = SearchClass(
                 number=len(self.classes),
                 parallel=parallel,
                 num_packed=int(packed.sum()),
-                caches=caches,
+                tiles=tiles,
                 terms=Terms(share, machine.core.exposed_share, fixed, STEP),
-                capacity=capacity,
                 chunks=lattice.chunks[chosen],
                 chunk_worth=chunk_worth[chosen],
                 middle=lattice.middle,
                 middle_worth=middle_worth,
             )
             self.classes.append(own)
-            bound = bounds(worth_of_class)
-            order = np.argsort(bound, kind="stable")
-            order = order[np.isfinite(bound[order])]
-            for start in range(0, len(order), _PART):
-                part = slice(start, start + _PART)
-                if bound[order[start]] > self._limit():
-                    break
+            by_bound = np.argsort(bound, kind="stable")
+            by_bound = by_bound[np.isfinite(bound[by_bound])]
+            around_l2 = self._largest(lattice.middle, middle_worth)
+            start, size_of_part = 0, _FIRST_PART
+            while start < len(by_bound) and bound[by_bound[start]] <= self._limit():
                 if self._watch.is_over:
-                    lowest_open = min(lowest_open, float(bound[order[start]]))
+                    lowest_open = min(lowest_open, float(bound[by_bound[start]]))
                     break
-                rows = order[part]
+                rows = by_bound[start : start + size_of_part]
+                start, size_of_part = start + size_of_part, min(2 * size_of_part, _PART)
+                worth = cover(nest, 2, tiles, rows, *around_l2)
+                exact = bounds(rows, worth)
+                order = np.argsort(exact, kind="stable")
+                order = order[np.isfinite(exact[order])]
                 self.count, evaluated = best_kernels(
-                    nest, machine, own, lattice.options, lattice.tiles,
-                    L1Tiles(rows, bound[rows], worth_of_class[rows]), floor, self.heap, self.count,
+                    nest, machine, own, lattice.options, L1Tiles(rows[order], exact[order], worth[order]), floors,
+                    self.heap, self.count,
                 )  # fmt: skip
                 self.num_evaluated += evaluated
-            self.num_bounded += len(order)
+                self.num_bounded += len(rows)
         return lowest_open
 
-    def _worths(self, chunks: Ints, chunk_worth: Floats, small: Ints, tiles: Tiles) -> tuple[Floats, Floats]:
-        """Return the worth of the L2 tiles and of the L1 tiles `small` when chunks are from `chunks`."""
-        middle = self.lattice.middle
-        by_worth = np.argsort(chunk_worth, kind="stable")
-        middle_worth = self._cover(1, tiles, middle, chunks[by_worth], chunk_worth[by_worth])
-        by_worth = np.argsort(middle_worth, kind="stable")
-        return middle_worth, self._cover(2, tiles, small, middle[by_worth], middle_worth[by_worth])
+    def _largest(self, large: Ints, worth: Floats) -> tuple[Ints, Floats, Bools]:
+        """Return what `cover` asks of large tiles: in ascending order of worth, and what they are multiples of."""
+        by_worth = np.argsort(worth, kind="stable")
+        return large[by_worth], worth[by_worth], self.lattice.fits(large[by_worth])
 
-    def _cover(self, level: int, tiles: Tiles, small: Ints, large: Ints, large_worth: Floats) -> Floats:
+    def _worths(self, level: int, tiles: Tiles, small: Ints, large: Ints, large_worth: Floats) -> Floats:
         """Return what `cover` says of the tiles `small`, part by part.
 
         Raises
@@ -276,10 +283,10 @@ class Search:
         TimeoutError
             The time is up.
         """
-        nest, worth = self.model.nest, np.empty(len(small))
+        nest, worth, around = self.model.nest, np.empty(len(small)), self._largest(large, large_worth)
         for start in range(0, len(small), _PART):
             if self._watch.is_over:
                 raise TimeoutError
             part = slice(start, start + _PART)
-            worth[part] = cover(nest, level, self.lattice.tiles, tiles, small[part], large, large_worth)
+            worth[part] = cover(nest, level, tiles, small[part], *around)
         return worth

@@ -26,11 +26,13 @@ __all__ = [
     "KEY_UNROLL",
     "KEY_VOLUME",
     "Caches",
+    "Floors",
     "L1Tiles",
     "Microkernel",
     "Options",
     "SearchClass",
     "Terms",
+    "Tiles",
     "Transfers",
     "seconds_one",
     "transfers_of",
@@ -52,6 +54,22 @@ class Caches(NamedTuple):
     """(C,) bytes."""
     fill_s: Floats
     """(C,) seconds to bring a byte into it."""
+
+
+class Tiles(NamedTuple):
+    """What all tiles of the lattice hold and move, for one choice of packing and of cores."""
+
+    caches: Caches
+    lattice: Ints
+    """(N, A), lexicographically ascending."""
+    divisor_of: Ints
+    """(N, A) index of each tile's extent among the axis's divisors."""
+    stride: Ints
+    """(A,) rows from a tile to the one with the axis's next divisor."""
+    capacity: Floats
+    """(N, C) bytes that each tile occupies of each cache."""
+    moved: Floats
+    """(N, C) bytes that all such tiles of the nest move into each cache that does not hold them."""
 
 
 class Transfers(NamedTuple):
@@ -87,8 +105,17 @@ class Options(NamedTuple):
     """(A, num_divisors + 1) first row of `values` of each axis and divisor."""
     values: Ints
     """(options, 3) calls, kernel (0: pair), larger kernel in rows or vectors; ascending in the latter."""
-    divisor_of: Ints
-    """(N, A) index of each tile's extent among the axis's divisors."""
+    num_blocked: int
+    """Axes of the sequence before those reductions."""
+
+
+class Floors(NamedTuple):
+    """Core cycles that no microkernel on a tile undercuts, of one choice of packing."""
+
+    cycles: Floats
+    """(N,)"""
+    whole: Floats
+    """(N,) of tiles of whole reductions, exact but for the unrolling; NaN where it is not known yet."""
 
 
 class L1Tiles(NamedTuple):
@@ -121,10 +148,8 @@ class SearchClass(NamedTuple):
     number: int
     parallel: int
     num_packed: int
-    caches: Caches
+    tiles: Tiles
     terms: Terms
-    capacity: Floats
-    """(N, C) bytes that each tile occupies of each cache."""
     chunks: Ints
     """Rows of the lattice that may be chunks."""
     chunk_worth: Floats

@@ -11,13 +11,13 @@ from anatune.numerics.cpu.classes import (
     Microkernel,
     SearchClass,
     Terms,
-    Transfers,
+    Tiles,
     seconds_one,
     transfers_of,
 )
 from anatune.numerics.cpu.lattice import divides, inner_seconds, segment_seconds
 from anatune.numerics.cpu.microkernel import NUM_PARTS, core_cycles
-from anatune.numerics.cpu.nest import CpuMachine, CpuNest, footprint
+from anatune.numerics.cpu.nest import CpuMachine, CpuNest
 
 __all__ = ["complete"]
 
@@ -49,15 +49,13 @@ def repeats(
 
 
 @jit_helper
-def _order_seconds(
-    orders: Ints, small: Ints, large: Ints, small_capacity: Floats, transfers: Transfers, seconds: Floats
-) -> float:
+def _order_seconds(orders: Ints, small: int, large: int, tiles: Tiles, seconds: Floats) -> float:
     """Fill the transfer seconds of each order, inf for those that repeat an earlier one; return the least."""
     lowest = np.inf
     for o in range(orders.shape[0]):
         seconds[o] = np.inf
-        if orders[o, 0] != -2 and not repeats(orders, o, small, large):
-            seconds[o] = segment_seconds(orders[o], small, large, small_capacity, transfers)
+        if orders[o, 0] != -2 and not repeats(orders, o, tiles.lattice[small], tiles.lattice[large]):
+            seconds[o] = segment_seconds(orders[o], small, large, tiles, np.inf)
             lowest = min(lowest, seconds[o])
     return lowest
 
@@ -104,7 +102,6 @@ def complete(
     nest: CpuNest,
     machine: CpuMachine,
     own: SearchClass,
-    tiles: Ints,
     node: Floats,
     tie_step: float,
     found: Ints,
@@ -117,8 +114,6 @@ def complete(
     ----------
     own
         Its L2 tiles and chunks stand from the largest volume down, then lexicographic.
-    tiles : (N, A) int64
-        The lattice.
     node : (KEY_TILES + 3 * A + 2,) float64
         A row of `best_kernels`' heap.
     found : (limit, 5) int64
@@ -130,23 +125,26 @@ def complete(
         Rows found; seconds below which no completion of a later step lies (inf: there is none) if not all rows are
         filled.
     """
-    core, terms, packed, line = machine.core, own.terms, own.caches.packed, own.caches.line
+    core, terms, packed = machine.core, own.terms, own.tiles.caches.packed
     middle, middle_worth, chunks, chunk_worth = own.middle, own.middle_worth, own.chunks, own.chunk_worth
-    extents, capacity = nest.extents, own.capacity
+    tiles, lattice = own.tiles, own.tiles.lattice
+    whole = lattice.shape[0] - 1
     num_axes = nest.extents.shape[0]
-    transfers = transfers_of(nest, own.caches)
+    transfers = transfers_of(nest, tiles.caches)
     inner, calls, kernel = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
     for a in range(num_axes):
         inner[a] = int(node[KEY_TILES + a])
         calls[a] = int(node[KEY_TILES + num_axes + a])
         kernel[a] = int(node[KEY_TILES + 2 * num_axes + a])
     on = Microkernel(inner, calls, kernel)
+    inside = 0  # its row
+    for a in range(num_axes):
+        while lattice[inside, a] < inner[a]:
+            inside += tiles.stride[a]
     rows, parts = np.empty(num_axes, np.int64), np.zeros(NUM_PARTS)
     core_s = terms.share * core_cycles(nest, core, on, packed, rows, parts, False) / core.clock_hz
     order = nest.orders[3, int(node[KEY_TILES + 3 * num_axes])]
     inside_s = inner_seconds(nest, order, on, transfers)
-    inner_capacity = np.empty(own.caches.size.shape[0])
-    footprint(nest.boxes, nest.tensors, inner, packed, line, inner_capacity)
     outer_orders, l3_orders, l2_orders = nest.orders[0], nest.orders[1], nest.orders[2]
     num_orders = l2_orders.shape[0]
     l2_s, l3_s, outer_s = np.empty(num_orders), np.empty(num_orders), np.empty(num_orders)
@@ -155,29 +153,29 @@ def complete(
     later = np.inf
     for m in range(middle.shape[0]):
         at = middle[m]
-        l2_tile = tiles[at]
+        l2_tile = lattice[at]
         if not divides(inner, l2_tile):
             continue
         lowest_s = seconds_one(terms, core_s, inside_s + middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
-        lowest = _order_seconds(l2_orders, inner, l2_tile, inner_capacity, transfers, l2_s)
+        lowest = _order_seconds(l2_orders, inside, at, tiles, l2_s)
         lowest_s = seconds_one(terms, core_s, inside_s + lowest + middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
         for n in range(chunks.shape[0]):
             around = chunks[n]
-            chunk = tiles[around]
+            chunk = lattice[around]
             if not divides(l2_tile, chunk):
                 continue
             lowest_s = seconds_one(terms, core_s, inside_s + lowest + chunk_worth[n])
             if lowest_s > limit:
                 later = min(later, lowest_s)
                 continue
-            _order_seconds(l3_orders, l2_tile, chunk, capacity[at], transfers, l3_s)
-            _order_seconds(outer_orders, chunk, extents, capacity[around], transfers, outer_s)
+            _order_seconds(l3_orders, at, around, tiles, l3_s)
+            _order_seconds(outer_orders, around, whole, tiles, outer_s)
             count, later = _write(
                 terms, core_s, inside_s, l2_s, l3_s, outer_s, tie_step, at, around, found, count, later
             )

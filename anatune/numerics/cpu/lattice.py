@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from anatune.numerics._jit import jit, jit_helper, jit_inline
 from anatune.numerics.columns import Bools, Floats, Ints
-from anatune.numerics.cpu.classes import Caches, Microkernel, Transfers, transfers_of
+from anatune.numerics.cpu.classes import Microkernel, Tiles, Transfers
 from anatune.numerics.cpu.nest import CpuMachine, CpuNest, first_tile, footprint
 
-__all__ = ["Tiles", "capacities", "cover", "divides", "inner_seconds", "segment_seconds"]
+__all__ = ["capacities", "cover", "divides", "inner_seconds", "segment_seconds"]
 
-
-class Tiles(NamedTuple):
-    """What all tiles of the lattice hold and move, for one choice of packing and of cores."""
-
-    caches: Caches
-    capacity: Floats
-    """Results of `capacities`."""
-    moved: Floats
+_BLOCK = 64
+"""Large tiles that are looked at together."""
 
 
 @jit
 def capacities(nest: CpuNest, machine: CpuMachine, tiles: Ints, packed: Bools) -> tuple[Floats, Floats]:
-    """Return the capacity bytes of each tile per cache level, (N, C), and the bytes that all such tiles move, (N,).
+    """Return the capacity bytes of each tile per cache level, (N, C), and the bytes that all such tiles move, (N, C).
 
-    The latter bounds the traffic of every cache that holds a part of the tile but not more than the tile: what
-    several iterations bring in is at least what their union holds.
+    The latter, less a rounding, bounds the traffic of every cache that holds a part of the tile but not more than the
+    tile: what several iterations bring in is at least what their union holds.
     """
-    result = np.empty((tiles.shape[0], machine.size_bytes.shape[0]))
-    moved = np.empty(tiles.shape[0])
+    num_levels = machine.size_bytes.shape[0]
+    result, moved = np.empty((tiles.shape[0], num_levels)), np.empty((tiles.shape[0], num_levels))
     boxes, tensors, line, extents = nest.boxes, nest.tensors, machine.core.line_bytes, nest.extents
     for n in range(tiles.shape[0]):
-        total, _ = footprint(boxes, tensors, tiles[n], packed, line, result[n])
+        total, written = footprint(boxes, tensors, tiles[n], packed, line, result[n])
+        number = 1.0
         for a in range(extents.shape[0]):
-            total *= extents[a] / tiles[n, a]
-        moved[n] = total * (1.0 - 1e-12)
+            number *= extents[a] / tiles[n, a]
+        for c in range(num_levels):  # memory takes back what is written
+            moved[n, c] = (total + written if c == num_levels - 1 else total) * number
     return result, moved
 
 
@@ -69,32 +63,38 @@ def _close(
 
 
 @jit_helper
-def segment_seconds(order: Ints, small: Ints, large: Ints, small_capacity: Floats, t: Transfers) -> float:
-    """Return the transfer seconds decided by the loops that grow tile `small` to `large` in `order` (inner first).
+def segment_seconds(order: Ints, small: int, large: int, tiles: Tiles, most: float) -> float:
+    """Return the transfer seconds decided by the loops that grow one tile to another in `order` (inner first).
 
-    Only caches that hold `small` but not `large` count.
+    Only caches that hold the small tile but not the large one count. What lies between both are tiles of the lattice,
+    too: all is read from its tables.
+
+    Parameters
+    ----------
+    small, large : int
+        Rows of the lattice.
+    most : float
+        Seconds from which on the rest need not be added.
     """
-    tile, after, extents, boxes, tensors = t.tile, t.after, t.extents, t.boxes, t.tensors
-    packed, size, fill_s = t.caches.packed, t.caches.size, t.caches.fill_s
-    outside = 1.0
-    for a in range(small.shape[0]):
-        tile[a] = small[a]
-        outside *= extents[a] / small[a]
-    seconds = 0.0
-    done = 0
+    size, fill_s, capacity = tiles.caches.size, tiles.caches.fill_s, tiles.capacity
+    open_caches = 0
     for c in range(size.shape[0]):
-        if small_capacity[c] > size[c]:
-            done |= 1 << c
+        if capacity[small, c] <= size[c]:
+            open_caches |= 1 << c
+    seconds = 0.0
+    at = small
     for i in range(order.shape[0]):
         a = order[i]
-        if a < 0:
+        if a < 0 or open_caches == 0 or seconds >= most:
             break
-        if large[a] == small[a]:
+        steps = tiles.divisor_of[large, a] - tiles.divisor_of[small, a]
+        if steps == 0:
             continue
-        tile[a] = large[a]
-        outside *= small[a] / large[a]
-        moved, written = footprint(boxes, tensors, tile, packed, t.caches.line, after)
-        seconds, done = _close(moved * outside, written * outside, after, size, fill_s, seconds, done)
+        at += steps * tiles.stride[a]
+        for c in range(size.shape[0]):
+            if open_caches & (1 << c) and capacity[at, c] > size[c]:
+                seconds += tiles.moved[at, c] * fill_s[c]
+                open_caches ^= 1 << c
     return seconds
 
 
@@ -136,11 +136,11 @@ def inner_seconds(nest: CpuNest, order: Ints, on: Microkernel, t: Transfers) -> 
 def cover(
     nest: CpuNest,
     level: int,
-    lattice: Ints,
     tiles: Tiles,
     small: Ints,
     large: Ints,
     large_worth: Floats,
+    fits: Bools,
 ) -> Floats:
     """Return the worth of the tiles `small`: cheapest way out through one of the tiles `large`.
 
@@ -148,35 +148,47 @@ def cover(
     ----------
     level : int
         Index of the loops between both (0 outer, 1 l3, 2 l2); the only tile outside of outer is the whole nest.
-    lattice : (N, A) int64
     small, large : (n,) and (m,) int64
         Rows of the lattice; `large` in ascending order of `large_worth` (m,).
+    fits : (A, divisors, m) bool
+        Whether each large tile's extent is a multiple of an axis's divisor.
     """
     size, fill_s, capacity, moved = tiles.caches.size, tiles.caches.fill_s, tiles.capacity, tiles.moved
     orders = nest.orders[level]
-    transfers = transfers_of(nest, tiles.caches)
     worth = np.empty(small.shape[0])
+    holds = np.empty(_BLOCK, np.bool_)  # large tiles that consist of whole small ones, some at once
     for n in range(small.shape[0]):
-        inner = lattice[small[n]]
-        inner_capacity = capacity[small[n]]
+        inner = small[n]
         best = np.inf
-        for m in range(large.shape[0]):
-            if large_worth[m] >= best:
+        for start in range(0, large.shape[0], _BLOCK):
+            if large_worth[start] >= best:
                 break
-            at = large[m]
-            crossed_s = 0.0
-            for c in range(size.shape[0]):
-                if inner_capacity[c] <= size[c] < capacity[at, c]:
-                    crossed_s += moved[at] * fill_s[c]
-            if large_worth[m] + crossed_s >= best or not divides(inner, lattice[at]):
-                continue
-            if crossed_s == 0.0:
-                best = large_worth[m]
-                continue
-            for o in range(orders.shape[0]):
-                if orders[o, 0] == -2:
-                    break
-                seconds = segment_seconds(orders[o], inner, lattice[at], inner_capacity, transfers)
-                best = min(best, large_worth[m] + seconds)
+            stop = min(start + _BLOCK, large.shape[0])
+            for i in range(stop - start):
+                holds[i] = True
+            for a in range(fits.shape[0]):
+                divisor = tiles.divisor_of[inner, a]
+                if divisor > 0:  # all are multiples of 1
+                    row = fits[a, divisor, start:stop]
+                    for i in range(stop - start):
+                        holds[i] &= row[i]
+            for m in range(start, stop):
+                if not holds[m - start] or large_worth[m] >= best:
+                    continue
+                at = large[m]
+                crossed_s = 0.0
+                for c in range(size.shape[0]):
+                    if capacity[inner, c] <= size[c] < capacity[at, c]:
+                        crossed_s += moved[at, c] * (1.0 - 1e-12) * fill_s[c]
+                if large_worth[m] + crossed_s >= best:
+                    continue
+                if crossed_s == 0.0:
+                    best = large_worth[m]
+                    continue
+                for o in range(orders.shape[0]):
+                    if orders[o, 0] == -2:
+                        break
+                    seconds = segment_seconds(orders[o], inner, at, tiles, best - large_worth[m])
+                    best = min(best, large_worth[m] + seconds)
         worth[n] = best
     return worth
