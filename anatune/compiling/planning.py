@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,8 +23,12 @@ from anatune.graph.nodes import Graph, Node
 from anatune.graph.products import PRODUCTS, known_operands, workload_of
 from anatune.model.cpu.model import CpuModel
 from anatune.model.templates import make_model
+from anatune.tuning.machine import usable_cores
 
 __all__ = ["PlannedKernel", "plan_products", "without_steps"]
+
+_Sum = tuple[Workload, tuple[str, ...]]
+"""What is planned once: a product with nothing fused into its stores, and its constant operands."""
 
 
 class PlannedKernel(NamedTuple):
@@ -67,25 +72,38 @@ def plan_products(
     SpaceError
         No schedule of a product is legal on the hardware.
     """
-    groups: dict[tuple[Workload, tuple[str, ...]], list[Node]] = {}
+    groups: dict[_Sum, list[Node]] = {}
     for node in graph.nodes():
         if node.op in PRODUCTS:
             groups.setdefault((workload_of(node), known_operands(node)), []).append(node)
     sums = {key: (without_steps(key[0]), key[1]) for key in groups}
-    planned: dict[tuple[Workload, tuple[str, ...]], Schedule] = {}
+    planned = _first_choices(tuple(dict.fromkeys(sums.values())), hardware, accuracy, progress)
     found = []
     for number, (key, nodes) in enumerate(groups.items()):
         workload, known = key
-        if sums[key] not in planned:
-            planned[sums[key]] = _first_choice(*sums[key], hardware, accuracy)
-            if progress is not None:
-                progress(len(planned), len(set(sums.values())))
         schedule = msgspec.structs.replace(planned[sums[key]], workload=workload)
         model = _model(workload, known, hardware, schedule.template)
         prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
         name = f"anatune_{number}_{workload.operator}"
         found.append(PlannedKernel(name, workload, schedule, prediction, tuple(nodes)))
     return found
+
+
+def _first_choices(
+    sums: Collection[_Sum], hardware: CpuSpec, accuracy: str, progress: Callable[[int, int], None] | None
+) -> dict[_Sum, Schedule]:
+    """Return the model's first choice for each of different sums, which all cores look for."""
+    planned: dict[_Sum, Schedule] = {}
+    pool = ThreadPoolExecutor(usable_cores())  # compiled code, where nearly all the time goes, runs beside Python's
+    try:
+        searches = {pool.submit(_first_choice, *one, hardware, accuracy): one for one in sums}
+        for search in as_completed(searches):
+            planned[searches[search]] = search.result()
+            if progress is not None:
+                progress(len(planned), len(sums))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return planned
 
 
 def without_steps(workload: Workload) -> Workload:
