@@ -66,9 +66,18 @@ def _fused(attributes, result, operands, channels):
         elif step == "add":
             result = result + operands.pop(0)
         else:
-            result = np.maximum(result, 0.0)
+            result = _ACTIVATIONS[step](result)
     assert not operands
     return result
+
+
+_ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0.0),
+    "relu6": lambda x: np.clip(x, 0.0, 6.0),
+    "silu": lambda x: x * special.expit(x),
+    "gelu": lambda x: x * (1 + special.erf(x / 2**0.5)) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
+}
 
 
 def _own_convolution(attributes, data, weight, *operands):
@@ -118,7 +127,6 @@ def _max_pool(attributes, data):
 _FUNCTIONS = {
     "add": lambda _, a, b: a + b,
     "multiply": lambda _, a, b: a * b,
-    "nn.relu": lambda _, a: np.maximum(a, 0.0),
     "sigmoid": lambda _, a: 1.0 / (1.0 + np.exp(-a)),
     "item": lambda own, a: a[own["index"]],
     "reshape": lambda _, a, shape: a.reshape(shape),
@@ -126,6 +134,11 @@ _FUNCTIONS = {
     "mean": lambda own, a: a.mean(axis=own["axis"], keepdims=own["keepdims"]),
     "concat": lambda own, arrays: np.concatenate(arrays, own["axis"]),
     "matmul": lambda _, a, b: a @ b,
+    **{f"nn.{name}": lambda _, a, f=function: f(a) for name, function in _ACTIVATIONS.items()},
+    "divide": lambda _, a, b: a / b,
+    "erf": lambda _, a: special.erf(a),
+    "power": lambda _, a, b: a**b,
+    "tanh": lambda _, a: np.tanh(a),
     "nn.softmax": lambda _, a: _softmax(a),
     "nn.layer_norm": _layer_norm,
     "anatune.softmax": _own_softmax,

@@ -42,7 +42,9 @@ def _options(
     epilogue: Annotated[
         str | None,
         typer.Option(
-            metavar="STEP[,STEP]", help="Fused steps on the result: bias, add, relu; of 8-bit sums scale, requantize."
+            metavar="STEP[,STEP]",
+            help="Fused steps on the result: bias, add, relu, relu6, silu, gelu, gelu_tanh; of 8-bit sums scale, "
+            "requantize.",
         ),
     ] = None,
     input_zero_point: Annotated[

@@ -41,6 +41,9 @@ EPS: dict[str, float] = {"float32": 2.0**-23, "tf32": 2.0**-10, "float16": 2.0**
 """Number format -> distance of 1 to its next number."""
 TYPICAL_ERROR = 0.35
 """Error of a sum of K products over eps * sqrt(K) of its spread, see `rounding_error`."""
+_STEP_ROUNDINGS = {"relu": 0, "relu6": 0, "silu": 3, "gelu": 3, "gelu_tanh": 3}
+"""Roundings of a fused step, in eps of the result; 1 of those that are not here. Functions err by 2 eps of what they
+are of, and their slope is at most 1.13. Source: `codegen.cpu.elementary`, tests/unit/codegen/cpu/test_rows.py."""
 _SUM_FACTOR = 4.0
 """Allowed error of the same."""
 TYPICAL_OF_BOUND = TYPICAL_ERROR / _SUM_FACTOR
@@ -90,7 +93,7 @@ def error_of(schedule: Schedule) -> float:
 def rounding_error(workload: Workload, growth: float = 1.0, *, half_additions: int = 0) -> float:
     """Return the largest error that rounding explains, over the result's scale, for floating-point operands.
 
-    ``4 * eps(accumulator) * growth * sqrt(K) + eps(result) * (1 + epilogue steps that add)``, K: iterations of the
+    ``4 * eps(accumulator) * growth * sqrt(K) + eps(result) * (1 + roundings of the epilogue)``, K: iterations of the
     reduction axes. For operands of mean zero a partial sum of k products has spread ``sqrt(k) * rms`` and each addition
     errs by at most half an eps of it, at random: ``eps / 2 * K / sqrt(2) * rms`` after K of them, which is
     ``0.35 * eps * sqrt(K)`` of the element's own spread. The factor 4 leaves 11 standard deviations to the worst of
@@ -108,7 +111,7 @@ def rounding_error(workload: Workload, growth: float = 1.0, *, half_additions: i
         of h products each err by ``eps / 2 * h / sqrt(2) * rms``, at random: together ``0.35 * eps * sqrt(h)`` of the
         element's own spread, however many there are.
     """
-    additions = sum(step != "relu" for step in workload.epilogue)
+    additions = sum(_STEP_ROUNDINGS.get(step, 1) for step in workload.epilogue)
     summed = _SUM_FACTOR * EPS[ACCUMULATOR_DTYPE[workload.dtype]] * growth * math.sqrt(workload.num_reduced)
     summed += _SUM_FACTOR * EPS["float16"] * math.sqrt(half_additions)
     return summed + EPS[workload.write.dtype] * (1 + additions)

@@ -6,13 +6,12 @@ their order: exporters spell the same function in many ways.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
+from anatune.core.activations import ACTIVATIONS
 from anatune.graph.folding import computed
 from anatune.graph.nodes import Argument, Constant, Graph, Node, Scalar, TensorType, Value, frozen, rewritten, values_in
 
@@ -32,13 +31,6 @@ _INNER = frozenset(
         "sigmoid", "square", "subtract", "tanh",
     )
 )  # fmt: skip
-_KNOWN: dict[str, Callable[[Floats], Floats]] = {
-    "nn.gelu": lambda x: x * special.ndtr(x),
-    "nn.gelu_tanh": lambda x: x * special.expit(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)),
-    "nn.silu": lambda x: x * special.expit(x),
-    "nn.relu6": lambda x: np.clip(x, 0.0, 6.0),
-    "nn.relu": lambda x: np.maximum(x, 0.0),
-}
 
 
 def with_activations(graph: Graph) -> Graph:
@@ -52,10 +44,10 @@ def with_activations(graph: Graph) -> Graph:
             values = _values(own, source)
             if values is None:
                 continue
-            for name, function in _KNOWN.items():
+            for name, function in ACTIVATIONS.items():
                 want = function(_SAMPLES)
                 if np.abs(values - want).max() <= _TOLERANCE * np.abs(want).max():
-                    return Node(name, (source,), own.type)
+                    return Node(f"nn.{name}", (source,), own.type)
         return own
 
     return rewritten(graph, replace)

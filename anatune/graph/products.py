@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anatune.core.workload.nest import Workload
+from anatune.core.workload.number_formats import FUNCTION_STEPS
 from anatune.core.workload.operators import (
     batch_matmul,
     conv1d,
@@ -40,6 +41,7 @@ __all__ = ["BATCH_MATMUL", "CONVOLUTION", "MATMUL", "PRODUCTS", "known_operands"
 CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "anatune.batch_matmul"
 PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL)
 _DTYPE = "float32"
+_FUNCTIONS = {"nn.relu": "relu"} | {f"nn.{step}": step for step in FUNCTION_STEPS}
 _CONSTRUCTORS: dict[int, Callable[..., Workload]] = {1: conv1d, 2: conv2d, 3: conv3d}
 _SIZES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 _TAPS = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
@@ -115,8 +117,8 @@ def _steps_behind(node: Node, users: dict[int, list[Node]], kept: set[int], clai
             break
         if user.op == "reshape" and node.op == "matmul" and user.type.shape[-1:] == (size,):
             word, channels = "", len(user.type.shape) - 1
-        elif user.op == "nn.relu" and "relu" not in words:
-            word = "relu"
+        elif user.op in _FUNCTIONS and _FUNCTIONS[user.op] not in words:
+            word = _FUNCTIONS[user.op]
         elif user.op == "add" and user.type == at.type:
             other = user.arguments[1] if user.arguments[0] is at else user.arguments[0]
             assert isinstance(other, Value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from anatune.codegen.cpu.elementary import FUNCTIONS
 from anatune.codegen.cpu.llvm import LlvmCode
 from anatune.codegen.cpu.register_tile import Microkernel, Result, Tile
 from anatune.core.workload.number_formats import FACTOR_STEPS
@@ -86,7 +87,7 @@ def _epilogue(code: LlvmCode, kernel: Microkernel, extra: list[str], final: Tile
         values = {tile: code.divide(v, kernel.count) for tile, v in values.items()}
     for step, operand in kernel.epilogue:
         if operand is None:
-            values = {tile: code.maximum(v, code.constant(0.0)) for tile, v in values.items()}
+            values = {tile: FUNCTIONS[step](code, v) for tile, v in values.items()}
             continue
         if step in FACTOR_STEPS:
             values = {tile: code.to_float(v) for tile, v in values.items()}

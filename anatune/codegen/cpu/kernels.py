@@ -16,6 +16,7 @@ from anatune.core.hardware.cpu_groups import CpuCompute
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
+from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.errors import BuildError
 
 __all__ = ["FEWEST_REPEATS", "Kernels", "num_registers", "register_letter"]
@@ -138,7 +139,7 @@ class Kernels:
         extra = iter(workload.epilogue_reads)
         epilogue: list[tuple[str, EpilogueOperand | None]] = []
         for step in workload.epilogue:
-            if step == "relu":
+            if STEP_OPERANDS[step] is None:
                 epilogue.append((step, None))
                 continue
             access = next(extra)

@@ -70,6 +70,12 @@ class LlvmCode:
         other.vector = vector
         return other
 
+    def short(self, lanes: int) -> LlvmCode:
+        """Return a view of the same function whose vectors have so many lanes."""
+        other = self.holding(f"<{lanes} x {self.scalar}>")
+        other.lanes = lanes
+        return other
+
     def name(self) -> str:
         """Return a fresh name."""
         return f"%v{next(self._names)}"

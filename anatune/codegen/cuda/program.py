@@ -15,11 +15,13 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+from anatune.codegen.activations import activated
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES
 from anatune.codegen.cuda.nest import GpuNest, StagedTile
 from anatune.codegen.cuda.staging import Staging, Terms, digits, neutral, origin
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
+from anatune.core.workload.number_formats import STEP_OPERANDS
 
 __all__ = ["ROLLED", "GpuProgram"]
 
@@ -388,8 +390,8 @@ class GpuProgram:
                 result = self._mean(result, count)
             extra = iter(self.workload.epilogue_reads)
             for step in self.workload.epilogue:
-                if step == "relu":
-                    result = f"T.max({result}, T.{self.accumulator}(0))"
+                if STEP_OPERANDS[step] is None:
+                    result = activated(step, result, self.accumulator)
                 else:
                     access = next(extra)
                     result = f"{result} + {self._cast(self._index(access, lane), access.dtype, self.accumulator)}"

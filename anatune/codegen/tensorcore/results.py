@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from anatune.codegen.activations import activated
 from anatune.codegen.script import Script
 from anatune.codegen.tensorcore.index import all_of, axis_values, element, sum_of
 from anatune.codegen.tensorcore.layout import TileLayout
 from anatune.core.workload.implicit_gemm import vector_width
 from anatune.core.workload.nest import DTYPE_BYTES, Access
+from anatune.core.workload.number_formats import STEP_OPERANDS
 
 __all__ = ["write_results"]
 
@@ -127,9 +129,9 @@ class _Results:
     def _epilogue(self, start: int, width: int) -> None:
         extra = iter(self.workload.epilogue_reads)
         for step in self.workload.epilogue:
-            if step == "relu":
+            if STEP_OPERANDS[step] is None:
                 for e in range(start, start + width):
-                    self.text.line(f"value[{e}] = T.max(value[{e}], T.float32(0))")
+                    self.text.line(f"value[{e}] = {activated(step, f'value[{e}]', 'float32')}")
             else:
                 self._add(next(extra), start, width)
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anatune.codegen.cpu.elementary import FUNCTIONS
 from anatune.codegen.cpu.llvm import LlvmCode
 from anatune.codegen.winograd.transforms import FLOAT, FLOAT_BYTES, function_head, result_rows
 from anatune.core.minimal_filtering import Filtering
+from anatune.core.workload.number_formats import STEP_OPERANDS
 
 __all__ = ["Outputs", "output_ir"]
 
@@ -43,7 +45,7 @@ class Outputs:
     @property
     def operands(self) -> tuple[str, ...]:
         """The epilogue's steps that read a tensor."""
-        return tuple(step for step in self.epilogue if step != "relu")
+        return tuple(step for step in self.epilogue if STEP_OPERANDS[step] is not None)
 
 
 def output_ir(name: str, outputs: Outputs) -> tuple[str, set[str]]:
@@ -106,8 +108,8 @@ def output_ir(name: str, outputs: Outputs) -> tuple[str, set[str]]:
 
 def _finished(code: LlvmCode, outputs: Outputs, step: str, pointer: str, values: list[list[str]]) -> list[list[str]]:
     """Return outputs after a step that treats all of a channel's alike."""
-    if step == "relu":
-        return [[code.maximum(value, code.constant(0.0)) for value in row] for row in values]
+    if STEP_OPERANDS[step] is None:
+        return [[FUNCTIONS[step](code, value) for value in row] for row in values]
     bias = code.load_vector(pointer, FLOAT, 1, outputs.used)
     return [[code.binary("add", value, bias) for value in row] for row in values]
 
@@ -157,8 +159,8 @@ class _Writer:
         """Store one output of all channels."""
         code, offset = self.code, y * self.row + x * self.column
         for step in self.steps:
-            if step == "relu":
-                value = code.maximum(value, code.constant(0.0))
+            if STEP_OPERANDS[step] is None:
+                value = FUNCTIONS[step](code, value)
                 continue
             at = 0 if step == "bias" else offset
             address = code.address(self.place[step], FLOAT, at)
@@ -176,9 +178,8 @@ class _Writer:
             value = code.emit(f"shufflevector {code.vector} {vector}, {code.vector} poison, <{size} x i32> <{places}>")
             offset = lane * self.channel + y * self.row
             for step in self.steps:
-                if step == "relu":
-                    zero = "<" + ", ".join(["float 0.0"] * size) + ">"
-                    value = code.call(kind, f"llvm.maxnum.v{size}f32", [(kind, value), (kind, zero)])
+                if STEP_OPERANDS[step] is None:
+                    value = FUNCTIONS[step](code.short(size), value)
                 elif step == "bias":
                     address = code.address(self.place[step], FLOAT, lane)  # it lies along the channels
                     added = code.splat(code.emit(f"load float, ptr {address}, align 4"), "float", size)

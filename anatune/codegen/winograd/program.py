@@ -24,6 +24,7 @@ from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.errors import BuildError
 
 __all__ = ["program_of"]
@@ -397,7 +398,7 @@ class _Writer:
 
     @property
     def _reading(self) -> list[str]:
-        return [step for step in self.steps if step != "relu"]
+        return [step for step in self.steps if STEP_OPERANDS[step] is not None]
 
     def _place(self, tile: str) -> tuple[str, str, str]:
         """Return the image of a tile, its row and its column among the image's tiles."""

@@ -30,6 +30,7 @@ from anatune.core.workload.access import ACCUMULATOR_DTYPE
 __all__ = [
     "BYTE_DTYPES",
     "FACTOR_STEPS",
+    "FUNCTION_STEPS",
     "STEP_OPERANDS",
     "Formats",
     "accumulated_dtype",
@@ -45,10 +46,17 @@ STEP_OPERANDS: dict[str, str | None] = {
     "bias": "bias",
     "add": "residual",
     "relu": None,
+    "relu6": None,
+    "silu": None,
+    "gelu": None,
+    "gelu_tanh": None,
     "scale": "scale",
     "requantize": "multiplier",
 }
 """Fused step -> the tensor it takes, if any."""
+
+FUNCTION_STEPS = ("relu6", "silu", "gelu", "gelu_tanh")
+"""Steps that are functions of floating-point sums, computed in float32 (`anatune.core.activations`)."""
 
 FACTOR_STEPS = ("scale", "requantize")
 """Steps that multiply, as float32."""
@@ -96,6 +104,8 @@ def result_dtypes(dtype: str, epilogue: Sequence[str]) -> tuple[str, ...]:
     bfloat16: their own, or float32 (sums as they are). Others: their own.
     """
     steps = [step for step in epilogue if step in FACTOR_STEPS]
+    if dtype in BYTE_DTYPES and any(step in FUNCTION_STEPS for step in epilogue):
+        return ()
     if dtype not in BYTE_DTYPES:
         return () if steps else (dtype, "float32") if dtype in _WIDENED else (dtype,)
     if "requantize" in steps:
@@ -112,6 +122,8 @@ def formats_of(word: str, epilogue: Sequence[str]) -> Formats | str:
         return f"one of {', '.join(_OPERANDS)}, with a ':' and the result's dtype where it is another"
     left, _, right = operands.partition("x")
     allowed = result_dtypes(left, epilogue)
+    if not allowed and left in BYTE_DTYPES and any(step in FUNCTION_STEPS for step in epilogue):
+        return f"a floating-point dtype with the steps {', '.join(FUNCTION_STEPS)}"
     if not allowed:
         return (
             "int8 or uint8xint8 with the steps scale and requantize, the latter as the last one"

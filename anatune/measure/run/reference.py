@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from anatune.core.activations import ACTIVATIONS
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import Access, Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
@@ -65,7 +66,7 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
     for step in workload.epilogue:
         name = STEP_OPERANDS[step]
         if name is None:
-            np.maximum(result, 0.0, out=result)
+            result[...] = ACTIVATIONS[step](result)
             continue
         operand, operand_axes = _view(workload, workload.tensor(name), checked[name], 0.0)
         operand = _broadcast(operand, operand_axes, written_axes)

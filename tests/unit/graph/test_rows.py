@@ -116,6 +116,25 @@ def test_activations_are_known_by_their_values(spelt, name):
     assert operators(with_activations(graphs.graph(spelt(inner), inputs=[x]))) == ["add", name]
 
 
+@pytest.mark.parametrize(
+    ("spelt", "step"), [(spelt_gelu, "gelu"), (spelt_gelu_tanh, "gelu_tanh"), (spelt_silu, "silu")]
+)
+def test_activations_behind_products_are_fused(spelt, step):
+    x = graphs.source(4, 8)
+    graph = graphs.graph(spelt(graphs.add(graphs.matmul(x, graphs.constant(8, 16)), graphs.constant(16))), inputs=[x])
+    made = prepared(graph)
+    assert operators(made) == ["anatune.matmul"]
+    assert made.nodes()[-1].attributes["epilogue"] == ("bias", step)
+    data = graphs.array(4, 8)
+    np.testing.assert_allclose(naive_graph.run(made, data)[0], naive_graph.run(graph, data)[0], atol=1e-6)
+
+
+def test_activations_that_follow_nothing_have_kernels_of_their_own():
+    x = graphs.source(4, 100)
+    (node,) = prepared(graphs.graph(spelt_gelu(x), inputs=[x])).nodes()
+    assert (node.op, node.attributes, node.type.shape) == ("anatune.map", {"function": "gelu"}, (4, 100))
+
+
 def test_what_is_nearly_an_activation_is_none():
     x = graphs.source(2, 8)
     near = graphs.multiply(x, unary("sigmoid", graphs.multiply(x, scalar(1.001))))

@@ -55,7 +55,7 @@ def conv2d(
     dtype : {"float32", "float16", "bfloat16", "int8", "uint8xint8"}
         Dtype of data and weight, or of data x weight; the output has the same, int32 for 8-bit operands. Another dtype
         of the output follows a colon: "bfloat16:float32" (sums as they are), behind "requantize" "int8:uint8".
-    epilogue : sequence of {"bias", "relu", "add", "scale", "requantize"}
+    epilogue : sequence of {"bias", "relu", "relu6", "silu", "gelu", "gelu_tanh", "add", "scale", "requantize"}
         Steps fused behind the sum, in order, each at most once. The bias runs along the output channels, as do the
         float32 factors of "scale" (int32 sums to float32) and "requantize" (the last step: to 8 bits); what they
         compute exactly is in `anatune.core.workload.number_formats`.

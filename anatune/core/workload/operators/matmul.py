@@ -96,7 +96,7 @@ def matmul(
         "bfloat16:float32" (sums as they are), behind "requantize" "int8:uint8" or "uint8xint8:int8".
     transpose_a, transpose_b : bool
         A is stored as [k, m] instead of [m, k], B as [n, k] instead of [k, n].
-    epilogue : sequence of {"bias", "relu", "add", "scale", "requantize"}
+    epilogue : sequence of {"bias", "relu", "relu6", "silu", "gelu", "gelu_tanh", "add", "scale", "requantize"}
         Steps fused behind the product, in order, each at most once. The bias runs along j, as do the float32 factors
         of "scale" (int32 sums to float32) and "requantize" (the last step: to 8 bits); what they compute exactly is in
         `anatune.core.workload.number_formats`.

@@ -21,6 +21,11 @@ WORKLOADS = {
     "matmul_ta": anatune.matmul(48, 64, 40, transpose_a=True),
     "matmul_tb_epilogue": anatune.matmul(40, 64, 32, transpose_b=True, epilogue=("bias", "relu", "add")),
     "batch_matmul": anatune.batch_matmul(3, 20, 33, 24),
+    **{
+        f"matmul_{step}": anatune.matmul(20, 33, 24, epilogue=("bias", step))
+        for step in ("relu6", "silu", "gelu", "gelu_tanh")
+    },
+    "conv_nchw_silu": anatune.conv2d(1, 8, 9, 9, 12, 3, 3, padding=1, dtype="float16", epilogue=("add", "silu")),
     "conv_nchw": anatune.conv2d(1, 16, 14, 14, 32, 3, 3, padding=1),
     "conv_nhwc_stride_epilogue": anatune.conv2d(
         2, 8, 9, 11, 24, 3, 3, stride=2, padding=1, layout="NHWC", epilogue=("bias", "add", "relu")

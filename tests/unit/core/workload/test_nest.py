@@ -155,7 +155,7 @@ _TERM = Term("k")
         ),
         (lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, shape=(2, 2))), r"reached at \(2, 3\) places"),
         (lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, offsets=(1, 0))), "from the first on"),
-        (lambda: replaced(epilogue=("gelu",)), "epilogue is .'gelu'., expected each of bias, add, relu"),
+        (lambda: replaced(epilogue=("mish",)), "epilogue is .'mish'., expected each of bias, add, relu"),
         (lambda: replaced(epilogue=("bias",)), "2 epilogue_reads, expected one for each of the steps"),
         (lambda: replaced(epilogue=("add", "bias")), "epilogue operand 'bias' of 'add' is float32"),
         (lambda: replaced(flop_per_point=-1), "flop_per_point is -1"),

@@ -28,6 +28,7 @@ WORKLOADS = {
     "matmul float16": matmul(32, 32, 32, dtype="float16"),
     "matmul int8": matmul(32, 32, 32, dtype="int8"),
     "batch_matmul": batch_matmul(3, 16, 24, 20, epilogue=("relu",)),
+    **{f"matmul {step}": matmul(16, 16, 8, epilogue=("bias", step)) for step in ("relu6", "silu", "gelu", "gelu_tanh")},
     "conv2d stride padding": conv2d(1, 8, 11, 11, 8, 3, 3, stride=2, padding=1, epilogue=("bias", "relu")),
     "conv2d dilation": conv2d(1, 4, 9, 8, 8, 3, 3, padding=2, dilation=2),
     "conv2d groups": conv2d(2, 8, 6, 6, 12, 3, 3, padding=1, groups=2),

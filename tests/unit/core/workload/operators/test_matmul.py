@@ -90,3 +90,10 @@ def test_bad_options_are_named(arguments: dict[str, object], message: str) -> No
 def test_attributes_rebuild_the_workload() -> None:
     workload = batch_matmul(2, 3, 4, 5, transpose_a=True, dtype="int8", epilogue=["relu"])
     assert CONSTRUCTORS[workload.operator](**workload.attribute) == workload
+
+
+@pytest.mark.parametrize("step", ["relu6", "silu", "gelu", "gelu_tanh"])
+def test_functions_are_of_floating_point_sums(step: str) -> None:
+    assert matmul(4, 4, 4, epilogue=("bias", step)).epilogue == ("bias", step)
+    with pytest.raises(WorkloadError, match="expected a floating-point dtype with the steps relu6, silu"):
+        matmul(4, 4, 4, dtype="int8", epilogue=("scale", step))

@@ -1,0 +1,23 @@
+"""Activations as expressions of TVMScript, for kernels whose arithmetic TVM writes."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["activated"]
+
+
+def activated(step: str, value: str, dtype: str) -> str:
+    """Return the expression of a fused step without operand on a value of `dtype`; all but relu are of float32."""
+    if step == "relu":
+        return f"T.max({value}, T.{dtype}(0))"
+    if step == "relu6":
+        return f"T.min(T.max({value}, T.float32(0)), T.float32(6))"
+    if step == "gelu":
+        return f"({value}) * T.float32(0.5) * (T.float32(1) + T.erf(({value}) * T.float32({math.sqrt(0.5)!r})))"
+    exponent = value
+    if step == "gelu_tanh":
+        scale = 2.0 * math.sqrt(2.0 / math.pi)
+        inner = f"T.float32({scale!r}) + T.float32({0.044715 * scale!r}) * ({value}) * ({value})"
+        exponent = f"({inner}) * ({value})"
+    return f"({value}) / (T.float32(1) + T.exp(T.float32(0) - ({exponent})))"
