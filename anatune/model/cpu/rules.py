@@ -14,6 +14,9 @@ from anatune.numerics.cpu.microkernel import kernel_rules
 __all__ = ["count_rules"]
 
 
+_Numbers = list[tuple[int, int]]
+
+
 class _Kernel(NamedTuple):
     """What the rules need to know of a partial point."""
 
@@ -51,26 +54,44 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
         rows, numbers = np.unique(
             np.column_stack([kernel, (pair > 0) & (a != simd), chunked]), axis=0, return_counts=True
         )
+        choices = [(*row, number) for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)]
+        from_here = [(0, 0)]  # how many there are from each choice on: without, with a pair
+        for _, is_pair, _, number in reversed(choices):
+            alone, paired = from_here[-1]
+            from_here.append((alone, paired + number) if is_pair else (alone + number, paired))
+        from_here.reverse()
         following: dict[_Kernel, int] = {}
         lost = [0, 0, 0]
-        for (_, is_pair, _), number in zip(rows.tolist(), numbers.tolist(), strict=True):
-            for pairs, count in enumerate(too_large):
-                lost[min(pairs + is_pair, 2)] += count * number
+
+        def lose(pairs: int, count: int, place: int, lost: list[int] = lost, from_here: _Numbers = from_here) -> None:
+            lost[pairs] += count * from_here[place][0]
+            lost[min(pairs + 1, 2)] += count * from_here[place][1]
+
+        for pairs, count in enumerate(too_large):
+            lose(pairs, count, 0)
+        is_summed, uses = nest.is_reduction[a] == 1, nest.uses[:num_reads, a].tolist()
         for (all_rows, own, vectors, unroll, pairs, chunks), count in states.items():
-            for (factor, is_pair, is_chunked), number in zip(rows.tolist(), numbers.tolist(), strict=True):
+            for place, (factor, is_pair, is_chunked, number) in enumerate(choices):
                 if a == simd:
                     state = _Kernel(all_rows, own, factor, unroll, pairs, chunks | is_chunked)
-                elif nest.is_reduction[a]:
-                    product = min(unroll * factor, code_limit + 1)
+                elif is_summed:
+                    product = unroll * factor
+                    if product * all_rows * vectors > code_limit:  # and so it stays, whatever follows
+                        state = _Kernel(all_rows, own, vectors, code_limit + 1, pairs, chunks)
+                        following[state] = following.get(state, 0) + count * sum(from_here[place])
+                        break
                     state = _Kernel(all_rows, own, vectors, product, pairs, chunks)
                 else:
-                    grown = tuple(o * factor if nest.uses[x, a] else o for x, o in enumerate(own))
+                    if all_rows * factor * vectors > registers:
+                        lose(pairs, count, place)
+                        break  # factors ascend
+                    grown = tuple([o * factor if used else o for o, used in zip(own, uses, strict=True)])
                     paired = min(pairs + is_pair, 2)
                     state = _Kernel(all_rows * factor, grown, vectors, unroll, paired, chunks | is_chunked)
                 if state.rows * state.vectors > registers:
-                    lost[state.pairs] += count * number
-                else:
-                    following[state] = following.get(state, 0) + count * number
+                    lose(pairs, count, place)
+                    break
+                following[state] = following.get(state, 0) + count * number
         too_large = lost
         states = following
     rest = math.prod(space.radices[len(space.axes) :])
