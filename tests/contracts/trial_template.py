@@ -105,7 +105,7 @@ class JoinedSpace(TrialSpace):
 class JoinedModel(TrialModel):
     """As many operations a cycle as make it about as fast as the template "cpu" in small matrix products."""
 
-    per_cycle = 4.54
+    per_cycle = 27.3
 
     def __init__(self, workload, hardware, accuracy):
         super().__init__(workload, hardware)
