@@ -21,6 +21,7 @@ from anatune.graph.nodes import (
     Value,
     frozen,
     item_of,
+    tensor_type,
 )
 
 __all__ = ["graph_of"]
@@ -124,6 +125,10 @@ class _Reader:
             raise WorkloadError(f"the model has {name}: it is lowered already, expected operators; pass it before that")
         attributes, kind = _attributes(value.attrs)
         arguments = tuple(self.argument(one) for one in value.args)
+        if name == "relax.shape_of":  # as ONNX files ask for sizes: they are known here
+            return Shape(tensor_type(arguments[0]).shape)
+        if name == "relax.shape_to_tensor":
+            return Constant(frozen(np.array(arguments[0], np.int64)))
         return Node(
             name.removeprefix(_PREFIX), arguments, self.type_of(value.ty, f"the result of {name}"), attributes, kind
         )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import anatune
+from anatune.codegen.relax.reading import graph_of
 from anatune.compiling.session import compile as compile_model
 from anatune.errors import RecordError, RunError, SpaceError, WorkloadError
 from tests.unit.compiling import models
@@ -170,6 +171,21 @@ def test_onnx_files(tmp_path):
     assert [kernel.epilogue for kernel in compiled.summary.kernels] == [()]  # its result is read twice
     x = np.random.default_rng(3).standard_normal((1, 4, 8, 8)).astype(np.float32)
     assert compiled(x).shape == (1, 8, 8, 8)
+
+
+def test_sizes_that_a_model_asks_for_are_known():
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 3), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            sizes = builder.emit(relax.op.shape_to_tensor(builder.emit(relax.op.shape_of(x))))
+            out = builder.emit_output(relax.op.astype(sizes, "int32"))
+        builder.emit_func_output(out)
+    (output,) = graph_of(builder.get()).outputs
+    (constant,) = output.arguments
+    np.testing.assert_array_equal(constant.array, [2, 3])
 
 
 def test_relax_modules():
