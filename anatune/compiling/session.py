@@ -41,7 +41,7 @@ from anatune.tuning.machine import choose_threads
 from anatune.tuning.result import ModelProgress
 from anatune.version import __version__
 
-__all__ = ["compile", "example_arrays"]
+__all__ = ["compile", "device_of", "example_arrays", "kernels_of"]
 
 
 def compile(
@@ -116,11 +116,7 @@ def compile(
     accuracy = checked_accuracy("compile: accuracy", accuracy)
     checked_function("compile: tuning_progress", tuning_progress)
     budget = TuningBudget(trials=trials, time_limit_s=time_limit_s, records=records, resume=resume)
-    device = hardware(hw)
-    if not isinstance(device, CpuSpec):
-        raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
-    check_instructions(device)
-    count = choose_threads(device, threads)
+    device, count = device_of(hw, threads)
     source = imported(model, example_inputs)
     graph = prepared(graph_of(source.module))
     graph.is_tuple = graph.is_tuple and not source.is_single
@@ -128,6 +124,15 @@ def compile(
     if trials or records is not None:
         planned = tuned(planned, device, count, budget, accuracy, tuning_progress)
     return _built(source, graph, planned, device, count, check=check)
+
+
+def device_of(hw: HardwareLike, threads: int | None) -> tuple[CpuSpec, int]:
+    """Return the CPU to compile for, and the threads of its kernels; errors as `compile`."""
+    device = hardware(hw)
+    if not isinstance(device, CpuSpec):
+        raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
+    check_instructions(device)
+    return device, choose_threads(device, threads)
 
 
 def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
@@ -150,10 +155,7 @@ def _built(
 ) -> CompiledModel:
     """Return a planned model as machine code, in a scratch folder that goes with it."""
     target = target_of(device, threads=threads)
-    kernels: dict[int, ModelKernel] = {}
-    for one in planned:
-        kernel = model_kernel(one.name, one.schedule, threads)
-        kernels.update((id(node), kernel) for node in one.nodes)
+    kernels = kernels_of(planned, threads)
     rows = row_kernels(graph, device.fp32_lanes, threads)
     model = written(graph, {**kernels, **rows})
     executable, plain = built(model, target, threads)
@@ -189,6 +191,15 @@ def _built(
     if check and source.reference is not None:
         compiled.summary = _with_check(summary, _checked(compiled, source))
     return compiled
+
+
+def kernels_of(planned: Sequence[PlannedKernel], threads: int) -> dict[int, ModelKernel]:
+    """Return ``id`` of each product -> its kernel."""
+    kernels: dict[int, ModelKernel] = {}
+    for one in planned:
+        kernel = model_kernel(one.name, one.schedule, threads)
+        kernels.update((id(node), kernel) for node in one.nodes)
+    return kernels
 
 
 def _checked(compiled: CompiledModel, source: Imported) -> Check:

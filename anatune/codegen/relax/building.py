@@ -10,7 +10,7 @@ from anatune.codegen.relax.rest import scheduled
 from anatune.codegen.relax.writing import WrittenModel
 from anatune.errors import BuildError
 
-__all__ = ["built", "packing_library"]
+__all__ = ["built", "lowered", "packing_library"]
 
 
 def built(model: WrittenModel, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
@@ -21,11 +21,26 @@ def built(model: WrittenModel, target: TvmObject, threads: int) -> tuple[TvmObje
     BuildError
         TVM has no code for an operator, or refuses the program; the message is the last line of its own.
     """
+    import_tvm()
+    from tvm import relax
+
+    try:
+        module, plain = lowered(model.module, target, threads)
+        return relax.build(module, target, relax_pipeline=None, exec_mode="bytecode"), plain
+    except TVM_ERRORS as error:
+        raise BuildError(f"TVM cannot compile the model: {last_line(error)}") from None
+
+
+def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
+    """Return a Relax module that `relax.build` makes code of without passes, and what nothing could schedule.
+
+    Errors are TVM's.
+    """
     tvm = import_tvm()
     from tvm import relax
 
     passes = relax.transform
-    fused = tvm.transform.Sequential(
+    fusing = tvm.transform.Sequential(
         [
             relax.backend.DispatchSampling(),
             relax.backend.DispatchSortScan(),
@@ -36,7 +51,7 @@ def built(model: WrittenModel, target: TvmObject, threads: int) -> tuple[TvmObje
             passes.DeadCodeElimination(),
         ]
     )
-    lowered = tvm.transform.Sequential(
+    lowering = tvm.transform.Sequential(
         [
             passes.RewriteDataflowReshape(),
             passes.ToNonDataflow(),
@@ -51,12 +66,9 @@ def built(model: WrittenModel, target: TvmObject, threads: int) -> tuple[TvmObje
             passes.AttachGlobalSymbol(),
         ]
     )
-    try:
-        with target:
-            module, plain = scheduled(fused(model.module), threads)
-            return relax.build(module, target, relax_pipeline=lowered, exec_mode="bytecode"), plain
-    except TVM_ERRORS as error:
-        raise BuildError(f"TVM cannot compile the model: {last_line(error)}") from None
+    with target:
+        module, plain = scheduled(fusing(module), threads)
+        return lowering(module), plain
 
 
 def packing_library(kernels: Iterable[ModelKernel], target: TvmObject) -> TvmObject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anatune.codegen.compat import TvmObject, import_tvm
@@ -52,14 +52,18 @@ class Weight(NamedTuple):
         return math.prod(self.shape) * self.array.dtype.itemsize
 
 
+Known = Callable[[Sequence[Weight]], Sequence[TvmObject]]
+"""Weights -> tensors of TVM's, each as its `Weight` says."""
+
+
 class WrittenModel(NamedTuple):
-    """A Relax module whose function ``main`` takes the model's inputs and one tuple: its weights."""
+    """A Relax module whose ``main`` takes the model's inputs and, unless they are in it, a tuple of weights."""
 
     module: TvmObject
     weights: tuple[Weight, ...]
 
 
-def written(graph: Graph, kernels: Mapping[int, ModelKernel]) -> WrittenModel:
+def written(graph: Graph, kernels: Mapping[int, ModelKernel], known: Known | None = None) -> WrittenModel:
     """Return a graph as a Relax module.
 
     Parameters
@@ -67,14 +71,16 @@ def written(graph: Graph, kernels: Mapping[int, ModelKernel]) -> WrittenModel:
     graph : Graph
     kernels : mapping of int to ModelKernel
         ``id`` of each node that anatune has a kernel for -> its kernel; equal nodes share one.
+    known : callable, optional
+        Makes the tensors that become constants of the module; None: weights are one more argument, a tuple.
     """
-    return _Writer(graph, kernels).model
+    return _Writer(graph, kernels, known).model
 
 
 class _Writer:
     """Emits nodes in order into one function."""
 
-    def __init__(self, graph: Graph, kernels: Mapping[int, ModelKernel]) -> None:
+    def __init__(self, graph: Graph, kernels: Mapping[int, ModelKernel], known: Known | None) -> None:
         self.tvm = import_tvm()
         from tvm import relax
 
@@ -97,7 +103,8 @@ class _Writer:
             id(value): variable for value, variable in zip(graph.inputs, inputs, strict=True)
         }
         functions: dict[str, TvmObject] = {}
-        with builder.function("main", [*inputs, self.tuple]):
+        self.constants = None if known is None else [relax.const(one) for one in known(self.weights)]
+        with builder.function("main", [*inputs, *([self.tuple] if known is None else [])]):
             with builder.dataflow():
                 for node in nodes:
                     if node.op in (*PRODUCTS, *ROWS):
@@ -148,6 +155,10 @@ class _Writer:
             self.weights.append(Weight(value.array, kernel, tensor, shape, dtype))
         return self.places[key]
 
+    def weight(self, place: int) -> TvmObject:
+        """Return a weight as an expression."""
+        return self.relax.TupleGetItem(self.tuple, place) if self.constants is None else self.constants[place]
+
     def type_of(self, kind: TensorType | tuple[TensorType, ...]) -> TvmObject:
         assert isinstance(kind, TensorType)
         return self.relax.TensorType(kind.shape, kind.dtype)
@@ -156,9 +167,7 @@ class _Writer:
         """Return the call of a kernel; operands in the workload's order."""
         places = {id(value): self.places[id(value), f"{kernel}.{tensor}"] for value, kernel, tensor in self.known(node)}
         operands = [
-            self.relax.TupleGetItem(self.tuple, places[id(value)])
-            if isinstance(value, Constant)
-            else self.values[id(value)]
+            self.weight(places[id(value)]) if isinstance(value, Constant) else self.values[id(value)]
             for value in node.arguments
         ]
         return self.relax.call_tir(function, self.relax.Tuple(operands), self.type_of(node.type))
@@ -178,7 +187,7 @@ class _Writer:
             place = self.places.get((id(argument), "."))
             if place is None:
                 return relax.const(argument.array, argument.array.dtype.name)
-            return relax.TupleGetItem(self.tuple, place)
+            return self.weight(place)
         if isinstance(argument, Value):
             return self.values[id(argument)]
         if isinstance(argument, Shape):

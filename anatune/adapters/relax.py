@@ -1,0 +1,84 @@
+"""Relax's own users: the passes of ``anatune.compile`` as the pipeline "anatune", which importing this registers.
+
+    from anatune.adapters import relax
+    executable = tvm.relax.build(module, relax.target(), relax_pipeline="anatune")  # or relax.pipeline(threads=1)
+
+Weights that are constants of the module are packed once and stay constants of it; those that are arguments are packed
+in every call. Other functions of Relax than ``main`` are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from anatune.adapters.packages import import_optional
+from anatune.codegen.compat import lacks_feature, target_of
+from anatune.codegen.relax.building import lowered
+from anatune.codegen.relax.kernels import row_kernels
+from anatune.codegen.relax.reading import graph_of
+from anatune.codegen.relax.writing import Weight, written
+from anatune.compiling.planning import plan_products
+from anatune.compiling.session import device_of, kernels_of
+from anatune.compiling.weights import pack_weights, views
+from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.errors import BuildError, WorkloadError
+from anatune.graph.passes import prepared
+from anatune.measure.named_hardware import HardwareLike
+
+__all__ = ["pipeline", "target"]
+
+
+def target(hw: HardwareLike = "host", threads: int | None = None) -> Any:
+    """Return the target to build for; parameters and errors as `pipeline`."""
+    device, count = device_of(hw, threads)
+    return target_of(device, threads=count)
+
+
+def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: str = STANDARD) -> Any:
+    """Return a pass of TVM's: Relax module -> module that `tvm.relax.build` makes code of.
+
+    Parameters
+    ----------
+    hw, threads, accuracy
+        As `anatune.compile`.
+
+    Raises
+    ------
+    SpaceError, RunError
+        As `anatune.compile`. What the pass raises, TVM turns into a RuntimeError of the same text.
+    """
+    tvm = import_optional("tvm", "tvm", "anatune.adapters.relax")
+    accuracy = checked_accuracy("pipeline: accuracy", accuracy)
+    device, count = device_of(hw, threads)
+    made_for = target_of(device, threads=count)
+
+    def transform(module: Any, _context: Any) -> Any:
+        present = tvm.target.Target.current(allow_none=True)
+        if present is not None and (lacking := lacks_feature(present, device)):
+            raise BuildError(  # LLVM would end the process
+                f"pipeline: the target {present} lacks {lacking}, which the kernels for {device.name} use; build for "
+                "anatune.adapters.relax.target()"
+            )
+        others = [
+            str(name.name_hint)
+            for name, function in module.functions.items()
+            if isinstance(function, tvm.relax.Function) and name.name_hint != "main"
+        ]
+        if others:
+            raise WorkloadError(f"pipeline: the module has the function {others[0]}, expected main alone")
+        graph = prepared(graph_of(module))
+        kernels = kernels_of(plan_products(graph, device.with_threads(count), accuracy), count)
+
+        def known(weights: Sequence[Weight]) -> list[Any]:
+            different = {kernel.name: kernel for kernel in kernels.values()}
+            memory, places = pack_weights(weights, different.values(), made_for)
+            return [tvm.runtime.tensor(one) for one in views(memory, places)]
+
+        rows = row_kernels(graph, device.fp32_lanes, count)
+        return lowered(written(graph, {**kernels, **rows}, known).module, made_for, count)[0]
+
+    return tvm.transform.module_pass(transform, opt_level=0, name="anatune")
+
+
+import_optional("tvm.relax", "tvm", "anatune.adapters.relax").register_pipeline("anatune")(pipeline)
