@@ -55,8 +55,9 @@ def _anatune(made: Network, place: Place) -> Call:
     folder = place.folder / f"{made.name}-{place.threads}-{_package_digest(Path(anatune.__file__).parent)}"
     try:
         if not folder.exists():
-            for old in place.folder.glob(f"{made.name}-{place.threads}-*"):
-                shutil.rmtree(old)
+            for old in place.folder.glob(f"{made.name}-{place.threads}-*.json"):
+                shutil.rmtree(old.with_suffix(""), ignore_errors=True)
+                old.unlink()
             began = time.process_time()
             compiled = anatune.compile(made.module, made.example, threads=place.threads)
             times = {"seconds": time.process_time() - began, "weight_bytes": compiled.summary.weight_bytes}
