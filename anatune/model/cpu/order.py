@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from anatune.core.space.cpu import CpuSpace
 from anatune.model.cpu.scoring import CpuScoring
+from anatune.numerics.cpu.classes import UNROLLED
 from anatune.numerics.cpu.columns import CpuCol
 from anatune.numerics.cpu.loops import list_loops
 
@@ -48,14 +49,15 @@ def tie_keys(model: CpuScoring, points: Integers, raw: Floats) -> Floats:
             kernel[:, a] = np.where(is_pair, 0, kernel[:, a])
     middle = inner * np.column_stack([column(c) for c in nest.columns[:, 2].tolist()])
     chunk = middle * np.column_stack([column(c) for c in nest.columns[:, 1].tolist()])
-    unroll = np.ones(size, dtype=np.int64)
+    unroll = np.ones(size)
     for a, axis in enumerate(space.axes):
         if nest.is_reduction[a] and axis != space.simd_axis:
-            unroll *= kernel[:, a]
+            unroll *= np.ceil(kernel[:, a] / nest.group[1]) if a == nest.group[0] else kernel[:, a]
     packs = sum((points[:, c] for c in nest.pack_columns.tolist() if c >= 0), np.zeros(size, dtype=np.int64))
     order = nest.order_columns.tolist()
     parts = [
-        steps, packs, points[:, nest.simd[2]], -raw[:, CpuCol.ACCUMULATORS], unroll, -inner.astype(float).prod(axis=1),
+        steps, packs, points[:, nest.simd[2]], -raw[:, CpuCol.ACCUMULATORS],
+        np.maximum(unroll, UNROLLED) / np.minimum(unroll, UNROLLED), -inner.astype(float).prod(axis=1),
         inner, calls, kernel, points[:, order[3]],
         -middle.astype(float).prod(axis=1), middle, -chunk.astype(float).prod(axis=1), chunk,
         points[:, order[2]], points[:, order[1]], points[:, order[0]],

@@ -19,10 +19,11 @@ __all__ = ["MULTIPLY_ADD_LIMIT", "REGISTER_LIMIT", "pack_machine", "pack_nest"]
 
 CALL_CYCLES = 10.0
 """Entry and exit of a microkernel call (address arithmetic, branches). Source: 14x32 tiles of [anchors], K = 64."""
-LOOP_INSTRUCTIONS = 16.0
-"""Instructions of one loop iteration beside the loads and multiply-adds: the loop's own, addresses of what is asked for
-ahead. Source: generated code of 8x2 and 9x3 tiles, AVX-512, one step an iteration: 48 and 58 instructions, 26 and 39 of
-them loads and multiply-adds. Emerald Rapids: 8x2 tiles of one step 161 GFLOP/s, of 32 steps 177, 9x3 tiles 178 both."""
+LOOP_INSTRUCTIONS = 2.0
+"""Instructions of one loop iteration beside the loads and multiply-adds: increment, fused compare and branch. Addresses
+of what is asked for ahead are up to 18 more in generated code (Emerald Rapids, 8x2 tiles: 161 GFLOP/s with one step an
+iteration, 177 with 32), but not in other compilers': counted here, a Ryzen 3700X's AutoTVM tables are ranked worse
+(0.756, 0.814 without), so that ties decide (`UNROLLED`)."""
 HELD_SHARE = 0.5
 """Share of the registers that a spilling kernel still has for shared operands; beyond, they are reloaded for each row.
 Source: AutoTVM NCHWc table of a Ryzen 3700X (16 registers): 64 channels, 16 vectors, 1.4 times slower than 32."""

@@ -25,6 +25,7 @@ __all__ = [
     "KEY_TILES",
     "KEY_UNROLL",
     "KEY_VOLUME",
+    "UNROLLED",
     "Caches",
     "Floors",
     "L1Tiles",
@@ -36,11 +37,14 @@ __all__ = [
     "Transfers",
     "seconds_one",
     "transfers_of",
+    "unrolling",
 ]
 
+UNROLLED = 8.0
+"""Steps of a straight-line body that ties prefer: fewer pay for the loop and for addresses, more for code."""
 KEY_TIE, KEY_PACKED, KEY_PARALLEL, KEY_ACCUMULATORS, KEY_UNROLL, KEY_VOLUME, KEY_TILES = 0, 1, 2, 3, 4, 5, 6
-"""Columns of a node: tie step of the time, packed tensors, parallel, -accumulators, unroll, -volume of the L1 tile;
-then tile (A), calls (A), kernel (A), l1 order, number of the class."""
+"""Columns of a node: tie step of the time, packed tensors, parallel, -accumulators, `unrolling`, -volume of the L1
+tile; then tile (A), calls (A), kernel (A), l1 order, number of the class."""
 
 
 class Caches(NamedTuple):
@@ -156,6 +160,12 @@ class SearchClass(NamedTuple):
     middle: Ints
     """Rows that may be L2 tiles."""
     middle_worth: Floats
+
+
+@jit_inline
+def unrolling(steps: float) -> float:
+    """Return how many times as many or as few steps as `UNROLLED` a body has, 1 or more."""
+    return max(steps, UNROLLED) / min(steps, UNROLLED)
 
 
 @jit_sequence

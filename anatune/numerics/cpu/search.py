@@ -31,6 +31,7 @@ from anatune.numerics.cpu.classes import (
     Transfers,
     seconds_one,
     transfers_of,
+    unrolling,
 )
 from anatune.numerics.cpu.lattice import inner_seconds
 from anatune.numerics.cpu.microkernel import ACCUMULATORS, MULTIPLY_ADDS, NUM_PARTS, REGISTERS, call_one, core_cycles
@@ -278,7 +279,7 @@ def _keep_orders(
     orders, terms = nest.orders[3], own.terms
     core_s = terms.share * cycles / core.clock_hz
     key[KEY_ACCUMULATORS] = -parts[ACCUMULATORS]
-    key[KEY_UNROLL] = walk.unrolls[on.inner.shape[0]]
+    key[KEY_UNROLL] = unrolling(float(walk.unrolls[on.inner.shape[0]]))
     if not _may_enter(heap, count, key, seconds_one(terms, core_s, least_s), terms.tie):
         return count
     for o in range(orders.shape[0]):
