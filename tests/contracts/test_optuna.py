@@ -33,7 +33,9 @@ def test_a_study_begins_with_the_best_predictions(extents, dtype, device, templa
 
     study.optimize(objective, n_trials=12)
     assert tried[:4] == space.schedules[:4]
-    assert space.schedule(study.best_params) == space.schedules[0]
+    best = [space.schedule(study.best_params), space.schedules[0]]
+    times = anatune.predict(workload, hardware, best, correction="none").time_s
+    assert times[0] <= times[1] < 1.002 * times[0]  # ties are within 0.1 %
     assert len(study.trials) == 12
     for schedule in space.schedules:
         assert space.schedule(space.params(schedule)) == schedule

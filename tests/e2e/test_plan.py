@@ -185,12 +185,12 @@ def test_ties_are_counted_or_listed(anatune):
 
 
 def test_ties_on_cpus_are_at_least_so_many(anatune):
-    done = anatune("plan", "--hw", "xeon_gold_6230r", "matmul", "64x96x32", "--top-k", 3)
+    done = anatune("plan", "--hw", "xeon_gold_6230r", "matmul", "256x384x768", "--top-k", 3)
     assert "and at least " in done.stdout
 
 
 def test_threads(anatune):
-    words = ("plan", "--hw", "xeon_gold_6230r", "matmul", "64x96x32", "--top-k", 1)
+    words = ("plan", "--hw", "xeon_gold_6230r", "matmul", "512x512x512", "--top-k", 1)
     one, all_ = answer(anatune(*words, "--threads", 1, "--json")), answer(anatune(*words, "--json"))
     assert (one["threads"], all_["threads"]) == (1, 26)
     assert one["schedules"][0]["hardware"]["compute"]["num_cores"] == 1

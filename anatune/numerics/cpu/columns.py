@@ -133,7 +133,9 @@ class CpuChunk(NamedTuple):
     fill_s: Floats
     """(C, points): seconds to bring a byte into it."""
     traffic: Floats
-    """(C, points): bytes brought in; -1 while open."""
+    """(C, points): bytes brought in and written back; -1 while open."""
+    back: Floats
+    """(C, points): those of them that travel back beside others that come; none to memory."""
     is_cold: Floats
     """(C, points): 0 where the cache holds the whole nest, and keeps it from one call to the next, else 1."""
     held: Floats
@@ -160,6 +162,7 @@ def new_chunk(num_columns: int, num_axes: int, num_tensors: int, num_levels: int
         size=float_rows(num_levels),
         fill_s=float_rows(num_levels),
         traffic=float_rows(num_levels),
+        back=float_rows(num_levels),
         is_cold=float_rows(num_levels),
         held=float_rows(3),
         values=np.zeros(int(CpuCol.COUNT) * CHUNK_SIZE),

@@ -127,11 +127,11 @@ def _close(c: CpuChunk) -> None:
     last = c.traffic.shape[0] - 1
     for level in range(last + 1):
         traffic, capacity, size = c.traffic[level], c.capacity[level], c.size[level]
-        back = 1.0 if level == last else 0.0
+        back, beside = c.back[level], 0.0 if level == last else 1.0
         for i in range(_N):
             outgrown = traffic[i] < 0.0 and capacity[i] > size[i]
-            moved = (v[_MOVED + i] + back * v[_WRITTEN + i]) * v[_OUTSIDE + i]
-            traffic[i] = moved if outgrown else traffic[i]
+            traffic[i] = (v[_MOVED + i] + v[_WRITTEN + i]) * v[_OUTSIDE + i] if outgrown else traffic[i]
+            back[i] = beside * v[_WRITTEN + i] * v[_OUTSIDE + i] if outgrown else back[i]
 
 
 @jit_helper
@@ -198,12 +198,16 @@ def _step(level: int, place: int, nest: CpuNest, c: CpuChunk) -> None:
 
 @jit_sequence
 def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
-    """Fill `c.traffic`, bytes that enter each cache in a first call, `c.is_cold` and `c.held`, after `load_points`."""
+    """Fill `c.traffic`, bytes that cross into and out of each cache in a first call, `c.back`, `c.is_cold`, `c.held`.
+
+    After `load_points`.
+    """
     v = c.values
     num_levels = c.traffic.shape[0]
     for cache in range(num_levels):
         for i in range(_N):
             c.traffic[cache, i] = -1.0
+            c.back[cache, i] = 0.0
     _first_tiles(nest, c)
     for level in range(5, -1, -1):  # 5: a step of the microkernel, 4: its unrolled body
         if level == 4:
@@ -226,6 +230,5 @@ def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
     for cache in range(num_levels):
         for i in range(_N):
             is_open = c.traffic[cache, i] < 0.0
-            moved = v[_MOVED + i] + (v[_WRITTEN + i] if cache == num_levels - 1 else 0.0)
-            c.traffic[cache, i] = moved if is_open else c.traffic[cache, i]
+            c.traffic[cache, i] = v[_MOVED + i] + v[_WRITTEN + i] if is_open else c.traffic[cache, i]
             c.is_cold[cache, i] = 0.0 if is_open else 1.0

@@ -62,6 +62,14 @@ class ModelStrategy(ObservingStrategy[ModelOptions, Features]):
         ranked = self._ranked if self._ranked is not None else self.model.rank(self.options.num_ranked).points
         return first_pool(self.model, self._moves, np.asarray(ranked), self.seed)
 
+    def _next(self) -> Integers | None:
+        """Return the ranking's first point, whose order decides between ties; from then on as `ObservingStrategy`."""
+        if self._numbers:
+            return super()._next()
+        if self._pool is None:
+            self._pool = self._candidates(self._first())
+        return self._pool.points[0] if len(self._pool.points) else None
+
     def _near(self, point: Integers) -> Integers:
         rng = np.random.default_rng([self.seed, *np.abs(point).tolist()])
         near = self._moves.neighbours(self.space.encode(point)[0], self.options.num_combined, rng)

@@ -19,7 +19,7 @@ def naive_traffic(model: CpuModel, point: np.ndarray) -> list[float]:
 
     def moved_and_held() -> tuple[float, float]:
         a, b, c = tile["i"] * tile["k"], tile["k"] * tile["j"], tile["i"] * tile["j"]
-        return 4.0 * (a + b + passes * c), 4.0 * (a + b + c)
+        return 4.0 * (a + b + 2 * c), 4.0 * (a + b + c)
 
     loops = []
     for level in ("l1", "l2", "l3", "outer"):
@@ -28,9 +28,7 @@ def naive_traffic(model: CpuModel, point: np.ndarray) -> list[float]:
             names = ["k", *names]
         loops += [(axis, values.get(f"{axis}.{level}", 1)) for axis in names]
     result = []
-    sizes = model.machine.size_bytes / np.minimum(1.0, model.machine.shared_by)
-    for level, size in enumerate(sizes):
-        passes = 2 if level == len(sizes) - 1 else 1  # memory allocates what is written, and takes it back
+    for size in model.machine.size_bytes / np.minimum(1.0, model.machine.shared_by):
         for axis in space.axes:
             tile[axis] = values[f"{axis}.{space.levels[axis][-1]}"]
         outside = float(np.prod([trips for _, trips in loops], dtype=float))
