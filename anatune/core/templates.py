@@ -231,22 +231,16 @@ WINOGRAD = Template(
     program="anatune.codegen.winograd.program:program_of",
 )
 """3x3 convolutions of stride 1 by Winograd's transforms F(2x2, 3x3) and F(4x4, 3x3), on CPUs."""
-HALFSUMS = Template(
+HALFSUMS = msgspec.structs.replace(
+    CPU,
     name="halfsums",
-    device=_CPU,
-    code="cpu",
     joins=True,
     rules="anatune.core.rules.cpu:check_half_sums",
-    levels="anatune.core.rules.cpu:levels_of",
     applies="anatune.core.rules.cpu_dot:half_sums_apply",
     model="anatune.model.cpu.halfsums:HalfSumsModel",
     accuracies=("relaxed",),
     accuracy="anatune.core.space.halfsums:needed_accuracy",
     error="anatune.core.space.halfsums:largest_error",
-    program_key="anatune.codegen.cpu.nest:program_key",
-    program="anatune.codegen.cpu.program:program_of",
-    learner="anatune.search.strategies.ranked:ModelStrategy",
-    feature_version=2,
 )
 """The template "cpu" on float16 with sums of a call in half precision (AVX512_FP16), those of calls in float32."""
 

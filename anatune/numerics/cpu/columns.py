@@ -134,10 +134,9 @@ class CpuChunk(NamedTuple):
     """(C, points): seconds to bring a byte into it."""
     traffic: Floats
     """(C, points): bytes brought in and written back; -1 while open."""
-    back: Floats
-    """(C, points): those of them that travel back beside others that come; none to memory."""
-    is_cold: Floats
-    """(C, points): 0 where the cache holds the whole nest, and keeps it from one call to the next, else 1."""
+    timed: Floats
+    """(C, points): those whose transfer takes time: none where the cache holds the whole nest, and keeps it from one
+    call to the next; what is written back travels beside what comes, but for memory's bus."""
     held: Floats
     """(3, points): bytes that the tiles of l1, l2, l3 occupy of L1, L2, L3."""
     values: Floats
@@ -162,8 +161,7 @@ def new_chunk(num_columns: int, num_axes: int, num_tensors: int, num_levels: int
         size=float_rows(num_levels),
         fill_s=float_rows(num_levels),
         traffic=float_rows(num_levels),
-        back=float_rows(num_levels),
-        is_cold=float_rows(num_levels),
+        timed=float_rows(num_levels),
         held=float_rows(3),
         values=np.zeros(int(CpuCol.COUNT) * CHUNK_SIZE),
     )

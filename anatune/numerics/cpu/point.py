@@ -103,7 +103,7 @@ def _times(machine: CpuMachine, c: CpuChunk) -> None:
         v[_MEMORY + i] = 0.0
     for level in range(c.traffic.shape[0]):
         for i in range(_N):
-            v[_MEMORY + i] += c.is_cold[level, i] * (c.traffic[level, i] - c.back[level, i]) * c.fill_s[level, i]
+            v[_MEMORY + i] += c.timed[level, i] * c.fill_s[level, i]
     for i in range(_N):
         share = v[_SHARE + i]
         core_s = share * v[_CYCLES + i] / cpu.clock_hz
@@ -132,7 +132,7 @@ def _results(start: int, n: int, c: CpuChunk, columns: Floats) -> None:
             columns[row, start + i] = v[row * _N + i]
     for level in range(c.traffic.shape[0]):
         for i in range(n):
-            seconds = c.is_cold[level, i] * (c.traffic[level, i] - c.back[level, i]) * c.fill_s[level, i]
+            seconds = c.timed[level, i] * c.fill_s[level, i]
             columns[_L2_ROW + level, start + i] = v[_SHARE + i] * seconds
             columns[_L1_BYTES_ROW + level, start + i] = c.traffic[level, i]
     for level in range(3):

@@ -122,16 +122,16 @@ def footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
 
 @jit_helper
 def _close(c: CpuChunk) -> None:
-    """Set the traffic of open caches that no longer hold the tile."""
+    """Set the traffic of open caches that no longer hold the tile, and what of it takes time."""
     v = c.values
     last = c.traffic.shape[0] - 1
     for level in range(last + 1):
         traffic, capacity, size = c.traffic[level], c.capacity[level], c.size[level]
-        back, beside = c.back[level], 0.0 if level == last else 1.0
+        timed, alone = c.timed[level], 1.0 if level == last else 0.0
         for i in range(_N):
             outgrown = traffic[i] < 0.0 and capacity[i] > size[i]
             traffic[i] = (v[_MOVED + i] + v[_WRITTEN + i]) * v[_OUTSIDE + i] if outgrown else traffic[i]
-            back[i] = beside * v[_WRITTEN + i] * v[_OUTSIDE + i] if outgrown else back[i]
+            timed[i] = (v[_MOVED + i] + alone * v[_WRITTEN + i]) * v[_OUTSIDE + i] if outgrown else timed[i]
 
 
 @jit_helper
@@ -198,7 +198,7 @@ def _step(level: int, place: int, nest: CpuNest, c: CpuChunk) -> None:
 
 @jit_sequence
 def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
-    """Fill `c.traffic`, bytes that cross into and out of each cache in a first call, `c.back`, `c.is_cold`, `c.held`.
+    """Fill `c.traffic`, bytes that cross into and out of each cache in a first call, `c.timed`, `c.held`.
 
     After `load_points`.
     """
@@ -207,7 +207,7 @@ def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
     for cache in range(num_levels):
         for i in range(_N):
             c.traffic[cache, i] = -1.0
-            c.back[cache, i] = 0.0
+            c.timed[cache, i] = 0.0
     _first_tiles(nest, c)
     for level in range(5, -1, -1):  # 5: a step of the microkernel, 4: its unrolled body
         if level == 4:
@@ -231,4 +231,3 @@ def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
         for i in range(_N):
             is_open = c.traffic[cache, i] < 0.0
             c.traffic[cache, i] = v[_MOVED + i] + v[_WRITTEN + i] if is_open else c.traffic[cache, i]
-            c.is_cold[cache, i] = 0.0 if is_open else 1.0

@@ -74,18 +74,14 @@ def _level(held: float, size: Floats) -> int:
 
 
 @jit_inline
-def _move(traffic: Floats, moved: float, held: float, size: Floats) -> None:
-    """Add bytes that come from the first level that holds `held` bytes: they cross into all levels before it."""
+def _move(traffic: Floats, timed: Floats, moved: float, written: float, held: float, size: Floats) -> None:
+    """Add bytes that come from the first level that holds `held` bytes: they cross into all levels before it.
+
+    And those of them that are written back: between caches beside what comes, on memory's bus one after the other.
+    """
     for level in range(_level(held, size)):
-        traffic[level] += moved
-
-
-@jit_inline
-def _write(traffic: Floats, moved: float, held: float, size: Floats) -> None:
-    """Add bytes that are written, as `_move`: memory's bus takes them twice, allocated and written back."""
-    _move(traffic, moved, held, size)
-    if _level(held, size) == size.shape[0]:
-        traffic[size.shape[0] - 1] += moved
+        traffic[level] += moved + written
+        timed[level] += moved + (written if level == size.shape[0] - 1 else 0.0)
 
 
 @jit_inline
@@ -121,7 +117,8 @@ def run_points(
     """
     cpu = machine.core
     num_levels = machine.size_bytes.shape[0]
-    size, traffic, fill_s = machine.size_bytes.copy(), machine.size_bytes.copy(), machine.size_bytes.copy()
+    size, fill_s = machine.size_bytes.copy(), machine.size_bytes.copy()
+    traffic, timed = machine.size_bytes.copy(), machine.size_bytes.copy()
     for i in range(points.shape[0]):
         calls, rows = float(points[i, WinogradPoint.CALLS]), float(points[i, WinogradPoint.ROWS])
         slivers, vectors = float(points[i, WinogradPoint.SLIVERS]), float(points[i, WinogradPoint.VECTORS])
@@ -150,7 +147,7 @@ def run_points(
         for level in range(num_levels):
             size[level] = machine.size_bytes[level] / min(threads, machine.shared_by[level])
             fill_s[level] = 1.0 / (machine.fill_bytes_per_cycle[level] * cpu.clock_hz)
-            traffic[level] = 0.0
+            traffic[level] = timed[level] = 0.0
         fill_s[num_levels - 1] = 1.0 / min(cpu.dram_core_bytes_s, cpu.dram_socket_bytes_s / threads)
 
         all_calls = (blocks - 1.0) * calls + math.ceil((tiles - (blocks - 1.0) * block) / rows)
@@ -170,23 +167,23 @@ def run_points(
         whole = operands + weights + data + products
         # weights: once for each block; again for each call of a block
         between = weights + data + products if blocks > 1.0 else whole
-        _move(traffic, blocks * weights, between, size)
-        _move(traffic, (all_calls - blocks) * weights, sliver + call_panel, size)
+        _move(traffic, timed, blocks * weights, 0.0, between, size)
+        _move(traffic, timed, (all_calls - blocks) * weights, 0.0, sliver + call_panel, size)
         # V: written, read once by each chunk, and again by each sliver of a chunk
-        _write(traffic, blocks * data, data, size)
-        _move(traffic, blocks * chunks * data, data + products + weights / chunks, size)
-        _move(traffic, blocks * (all_slivers - chunks) * data, panel + sliver, size)
+        _move(traffic, timed, blocks * data, blocks * data, data, size)
+        _move(traffic, timed, blocks * chunks * data, 0.0, data + products + weights / chunks, size)
+        _move(traffic, timed, blocks * (all_slivers - chunks) * data, 0.0, panel + sliver, size)
         # M: written and read, by each chunk
-        _write(traffic, blocks * chunks * products, products + sliver + panel, size)
-        _move(traffic, blocks * chunks * products, products + sliver + panel, size)
+        _move(traffic, timed, blocks * chunks * products, blocks * chunks * products, products + sliver + panel, size)
+        _move(traffic, timed, blocks * chunks * products, 0.0, products + sliver + panel, size)
         # operands and result: once
         reread = 1.0 if tiling.channels_last > 0.0 else 1.0 + 2.0 / tiling.output_tiles[s]
-        _move(traffic, reread * tiling.data_bytes + tiling.epilogue_bytes, whole, size)
-        _write(traffic, tiling.result_bytes, whole, size)
+        _move(traffic, timed, reread * tiling.data_bytes + tiling.epilogue_bytes, 0.0, whole, size)
+        _move(traffic, timed, tiling.result_bytes, tiling.result_bytes, whole, size)
 
         memory_s = 0.0
         for level in range(num_levels):
-            memory_s = combine(memory_s, traffic[level] * fill_s[level], cpu.exposed_share)
+            memory_s = combine(memory_s, timed[level] * fill_s[level], cpu.exposed_share)
         starts = (1.0 if split == 1 else 2.0 * blocks) if split > 0 else 0.0
         core_s = share * (product_s + input_s + output_s)
         memory_s *= share
@@ -202,7 +199,7 @@ def run_points(
         columns[WinogradCol.OVERHEAD_S, i] = share * extra / cpu.clock_hz
         for level in range(3):
             inside = level < num_levels
-            columns[WinogradCol.L2_S + level, i] = share * traffic[level] * fill_s[level] if inside else 0.0
+            columns[WinogradCol.L2_S + level, i] = share * timed[level] * fill_s[level] if inside else 0.0
             columns[WinogradCol.L1_BYTES + level, i] = traffic[level] if inside else 0.0
         columns[WinogradCol.START_S, i] = start_s
         columns[WinogradCol.CORE_S, i] = core_s
