@@ -37,9 +37,15 @@ _ERF_TAIL = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06
 
 
 def exp(code: LlvmCode, x: str) -> str:
-    """Return e to the power of a vector."""
-    for relation, bound in (("olt", _EXP_LOWEST), ("ogt", _EXP_HIGHEST)):
-        x = _select(code, relation, x, code.constant(bound), code.constant(bound), x)
+    """Return e to the power of a vector.
+
+    What is below `_EXP_LOWEST` takes no part: a product that underflows costs x86 processors 150 to 200 cycles, and of
+    a causal mask's elements half do.
+    """
+    lowest, zero = code.constant(_EXP_LOWEST), code.constant(0.0)
+    is_zero = code.emit(f"fcmp olt {code.vector} {x}, {lowest}")
+    x = _where(code, is_zero, zero, x)
+    x = _select(code, "ogt", x, code.constant(_EXP_HIGHEST), code.constant(_EXP_HIGHEST), x)
     moved = code.multiply_add(x, code.constant(_LOG2_E), code.constant(_WHOLE))
     whole = code.binary("sub", moved, code.constant(_WHOLE))
     rest = code.multiply_add(whole, code.constant(-_LN2_HIGH), x)
@@ -55,7 +61,7 @@ def exp(code: LlvmCode, x: str) -> str:
         raised = integers.binary("add", part, integers.constant(127))
         shifted = code.emit(f"shl {integers.vector} {raised}, {integers.constant(23)}")
         value = code.binary("mul", value, code.emit(f"bitcast {integers.vector} {shifted} to {code.vector}"))
-    return value
+    return _where(code, is_zero, zero, value)
 
 
 def _erf(code: LlvmCode, x: str) -> str:
@@ -142,7 +148,10 @@ def _polynomial(code: LlvmCode, factors: Sequence[float], x: str) -> str:
 
 def _select(code: LlvmCode, relation: str, left: str, right: str, yes: str, no: str) -> str:
     """Return `yes` where left is `relation` to right; a NaN is in no relation."""
-    holds = code.emit(f"fcmp {relation} {code.vector} {left}, {right}")
+    return _where(code, code.emit(f"fcmp {relation} {code.vector} {left}, {right}"), yes, no)
+
+
+def _where(code: LlvmCode, holds: str, yes: str, no: str) -> str:
     return code.emit(f"select <{code.lanes} x i1> {holds}, {code.vector} {yes}, {code.vector} {no}")
 
 
