@@ -53,7 +53,10 @@ def tie_keys(model: CpuScoring, points: Integers, raw: Floats) -> Floats:
     for a, axis in enumerate(space.axes):
         if nest.is_reduction[a] and axis != space.simd_axis:
             unroll *= np.ceil(kernel[:, a] / nest.group[1]) if a == nest.group[0] else kernel[:, a]
-    packs = sum((points[:, c] for c in nest.pack_columns.tolist() if c >= 0), np.zeros(size, dtype=np.int64))
+    packs = np.zeros(size, dtype=np.int64)
+    for c, tie in zip(nest.pack_columns.tolist(), nest.pack_ties.tolist(), strict=True):
+        if c >= 0:
+            packs += tie * points[:, c]
     order = nest.order_columns.tolist()
     parts = [
         steps, packs, points[:, nest.simd[2]], -raw[:, CpuCol.ACCUMULATORS],

@@ -231,6 +231,7 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         order_columns=tables.order_columns,
         orders=tables.orders,
         pack_columns=np.array([column.get(f"pack.{x.tensor}", -1) for x in accesses], dtype=np.int64),
+        pack_ties=np.array([-1 if x.tensor in space.packed_ahead else 1 for x in accesses], dtype=np.int64),
         boxes=np.array(boxes, dtype=np.int64).reshape(-1, 6 + len(caches)),
         uses=np.array([[x.uses(a) for a in axes] for x in accesses], dtype=np.int64),
         tensors=np.array(tensors, dtype=np.float64),

@@ -239,7 +239,7 @@ class Search:
             own = SearchClass(
                 number=len(self.classes),
                 parallel=parallel,
-                num_packed=int(packed.sum()),
+                pack_tie=int(packed @ nest.pack_ties),
                 tiles=tiles,
                 terms=Terms(share, machine.core.exposed_share, fixed, STEP),
                 chunks=lattice.chunks[chosen],

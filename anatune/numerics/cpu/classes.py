@@ -43,7 +43,7 @@ __all__ = [
 UNROLLED = 8.0
 """Steps of a straight-line body that ties prefer: fewer pay for the loop and for addresses, more for code."""
 KEY_TIE, KEY_PACKED, KEY_PARALLEL, KEY_ACCUMULATORS, KEY_UNROLL, KEY_VOLUME, KEY_TILES = 0, 1, 2, 3, 4, 5, 6
-"""Columns of a node: tie step of the time, packed tensors, parallel, -accumulators, `unrolling`, -volume of the L1
+"""Columns of a node: tie step of the time, `CpuNest.pack_ties`, parallel, -accumulators, `unrolling`, -volume of the L1
 tile; then tile (A), calls (A), kernel (A), l1 order, number of the class."""
 
 
@@ -151,7 +151,8 @@ class SearchClass(NamedTuple):
 
     number: int
     parallel: int
-    num_packed: int
+    pack_tie: int
+    """Sum of `CpuNest.pack_ties` of the packed tensors."""
     tiles: Tiles
     terms: Terms
     chunks: Ints

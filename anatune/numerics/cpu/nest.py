@@ -47,6 +47,9 @@ class CpuNest(NamedTuple):
     """(4, choices, A) axes from the innermost to the outermost loop, then -1."""
     pack_columns: Ints
     """(X,) column of the pack flag, or -1."""
+    pack_ties: Ints
+    """(X,) what ties count packing as: 1, a copy that is better left out; -1 before the run, where a tile of it is
+    contiguous for nothing."""
     boxes: Ints
     """(terms, 6 + C) all index terms, tensor by tensor, last dimension first: tensor, axis, coefficient,
     0 inside a dimension, 1 at its end, 2 at the end of the tensor, and the dimension's size; at the end of a dimension

@@ -325,7 +325,7 @@ def best_kernels(
     calls, kernel, rows = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
     parts = np.zeros(NUM_PARTS)
     key = np.empty(heap.shape[1])
-    key[KEY_PACKED] = own.num_packed
+    key[KEY_PACKED] = own.pack_tie
     key[KEY_PARALLEL] = own.parallel
     most, inside = core.register_limit * core.registers, nest.inside_share.prod()
     evaluated = 0
