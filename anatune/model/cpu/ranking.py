@@ -1,9 +1,9 @@
 """Exact ranking of the CPU space.
 
 Order of points: time in steps of 0.1 % (equal steps are ties), then fewer copies and more operands packed ahead,
-sequential before parallel, more accumulators, unrolled steps nearest to 8, then tiles from the inside out: larger volume
-of the L1 tile, its smaller extents axis by axis, calls and register factors, order of l1, larger L2 tile, larger chunk,
-orders of l2, l3, outer.
+sequential before parallel, more accumulators, unrolled steps nearest to 8, then tiles from the inside out: larger
+volume of the L1 tile, its smaller extents axis by axis, calls and register factors, order of l1, larger L2 tile, larger
+chunk, orders of l2, l3, outer.
 Points that describe the same loop nest (a loop of the same trips at another named level, an order of loops that do not
 exist) are listed once, the first of them.
 
