@@ -10,6 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from anatune.codegen.quick_reader import quick_reader
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.dot import dot_features, tile_features
@@ -20,6 +23,7 @@ __all__ = [
     "PARTS_OF_ISA",
     "TVM_ERRORS",
     "TvmObject",
+    "array_of",
     "build_measured",
     "compile_module",
     "cuda_source_of",
@@ -207,6 +211,15 @@ def cuda_source_of(module: TvmObject, target: TvmObject) -> str:
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
     return str(source)
+
+
+def array_of(tensor: TvmObject) -> NDArray[Any]:
+    """Return a tensor as an array, without a copy where DLPack has its dtype."""
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError, TypeError, ValueError):  # bool, in some versions; bfloat16
+        array: NDArray[Any] = tensor.numpy()
+        return array
 
 
 def last_line(error: BaseException) -> str:

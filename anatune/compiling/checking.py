@@ -2,57 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
+from anatune.codegen.relax.frontends import Imported
+from anatune.compiling.compiled import CompiledModel
+from anatune.compiling.faults import error_of, tolerance_of
 from anatune.errors import RunError
+from anatune.graph.nodes import Array
 from anatune.graph.summary import Check
 
-__all__ = ["TOLERANCE", "compared"]
+__all__ = ["Blame", "checked", "compared"]
 
-TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-10}
-"""Largest error of an output, over its largest magnitude; integers and truth values have to be equal."""
+Blame = Callable[[Sequence[Array], Sequence[Array]], str]
+"""Inputs and the original's outputs -> what is wrong with the compiled model, in words."""
 
 
-def compared(got: Sequence[NDArray[Any]], want: Sequence[NDArray[Any]], names: Sequence[str], reference: str) -> Check:
-    """Return how far outputs are from the original's.
+def checked(compiled: CompiledModel, source: Imported, blame: Blame) -> Check:
+    """Return how far a model's outputs are from the original's on random inputs.
+
+    Integer inputs are the caller's where there are some: ids have to name something.
 
     Raises
     ------
     RunError
-        One is further than `TOLERANCE`, or of another shape; the message names it.
+        As `compared`.
+    """
+    assert source.reference is not None
+    inputs = list(compiled.random_inputs())
+    if source.example is not None:
+        inputs = [
+            given if given.dtype.kind not in "fc" else drawn
+            for given, drawn in zip(source.example, inputs, strict=True)
+        ]
+    got = compiled(*inputs)
+    listed = list(got) if compiled.summary.is_tuple else [got]
+    want, library = source.reference([array.copy() for array in inputs])
+    names = [one.name for one in compiled.summary.outputs]
+    return compared(listed, want, names, library, lambda: blame(inputs, want))
+
+
+def compared(
+    got: Sequence[Array],
+    want: Sequence[Array],
+    names: Sequence[str],
+    reference: str,
+    blame: Callable[[], str] | None = None,
+) -> Check:
+    """Return how far outputs are from the original's.
+
+    Parameters
+    ----------
+    blame : callable, optional
+        Returns what is wrong where one differs.
+
+    Raises
+    ------
+    RunError
+        One is further than `faults.TOLERANCE`, or of another shape; the message names it.
     """
     if len(got) != len(want):
         raise RunError(f"check: the compiled model has {len(got)} outputs, {reference} {len(want)}")
-    worst, limit = 0.0, max(TOLERANCE.get(one.dtype.name, 0.0) for one in got)
+    worst, limit = 0.0, max(tolerance_of(one) for one in got)
     for name, own, other in zip(names, got, want, strict=True):
         if own.shape != other.shape:
             raise RunError(f"check: output {name} has shape {own.shape}, {reference} says {other.shape}")
-        error = _error(own, other)
-        tolerance = TOLERANCE.get(own.dtype.name, 0.0)
+        error, tolerance = error_of(own, other), tolerance_of(own)
         if not error <= tolerance:
             raise RunError(
                 f"check: output {name} is wrong by {error:.3g} of its largest magnitude beside {reference}, "
-                f"expected at most {tolerance:g}; check=False (--no-check) builds it all the same"
+                f"expected at most {tolerance:g}{'; ' + blame() if blame is not None else ''}; "
+                "check=False (--no-check) builds it all the same"
             )
         worst = max(worst, error)
     return Check(worst, limit, reference)
-
-
-def _error(own: NDArray[Any], other: NDArray[Any]) -> float:
-    """Return the largest difference over the largest magnitude; equal infinities and NaNs do not differ."""
-    if not own.size:
-        return 0.0
-    if own.dtype.kind not in "fc":
-        return 0.0 if np.array_equal(own, other) else float("inf")
-    first, second = own.astype(np.float64), other.astype(np.float64)
-    same = (first == second) | (np.isnan(first) & np.isnan(second))
-    finite = np.abs(second[np.isfinite(second)])
-    scale = float(finite.max()) if finite.size else 0.0
-    with np.errstate(invalid="ignore"):
-        difference = np.where(same, 0.0, np.abs(first - second))
-    worst = float(np.nan_to_num(difference, nan=np.inf).max())
-    return worst / scale if scale else worst

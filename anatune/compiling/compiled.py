@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from anatune.arguments import checked_integer, shown
-from anatune.codegen.compat import TvmObject, set_pool_threads
+from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.machine import Machine
 from anatune.compiling import folder
 from anatune.compiling.weights import Memory, views
@@ -81,7 +81,7 @@ class CompiledModel:
         if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
             found = tuple(torch.from_dlpack(tensor) for tensor in outputs)
         else:
-            found = tuple(_array(tensor) for tensor in outputs)
+            found = tuple(array_of(tensor) for tensor in outputs)
         return found if self.summary.is_tuple else found[0]
 
     def prepared(self, *inputs: Any) -> Callable[[], Any]:
@@ -203,10 +203,3 @@ def _tensor(given: Any, one: TensorSummary) -> TvmObject:
             "or compile with example inputs of this kind"
         )
     return tensor_of(array)
-
-
-def _array(tensor: TvmObject) -> Any:
-    try:
-        return np.from_dlpack(tensor)
-    except (BufferError, RuntimeError, TypeError, ValueError):  # bool, in some versions
-        return tensor.numpy()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from anatune.arguments import checked_flag, checked_function
@@ -19,8 +20,9 @@ from anatune.codegen.relax.frontends import Imported, imported, onnx_inputs
 from anatune.codegen.relax.kernels import ModelKernel, model_kernel, row_kernels
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import written
-from anatune.compiling.checking import compared
+from anatune.compiling.checking import checked
 from anatune.compiling.compiled import CompiledModel, draw_inputs
+from anatune.compiling.faults import Suspects
 from anatune.compiling.planning import PlannedKernel, plan_products
 from anatune.compiling.tuning import TuningBudget, tuned
 from anatune.compiling.weights import pack_weights
@@ -33,7 +35,7 @@ from anatune.graph.nodes import ITEM, Graph, tensor_type
 from anatune.graph.passes import prepared
 from anatune.graph.products import PRODUCTS
 from anatune.graph.rows import ROWS
-from anatune.graph.summary import FORMAT, Check, KernelSummary, ModelSummary, OperatorSummary, TensorSummary
+from anatune.graph.summary import FORMAT, KernelSummary, ModelSummary, OperatorSummary, TensorSummary
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
@@ -189,7 +191,8 @@ def _built(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     if check and source.reference is not None:
-        compiled.summary = _with_check(summary, _checked(compiled, source))
+        suspects = Suspects(graph, {**kernels, **rows}, planned, target, threads, lambda: graph_of(source.module))
+        compiled.summary = msgspec.structs.replace(summary, check=checked(compiled, source, suspects.named))
     return compiled
 
 
@@ -200,27 +203,6 @@ def kernels_of(planned: Sequence[PlannedKernel], threads: int) -> dict[int, Mode
         kernel = model_kernel(one.name, one.schedule, threads)
         kernels.update((id(node), kernel) for node in one.nodes)
     return kernels
-
-
-def _checked(compiled: CompiledModel, source: Imported) -> Check:
-    """Return how far the outputs are from the original's; integer inputs are the caller's where there are some."""
-    assert source.reference is not None
-    inputs = list(compiled.random_inputs())
-    if source.example is not None:
-        inputs = [
-            given if given.dtype.kind not in "fc" else drawn
-            for given, drawn in zip(source.example, inputs, strict=True)
-        ]
-    got = compiled(*inputs)
-    listed = list(got) if compiled.summary.is_tuple else [got]
-    want = source.reference([array.copy() for array in inputs])
-    return compared(listed, want, [one.name for one in compiled.summary.outputs], source.reference_name)
-
-
-def _with_check(summary: ModelSummary, check: Check) -> ModelSummary:
-    import msgspec
-
-    return msgspec.structs.replace(summary, check=check)
 
 
 def _tensor(name: str, value: Any) -> TensorSummary:

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "ITEM",
+    "WRITTEN",
     "Argument",
     "Array",
     "Constant",
@@ -42,6 +44,8 @@ Array = NDArray[Any]
 
 ITEM = "item"
 """The operator that takes one tensor of an operator that has several results; attribute ``index``."""
+WRITTEN = "tir."
+"""What names of operators begin with that importers write out as a loop nest; attribute ``function``, a PrimFunc."""
 
 
 class TensorType(NamedTuple):

@@ -6,27 +6,21 @@ computed by its own library (in float64 where that is possible), which compiled 
 
 from __future__ import annotations
 
-import copy
-import logging
 import os
 import warnings
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.arguments import shown
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, torch_reference
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.files import reason
 
 __all__ = ["Imported", "imported", "onnx_inputs"]
-
-_log = logging.getLogger(__name__)
-Arrays = list[NDArray[Any]]
 
 KINDS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX file, a .pt2 file or a Relax module"
 
@@ -41,9 +35,7 @@ class Imported(NamedTuple):
     name : str
         For people: the class or the file.
     reference : callable, optional
-        Takes the inputs as arrays and returns the outputs, computed by the original.
-    reference_name : str
-        Who computes it, and how.
+        Takes the inputs as arrays and returns the outputs, computed by the original, and who computed them.
     example : list of ndarray, optional
         Inputs that the caller gave.
     is_single : bool
@@ -52,8 +44,7 @@ class Imported(NamedTuple):
 
     module: TvmObject
     name: str
-    reference: Callable[[Arrays], Arrays] | None
-    reference_name: str
+    reference: Reference | None
     example: Arrays | None
     is_single: bool = False
 
@@ -88,7 +79,7 @@ def imported(model: Any, example_inputs: Any = None) -> Imported:
     if "torch.Module" in kinds:
         return _module(model, example_inputs)
     if "tvm.IRModule" in kinds:
-        return Imported(model, "Relax module", None, "", _arrays(example_inputs))
+        return Imported(model, "Relax module", None, _arrays(example_inputs))
     raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
 
 
@@ -164,13 +155,10 @@ def _exported(program: Any, name: str, example_inputs: Any, original: Any = None
             )
     except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
         raise WorkloadError(f"TVM cannot import {name}: {last_line(error)}") from None
-
-    def reference(arrays: Arrays) -> Arrays:
-        source = copy.deepcopy(original) if original is not None else program.module()
-        return _run_torch(torch, source, arrays)
-
+    source = original if original is not None else program.module()
+    reference = torch_reference(torch, source, name)
     returns = program.call_spec.out_spec
-    return Imported(module, name, reference, "PyTorch in float64", example, returns is None or returns.is_leaf())
+    return Imported(module, name, reference, example, returns is None or returns.is_leaf())
 
 
 def _cumsum(node: Any, importer: Any) -> TvmObject:
@@ -193,25 +181,6 @@ def _refuse_writes(decomposed: Any, name: str) -> None:
     changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
     if changed:
         raise WorkloadError(f"{name} writes into {changed[0]} in place, expected a model that only returns values")
-
-
-def _run_torch(torch: Any, source: Any, arrays: Arrays) -> Arrays:
-    """Return what a module of PyTorch's computes, in float64 where its operators have that."""
-
-    def run(module: Any, wide: bool) -> Arrays:
-        tensors = [torch.from_numpy(np.array(array)) for array in arrays]
-        if wide:
-            tensors = [one.double() if one.is_floating_point() else one for one in tensors]
-        with torch.no_grad():
-            found = module(*tensors)
-        listed = torch.utils._pytree.tree_leaves(found)
-        return [one.numpy() for one in listed if isinstance(one, torch.Tensor)]
-
-    try:
-        return run(copy.deepcopy(source).double(), True)
-    except (RuntimeError, TypeError) as error:  # a dtype that is written into the program
-        _log.info("the original does not run in float64: %s", last_line(error))
-        return run(source, False)
 
 
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:
@@ -277,10 +246,4 @@ def _onnx(path: Path, example_inputs: Any) -> Imported:
             module = from_onnx(model, shape_dict=shapes or None, keep_params_in_input=False)
     except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
         raise WorkloadError(f"TVM cannot import {path.name}: {last_line(error)}") from None
-    names = [str(one.name) for one in inputs]
-
-    def reference(arrays: Arrays) -> Arrays:
-        evaluator = import_module("onnx.reference").ReferenceEvaluator(str(path))
-        return list(evaluator.run(None, dict(zip(names, arrays, strict=True))))
-
-    return Imported(module, path.name, reference, "ONNX's reference evaluator", example)
+    return Imported(module, path.name, onnx_reference(path), example)

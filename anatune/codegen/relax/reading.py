@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.codegen.compat import TvmObject, array_of, import_tvm, same_structure
 from anatune.errors import WorkloadError
 from anatune.graph.nodes import (
+    WRITTEN,
     Argument,
-    Array,
     Constant,
     Graph,
     Input,
@@ -51,14 +51,14 @@ def graph_of(module: TvmObject, name: str = "main") -> Graph:
         raise WorkloadError(
             f"the module has no Relax function {name} (it has {', '.join(relax) or 'none'}), expected the model there"
         )
-    return _Reader(tvm, function).graph
+    return _Reader(tvm, function, functions).graph
 
 
 class _Reader:
     """Walks the bindings of a function in order."""
 
-    def __init__(self, tvm: TvmObject, function: TvmObject) -> None:
-        self.tvm = tvm
+    def __init__(self, tvm: TvmObject, function: TvmObject, functions: dict[str, TvmObject]) -> None:
+        self.tvm, self.functions = tvm, functions
         self.values: dict[int, Argument] = {}
         self.constants: dict[int, Constant] = {}
         inputs = []
@@ -121,9 +121,13 @@ class _Reader:
         if not isinstance(op, self.tvm.ir.Op):
             raise WorkloadError(f"the model calls {op}, expected operators of Relax; inline its functions first")
         name = str(op.name)
-        if name in ("relax.call_tir", "relax.call_packed", "relax.call_dps_packed", "relax.call_pure_packed"):
+        if name == "relax.call_tir":
+            return self.written(value)
+        if name in ("relax.call_packed", "relax.call_dps_packed", "relax.call_pure_packed"):
             raise WorkloadError(f"the model has {name}: it is lowered already, expected operators; pass it before that")
         attributes, kind = _attributes(value.attrs)
+        if name == "relax.take" and attributes["mode"] == "fast":  # reads what lies beyond: ids may be wrong
+            attributes["mode"] = "clip"
         arguments = tuple(self.argument(one) for one in value.args)
         if name == "relax.shape_of":  # as ONNX files ask for sizes: they are known here
             return Shape(tensor_type(arguments[0]).shape)
@@ -132,6 +136,45 @@ class _Reader:
         return Node(
             name.removeprefix(_PREFIX), arguments, self.type_of(value.ty, f"the result of {name}"), attributes, kind
         )
+
+    def written(self, value: TvmObject) -> Node:
+        """Return an operator that the importer wrote out as a loop nest.
+
+        Raises
+        ------
+        WorkloadError
+            Its sizes are no numbers.
+        """
+        name = str(value.args[0].name_hint)
+        kind = self.type_of(value.ty, f"the result of {name}")
+        operands = self.argument(value.args[1])
+        function = self.functions[name]
+        if (
+            len(value.args) > 2
+            or not isinstance(kind, TensorType)
+            or not all(isinstance(one, Value) for one in operands)
+        ):
+            raise WorkloadError(f"the model has {name} of sizes that are known only at run time, expected fixed sizes")
+        word = self.binary(function, operands, kind)
+        return Node(word, operands, kind) if word else Node(f"{WRITTEN}{name}", operands, kind, {"function": function})
+
+    def binary(self, function: TvmObject, operands: tuple[Value, ...], kind: TensorType) -> str:
+        """Return the operator of two operands that a loop nest is; "": it is something else.
+
+        TVM's ONNX importer writes Clip so; as operators it can be fused into what comes before.
+        """
+        if len(operands) != 2:
+            return ""
+        from tvm import relax, topi
+
+        builder = relax.BlockBuilder()
+        kinds = [relax.TensorType(tensor_type(one).shape, tensor_type(one).dtype) for one in operands]
+        first, second = (relax.Var(f"v{place}", one) for place, one in enumerate(kinds))
+        with builder.function("main", [first, second]):
+            made = {word: builder.emit_te(getattr(topi, word), first, second) for word in ("maximum", "minimum")}
+            builder.emit_func_output(relax.Tuple(list(made.values())))
+        own = {str(key.name_hint): one for key, one in builder.get().functions_items()}
+        return next((word for word in made if same_structure(own[word], function)), "")
 
     def argument(self, value: TvmObject) -> Argument:
         """Return an argument, or what a binding renames."""
@@ -155,17 +198,8 @@ class _Reader:
         """Return a constant, each tensor once: importers repeat them."""
         found = self.constants.get(tensor.data_ptr())
         if found is None:
-            found = self.constants[tensor.data_ptr()] = Constant(frozen(_numpy(tensor)))
+            found = self.constants[tensor.data_ptr()] = Constant(frozen(array_of(tensor)))
         return found
-
-
-def _numpy(tensor: TvmObject) -> Array:
-    """Return a tensor as an array, without a copy where DLPack has its dtype."""
-    try:
-        return np.from_dlpack(tensor)
-    except (BufferError, RuntimeError, TypeError, ValueError):
-        array: Array = tensor.numpy()
-        return array
 
 
 def _attributes(attributes: TvmObject) -> tuple[dict[str, Any], str]:

@@ -10,6 +10,7 @@ from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.graph.nodes import (
     ITEM,
+    WRITTEN,
     Argument,
     Array,
     Constant,
@@ -112,6 +113,10 @@ class _Writer:
                         if own.name not in functions:
                             functions[own.name] = builder.add_func(own.function, own.name)
                         call = self.kernel_call(node, functions[own.name])
+                    elif node.op.startswith(WRITTEN):
+                        made = builder.add_func(node.attributes["function"], node.op.removeprefix(WRITTEN))
+                        operands = relax.Tuple([self.argument(one) for one in node.arguments])
+                        call = relax.call_tir(made, operands, self.type_of(node.type))
                     else:
                         call = self.operator_call(node)
                     self.values[id(node)] = builder.emit(call)

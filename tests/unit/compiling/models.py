@@ -93,3 +93,8 @@ def onnx_network(path, *, batch=1, operator="Relu"):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, str(path))
     return weight
+
+
+def difference(got, want):
+    """Return the largest difference of two arrays over the largest magnitude of the second."""
+    return np.abs(np.asarray(got, np.float64) - want).max() / np.abs(want).max()

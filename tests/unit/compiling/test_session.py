@@ -167,7 +167,7 @@ def test_onnx_files(tmp_path):
     path = tmp_path / "network.onnx"
     models.onnx_network(path)
     compiled = compile_model(str(path), threads=1)
-    assert compiled.summary.check.reference == "ONNX's reference evaluator"
+    assert compiled.summary.check.reference == "ONNX's reference evaluator in float64"
     assert [kernel.epilogue for kernel in compiled.summary.kernels] == [()]  # its result is read twice
     x = np.random.default_rng(3).standard_normal((1, 4, 8, 8)).astype(np.float32)
     assert compiled(x).shape == (1, 8, 8, 8)
@@ -357,19 +357,6 @@ def test_other_arguments_are_checked():
         compile_model(5, hw="rtx3090")
     with pytest.raises(SpaceError, match="compile: trials is -1"):
         compile_model(5, trials=-1)
-
-
-def test_wrong_outputs_are_found():
-    from anatune.compiling.checking import compared
-
-    want = [np.array([1.0, 2.0], np.float64), np.array([3])]
-    assert compared([np.array([1.0, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand").error == 0.0
-    with pytest.raises(RunError, match=r"output a is wrong by 0\.25 of its largest magnitude beside by hand"):
-        compared([np.array([1.5, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
-    with pytest.raises(RunError, match="output a is wrong by inf"):
-        compared([np.array([np.nan, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
-    with pytest.raises(RunError, match="output b is wrong by inf"):
-        compared([np.array([1.0, 2.0], np.float32), np.array([4])], want, ["a", "b"], "by hand")
 
 
 def test_summaries_are_json_both_ways(network):

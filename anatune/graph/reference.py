@@ -1,0 +1,96 @@
+"""What one operator makes of given operands, in float64: which one of a compiled model's is wrong.
+
+Products are no part of this: `anatune.measure.run.reference` computes them from their workloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from anatune.core.activations import ACTIVATIONS
+from anatune.graph.folding import computed
+from anatune.graph.nodes import Argument, Array, Constant, Node, Scalar, Shape, TensorType, Value
+from anatune.graph.rows import LAYER_NORM, MAP, SOFTMAX
+
+__all__ = ["value_of"]
+
+
+def value_of(node: Node, operands: Mapping[int, Array]) -> Array | None:
+    """Return a node's result, floating-point numbers in float64; None: what its operator computes is not known here.
+
+    Parameters
+    ----------
+    operands : mapping of int to ndarray
+        By ``id`` of each value that the node reads and that is no constant.
+    """
+    if not isinstance(node.type, TensorType):
+        return None
+    arguments = tuple(_known(argument, operands) for argument in node.arguments)
+    function = _FUNCTIONS.get(node.op)
+    with np.errstate(all="ignore"):
+        if function is not None:
+            return np.asarray(function(node.attributes, *(one.array for one in arguments)))
+        name = node.op.removeprefix("nn.")
+        if name in ACTIVATIONS and len(arguments) == 1:
+            return np.asarray(ACTIVATIONS[name](arguments[0].array))
+        kind = TensorType(node.type.shape, "float64" if node.type.dtype.startswith("float") else node.type.dtype)
+        found = computed(Node(node.op, arguments, kind, node.attributes, node.kind))
+    return found.array if isinstance(found, Constant) else None
+
+
+def _known(argument: Argument, operands: Mapping[int, Array]) -> Any:
+    """Return an argument with arrays in the place of values."""
+    if isinstance(argument, Value):
+        array = argument.array if isinstance(argument, Constant) else operands[id(argument)]
+        return Constant(array.astype(np.float64) if array.dtype.kind == "f" else array)
+    if isinstance(argument, Scalar) and argument.dtype.startswith("float"):
+        return Scalar(argument.value, "float64")
+    if isinstance(argument, tuple) and not isinstance(argument, Shape | Scalar):
+        return tuple(_known(one, operands) for one in argument)
+    return argument
+
+
+def _softmax(attributes: Mapping[str, Any], data: Array, mask: Array | None = None) -> Array:
+    axis = attributes.get("axis", -1)
+    scores = data * attributes.get("scale", 1.0)
+    if mask is not None:
+        scores = scores + mask[np.arange(len(scores)) % len(mask)]
+    powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
+    found = powers / powers.sum(axis=axis, keepdims=True)
+    if attributes.get("zero_rows", False):
+        found = np.where(np.isneginf(scores).all(axis=axis, keepdims=True), 0.0, found)
+    return np.asarray(found)
+
+
+def _layer_norm(attributes: Mapping[str, Any], data: Array, factor: Array, term: Array) -> Array:
+    axes = tuple(attributes.get("axes", (-1,)))
+    away = data - data.mean(axis=axes, keepdims=True)
+    scaled = away / np.sqrt((away**2).mean(axis=axes, keepdims=True) + attributes["epsilon"])
+    factor = factor if attributes.get("scale", True) else np.ones(1)
+    return np.asarray(scaled * factor + (term if attributes.get("center", True) else 0.0))
+
+
+def _map(attributes: Mapping[str, Any], data: Array) -> Array:
+    return np.asarray(_ELEMENTARY[attributes["function"]](data))
+
+
+_ELEMENTARY: dict[str, Callable[[Array], Array]] = {
+    "erf": special.erf,
+    "exp": np.exp,
+    "sigmoid": special.expit,
+    "tanh": np.tanh,
+    **ACTIVATIONS,
+}
+
+_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    LAYER_NORM: _layer_norm,
+    MAP: _map,
+    SOFTMAX: _softmax,
+    "nn.layer_norm": _layer_norm,
+    "nn.softmax": _softmax,
+}
+"""Operator -> its attributes and operands' values -> the result; what is not here is known to `folding`, or nobody."""

@@ -1,0 +1,139 @@
+"""Outputs that differ from the original's: it is said, and whose mistake it is."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from anatune.compiling import session
+from anatune.compiling.checking import compared
+from anatune.compiling.session import compile as compile_model
+from anatune.core.workload.operators import CONSTRUCTORS
+from anatune.core.workload.text import workload_to_text
+from anatune.errors import RunError
+from anatune.graph.nodes import Constant, Node
+from anatune.graph.passes import prepared
+
+pytest.importorskip("tvm")
+pytest.importorskip("onnx")
+onnx_models = pytest.importorskip("tests.unit.compiling.onnx_models")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.onnx"
+
+
+def complaint(path):
+    with pytest.raises(RunError, match=r"^check: output output0 is wrong by .*; check=False .*builds it") as caught:
+        compile_model(path, threads=1)
+    return str(caught.value)
+
+
+def test_a_broken_kernel_is_named_with_its_workload_and_schedule(path, monkeypatch):
+    onnx_models.resnet18(path)
+    good = session.model_kernel
+    broken = []
+
+    def model_kernel(name, schedule, threads):
+        if name == "anatune_2_conv2d":
+            attributes = schedule.workload.attribute
+            assert attributes["epilogue"][-1] == "relu"
+            other = CONSTRUCTORS["conv2d"](**{**attributes, "epilogue": (*attributes["epilogue"][:-1], "gelu")})
+            broken.append(schedule)
+            schedule = msgspec.structs.replace(schedule, workload=other)
+        return good(name, schedule, threads)
+
+    monkeypatch.setattr(session, "model_kernel", model_kernel)
+    text = complaint(path)
+    (schedule,) = broken
+    assert f"the first operator that differs is anatune_2_conv2d, {workload_to_text(schedule.workload)}, " in text
+    assert f"by the schedule {schedule.describe()} (operator " in text
+    assert "from float64" in text
+
+
+def test_a_broken_kernel_of_rows_is_named(path, monkeypatch):
+    onnx_models.bert_base(path)
+    good = session.row_kernels
+
+    def row_kernels(graph, *given):
+        for node in graph.nodes():
+            if node.op == "anatune.softmax":
+                node.attributes["scale"] *= 2
+        made = good(graph, *given)
+        for node in graph.nodes():
+            if node.op == "anatune.softmax":
+                node.attributes["scale"] /= 2
+        return made
+
+    monkeypatch.setattr(session, "row_kernels", row_kernels)
+    assert "the first operator that differs is anatune_rows_0_softmax, anatune.softmax" in complaint(path)
+
+
+def test_a_pass_that_changes_the_model_is_not_blamed_on_a_kernel(path, monkeypatch):
+    onnx_models.resnet18(path)
+
+    def halved(graph):
+        made = prepared(graph)
+        for node in made.nodes():
+            if node.op == "anatune.matmul":
+                node.arguments = (node.arguments[0], Constant(node.arguments[1].array / 2), *node.arguments[2:])
+        return made
+
+    monkeypatch.setattr(session, "prepared", halved)
+    text = complaint(path)
+    assert "each operator alone is right on its operands (not judged: nn.max_pool2d (1)" in text
+    assert "a pass of anatune's over the graph changes what it computes" in text
+
+
+def test_what_tvm_imports_wrongly_is_blamed_on_it(path, monkeypatch):
+    onnx_models.vgg16(path)
+    good = session.graph_of
+
+    def negated(module):
+        graph = good(module)
+        (output,) = graph.outputs
+        graph.outputs = (Node("negative", (output,), output.type),)
+        return graph
+
+    monkeypatch.setattr(session, "graph_of", negated)
+    assert "TVM's own import and code differ as well, by 2, without anything of anatune's" in complaint(path)
+
+
+def test_originals_that_do_not_run_are_one_line(path, monkeypatch):
+    onnx_models.vgg16(path)
+
+    def refuse(*_):
+        raise ValueError("no\nsuch thing")
+
+    monkeypatch.setattr("onnx.reference.ReferenceEvaluator.run", refuse)
+    with pytest.raises(RunError, match=r"reference evaluator cannot run model\.onnx .*: such thing; check=False"):
+        compile_model(path, threads=1)
+    assert compile_model(path, threads=1, check=False).summary.check is None
+
+
+def test_an_original_without_float64_is_compared_as_it_is(path, monkeypatch):
+    onnx_models.vgg16(path)
+
+    def refuse(*_):
+        raise TypeError("no float64")
+
+    monkeypatch.setattr("anatune.codegen.relax.originals._by_nodes", refuse)
+    assert compile_model(path, threads=1).summary.check.reference == "ONNX's reference evaluator"
+
+
+def test_wrong_outputs_are_found():
+    want = [np.array([1.0, 2.0], np.float64), np.array([3])]
+    assert compared([np.array([1.0, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand").error == 0.0
+    with pytest.raises(RunError, match=r"output a is wrong by 0\.25 of its largest magnitude beside by hand"):
+        compared([np.array([1.5, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
+    with pytest.raises(RunError, match="output a is wrong by inf"):
+        compared([np.array([np.nan, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
+    with pytest.raises(RunError, match="output b is wrong by inf"):
+        compared([np.array([1.0, 2.0], np.float32), np.array([4])], want, ["a", "b"], "by hand")
+
+
+def test_half_precision_may_err_more():
+    want = [np.array([1.0, 2.0])]
+    assert compared([np.array([1.001, 2.0], np.float16)], want, ["a"], "by hand").tolerance == 1e-2
+    with pytest.raises(RunError, match=r"expected at most 0\.0001"):
+        compared([np.array([1.001, 2.0], np.float32)], want, ["a"], "by hand")
