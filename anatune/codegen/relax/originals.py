@@ -55,13 +55,13 @@ def torch_reference(torch: Any, source: Any, name: str) -> Reference:
 
 def _in_float64(torch: Any, run: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
     """Return what `run` does while PyTorch's operators read float32 tensors as float64."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+    mode: Any = import_module("torch.utils._python_dispatch").TorchDispatchMode
 
     def wide(value: Any) -> Any:
         is_narrow = isinstance(value, torch.Tensor) and value.dtype == torch.float32
         return value.double() if is_narrow else value
 
-    class Float64(TorchDispatchMode):  # type: ignore[misc,no-untyped-call]
+    class Float64(mode):  # type: ignore[misc]
         """Converts what an operator reads, not what it writes into."""
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -75,7 +75,7 @@ def _in_float64(torch: Any, run: Callable[[Arrays], Arrays], arrays: Arrays) -> 
                 named["dtype"] = torch.float64
             return function(*given, **named)
 
-    with Float64():  # type: ignore[no-untyped-call]
+    with Float64():
         return run(arrays)
 
 
