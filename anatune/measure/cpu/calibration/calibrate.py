@@ -10,6 +10,7 @@ loads_per_cycle                  the load term of a step, reloads of partial sum
 vdpbf16ps, vpdpbusd, ..          the multiply-add and latency terms of bfloat16 and int8
 broadcasts_per_cycle             nothing yet: the load term of a step (see `calibrate_tiles.predicted_share`)
 stores_per_cycle                 stores of a call, spills
+l3 size_bytes                    what a nest finds there: less than detected where others have the rest
 l2, l3 bandwidth_bytes_per_cycle l2_s and l3_s: fills into L1 and into L2; that of l1 follows from the load ports
 dram bandwidths                  dram_s, of one core and shared by all
 parallel_speedup                 what the threads of a parallel loop do at once
@@ -28,6 +29,7 @@ and after.
 from __future__ import annotations
 
 import datetime
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +41,7 @@ from anatune.codegen.compat import set_pool_threads
 from anatune.core.hardware.cpu_groups import CacheLevel, CpuLaunch, DotInstruction
 from anatune.core.hardware.dot import dot_instructions, dot_operands
 from anatune.core.hardware.spec import CpuSpec
-from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, Machine, beside_pool, one_core
+from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, FOOTPRINT, Machine, beside_pool, one_core
 from anatune.measure.cpu.calibration.samples import Samples, sample_quantities, snapped
 from anatune.measure.cpu.calibration.tiles import (
     Agreement,
@@ -62,6 +64,10 @@ _ENOUGH = 25
 _FMA_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 _POOL_SHARE = 0.9
 """Share of what cores reach each by itself that a parallel loop reaches on a quiet machine."""
+_CLEAR = 1.25
+"""Times as fast as memory that L3 has to be, or its size cannot be told."""
+_BETWEEN = 1.4
+"""Where the first walk beyond L3's own is slow, L3 ends before it."""
 _BEST_TILES = 5
 """The mean of as many best tiles is what code can reach."""
 
@@ -89,6 +95,8 @@ class Numbers:
         Elements loaded into all lanes in a second.
     fill_bytes_s, latency_s : dict of str to float
         By level, l1 to dram: loads of one core; dependent loads.
+    footprint_bytes_s : dict of int to float
+        By bytes of memory that are loaded again and again, larger than what was loaded for "l3".
     all_dram_bytes_s : float
     call_s : float
         A microkernel call without its steps (a tile of `CALL_TILE`).
@@ -112,6 +120,7 @@ class Numbers:
     call_s: float
     parallel_start_s: float
     function_call_s: float
+    footprint_bytes_s: Mapping[int, float] = field(default_factory=dict)
     dots: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
     together: Together | None = None
@@ -253,6 +262,9 @@ def _numbers(hardware: CpuSpec, samples: Samples, together: Samples, work: Mappi
         call_s=short - CALL_DEPTHS[0] * step_s,
         parallel_start_s=together.best_seconds("start") / work["start"] if several else 0.0,
         function_call_s=samples.best_seconds("nothing") / work["nothing"],
+        footprint_bytes_s={
+            work[name]: work[name] / samples.seconds(name) for name in samples.names if name.startswith(FOOTPRINT)
+        },
         dots={name: _dot(name, samples, work, hardware) for name in dot_instructions(hardware)},
         doubtful=frozenset(doubtful),
     )
@@ -328,6 +340,9 @@ def calibrated_spec(
         for level in ("l1", "l2", "l3")
         if getattr(hardware, level) is not None
     }
+    shared = _shared(numbers, hardware.l3)
+    if shared is not None and hardware.l3 is not None:
+        caches["l3"] = msgspec.structs.replace(caches["l3"], size_bytes=shared, source=f"{source}; the rest as detected")
     spec = msgspec.structs.replace(
         hardware,
         compute=measured,
@@ -365,9 +380,42 @@ def calibrated_spec(
             f"{name} reaches {rate / numbers.fma_flop_per_s:.2f} times float32's peak"
             for name, (rate, _) in numbers.dots.items()
         ),
+        *([] if shared is None else [_shared_note(shared, hardware.l3, numbers)]),
         *_together_notes(numbers),
     )
     return spec, notes
+
+
+def _shared(numbers: Numbers, cache: CacheLevel | None) -> int | None:
+    """Return the bytes of the last cache that there are for this machine; None: all, or nobody can tell.
+
+    Virtual machines are told of a processor's whole L3, and have a part of it. Where memory of some size comes no
+    faster than halfway between L3 and memory (a geometric mean), the cache does not hold it.
+    """
+    if cache is None or not numbers.footprint_bytes_s:
+        return None
+    near, far = _near(numbers), numbers.fill_bytes_s["dram"]
+    if near < _CLEAR * far:
+        return None
+    slow = [size for size, rate in numbers.footprint_bytes_s.items() if rate < math.sqrt(near * far)]
+    least = min(slow, default=cache.size_bytes)
+    held = [size for size in numbers.footprint_bytes_s if size < least]
+    if least > cache.size_bytes // 2:  # a walk as large as the cache misses some of it anyway
+        return None
+    unit = cache.ways * cache.line_bytes
+    return max(held, default=int(least / _BETWEEN)) // unit * unit
+
+
+def _near(numbers: Numbers) -> float:
+    """Return the most bytes a second that came from the last cache: a victim cache keeps what was used again."""
+    return max(numbers.fill_bytes_s["l3"], *numbers.footprint_bytes_s.values())
+
+
+def _shared_note(held: int, cache: CacheLevel | None, numbers: Numbers) -> str:
+    assert cache is not None
+    rates = f"{_near(numbers) / 1e9:.1f} and {numbers.fill_bytes_s['dram'] / 1e9:.1f} GB/s"
+    whole = cache.size_bytes / 2**20
+    return f"L3 holds {held / 2**20:.0f} of its {whole:.0f} MB for this machine ({rates} within and beyond)"
 
 
 def _instruction(name: str, numbers: Numbers, clock: float, source: str) -> DotInstruction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -35,7 +36,7 @@ from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
 from anatune.measure.cpu.kernel import Library
 from anatune.measure.run.cores import physical_cores, plan_cores
 
-__all__ = ["CALL_DEPTHS", "CALL_TILE", "Machine", "beside_pool", "one_core"]
+__all__ = ["CALL_DEPTHS", "CALL_TILE", "FOOTPRINT", "Machine", "beside_pool", "one_core"]
 
 _SAMPLE_S = 0.1e-3
 """Length of most samples."""
@@ -47,6 +48,9 @@ _STARTS, _CALLS = 50, 200
 """Parallel starts, and calls, of one sample."""
 _BATCH = 40
 """Probes that are compiled together."""
+FOOTPRINT = "footprint"
+"""Begin of the names of walks through parts of memory, ``footprint<bytes>_load``."""
+_FOOTPRINT_STEP = math.sqrt(2.0)
 
 
 @contextmanager
@@ -136,6 +140,8 @@ class Machine:
             passes = max(1, round(_SAMPLE_S * rate / size)) if cache is not None else 1
             probes.append(walk_probe(spec, f"{level}_load", "load", size, passes=passes))
             probes.append(chase_probe(f"{level}_chase", size, max(64, round(4 * _SAMPLE_S / latency_s))))
+        for size in self._footprints():
+            probes.append(walk_probe(spec, f"{FOOTPRINT}{size}_load", "load", size))
         for name in dot_instructions(spec):
             probes.append(fma_probe(spec, name, seconds=_SAMPLE_S, instruction=name))
             probes.append(fma_probe(spec, f"{name}_latency", chains=1, instruction=name))
@@ -156,6 +162,15 @@ class Machine:
             warm = None if level == "dram" else walks[f"{level}_load"] if chases else call  # no cache holds DRAM's part
             quantities.append(Quantity(probe.name, _sample(call, warm)))
         return quantities
+
+    def _footprints(self) -> list[int]:
+        """Return bytes, ascending, of walks that tell how much of the last cache there is for this machine."""
+        if self.hardware.l3 is None:
+            return []
+        most = min(self.hardware.l3.size_bytes, self._places["dram"][1])
+        count = math.floor(math.log(max(1.0, most / self._places["l3"][1]), _FOOTPRINT_STEP))
+        sizes = [self._places["l3"][1] * _FOOTPRINT_STEP**step for step in range(1, count + 1)]
+        return [int(size) // 65536 * 65536 for size in sizes]
 
     def tile_quantities(self, tiles: Sequence[RegisterTile], progress: Callable[[float], None]) -> list[Quantity]:
         """Return one quantity for each register tile, called `repr` of it; tells the share that is built."""
@@ -218,7 +233,7 @@ class Machine:
             _randomise(blocks)
             level, _, what = probe.name.partition("_")
             if what in ("load", "chase"):
-                start = self._places["dram" if level == "all" else level][0]
+                start = self._places[level if level in self._places else "dram"][0]
                 first = tensor_of(self._arena[start : start + 4 * probe.sizes[0]].view(np.float32))
                 blocks[-1].array[...] = 0.0  # pointers start at the first line
             else:

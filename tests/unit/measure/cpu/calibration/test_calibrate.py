@@ -139,6 +139,32 @@ def test_instructions_that_sum_products_are_measured():
     assert "vdpbf16ps reaches 1.94 times float32's peak" in notes
 
 
+@pytest.mark.parametrize(
+    ("rates", "held"),
+    [
+        ({16: 7e10, 32: 6.8e10, 64: 2.1e10, 128: 2e10}, 32),  # a quarter of 128 MB is this machine's
+        ({16: 2.1e10, 32: 2e10, 64: 2e10, 128: 2e10}, 11),  # the first walk misses already: what is before it
+        ({16: 7e10, 32: 6.8e10, 64: 6.5e10, 128: 2.1e10}, 128),  # a walk as large as the cache is no evidence
+        ({}, 128),
+    ],
+)
+def test_part_of_a_shared_l3_is_measured(rates, held):
+    cache = msgspec.structs.replace(detected().l3, size_bytes=128 << 20, ways=16)
+    spec = msgspec.structs.replace(detected(), l3=cache)
+    found = numbers(footprint_bytes_s={size << 20: rate for size, rate in rates.items()})
+    spec, notes = calibrated_spec(spec, found, {RegisterTile(14, 2, 1): 0.98}, "2026-11-22")
+    assert spec.l3.size_bytes >> 20 == held
+    assert any("L3 holds" in note for note in notes) == (held < 128)
+
+
+def test_an_l3_as_slow_as_memory_keeps_its_size():
+    cache = msgspec.structs.replace(detected().l3, size_bytes=128 << 20, ways=16)
+    slow = {"l1": 58.0 * CLOCK, "l2": 31.0 * CLOCK, "l3": 2.1e10, "dram": 2e10}
+    found = numbers(fill_bytes_s=slow, footprint_bytes_s={16 << 20: 2.1e10, 64 << 20: 2e10})
+    spec, _ = calibrated_spec(msgspec.structs.replace(detected(), l3=cache), found, {}, "2026-11-22")
+    assert spec.l3.size_bytes == 128 << 20
+
+
 def test_measured_numbers_replace_detected_ones(tmp_path):
     spec, notes = calibrated_spec(
         detected(),
