@@ -342,7 +342,9 @@ def calibrated_spec(
     }
     shared = _shared(numbers, hardware.l3)
     if shared is not None and hardware.l3 is not None:
-        caches["l3"] = msgspec.structs.replace(caches["l3"], size_bytes=shared, source=f"{source}; the rest as detected")
+        caches["l3"] = msgspec.structs.replace(
+            caches["l3"], size_bytes=shared, source=f"{source}; the rest as detected"
+        )
     spec = msgspec.structs.replace(
         hardware,
         compute=measured,
