@@ -2,13 +2,13 @@
 
 Sub-graphs are compiled at their first call, when the values of their weights are known: weights become constants,
 packed once. PyTorch hands parameters as inputs, and the sub-graphs of two modules of one class are one; so each set of
-weights has a compiled model of its own, and one that was changed in place since is compiled anew. What cannot be
-compiled is run by PyTorch, and a warning says so once.
+weights has a compiled model of its own, and one that was changed in place since is compiled anew. Operators that
+cannot be imported stay with PyTorch, between compiled blocks (`torch_blocks.py`), as does a sub-graph without anything
+to gain; a warning says so once.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import warnings
 import weakref
@@ -16,16 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from anatune.arguments import checked_flag
+from anatune.adapters.torch_blocks import divided, unsupported, with_constants
+from anatune.arguments import checked_flag, checked_integer
+from anatune.codegen.relax.frontends import decomposed, exported
 from anatune.compiling import session
-from anatune.compiling.compiled import CompiledModel
 from anatune.errors import AnatuneError, SpaceError, WorkloadError
 
 __all__ = ["OPTIONS", "backend"]
 
 _COMPILE = inspect.signature(session.compile).parameters
-OPTIONS = (*(name for name, one in _COMPILE.items() if one.kind is one.KEYWORD_ONLY), "strict")
-"""Names of options: keywords of `anatune.compile`, and "strict": raise where PyTorch would have to run something."""
+OPTIONS = (*(name for name, one in _COMPILE.items() if one.kind is one.KEYWORD_ONLY), "min_block_size", "strict")
+"""Names of options: keywords of `anatune.compile`; "min_block_size": operators that a block between two that cannot be
+imported has at least; "strict": raise where PyTorch would have to run something."""
 
 _MOST_MODELS = 8
 """Sets of weights that one sub-graph is compiled for: as many as PyTorch compiles a function again."""
@@ -54,33 +56,36 @@ def backend(graph: Any, example_inputs: Sequence[Any], *, options: Mapping[str, 
         if name not in OPTIONS:
             raise SpaceError(f"torch.compile: option {name!r}, expected some of {', '.join(OPTIONS)}")
     strict = checked_flag("torch.compile: strict", settings.pop("strict", False))
-    return _SubGraph(graph, settings, strict).run
+    fewest = checked_integer("torch.compile: min_block_size", settings.pop("min_block_size", 1), 1, 1 << 30)
+    return _SubGraph(graph, settings, strict, fewest).run
 
 
 class _Compiled(NamedTuple):
-    """A model for one set of weights, which lives as long as they do.
+    """What runs for one set of weights, and lives as long as they do.
 
     Attributes
     ----------
     weights : tuple of weakref.ref
     versions : tuple of int
         PyTorch's counters of changes in place.
-    model : CompiledModel
+    call : callable
+        Takes the inputs that are no weights.
     """
 
     weights: tuple[Any, ...]
     versions: tuple[int, ...]
-    model: CompiledModel
+    call: Call
 
 
 class _SubGraph:
     """A sub-graph, and its models so far."""
 
-    def __init__(self, graph: Any, settings: dict[str, Any], strict: bool) -> None:
-        self._graph, self._settings, self._strict = graph, settings, strict
+    def __init__(self, graph: Any, settings: dict[str, Any], strict: bool, fewest: int) -> None:
+        self._graph, self._settings, self._strict, self._fewest = graph, settings, strict, fewest
         self._torch = import_module("torch")
         self._models: list[_Compiled] = []
         self._left = False
+        self._said: set[str] = set()
 
     def run(self, *arguments: Any) -> Any:
         """Return the outputs, a tuple."""
@@ -96,9 +101,9 @@ class _SubGraph:
                 if self._strict:
                     raise
                 self._left = True
-                warnings.warn(f"anatune leaves a sub-graph to PyTorch ({self._words()}): {error}", stacklevel=2)
+                self._warn(f"anatune leaves a sub-graph to PyTorch ({self._words()}): {error}")
                 return self._graph(*arguments)
-        outputs = found.model(*(one for one in arguments if not _is_weight(one)))
+        outputs = found.call(*(one for one in arguments if not _is_weight(one)))
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def _compiled(self, arguments: Sequence[Any], weights: Sequence[Any], versions: tuple[int, ...]) -> _Compiled:
@@ -115,15 +120,33 @@ class _SubGraph:
             raise WorkloadError(
                 f"it has run with {_MOST_MODELS} sets of weights, expected weights that stay as they are"
             )
-        frozen = self._frozen(arguments)
+        known = {place: one for place, one in enumerate(arguments) if _is_weight(one)}
         inputs = tuple(one for one in arguments if not _is_weight(one))
-        compiler = self._torch.compiler.disable(functools.partial(session.compile, **self._settings))
-        model = compiler(frozen, inputs)
-        if not model.summary.kernels:
-            raise WorkloadError("it has no convolution and no matrix product, and nothing would be gained")
-        made = _Compiled(tuple(weakref.ref(one) for one in weights), versions, model)
+        call = self._torch.compiler.disable(self._call)(known, inputs)
+        made = _Compiled(tuple(weakref.ref(one) for one in weights), versions, call)
         self._models.append(made)
         return made
+
+    def _call(self, known: dict[int, Any], inputs: tuple[Any, ...]) -> Call:
+        """Return what computes the sub-graph; errors as `_compiled`."""
+        program = decomposed(exported(with_constants(self._torch, self._graph, known), inputs), "it")
+        left = unsupported(program)
+        if not left:
+            return self._model(program, inputs)
+        names = ", ".join(f"{name} ({count})" for name, count in left.items())
+        if self._strict:
+            raise WorkloadError(f"operators that cannot be imported: {names}; leave out strict to run them by PyTorch")
+        found = divided(program, inputs, self._model, self._fewest)
+        more = f"; and other blocks: {'; '.join(found.failed)}" if found.failed else ""
+        self._warn(f"anatune leaves {names} to PyTorch, between {len(found.models)} compiled blocks{more}")
+        return found.run
+
+    def _model(self, model: Any, inputs: tuple[Any, ...]) -> Call:
+        """Return a compiled program or module; errors as `_compiled`."""
+        compiled = session.compile(model, inputs, **self._settings)
+        if not compiled.summary.kernels:
+            raise WorkloadError("it has no convolution and no matrix product, and nothing would be gained")
+        return compiled
 
     def _check(self, arguments: Sequence[Any]) -> None:
         """Raise WorkloadError for arguments that no model can be compiled for."""
@@ -138,33 +161,14 @@ class _SubGraph:
             if one.requires_grad and torch.is_grad_enabled():
                 raise WorkloadError("gradients may be asked for; call it under torch.no_grad()")
 
-    def _frozen(self, arguments: Sequence[Any]) -> Any:
-        """Return the sub-graph as a module of its inputs, weights being buffers."""
-        torch, graph = self._torch, self._graph
-
-        class SubGraph(torch.nn.Module):  # type: ignore[misc,name-defined]
-            """A sub-graph with its weights."""
-
-            def __init__(self) -> None:
-                super().__init__()
-                self.graph = graph
-                for place, one in enumerate(arguments):
-                    if _is_weight(one):
-                        self.register_buffer(f"weight{place}", one.detach())
-                self.places = [None if _is_weight(one) else place for place, one in enumerate(arguments)]
-
-            def forward(self, *inputs: Any) -> Any:
-                given = iter(inputs)
-                listed = [
-                    getattr(self, f"weight{number}") if place is None else next(given)
-                    for number, place in enumerate(self.places)
-                ]
-                return self.graph(*listed)
-
-        return SubGraph().eval()
-
     def _version(self, weight: Any) -> int:
         return 0 if weight.is_inference() else int(weight._version)
+
+    def _warn(self, text: str) -> None:
+        """Say something, once of each sub-graph: another set of weights is left to PyTorch in the same words."""
+        if text not in self._said:
+            self._said.add(text)
+            warnings.warn(text, stacklevel=3)
 
     def _words(self) -> str:
         """Return what the sub-graph is, for people: its first operators."""

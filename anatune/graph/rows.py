@@ -113,6 +113,8 @@ def _guarded(node: Node) -> Value | None:
     is_zero = isinstance(zeros, Constant) and not zeros.array.any()
     if not (is_zero and isinstance(inner, Node) and inner.op == SOFTMAX and found.type == node.type):
         return None
+    if isinstance(condition, Node) and condition.op == "isnan" and condition.arguments[0] is found:  # as ONNX files do
+        return reshaped(_with_zero_rows(inner), tensor_type(node).shape)
     at: Any = condition
     for op in _EMPTY:
         if not (isinstance(at, Node) and at.op == op):
@@ -127,8 +129,11 @@ def _guarded(node: Node) -> Value | None:
         return None
     if not _reads(inner, at):
         return None
-    made = Node(SOFTMAX, inner.arguments, inner.type, {**inner.attributes, "zero_rows": True})
-    return reshaped(made, tensor_type(node).shape)
+    return reshaped(_with_zero_rows(inner), tensor_type(node).shape)
+
+
+def _with_zero_rows(node: Node) -> Node:
+    return Node(SOFTMAX, node.arguments, node.type, {**node.attributes, "zero_rows": True})
 
 
 def _reads(node: Node, scores: Value) -> bool:

@@ -20,7 +20,7 @@ from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, t
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.files import reason
 
-__all__ = ["Imported", "imported", "onnx_inputs"]
+__all__ = ["Imported", "decomposed", "exported", "imported", "onnx_inputs", "torch_operators"]
 
 KINDS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX file, a .pt2 file or a Relax module"
 
@@ -106,6 +106,11 @@ def _arrays(inputs: Any) -> Arrays | None:
 
 
 def _module(model: Any, example_inputs: Any) -> Imported:
+    return _exported(exported(model, example_inputs), type(model).__name__, example_inputs, model)
+
+
+def exported(model: Any, example_inputs: Any) -> Any:
+    """Return a module of PyTorch's as a ``torch.export.ExportedProgram``; parameters and errors as `imported`."""
     torch = _torch()
     name = type(model).__name__
     if example_inputs is None:
@@ -116,10 +121,17 @@ def _module(model: Any, example_inputs: Any) -> Imported:
         raise WorkloadError(f"compile: {name} is in training mode; call model.eval() first")
     try:
         with torch.no_grad():
-            program = torch.export.export(model, _tensors(example_inputs))
-    except Exception as error:  # noqa: BLE001 - whatever the model's own code raises
+            return torch.export.export(model, _tensors(example_inputs))
+    except Exception as error:  # noqa: BLE001 - the model's own code runs, which may raise anything
         raise WorkloadError(f"torch.export cannot export {name}: {last_line(error)}") from None
-    return _exported(program, name, example_inputs, model)
+
+
+def torch_operators() -> frozenset[str]:
+    """Return the names of PyTorch's core operators that can be imported, such as "add.Tensor"."""
+    import_tvm()
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    return frozenset(ExportedProgramImporter().create_convert_map())
 
 
 def _pt2(path: Path, example_inputs: Any) -> Imported:
@@ -142,13 +154,12 @@ def _exported(program: Any, name: str, example_inputs: Any, original: Any = None
     if example is None and program.example_inputs is not None:
         given = program.example_inputs[0]
         example = _arrays(given) if all(isinstance(one, torch.Tensor) for one in given) else None
+    simple = decomposed(program, name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            decomposed = program.run_decompositions()
-            _refuse_writes(decomposed, name)
             module = from_exported_program(
-                decomposed,
+                simple,
                 keep_params_as_input=False,
                 custom_convert_map={"cumsum.default": _cumsum},
                 run_ep_decomposition=False,
@@ -175,12 +186,22 @@ def _cumsum(node: Any, importer: Any) -> TvmObject:
     return importer.block_builder.emit(relax.op.cumsum(importer.env[node.args[0]], axis, dtype))
 
 
-def _refuse_writes(decomposed: Any, name: str) -> None:
-    """Raise WorkloadError if a program changes an input or a buffer in place: TVM's importer drops such writes."""
-    signature = decomposed.graph_signature
+def decomposed(program: Any, name: str) -> Any:
+    """Return an exported program of PyTorch's core operators.
+
+    Raises
+    ------
+    WorkloadError
+        It changes an input or a buffer in place: TVM's importer drops such writes.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = program.run_decompositions()
+    signature = found.graph_signature
     changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
     if changed:
         raise WorkloadError(f"{name} writes into {changed[0]} in place, expected a model that only returns values")
+    return found
 
 
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:

@@ -90,17 +90,79 @@ def test_graph_breaks_make_two_models(compiled):
     assert [len(one.summary.kernels) for one in compiled] == [1, 1]
 
 
+def turned(x):
+    """Return as many values by an operator that cannot be imported."""
+    return torch.linalg.qr(x.T @ x).Q[:8]
+
+
 def test_an_operator_that_tvm_does_not_know_stays_with_pytorch_and_is_named_once(compiled):
-    module = Layers(lambda x: torch.linalg.qr(x.T @ x).Q[:8])
+    module = Layers(turned)
     run = optimized(module)
-    with pytest.warns(UserWarning, match=r"leaves a sub-graph to PyTorch \(linear, .*linalg_qr"):
+    said = r"anatune leaves linalg_qr\.default \(1\).* to PyTorch, between 2 compiled blocks$"
+    with pytest.warns(UserWarning, match=said) as caught:
         assert close(run(X), module(X))
+    assert len([one for one in caught if "anatune" in str(one.message)]) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert close(run(X), module(X))
-    with pytest.raises(WorkloadError, match="linalg_qr"):
+        assert close(run(2 * X), module(2 * X))
+    assert [len(one.summary.kernels) for one in compiled] == [2, 1]
+    assert [len(one.summary.inputs) for one in compiled] == [1, 1]
+    with pytest.raises(WorkloadError, match=r"operators that cannot be imported: linalg_qr.*; leave out strict"):
         optimized(module, strict=True)(X)
+
+
+def test_each_set_of_weights_has_blocks_of_its_own(compiled):
+    first, second = Layers(turned), Layers(turned)
+    with pytest.warns(UserWarning, match="between 2 compiled blocks"):
+        assert close(optimized(first)(X), first(X))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert close(optimized(second)(X), second(X))
+        assert close(optimized(first)(X), first(X))
+    assert len(compiled) == 4
+
+
+def test_weights_that_pytorch_reads_beside_blocks(compiled):
+    class Shared(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(16, 16))
+
+        def forward(self, x):
+            return x @ self.weight + torch.linalg.qr(self.weight).Q[:1]
+
+    module = Shared()
+    with pytest.warns(UserWarning, match="linalg_qr.* between 1 compiled blocks"):
+        assert close(optimized(module)(X), module(X))
+
+
+def test_dtypes_that_cannot_be_imported_stay_with_pytorch(compiled):
+    module = Layers(lambda x: torch.fft.ifft(torch.fft.fft(x) * 2).real)
+    with pytest.warns(UserWarning, match=r"anatune leaves .*_fft_c2c.* to PyTorch, between 2 compiled blocks"):
+        assert close(optimized(module)(X), module(X))
+    assert len(compiled) == 2
+
+
+def test_small_blocks_stay_with_pytorch(compiled):
+    module = Layers(turned)
+    with pytest.warns(UserWarning, match=r"leaves a sub-graph to PyTorch \(.*\): around linalg_qr.* no block"):
+        assert close(optimized(module, min_block_size=100)(X), module(X))
     assert not compiled
+
+
+def test_a_block_that_cannot_be_compiled_stays_with_pytorch(compiled, monkeypatch):
+    compile_model, calls = adapter.session.compile, []
+
+    def second_fails(*given, **settings):
+        calls.append(given)
+        if len(calls) == 2:
+            raise WorkloadError("this one is too hard")
+        return compile_model(*given, **settings)
+
+    monkeypatch.setattr(adapter.session, "compile", second_fails)
+    module = Layers(turned)
+    with pytest.warns(UserWarning, match="between 1 compiled blocks; and other blocks: this one is too hard"):
+        assert close(optimized(module)(X), module(X))
 
 
 def test_writes_into_inputs_are_not_lost():
