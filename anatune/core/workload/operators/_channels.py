@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from anatune.core.workload.nest import Axis, Term
-from anatune.core.workload.operators._windows import Order
+from anatune.core.workload.orders import Order
 from anatune.errors import WorkloadError
 
 __all__ = ["Channels", "Dimension"]

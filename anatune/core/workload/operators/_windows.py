@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from anatune.arguments import shown
 from anatune.core.workload.nest import Axis, Term
 from anatune.core.workload.operators._arguments import checked_extent, checked_integer
+from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word, order_named
 from anatune.errors import WorkloadError
 
-__all__ = ["Order", "Window", "WindowSet", "checked_channels_last", "checked_orders", "checked_windows"]
+__all__ = ["Window", "WindowSet", "checked_channels_last", "checked_orders", "checked_windows"]
 
-_CHANNELS_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-_CHANNELS_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
-_DIGITS = 4
 _AXIS_NAMES = {1: ("x",), 2: ("y", "x"), 3: ("z", "y", "x")}
-
-
-class Order(NamedTuple):
-    """In which order the dimensions of a tensor lie.
-
-    Attributes
-    ----------
-    word : str
-        "NCHW", "NHWC", "NCHW16c".
-    is_last : bool
-        Channels are the last dimension.
-    block : int
-        Channels that are the last dimension while the blocks of them are the second one; 0: channels are one dimension.
-    """
-
-    word: str
-    is_last: bool
-    block: int = 0
 
 
 class Window(NamedTuple):
@@ -83,14 +62,14 @@ def checked_channels_last(operator: str, layout: object, num_dimensions: int) ->
     WorkloadError
         If the layout is unknown.
     """
-    first, last = _CHANNELS_FIRST[num_dimensions], _CHANNELS_LAST[num_dimensions]
-    order = _order(layout, num_dimensions)
+    order = order_named(layout, num_dimensions)
     if order is None or order.block:
+        first, last = (one.word(num_dimensions) for one in (CHANNELS_FIRST, CHANNELS_LAST))
         raise WorkloadError(
             f"{operator}: layout is {shown(layout)}, expected {first} (channels first) or {last} (channels last); "
             "choose one of them"
         )
-    return order.is_last, order.word
+    return order.is_last, order.word(num_dimensions)
 
 
 def checked_orders(operator: str, layout: object, num_dimensions: int) -> tuple[Order, Order, str]:
@@ -102,30 +81,15 @@ def checked_orders(operator: str, layout: object, num_dimensions: int) -> tuple[
         If the layout is unknown.
     """
     words = layout.split(":") if isinstance(layout, str) else [None]
-    orders = [_order(word, num_dimensions) for word in words]
-    if len(orders) > 2 or None in orders:
-        first, last = _CHANNELS_FIRST[num_dimensions], _CHANNELS_LAST[num_dimensions]
+    orders = [order for word in words if (order := order_named(word, num_dimensions)) is not None]
+    if len(orders) < len(words) or len(words) > 2:
+        first, last = (one.word(num_dimensions) for one in (CHANNELS_FIRST, CHANNELS_LAST))
         raise WorkloadError(
             f"{operator}: layout is {shown(layout)}, expected {first} (channels first), {last} (channels last) or "
             f"{first}16c (blocks of 16 channels), or data:result ({last}:{first}16c); choose one of them"
         )
     data, result = orders[0], orders[-1]
-    assert data is not None
-    assert result is not None
-    return data, result, data.word if data == result else f"{data.word}:{result.word}"
-
-
-def _order(word: object, num_dimensions: int) -> Order | None:
-    """Return the order that a word means; None: it means none."""
-    first, last = _CHANNELS_FIRST[num_dimensions], _CHANNELS_LAST[num_dimensions]
-    if not isinstance(word, str):
-        return None
-    if word.upper() in (first, "NCHW"):
-        return Order(first, False)
-    if word.upper() in (last, "NHWC"):
-        return Order(last, True)
-    found = re.fullmatch(f"(?:{first}|NCHW)([1-9][0-9]{{0,{_DIGITS - 1}}})C", word.upper())
-    return Order(f"{first}{found[1]}c", False, int(found[1])) if found else None
+    return data, result, layout_word(data, result, num_dimensions)
 
 
 def _per_dimension(operator: str, name: str, value: object, count: int, minimum: int) -> tuple[int, ...]:
