@@ -126,7 +126,7 @@ def _check_processor(path: Path, summary: ModelSummary) -> None:
 
 def _fill(stream: io.RawIOBase, memory: Memory) -> None:
     """Read into all of `memory`; a call of the system reads two gigabytes at most."""
-    rest = memoryview(memory)
+    rest = memory.data
     while rest:
         count = stream.readinto(rest)
         if not count:
