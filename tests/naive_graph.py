@@ -5,7 +5,10 @@ import itertools
 import numpy as np
 from scipy import special
 
+from anatune.graph import reference
 from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value
+from anatune.graph.reductions import REDUCTION
+from anatune.graph.windows import WINDOW
 
 
 def run(graph, *inputs):
@@ -81,46 +84,13 @@ _ACTIVATIONS = {
 
 
 def _own_convolution(attributes, data, weight, *operands):
-    read, _, written = attributes["layout"].partition(":")
-    written = written or read
-    rank = len(attributes["strides"])
-    found = _plain_convolution(attributes, _channels_first(data, read), _plain_weight(weight, read, written, rank))
-    steps = [step for step in attributes["epilogue"] if step in ("bias", "add")]
-    plain = [
-        one.reshape(-1) if step == "bias" else _channels_first(one, written)
-        for step, one in zip(steps, operands, strict=True)
-    ]
-    return _in_order(_fused(attributes, found, plain, 1), written)
-
-
-def _channels_first(array, order):
-    if order.endswith("c"):
-        array = np.moveaxis(array, -1, 2)
-        return array.reshape(array.shape[0], -1, *array.shape[3:])
-    return np.moveaxis(array, -1, 1) if order.endswith("C") else array
-
-
-def _in_order(array, order):
-    """Return an array with its channels first in another order."""
-    if order.endswith("c"):
-        block = int(order.lstrip("NCDHW")[:-1])
-        blocks = array.reshape(array.shape[0], -1, block, *array.shape[2:])
-        return np.moveaxis(blocks, 2, -1)
-    return np.moveaxis(array, 1, -1) if order.endswith("C") else array
-
-
-def _plain_weight(weight, read, written, rank):
-    """Return a weight as [k, c, ...]."""
-    if written.endswith("C"):
-        weight = weight.reshape(*weight.shape[:rank], -1, weight.shape[-1])
-        return np.transpose(weight, (rank + 1, rank, *range(rank)))
-    if written.endswith("c"):
-        weight = np.moveaxis(weight, -1, 1)
-        weight = weight.reshape(-1, *weight.shape[2:])
-    if weight.ndim > rank + 2:
-        weight = np.moveaxis(weight, -1, 2)
-        weight = weight.reshape(weight.shape[0], -1, *weight.shape[3:])
-    return weight
+    if attributes["channels_last"]:
+        rank = data.ndim
+        data, weight = np.moveaxis(data, -1, 1), np.transpose(weight, (rank - 1, rank - 2, *range(rank - 2)))
+    found = _plain_convolution(attributes, data, weight)
+    if attributes["channels_last"]:
+        found = np.moveaxis(found, 1, -1)
+    return _fused(attributes, found, operands, found.ndim - 1 if attributes["channels_last"] else 1)
 
 
 def _batch_norm(attributes, data, gamma, beta, mean, variance):
@@ -147,14 +117,41 @@ def _layer_norm(attributes, data, gamma=1.0, beta=0.0):
 
 
 def _max_pool(attributes, data):
-    order = attributes["layout"]
-    data = _channels_first(data, order)
+    last = attributes["layout"][-1] == "C"
+    data = np.moveaxis(data, -1, 1) if last else data
     rank, padding = data.ndim - 2, attributes["padding"]
     data = np.pad(data, [(0, 0), (0, 0), *zip(padding[:rank], padding[rank:], strict=True)], constant_values=-np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(data, attributes["pool_size"], tuple(range(2, 2 + rank)))
     steps = tuple(slice(None, None, step) for step in attributes["strides"])
     found = windows[(slice(None), slice(None), *steps)].max(axis=tuple(range(-rank, 0)))
-    return _in_order(found, order)
+    return np.moveaxis(found, 1, -1) if last else found
+
+
+def _avg_pool(attributes, data):
+    last = attributes["layout"][-1] == "C"
+    data = np.moveaxis(data, -1, 1) if last else data
+    rank, padding = data.ndim - 2, attributes["padding"]
+    pads = [(0, 0), (0, 0), *zip(padding[:rank], padding[rank:], strict=True)]
+    axes = tuple(range(2, 2 + rank))
+    steps = (slice(None), slice(None), *(slice(None, None, step) for step in attributes["strides"]))
+
+    def sums(array):
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(array, pads), attributes["pool_size"], axes)
+        return windows[steps].sum(axis=tuple(range(-rank, 0)))
+
+    counted = attributes["count_include_pad"]
+    found = sums(data) / (np.prod(attributes["pool_size"]) if counted else sums(np.ones_like(data)))
+    return np.moveaxis(found, 1, -1) if last else found
+
+
+def _adaptive_pool(attributes, data):
+    last = attributes["layout"][-1] == "C"
+    data = np.moveaxis(data, -1, 1) if last else data
+    counts = attributes["output_size"]
+    parts = [size // count for size, count in zip(data.shape[2:], counts, strict=True)]
+    split = data.reshape(*data.shape[:2], *(n for pair in zip(counts, parts, strict=True) for n in pair))
+    found = split.mean(axis=tuple(range(3, 3 + 2 * len(parts), 2)))
+    return np.moveaxis(found, 1, -1) if last else found
 
 
 _FUNCTIONS = {
@@ -178,7 +175,14 @@ _FUNCTIONS = {
     "anatune.layer_norm": _layer_norm,
     "anatune.map": lambda own, a: {"sigmoid": special.expit}[own["function"]](a),
     "nn.batch_norm": _batch_norm,
-    "nn.max_pool2d": _max_pool,
+    **dict.fromkeys(("nn.max_pool1d", "nn.max_pool2d"), _max_pool),
+    **dict.fromkeys(("nn.avg_pool1d", "nn.avg_pool2d"), _avg_pool),
+    **dict.fromkeys(("nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d"), _adaptive_pool),
+    "sum": lambda own, a: a.sum(axis=own["axis"], keepdims=own["keepdims"]),
+    "max": lambda own, a: a.max(axis=own["axis"], keepdims=own["keepdims"]),
+    "min": lambda own, a: a.min(axis=own["axis"], keepdims=own["keepdims"]),
+    WINDOW: reference.FUNCTIONS[WINDOW],
+    REDUCTION: reference.FUNCTIONS[REDUCTION],
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), _plain_convolution),
     "anatune.convolution": _own_convolution,
     "anatune.matmul": lambda own, a, b, *more: _fused(own, a @ b, more, 1),

@@ -16,6 +16,7 @@ from anatune.adapters.packages import import_optional
 from anatune.codegen.compat import lacks_feature, target_of
 from anatune.codegen.relax.building import lowered
 from anatune.codegen.relax.kernels import row_kernels
+from anatune.codegen.relax.others import other_kernels
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import Weight, written
 from anatune.compiling.planning import plan_products
@@ -23,7 +24,7 @@ from anatune.compiling.session import device_of, kernels_of
 from anatune.compiling.weights import pack_weights, views
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import BuildError, WorkloadError
-from anatune.graph.passes import prepared
+from anatune.graph.passes import for_cpu, prepared
 from anatune.measure.named_hardware import HardwareLike
 
 __all__ = ["pipeline", "target"]
@@ -67,7 +68,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
         ]
         if others:
             raise WorkloadError(f"pipeline: the module has the function {others[0]}, expected main alone")
-        graph = prepared(graph_of(module))
+        graph = for_cpu(prepared(graph_of(module)))
         kernels = kernels_of(plan_products(graph, device.with_threads(count), accuracy), count)
 
         def known(weights: Sequence[Weight]) -> list[Any]:
@@ -75,7 +76,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
             memory, places = pack_weights(weights, different.values(), made_for)
             return [tvm.runtime.tensor(one) for one in views(memory, places)]
 
-        rows = row_kernels(graph, device.fp32_lanes, count)
+        rows = {**row_kernels(graph, device.fp32_lanes, count), **other_kernels(graph, device, count)}
         return lowered(written(graph, {**kernels, **rows}, known).module, made_for, count)[0]
 
     return tvm.transform.module_pass(transform, opt_level=0, name="anatune")

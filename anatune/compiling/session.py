@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from anatune.codegen.cpu.export.features import code_features
 from anatune.codegen.relax.building import built
 from anatune.codegen.relax.frontends import Imported, imported, onnx_inputs
 from anatune.codegen.relax.kernels import ModelKernel, model_kernel, row_kernels
+from anatune.codegen.relax.others import other_kernels
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import written
 from anatune.compiling.checking import checked
@@ -32,9 +33,7 @@ from anatune.core.workload.text import workload_to_text
 from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import ITEM, Graph, tensor_type
-from anatune.graph.passes import prepared
-from anatune.graph.products import PRODUCTS
-from anatune.graph.rows import ROWS
+from anatune.graph.passes import for_cpu, prepared
 from anatune.graph.summary import FORMAT, KernelSummary, ModelSummary, OperatorSummary, TensorSummary
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
@@ -120,7 +119,7 @@ def compile(
     budget = TuningBudget(trials=trials, time_limit_s=time_limit_s, records=records, resume=resume)
     device, count = device_of(hw, threads)
     source = imported(model, example_inputs)
-    graph = prepared(graph_of(source.module))
+    graph = for_cpu(prepared(graph_of(source.module)))
     graph.is_tuple = graph.is_tuple and not source.is_single
     planned = plan_products(graph, device.with_threads(count), accuracy, progress)
     if trials or records is not None:
@@ -158,7 +157,7 @@ def _built(
     """Return a planned model as machine code, in a scratch folder that goes with it."""
     target = target_of(device, threads=threads)
     kernels = kernels_of(planned, threads)
-    rows = row_kernels(graph, device.fp32_lanes, threads)
+    rows = {**row_kernels(graph, device.fp32_lanes, threads), **other_kernels(graph, device, threads)}
     model = written(graph, {**kernels, **rows})
     executable, plain = built(model, target, threads)
     memory, places = pack_weights(model.weights, {kernel.name: kernel for kernel in kernels.values()}.values(), target)
@@ -179,7 +178,7 @@ def _built(
         weights=places,
         weight_bytes=len(memory),
         kernels=tuple(_kernel(one) for one in planned),
-        operators=_operators(graph),
+        operators=_operators(graph, {*kernels, *rows}),
         rows=tuple(OperatorSummary(*one) for one in Counter(kernel.name for kernel in rows.values()).items()),
         unscheduled=plain,
     )
@@ -226,7 +225,7 @@ def _kernel(one: PlannedKernel) -> KernelSummary:
     )
 
 
-def _operators(graph: Graph) -> tuple[OperatorSummary, ...]:
-    """Return what anatune has no kernels for; reshapes only name memory anew."""
-    names = Counter(node.op for node in graph.nodes() if node.op not in (*PRODUCTS, *ROWS, ITEM, "reshape"))
+def _operators(graph: Graph, known: Container[int]) -> tuple[OperatorSummary, ...]:
+    """Return what anatune has no kernels for, by the ``id`` of nodes; reshapes only name memory anew."""
+    names = Counter(node.op for node in graph.nodes() if id(node) not in known and node.op not in (ITEM, "reshape"))
     return tuple(OperatorSummary(name, count) for name, count in names.most_common())

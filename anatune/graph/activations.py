@@ -41,16 +41,46 @@ def with_activations(graph: Graph) -> Graph:
         if own.op not in _LAST or not isinstance(own.type, TensorType) or own.type.dtype != "float32":
             return own
         for source in _sources(own):
-            values = _values(own, source)
+            values = _values(own, source, _SAMPLES)
             if values is None:
                 continue
             for name, function in ACTIVATIONS.items():
                 want = function(_SAMPLES)
-                if np.abs(values - want).max() <= _TOLERANCE * np.abs(want).max():
+                if np.abs(values - want).max() <= _TOLERANCE * np.abs(want).max() and _keeps_bounds(own, source, name):
                     return Node(f"nn.{name}", (source,), own.type)
         return own
 
     return rewritten(graph, replace)
+
+
+def _keeps_bounds(node: Node, source: Value, name: str) -> bool:
+    """Whether a node is an activation around its own bounds, too: clip(x, 0, 100) is no relu."""
+    bounds = _bounds(node, source)
+    if not bounds:
+        return True
+    points = np.concatenate([np.array(bounds) * factor for factor in (0.5, 1.0, 2.0)])
+    values = _values(node, source, points)
+    want = ACTIVATIONS[name](points)
+    return values is not None and bool((np.abs(values - want) <= _TOLERANCE * np.maximum(1.0, np.abs(want))).all())
+
+
+def _bounds(node: Node, source: Value) -> list[float]:
+    """Return the finite numbers that a node's argument and what is made of it are bounded by."""
+    found: list[float] = []
+    stack: list[Value] = [node]
+    while stack:
+        value = stack.pop()
+        if value is source or not isinstance(value, Node) or value.op not in _INNER:
+            continue
+        stack += values_in(value.arguments)
+        if value.op in ("clip", "maximum", "minimum"):
+            for one in value.arguments[1:]:
+                number = one.value if isinstance(one, Scalar) else None
+                if isinstance(one, Constant) and one.array.size == 1:
+                    number = one.array.reshape(()).item()
+                if number is not None and np.isfinite(number):
+                    found.append(float(number))
+    return found
 
 
 def _sources(node: Node) -> list[Value]:
@@ -69,9 +99,9 @@ def _sources(node: Node) -> list[Value]:
     return list(found.values())
 
 
-def _values(node: Node, source: Value) -> Floats | None:
-    """Return a node's values where `source` has those of `_SAMPLES`; None: it depends on something else."""
-    known: dict[int, Any] = {id(source): Constant(frozen(_SAMPLES))}
+def _values(node: Node, source: Value, samples: Floats) -> Floats | None:
+    """Return a node's values where `source` has those of `samples`; None: it depends on something else."""
+    known: dict[int, Any] = {id(source): Constant(frozen(samples))}
 
     def value_of(value: Any) -> Any:
         if isinstance(value, Scalar):
@@ -87,7 +117,7 @@ def _values(node: Node, source: Value) -> Floats | None:
             elif isinstance(value, Node) and value.op in _INNER:
                 arguments = tuple(value_of(one) for one in value.arguments)
                 if all(one is not None for one in arguments):
-                    kind = TensorType(_SAMPLES.shape, "float64")
+                    kind = TensorType(samples.shape, "float64")
                     made = computed(Node(value.op, arguments, kind, value.attributes))
                     known[id(value)] = made if isinstance(made, Constant) else None
         return known[id(value)]

@@ -6,11 +6,13 @@ from anatune.graph.activations import with_activations
 from anatune.graph.layouts import channels_last, laid_out
 from anatune.graph.nodes import Graph
 from anatune.graph.products import with_products
+from anatune.graph.reductions import with_reductions
 from anatune.graph.rows import with_maps, with_rows
 from anatune.graph.scaling import scalars_last, without_batch_norms, without_scales
 from anatune.graph.simplify import simplified
+from anatune.graph.windows import with_windows
 
-__all__ = ["prepared"]
+__all__ = ["for_cpu", "prepared"]
 
 
 def prepared(graph: Graph) -> Graph:
@@ -23,3 +25,8 @@ def prepared(graph: Graph) -> Graph:
     scaled = simplified(without_scales(simplified(scalars_last(plain))))
     whole = with_products(simplified(with_rows(scaled)))
     return simplified(with_maps(laid_out(whole, channels_last(whole))))
+
+
+def for_cpu(graph: Graph) -> Graph:
+    """Return a prepared graph in which anatune has its kernels for CPUs of windows and reductions, too."""
+    return simplified(with_windows(with_reductions(graph)))

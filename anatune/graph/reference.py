@@ -5,18 +5,22 @@ Products are no part of this: `anatune.measure.run.reference` computes them from
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from anatune.core.activations import ACTIVATIONS
 from anatune.graph.folding import computed
 from anatune.graph.nodes import Argument, Array, Constant, Node, Scalar, Shape, TensorType, Value
+from anatune.graph.reductions import REDUCTION
 from anatune.graph.rows import LAYER_NORM, MAP, SOFTMAX
+from anatune.graph.windows import WINDOW
 
-__all__ = ["value_of"]
+__all__ = ["FUNCTIONS", "value_of"]
 
 
 def value_of(node: Node, operands: Mapping[int, Array]) -> Array | None:
@@ -30,7 +34,7 @@ def value_of(node: Node, operands: Mapping[int, Array]) -> Array | None:
     if not isinstance(node.type, TensorType):
         return None
     arguments = tuple(_known(argument, operands) for argument in node.arguments)
-    function = _FUNCTIONS.get(node.op)
+    function = FUNCTIONS.get(node.op)
     with np.errstate(all="ignore"):
         if function is not None:
             return np.asarray(function(node.attributes, *(one.array for one in arguments)))
@@ -78,6 +82,39 @@ def _map(attributes: Mapping[str, Any], data: Array) -> Array:
     return np.asarray(_ELEMENTARY[attributes["function"]](data))
 
 
+def _window(attributes: Mapping[str, Any], data: Array, *operands: Array) -> Array:
+    kind, sizes, more = attributes["kind"], data.shape[1:3], list(operands)
+    weight = more.pop(0) if kind == "depthwise" else None
+    found = np.full((len(data), *attributes["outputs"], data.shape[3]), -np.inf if kind == "max" else 0.0)
+    count = np.zeros((*attributes["outputs"], 1))
+    for taps in np.ndindex(attributes["window"]):
+        inner: list[NDArray[np.int64]] = []
+        whole: list[NDArray[np.int64]] = []
+        for axis in range(2):
+            places = np.arange(attributes["outputs"][axis])
+            at = places * attributes["strides"][axis] + taps[axis] * attributes["dilation"][axis]
+            at -= attributes["before"][axis]
+            is_inside = (at >= 0) & (at < sizes[axis])
+            inner.append(at[is_inside])
+            whole.append(places[is_inside])
+        part = data[:, inner[0][:, None], inner[1][None]]
+        here = whole[0][:, None], whole[1][None]
+        if kind == "max":
+            found[:, here[0], here[1]] = np.maximum(found[:, here[0], here[1]], part)
+        else:
+            found[:, here[0], here[1]] += part if weight is None else part * weight[taps]
+        count[here] += 1
+    if kind == "mean":
+        found /= math.prod(attributes["window"]) if attributes["counts_padding"] else np.maximum(count, 1)
+    for step in attributes["epilogue"]:
+        found = found + more.pop(0) if step in ("bias", "add") else ACTIVATIONS[step](found)
+    return found
+
+
+def _reduction(attributes: Mapping[str, Any], data: Array) -> Array:
+    return np.asarray(getattr(np, attributes["kind"])(data, axis=1))
+
+
 _ELEMENTARY: dict[str, Callable[[Array], Array]] = {
     "erf": special.erf,
     "exp": np.exp,
@@ -86,10 +123,12 @@ _ELEMENTARY: dict[str, Callable[[Array], Array]] = {
     **ACTIVATIONS,
 }
 
-_FUNCTIONS: dict[str, Callable[..., Array]] = {
+FUNCTIONS: dict[str, Callable[..., Array]] = {
     LAYER_NORM: _layer_norm,
     MAP: _map,
+    REDUCTION: _reduction,
     SOFTMAX: _softmax,
+    WINDOW: _window,
     "nn.layer_norm": _layer_norm,
     "nn.softmax": _softmax,
 }

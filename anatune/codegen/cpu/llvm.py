@@ -90,11 +90,12 @@ class LlvmCode:
         """Append one line."""
         self.lines.append(text)
 
-    def call(self, result: str, function: str, arguments: Sequence[tuple[str, str]]) -> str:
-        """Append a call of an intrinsic and return its value's name."""
+    def call(self, result: str, function: str, arguments: Sequence[tuple[str, str]], flags: str = "") -> str:
+        """Append a call of an intrinsic, under fast-math flags, and return its value's name."""
         types = ", ".join(kind for kind, _ in arguments)
         self.declared.add(f"declare {result} @{function}({types})")
-        return self.emit(f"call {result} @{function}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
+        text = f"{flags} {result}" if flags else result
+        return self.emit(f"call {text} @{function}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
 
     def call_void(self, function: str, arguments: Sequence[tuple[str, str]]) -> None:
         """Append a call of an intrinsic without a value."""

@@ -13,11 +13,11 @@ from anatune.core.templates import template_named
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.rows import LAYER_NORM, MAP, ROWS, SOFTMAX
 
-__all__ = ["KERNEL", "ModelKernel", "Packer", "model_kernel", "row_kernels"]
+__all__ = ["KERNEL", "OPAQUE", "ModelKernel", "Packer", "model_kernel", "row_kernels"]
 
 KERNEL = "anatune.kernel"
 """Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
-_OPAQUE = 8
+OPAQUE = 8
 """TVM's word for a function that nothing is fused with."""
 
 
@@ -59,7 +59,7 @@ def model_kernel(name: str, schedule: Schedule, threads: int) -> ModelKernel:
     schedule.check()
     write: Callable[..., CpuProgram] = template_named(schedule.template).part("program")
     program = write(schedule, threads=threads, prepacked=True, prefix=name)
-    attributes = {"global_symbol": name, KERNEL: schedule.key, "op_pattern": _OPAQUE}
+    attributes = {"global_symbol": name, KERNEL: schedule.key, "op_pattern": OPAQUE}
     function = parse_program(program.main, program.llvm).with_attr(attributes)
     packers = {
         tensor: Packer(
@@ -87,7 +87,7 @@ def row_kernels(graph: Graph, lanes: int, threads: int) -> dict[int, ModelKernel
             if kernel not in made:
                 name = f"anatune_rows_{len(made)}_{kernel.kind}"
                 function = parse_program(*row_program(kernel, name, lanes, threads))
-                attributes = {"global_symbol": name, KERNEL: kernel.kind, "op_pattern": _OPAQUE}
+                attributes = {"global_symbol": name, KERNEL: kernel.kind, "op_pattern": OPAQUE}
                 made[kernel] = ModelKernel(name, function.with_attr(attributes), {})
             found[id(node)] = made[kernel]
     return found

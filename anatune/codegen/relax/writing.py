@@ -23,7 +23,6 @@ from anatune.graph.nodes import (
     tensor_type,
 )
 from anatune.graph.products import PRODUCTS, workload_of
-from anatune.graph.rows import ROWS
 
 __all__ = ["Weight", "WrittenModel", "written"]
 
@@ -108,7 +107,7 @@ class _Writer:
         with builder.function("main", [*inputs, *([self.tuple] if known is None else [])]):
             with builder.dataflow():
                 for node in nodes:
-                    if node.op in (*PRODUCTS, *ROWS):
+                    if id(node) in kernels:
                         own = kernels[id(node)]
                         if own.name not in functions:
                             functions[own.name] = builder.add_func(own.function, own.name)
@@ -135,7 +134,7 @@ class _Writer:
                 for tensor, value in zip(tensors, node.arguments, strict=True)
                 if isinstance(value, Constant)
             ]
-        if node.op in ROWS:
+        if id(node) in self.kernels:
             return [(value, "", "") for value in node.arguments if isinstance(value, Constant)]
         found: list[tuple[Constant, str, str]] = []
         stack: list[Argument] = list(node.arguments)

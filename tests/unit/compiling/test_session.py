@@ -65,9 +65,8 @@ def test_outputs_of_a_call_stay_when_the_next_one_comes(network):
 
 def test_everything_is_fused_and_nothing_is_turned_between_convolutions(network):
     compiled = network[2]
-    assert {one.name: one.count for one in compiled.summary.operators} == {
-        "permute_dims": 1, "nn.max_pool2d": 1, "mean": 1,
-    }  # fmt: skip
+    assert {one.name: one.count for one in compiled.summary.operators} == {"permute_dims": 1}
+    assert {one.name.split("_", 3)[-1] for one in compiled.summary.rows} == {"max", "mean"}
     assert sum(kernel.count for kernel in compiled.summary.kernels) == 7
     assert {kernel.layout for kernel in compiled.summary.kernels} == {"NHWC", ""}
     assert [kernel.epilogue for kernel in compiled.summary.kernels if "add" in kernel.epilogue] == [
@@ -91,7 +90,7 @@ def test_the_report_names_every_kernel_and_what_was_left_to_tvm(network):
         "bound by",
         "winograd",
         "left to TVM",
-        "nn.max_pool2d (1)",
+        "permute_dims (1)",
         "PyTorch in float64",
     ):
         assert word in words
@@ -223,17 +222,6 @@ def test_a_saved_model_runs_in_a_process_without_compiler(network, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[]\n"
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), compiled(x).numpy())
-
-
-def test_weights_that_are_read_need_their_file_no_more(network, tmp_path):
-    _, x, compiled = network
-    folder = tmp_path / "model"
-    compiled.save(folder)
-    model = anatune.load(folder, mapped=False)
-    with (folder / "weights.bin").open("r+b") as weights:
-        weights.write(bytes(compiled.summary.weight_bytes))
-    np.testing.assert_array_equal(model(x).numpy(), compiled(x).numpy())
-    assert not np.array_equal(anatune.load(folder)(x).numpy(), compiled(x).numpy())
 
 
 def test_saving_replaces_a_model_and_nothing_else(network, tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.graph.activations import with_activations
-from anatune.graph.nodes import Constant, Node, TensorType
+from anatune.graph.nodes import Constant, Node, Scalar, TensorType
 from anatune.graph.passes import prepared
 from tests import naive_graph
 from tests.unit.graph import graphs
@@ -141,3 +141,15 @@ def test_what_is_nearly_an_activation_is_none():
     assert operators(with_activations(graphs.graph(near, inputs=[x]))) == ["multiply", "sigmoid", "multiply"]
     both = graphs.multiply(graphs.source(2, 8, name="y"), unary("sigmoid", x))
     assert "sigmoid" in operators(with_activations(graphs.graph(both, inputs=[x])))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "op"),
+    [((0, 6), "nn.relu6"), ((0, 6.1), "clip"), ((0, 100), "clip"), ((-1, 6), "clip"), ((0, 8.9), "clip")],
+)
+def test_a_clip_is_relu6_with_its_bounds_alone(bounds, op):
+    x = graphs.source(2, 8)
+    clip = Node("clip", (x, *(Scalar(float(bound), "float32") for bound in bounds)), x.type)
+    assert operators(with_activations(graphs.graph(clip, inputs=[x]))) == [op]
+    least = Node("minimum", (Node("maximum", (x, scalar(bounds[0])), x.type), scalar(bounds[1])), x.type)
+    assert len(operators(with_activations(graphs.graph(least, inputs=[x])))) == (1 if op == "nn.relu6" else 2)
