@@ -84,13 +84,46 @@ _ACTIVATIONS = {
 
 
 def _own_convolution(attributes, data, weight, *operands):
-    if attributes["channels_last"]:
-        rank = data.ndim
-        data, weight = np.moveaxis(data, -1, 1), np.transpose(weight, (rank - 1, rank - 2, *range(rank - 2)))
-    found = _plain_convolution(attributes, data, weight)
-    if attributes["channels_last"]:
-        found = np.moveaxis(found, 1, -1)
-    return _fused(attributes, found, operands, found.ndim - 1 if attributes["channels_last"] else 1)
+    read, _, written = attributes["layout"].partition(":")
+    written = written or read
+    rank = len(attributes["strides"])
+    found = _plain_convolution(attributes, _channels_first(data, read), _plain_weight(weight, read, written, rank))
+    steps = [step for step in attributes["epilogue"] if step in ("bias", "add")]
+    plain = [
+        one.reshape(-1) if step == "bias" else _channels_first(one, written)
+        for step, one in zip(steps, operands, strict=True)
+    ]
+    return _in_order(_fused(attributes, found, plain, 1), written)
+
+
+def _channels_first(array, order):
+    if order.endswith("c"):
+        array = np.moveaxis(array, -1, 2)
+        return array.reshape(array.shape[0], -1, *array.shape[3:])
+    return np.moveaxis(array, -1, 1) if order.endswith("C") else array
+
+
+def _in_order(array, order):
+    """Return an array with its channels first in another order."""
+    if order.endswith("c"):
+        block = int(order.lstrip("NCDHW")[:-1])
+        blocks = array.reshape(array.shape[0], -1, block, *array.shape[2:])
+        return np.moveaxis(blocks, 2, -1)
+    return np.moveaxis(array, 1, -1) if order.endswith("C") else array
+
+
+def _plain_weight(weight, read, written, rank):
+    """Return a weight as [k, c, ...]."""
+    if written.endswith("C"):
+        weight = weight.reshape(*weight.shape[:rank], -1, weight.shape[-1])
+        return np.transpose(weight, (rank + 1, rank, *range(rank)))
+    if written.endswith("c"):
+        weight = np.moveaxis(weight, -1, 1)
+        weight = weight.reshape(-1, *weight.shape[2:])
+    if weight.ndim > rank + 2:
+        weight = np.moveaxis(weight, -1, 2)
+        weight = weight.reshape(weight.shape[0], -1, *weight.shape[3:])
+    return weight
 
 
 def _batch_norm(attributes, data, gamma, beta, mean, variance):
@@ -117,14 +150,14 @@ def _layer_norm(attributes, data, gamma=1.0, beta=0.0):
 
 
 def _max_pool(attributes, data):
-    last = attributes["layout"][-1] == "C"
-    data = np.moveaxis(data, -1, 1) if last else data
+    order = attributes["layout"]
+    data = _channels_first(data, order)
     rank, padding = data.ndim - 2, attributes["padding"]
     data = np.pad(data, [(0, 0), (0, 0), *zip(padding[:rank], padding[rank:], strict=True)], constant_values=-np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(data, attributes["pool_size"], tuple(range(2, 2 + rank)))
     steps = tuple(slice(None, None, step) for step in attributes["strides"])
     found = windows[(slice(None), slice(None), *steps)].max(axis=tuple(range(-rank, 0)))
-    return np.moveaxis(found, 1, -1) if last else found
+    return _in_order(found, order)
 
 
 def _avg_pool(attributes, data):

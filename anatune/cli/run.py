@@ -27,6 +27,12 @@ def run_model(
     benchmark: Annotated[bool, typer.Option("--benchmark", help="Time it: median and spread of several runs.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say the time of each kernel.")] = False,
     runs: Annotated[int, typer.Option("--runs", metavar="N", min=1, help="Runs to time.")] = 30,
+    in_memory: Annotated[
+        bool,
+        typer.Option(
+            "--in-memory", help="Read the weights at once, do not map their file: a later start, faster runs."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a compiled model; nothing but TVM's runtime is needed."""
@@ -37,7 +43,7 @@ def run_model(
     from anatune.cli.output import write_bytes
     from anatune.compiling.compiled import load
 
-    model = load(folder)
+    model = load(folder, mapped=not in_memory)
     arrays = [_array(path) for path in inputs or ()] or model.random_inputs()
     found = model(*arrays)
     outputs = found if isinstance(found, tuple) else (found,)

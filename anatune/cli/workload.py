@@ -29,7 +29,9 @@ def _options(
     padding: Annotated[str | None, typer.Option(metavar="P[,P]|SAME", help="Windows: zeros around.")] = None,
     dilation: Annotated[str | None, typer.Option(metavar="D[,D]", help="Windows: distance of the taps.")] = None,
     groups: Annotated[str | None, typer.Option(metavar="G", help="Convolutions: groups of channels.")] = None,
-    layout: Annotated[str | None, typer.Option(metavar="NCHW|NHWC", help="Windows: order in memory.")] = None,
+    layout: Annotated[
+        str | None, typer.Option(metavar="NCHW|NHWC|NCHW16c", help="Windows: order in memory; DATA:RESULT.")
+    ] = None,
     dtype: Annotated[
         str | None,
         typer.Option(

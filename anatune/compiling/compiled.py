@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anatune.arguments import checked_integer, shown
+from anatune.arguments import checked_flag, checked_integer, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.machine import Machine
 from anatune.compiling import folder
@@ -154,8 +154,14 @@ class CompiledModel:
         return list(result) if self.summary.is_tuple else [result]
 
 
-def load(path: str | Path) -> CompiledModel:
+def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
     """Return the model that `CompiledModel.save` or ``anatune compile`` wrote; no compiler, torch or ONNX is needed.
+
+    Parameters
+    ----------
+    mapped : bool
+        The weights' file is mapped: loading takes no time, and processes share the memory. False: it is read, about a
+        second for a gigabyte, into large pages where the system has them, from which runs are some per cent faster.
 
     Raises
     ------
@@ -166,7 +172,7 @@ def load(path: str | Path) -> CompiledModel:
     MissingDependencyError
         TVM is not installed.
     """
-    summary, library, memory = folder.read(Path(path))
+    summary, library, memory = folder.read(Path(path), mapped=checked_flag("load: mapped", mapped))
     return CompiledModel(summary, library, memory)
 
 

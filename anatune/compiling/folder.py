@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import platform
 import secrets
@@ -16,6 +18,7 @@ from anatune.compiling.weights import Memory
 from anatune.errors import RecordError, RunError
 from anatune.files import read_file, reason
 from anatune.graph.summary import ModelSummary
+from anatune.measure.cpu.blocks import Block
 from anatune.measure.cpu.features import lacking_features
 
 __all__ = ["read", "write"]
@@ -56,8 +59,14 @@ def write(path: Path, summary: ModelSummary, library: Path, memory: Memory) -> N
             shutil.rmtree(scratch)
 
 
-def read(path: Path) -> tuple[ModelSummary, Path, Memory]:
-    """Return what is in a model's folder; the weights are mapped, not read.
+def read(path: Path, *, mapped: bool = True) -> tuple[ModelSummary, Path, Memory]:
+    """Return what is in a model's folder.
+
+    Parameters
+    ----------
+    mapped : bool
+        The weights are mapped: their pages are read when they are first used, and shared by processes. Else they are
+        read, into large pages where the system has them.
 
     Raises
     ------
@@ -82,7 +91,13 @@ def read(path: Path) -> tuple[ModelSummary, Path, Memory]:
         found = "is missing" if size < 0 else f"has {size:,} bytes"
         raise RecordError(f"{weights} {found}, expected {summary.weight_bytes:,} bytes; compile it again")
     try:
-        memory = np.memmap(weights, np.uint8, "c") if size else np.empty(0, np.uint8)
+        memory: Memory = np.empty(0, np.uint8)
+        if size and mapped:
+            memory = np.memmap(weights, np.uint8, "c")
+        elif size:
+            memory = Block("uint8", (size,)).array
+            with weights.open("rb", buffering=0) as stream:
+                _fill(stream, memory)
     except OSError as error:
         raise RecordError(f"{weights}: {reason(error)}") from None
     return summary, library, memory
@@ -107,6 +122,16 @@ def _check_processor(path: Path, summary: ModelSummary) -> None:
             f"{path} was compiled for {summary.hardware} ({summary.arch}), this processor lacks {what}; compile it "
             "with --hw host here"
         )
+
+
+def _fill(stream: io.RawIOBase, memory: Memory) -> None:
+    """Read into all of `memory`; a call of the system reads two gigabytes at most."""
+    rest = memory.data
+    while rest:
+        count = stream.readinto(rest)
+        if not count:
+            raise OSError(errno.EIO, "ends too early")
+        rest = rest[count:]
 
 
 def _flush(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
@@ -16,17 +17,20 @@ from anatune.core.prediction import Prediction
 from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.core.schedule import Schedule
 from anatune.core.templates import CPU, joined_templates
-from anatune.core.workload.nest import Workload
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import SpaceError
-from anatune.graph.nodes import Graph, Node
+from anatune.graph.nodes import Constant, Graph, Node
 from anatune.graph.products import PRODUCTS, known_operands, workload_of
+from anatune.model.cpu.cold import with_cold_weights
 from anatune.model.cpu.model import CpuModel
 from anatune.model.templates import make_model
 from anatune.tuning.machine import usable_cores
 
-__all__ = ["PlannedKernel", "plan_products", "without_steps"]
+__all__ = ["PlannedKernel", "plan_products", "predicted", "weight_bytes", "without_steps"]
 
+_TRANSFORMS = 4
+"""Schedules of a template other than the default that are looked at: their weights, which all come anew, differ."""
 _Sum = tuple[Workload, tuple[str, ...]]
 """What is planned once: a product with nothing fused into its stores, and its constant operands."""
 
@@ -77,26 +81,55 @@ def plan_products(
         if node.op in PRODUCTS:
             groups.setdefault((workload_of(node), known_operands(node)), []).append(node)
     sums = {key: (without_steps(key[0]), key[1]) for key in groups}
-    planned = _first_choices(tuple(dict.fromkeys(sums.values())), hardware, accuracy, progress)
+    weights = weight_bytes(graph)
+    planned = _first_choices(tuple(dict.fromkeys(sums.values())), hardware, weights, accuracy, progress)
     found = []
     for number, (key, nodes) in enumerate(groups.items()):
         workload, known = key
         schedule = msgspec.structs.replace(planned[sums[key]], workload=workload)
-        model = _model(workload, known, hardware, schedule.template)
-        prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
+        prediction = predicted(schedule, known, hardware, weights)
         name = f"anatune_{number}_{workload.operator}"
         found.append(PlannedKernel(name, workload, schedule, prediction, tuple(nodes)))
     return found
 
 
+def weight_bytes(graph: Graph) -> float:
+    """Return the bytes of the constants that products read: what a run brings from memory or the last cache."""
+    read = {id(one): one for node in graph.nodes() if node.op in PRODUCTS for one in node.arguments[:2]}
+    return float(sum(one.array.nbytes for one in read.values() if isinstance(one, Constant)))
+
+
+def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, weights: float) -> Prediction:
+    """Return the prediction of a product in a model.
+
+    Parameters
+    ----------
+    known : tuple of str
+        Its constant operands.
+    weights : float
+        Bytes of all products' weights.
+    """
+    workload = schedule.workload
+    model = _model(workload, known, hardware, schedule.template)
+    prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
+    own = prediction.resources.get("weight_bytes") or sum(
+        math.prod(access.shape) * DTYPE_BYTES[access.dtype] for access in workload.reads if access.tensor in known
+    )
+    return with_cold_weights(prediction, own, weights, hardware)
+
+
 def _first_choices(
-    sums: Collection[_Sum], hardware: CpuSpec, accuracy: str, progress: Callable[[int, int], None] | None
+    sums: Collection[_Sum],
+    hardware: CpuSpec,
+    weights: float,
+    accuracy: str,
+    progress: Callable[[int, int], None] | None,
 ) -> dict[_Sum, Schedule]:
     """Return the model's first choice for each of different sums, which all cores look for."""
     planned: dict[_Sum, Schedule] = {}
     pool = ThreadPoolExecutor(usable_cores())  # compiled code, where nearly all the time goes, runs beside Python's
     try:
-        searches = {pool.submit(_first_choice, *one, hardware, accuracy): one for one in sums}
+        searches = {pool.submit(_first_choice, *one, hardware, weights, accuracy): one for one in sums}
         for search in as_completed(searches):
             planned[searches[search]] = search.result()
             if progress is not None:
@@ -111,25 +144,29 @@ def without_steps(workload: Workload) -> Workload:
     return CONSTRUCTORS[workload.operator](**{**workload.attribute, "epilogue": ()})
 
 
-def _first_choice(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, accuracy: str) -> Schedule:
-    """Return the model's first choice for one product."""
+def _first_choice(
+    workload: Workload, known: tuple[str, ...], hardware: CpuSpec, weights: float, accuracy: str
+) -> Schedule:
+    """Return the first choice for one product: of the templates' own ones the one that is fastest in the model."""
+
+    def time_s(schedule: Schedule) -> float:
+        return predicted(schedule, known, hardware, weights).time_s
+
     packs = set(constant_tensors(workload)) <= set(known)
-    if packs:
-        for template in joined_templates(workload, hardware, accuracy)[1:]:
-            # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
-            other = api.plan(workload, hardware, 1, template=template.name, accuracy=accuracy)
-            if other.schedules and other.predictions[0].time_s < _floor_s(workload, known, hardware):
-                return other.schedules[0]
-        answer = api.plan(workload, hardware, 1, accuracy=accuracy)
-        if answer.schedules:
-            return answer.schedules[0]
-    else:
-        model = _model(workload, known, hardware, CPU.name)
-        ranking = model.rank(1)
-        if len(ranking.points):
-            chosen: Schedule = model.space.schedule_of(ranking.points[0])
-            return chosen
-    raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
+    found: list[Schedule] = []
+    for template in joined_templates(workload, hardware, accuracy)[1:] if packs else ():
+        found += api.plan(workload, hardware, _TRANSFORMS, template=template.name, accuracy=accuracy).schedules
+    others = min(found, key=time_s, default=None)
+    # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
+    if others is not None and time_s(others) < _floor_s(workload, known, hardware):
+        return others
+    model = _model(workload, known, hardware, CPU.name)
+    ranking = model.rank(1)
+    plain: list[Schedule] = [model.space.schedule_of(point) for point in ranking.points]
+    found = [*plain, *(() if others is None else (others,))]
+    if not found:
+        raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
+    return min(found, key=time_s)
 
 
 def _floor_s(workload: Workload, known: tuple[str, ...], hardware: CpuSpec) -> float:

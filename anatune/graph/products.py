@@ -21,6 +21,7 @@ from anatune.core.workload.operators import (
     conv3d,
     matmul,
 )
+from anatune.core.workload.orders import Order, order_named
 from anatune.graph.nodes import (
     Argument,
     Constant,
@@ -33,10 +34,21 @@ from anatune.graph.nodes import (
     tensor_type,
     values_in,
 )
+from anatune.graph.orders import image_sizes
 from anatune.graph.scaling import CONVOLUTIONS, channel_axis, channel_values
 from anatune.graph.simplify import reshaped
 
-__all__ = ["BATCH_MATMUL", "CONVOLUTION", "MATMUL", "PRODUCTS", "known_operands", "with_products", "workload_of"]
+__all__ = [
+    "BATCH_MATMUL",
+    "CONVOLUTION",
+    "MATMUL",
+    "PRODUCTS",
+    "is_depthwise",
+    "known_operands",
+    "orders_of",
+    "with_products",
+    "workload_of",
+]
 
 CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "anatune.batch_matmul"
 PRODUCTS = (CONVOLUTION, MATMUL, BATCH_MATMUL)
@@ -144,7 +156,7 @@ def _product(node: Node, steps: list[_Step]) -> Node:
     if node.op in CONVOLUTIONS:
         op, channels = CONVOLUTION, 1
         names = ("strides", "padding", "dilation", "groups")
-        attributes = {name: node.attributes[name] for name in names} | {"channels_last": False}
+        attributes = {name: node.attributes[name] for name in names} | {"layout": "NCHW"}
     else:
         left, right = tensor_type(data).shape, tensor_type(weight).shape
         batch = math.prod(right[:-2])
@@ -187,12 +199,13 @@ def workload_of(node: Node) -> Workload:
         return matmul(data[0], weight[1], data[1], epilogue=steps)
     if node.op == BATCH_MATMUL:
         return batch_matmul(data[0], data[1], weight[2], data[2], epilogue=steps)
-    is_last = node.attributes["channels_last"]
-    rank = len(data) - 2
-    sizes, channels = (data[1:-1], data[-1]) if is_last else (data[2:], data[1])
-    taps, outputs = (weight[:-2], weight[-1]) if is_last else (weight[2:], weight[0])
+    read, written = orders_of(node)
+    rank = len(node.attributes["strides"])
+    batch, channels, *sizes = image_sizes(tensor_type(node.arguments[0]), read)
+    outputs = image_sizes(tensor_type(node), written)[1]
+    taps = weight[:rank] if written.is_last else weight[2 : 2 + rank]
     return _CONSTRUCTORS[rank](
-        n=data[0],
+        n=batch,
         c=channels,
         k=outputs,
         **dict(zip(_SIZES[rank], sizes, strict=True)),
@@ -201,9 +214,25 @@ def workload_of(node: Node) -> Workload:
         padding=node.attributes["padding"],
         dilation=node.attributes["dilation"],
         groups=node.attributes["groups"],
-        layout="NHWC" if is_last else "NCHW",
+        layout=node.attributes["layout"],
         epilogue=steps,
     )
+
+
+def orders_of(node: Node) -> tuple[Order, Order]:
+    """Return in which orders a convolution reads its data and writes its result."""
+    rank = len(node.attributes["strides"])
+    orders = [order_named(word, rank) for word in node.attributes["layout"].split(":")]
+    read, written = orders[0], orders[-1]
+    assert read is not None
+    assert written is not None
+    return read, written
+
+
+def is_depthwise(node: Node) -> bool:
+    """Whether a convolution with its channels first has a group for each channel."""
+    channels = [tensor_type(value).shape[1] for value in (node.arguments[0], node)]
+    return node.attributes["groups"] > 1 and channels == [node.attributes["groups"]] * 2
 
 
 def known_operands(node: Node) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def _anatune(made: Network, place: Place) -> Call:
             times = {"seconds": time.process_time() - began, "weight_bytes": compiled.summary.weight_bytes}
             compiled.save(folder)
             folder.with_suffix(".json").write_bytes(msgspec.json.encode(times))
-        return anatune.load(folder).prepared(made.example.numpy())
+        return anatune.load(folder, mapped=False).prepared(made.example.numpy())
     except AnatuneError as error:
         raise Unavailable(str(error)) from None
 
@@ -92,7 +92,7 @@ def _tuned(made: Network, place: Place) -> Call:
     if place.tuned is None or not (place.tuned / made.name).exists():
         raise Unavailable(f"no folder {made.name} in --tuned {place.tuned}" if place.tuned else "--tuned is not given")
     try:
-        return anatune.load(place.tuned / made.name).prepared(made.example.numpy())
+        return anatune.load(place.tuned / made.name, mapped=False).prepared(made.example.numpy())
     except AnatuneError as error:
         raise Unavailable(str(error)) from None
 

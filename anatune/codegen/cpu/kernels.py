@@ -292,9 +292,16 @@ class Kernels:
         return hardware.l2.size_bytes if isinstance(hardware, CpuSpec) else math.inf
 
     def _row_axes(self, sizes: Mapping[str, int]) -> list[str]:
-        """Row axes, the result's contiguous one last."""
+        """Row axes, the result's contiguous one last, before it those whose rows read the same broadcast elements."""
         axes = [axis for axis in sizes if axis != self.nest.simd_axis]
-        return sorted(axes, key=lambda axis: self.result.register_stride(axis, sizes) == 1)
+        broadcast = [access for access in self.workload.reads if not access.uses(self.nest.simd_axis)]
+        return sorted(
+            axes,
+            key=lambda axis: (
+                self.result.register_stride(axis, sizes) == 1,
+                not any(access.uses(axis) for access in broadcast),
+            ),
+        )
 
     def _groups(
         self, axes: list[str], rows: list[tuple[int, ...]], sizes: Mapping[str, int], lane_stride: int

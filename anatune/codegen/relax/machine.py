@@ -34,11 +34,9 @@ class Machine:
 
     def __init__(self, library: Path, weights: Sequence[TvmObject]) -> None:
         tvm = import_tvm()
-        from tvm.runtime.vm import VirtualMachine
-
         try:
-            self._machine = VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
-            self._main: Callable[..., TvmObject] = self._machine["main"]
+            self._library = tvm.runtime.load_module(str(library))
+            self._main: Callable[..., TvmObject] = self._machine()["main"]
         except (RuntimeError, AttributeError, ValueError, OSError) as error:
             raise RunError(f"{library} cannot be loaded: {last_line(error)}") from None
         self._weights = tvm.runtime.convert(list(weights))
@@ -51,6 +49,7 @@ class Machine:
         """Return the least time of each function over some runs, all its calls in a run together, s."""
         found: list[dict[str, float]] = []
         began = 0.0
+        machine = self._machine()  # of its own: one that was instrumented once calls Python before and after everything
 
         def instrument(_function: TvmObject, name: str, before: bool, *_: TvmObject) -> int:
             nonlocal began
@@ -60,15 +59,14 @@ class Machine:
                 found[-1][name] = found[-1].get(name, 0.0) + time.perf_counter() - began
             return 0
 
-        self._machine.set_instrument(instrument)
-        try:
-            for _ in range(runs):
-                found.append({})
-                self.run(*inputs)
-        finally:
-            self._machine.set_instrument(_nothing)
+        machine.set_instrument(instrument)
+        main = machine["main"]
+        for _ in range(runs):
+            found.append({})
+            main(*inputs, self._weights)
         return {name: min(run[name] for run in found) for name in found[0] if not name.startswith(_HELPERS)}
 
+    def _machine(self) -> TvmObject:
+        from tvm.runtime.vm import VirtualMachine
 
-def _nothing(*_: TvmObject) -> int:
-    return 0
+        return VirtualMachine(self._library, import_tvm().cpu())

@@ -5,6 +5,7 @@ These rules hold for every workload, wherever it comes from: `Workload` applies 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from anatune.arguments import shown
@@ -199,13 +200,21 @@ def _check_epilogue(
             f"{operator}: {len(epilogue_reads)} epilogue_reads, expected one for each of the steps "
             f"{[step for step, _ in needed]}"
         )
-    whole = (write.shape, write.indices, write.offsets)
-    rows = [((extent,), (terms,), (0,)) for extent, terms in zip(write.shape, write.indices, strict=True)]
     for (step, dtype), read in zip(needed, epilogue_reads, strict=True):
-        fits = (read.shape, read.indices, read.offsets) in ([whole] if step == "add" else rows)
+        if step == "add":
+            fits = (read.shape, read.indices, read.offsets) == (write.shape, write.indices, write.offsets)
+        else:
+            fits = not any(read.offsets) and _runs_along(read, write)
         if read.dtype != dtype or not fits or read.zero_point:
-            expected = "as the result" if step == "add" else "along one dimension of the result"
+            expected = "as the result" if step == "add" else "along one dimension of the result, or two (of blocks)"
             raise WorkloadError(
                 f"{operator}: epilogue operand {read.tensor!r} of {step!r} is {read.dtype} {read.shape}, expected "
                 f"{dtype} and indices {expected}"
             )
+
+
+def _runs_along(read: Access, write: Access) -> bool:
+    """Whether an operand has one or two of the result's dimensions, in order."""
+    dimensions = list(zip(write.shape, write.indices, strict=True))
+    own = tuple(zip(read.shape, read.indices, strict=True))
+    return any(own in itertools.combinations(dimensions, count) for count in (1, 2))

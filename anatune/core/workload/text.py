@@ -241,6 +241,11 @@ def _joined(extents: Sequence[object]) -> str:
     return "x".join(str(extent) for extent in extents)
 
 
+def _whole(extents: Mapping[str, int], name: str) -> int:
+    """Return the extent of channels, whether they lie in blocks or not."""
+    return extents.get(name, 1) * extents.get(f"{name}i", 1)
+
+
 def _words(workload: Workload) -> list[str]:
     """Return the canonical words without options."""
     operator, own = workload.operator, workload.attribute
@@ -257,8 +262,8 @@ def _words(workload: Workload) -> list[str]:
     data = [own["n"], own["c"], *(own[name] for name in INPUT_NAMES[rank])]
     if "pool" not in operator:
         extents = workload.extents
-        filters = extents.get("g", 1) * extents["f"]
-        kernel = [filters, extents["rc"], *kernel]
+        filters, inner = (_whole(extents, name) for name in ("f", "rc"))
+        kernel = [_whole(extents, "g") * filters, inner, *kernel]
     return [operator, _joined(data), _joined(kernel)]
 
 

@@ -224,6 +224,17 @@ def test_a_saved_model_runs_in_a_process_without_compiler(network, tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), compiled(x).numpy())
 
 
+def test_weights_that_are_read_need_their_file_no_more(network, tmp_path):
+    _, x, compiled = network
+    folder = tmp_path / "model"
+    compiled.save(folder)
+    model = anatune.load(folder, mapped=False)
+    with (folder / "weights.bin").open("r+b") as weights:
+        weights.write(bytes(compiled.summary.weight_bytes))
+    np.testing.assert_array_equal(model(x).numpy(), compiled(x).numpy())
+    assert not np.array_equal(anatune.load(folder)(x).numpy(), compiled(x).numpy())
+
+
 def test_saving_replaces_a_model_and_nothing_else(network, tmp_path):
     compiled = network[2]
     compiled.save(tmp_path / "model")

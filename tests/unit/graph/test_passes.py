@@ -30,7 +30,7 @@ def test_a_residual_network_is_products_pools_and_one_transpose():
     steps = [node.attributes["epilogue"] for node in made.nodes() if node.op in PRODUCTS]
     assert steps.count(("bias", "add", "relu")) == 2
     assert steps[-1] == ("bias",)
-    assert all(node.attributes["channels_last"] for node in made.nodes() if node.op == CONVOLUTION)
+    assert all(node.attributes["layout"] == "NHWC" for node in made.nodes() if node.op == CONVOLUTION)
     assert all(known_operands(node) for node in made.nodes() if node.op in PRODUCTS)
 
 

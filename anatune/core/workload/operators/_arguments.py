@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import index
 
 from anatune.arguments import is_iterable, shown
-from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, INTEGER_RANGE, MAX_INTEGER, Access, Term
+from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, INTEGER_RANGE, MAX_INTEGER, Access
 from anatune.core.workload.nest_rules import EPILOGUE_STEPS
 from anatune.core.workload.number_formats import STEP_OPERANDS, Formats, accumulated_dtype, formats_of, stage_dtypes
 from anatune.errors import WorkloadError
@@ -170,7 +170,7 @@ def checked_epilogue(operator: str, value: object) -> tuple[str, ...]:
     return steps
 
 
-def epilogue_reads(steps: tuple[str, ...], dtype: str, write: Access, channel: int) -> tuple[Access, ...]:
+def epilogue_reads(steps: tuple[str, ...], dtype: str, write: Access, channels: Sequence[int]) -> tuple[Access, ...]:
     """Return the operands of the fused steps.
 
     Parameters
@@ -181,17 +181,18 @@ def epilogue_reads(steps: tuple[str, ...], dtype: str, write: Access, channel: i
         Of the first operand.
     write : Access
         Result of the reduction.
-    channel : int
-        Dimension of `write` along which the bias and the scales run.
+    channels : sequence of int
+        Dimensions of `write` along which the bias and the scales run.
     """
-    along: tuple[tuple[Term, ...], ...] = (write.indices[channel],)
+    along = tuple(write.indices[channel] for channel in channels)
+    sizes = tuple(write.shape[channel] for channel in channels)
     reads = []
     for step, element in zip(steps, stage_dtypes(dtype, write.dtype, steps), strict=False):
         tensor = STEP_OPERANDS[step]
         if step == "add":
             reads.append(Access("residual", element, write.shape, write.indices, write.offsets))
         elif tensor is not None:
-            reads.append(Access(tensor, element, (write.shape[channel],), along, (0,)))
+            reads.append(Access(tensor, element, sizes, along, (0,) * len(sizes)))
     return tuple(reads)
 
 

@@ -13,7 +13,8 @@ from anatune.core.workload.operators._arguments import (
     epilogue_reads,
     zero_points,
 )
-from anatune.core.workload.operators._windows import checked_channels_last, checked_windows
+from anatune.core.workload.operators._channels import Channels, Dimension
+from anatune.core.workload.operators._windows import checked_orders, checked_windows
 from anatune.errors import WorkloadError
 
 __all__ = ["convolution"]
@@ -62,34 +63,28 @@ def convolution(
                 f"change {name} or groups"
             )
     shape = checked_windows(operator, sizes, kernel, stride, padding, dilation)
-    channels_last, word = checked_channels_last(operator, layout, len(sizes))
+    source, target, word = checked_orders(operator, layout, len(sizes))
     steps = checked_epilogue(operator, epilogue)
     formats = checked_formats(operator, dtype, steps)
     zeros = zero_points(operator, formats, steps, input_zero_point, output_zero_point)
-    inner, outer = channels // parts, filters // parts
-    grouped = parts > 1
-    into = (Term("g", inner), Term("rc")) if grouped else (Term("rc"),)
-    out = (Term("g", outer), Term("f")) if grouped else (Term("f"),)
-    first, lead = (batch, (Term("n"),), 0), (channels, into, 0)
-    positions = [(window.size, window.terms, -window.before) for window in shape.windows]
-    outputs = [(window.output, (Term(window.axis),), 0) for window in shape.windows]
-    taps = [(window.kernel, (Term(f"r{window.axis}"),), 0) for window in shape.windows]
-    produced, reduced = (filters, out, 0), (inner, (Term("rc"),), 0)
-    if channels_last:
-        orders = [first, *positions, lead], [*taps, reduced, produced], [first, *outputs, produced]
-    else:
-        orders = [first, lead, *positions], [produced, reduced, *taps], [first, produced, *outputs]
-    data = _access("data", formats.left, orders[0], zeros.get("input_zero_point", 0))
-    weight = _access("weight", formats.right, orders[1])
-    write = _access("output", formats.result, orders[2], zeros.get("output_zero_point", 0))
+    split = Channels(parts, channels // parts, filters // parts, source, target)
+    split.check(operator, word)
+    positions: list[Dimension] = [(window.size, window.terms, -window.before) for window in shape.windows]
+    outputs: list[Dimension] = [(window.output, (Term(window.axis),), 0) for window in shape.windows]
+    taps: list[Dimension] = [(window.kernel, (Term(f"r{window.axis}"),), 0) for window in shape.windows]
+    first: Dimension = (batch, (Term("n"),), 0)
+    data = _access("data", formats.left, [first, *split.of_data(positions)], zeros.get("input_zero_point", 0))
+    weight = _access("weight", formats.right, split.of_weight(taps))
+    write = _access("output", formats.result, [first, *split.of_result(outputs)], zeros.get("output_zero_point", 0))
+    own = split.places_in_result(len(write.shape))
     return Workload(
         operator=operator,
         axes=(
             Axis("n", batch, "spatial"),
-            *((Axis("g", parts, "spatial"),) if grouped else ()),
-            Axis("f", outer, "spatial"),
+            *(split.axes("g", "spatial") if parts > 1 else ()),
+            *split.axes("f", "spatial"),
             *shape.outer_axes,
-            Axis("rc", inner, "reduction"),
+            *split.axes("rc", "reduction"),
             *shape.kernel_axes,
         ),
         reads=(data, weight),
@@ -97,7 +92,7 @@ def convolution(
         body="multiply_add",
         flop_per_point=2,
         epilogue=steps,
-        epilogue_reads=epilogue_reads(steps, formats.left, write, channel=len(write.shape) - 1 if channels_last else 1),
+        epilogue_reads=epilogue_reads(steps, formats.left, write, own),
         attributes=(
             ("n", batch),
             ("c", channels),
@@ -116,9 +111,7 @@ def convolution(
     )
 
 
-def _access(
-    tensor: str, dtype: str, dimensions: Sequence[tuple[int, tuple[Term, ...], int]], zero_point: int = 0
-) -> Access:
+def _access(tensor: str, dtype: str, dimensions: Sequence[Dimension], zero_point: int = 0) -> Access:
     """Return an access from one (size, terms, offset) per dimension."""
     shape, indices, offsets = zip(*dimensions, strict=True)
     return Access(tensor, dtype, shape, indices, offsets, zero_point)

@@ -7,12 +7,11 @@ from typing import NamedTuple
 from anatune.arguments import shown
 from anatune.core.workload.nest import Axis, Term
 from anatune.core.workload.operators._arguments import checked_extent, checked_integer
+from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word, order_named
 from anatune.errors import WorkloadError
 
-__all__ = ["Window", "WindowSet", "checked_channels_last", "checked_windows"]
+__all__ = ["Window", "WindowSet", "checked_channels_last", "checked_orders", "checked_windows"]
 
-_CHANNELS_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-_CHANNELS_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 _AXIS_NAMES = {1: ("x",), 2: ("y", "x"), 3: ("z", "y", "x")}
 
 
@@ -63,16 +62,34 @@ def checked_channels_last(operator: str, layout: object, num_dimensions: int) ->
     WorkloadError
         If the layout is unknown.
     """
-    first, last = _CHANNELS_FIRST[num_dimensions], _CHANNELS_LAST[num_dimensions]
-    word = layout.upper() if isinstance(layout, str) else None
-    if word in (first, "NCHW"):
-        return False, first
-    if word in (last, "NHWC"):
-        return True, last
-    raise WorkloadError(
-        f"{operator}: layout is {shown(layout)}, expected {first} (channels first) or {last} (channels last); "
-        "choose one of them"
-    )
+    order = order_named(layout, num_dimensions)
+    if order is None or order.block:
+        first, last = (one.word(num_dimensions) for one in (CHANNELS_FIRST, CHANNELS_LAST))
+        raise WorkloadError(
+            f"{operator}: layout is {shown(layout)}, expected {first} (channels first) or {last} (channels last); "
+            "choose one of them"
+        )
+    return order.is_last, order.word(num_dimensions)
+
+
+def checked_orders(operator: str, layout: object, num_dimensions: int) -> tuple[Order, Order, str]:
+    """Return the orders of data and result, and the layout's own word, for `num_dimensions`.
+
+    Raises
+    ------
+    WorkloadError
+        If the layout is unknown.
+    """
+    words = layout.split(":") if isinstance(layout, str) else [None]
+    orders = [order for word in words if (order := order_named(word, num_dimensions)) is not None]
+    if len(orders) < len(words) or len(words) > 2:
+        first, last = (one.word(num_dimensions) for one in (CHANNELS_FIRST, CHANNELS_LAST))
+        raise WorkloadError(
+            f"{operator}: layout is {shown(layout)}, expected {first} (channels first), {last} (channels last) or "
+            f"{first}16c (blocks of 16 channels), or data:result ({last}:{first}16c); choose one of them"
+        )
+    data, result = orders[0], orders[-1]
+    return data, result, layout_word(data, result, num_dimensions)
 
 
 def _per_dimension(operator: str, name: str, value: object, count: int, minimum: int) -> tuple[int, ...]:

@@ -49,9 +49,11 @@ def conv2d(
         Zeros around the input. "SAME": ``ceil(size / stride)`` outputs, the odd zero at the bottom and right.
     groups : int, >= 1
         Independent groups of channels; divides `c` and `k`.
-    layout : {"NCHW", "NHWC"}
+    layout : {"NCHW", "NHWC", "NCHW16c", ...}, or two of them, the data's and the result's ("NHWC:NCHW16c")
         NCHW: data [n, c, h, w], weight [k, c/groups, r, s], output [n, k, y, x].
         NHWC: data [n, h, w, c], weight [r, s, c/groups, k], output [n, y, x, k].
+        NCHW16c, blocks of any length: data [n, c/16, h, w, 16], weight [k/16, c/groups/16, r, s, 16, 16], output
+        [n, k/16, y, x, 16]; the axes fi and rci (depthwise: gi) count what is in a block.
     dtype : {"float32", "float16", "bfloat16", "int8", "uint8xint8"}
         Dtype of data and weight, or of data x weight; the output has the same, int32 for 8-bit operands. Another dtype
         of the output follows a colon: "bfloat16:float32" (sums as they are), behind "requantize" "int8:uint8".
@@ -111,7 +113,8 @@ def conv1d(
     """Return a one-dimensional convolution with the axes n, f, x, rc, rx.
 
     Parameters are those of `conv2d` without the height; `layout` is NCW (data [n, c, w], weight
-    [k, c/groups, s]) or NWC (data [n, w, c], weight [s, c/groups, k]); NCHW and NHWC mean the same two.
+    [k, c/groups, s]) or NWC (data [n, w, c], weight [s, c/groups, k]); NCHW and NHWC mean the same two;
+    blocks as NCW16c.
 
     Raises
     ------
@@ -161,7 +164,7 @@ def conv3d(
 
     Parameters are those of `conv2d` with the input depth `d` and the kernel depth `t` in front; `layout` is
     NCDHW (data [n, c, d, h, w], weight [k, c/groups, t, r, s]) or NDHWC (data [n, d, h, w, c], weight
-    [t, r, s, c/groups, k]); NCHW and NHWC mean the same two.
+    [t, r, s, c/groups, k]); NCHW and NHWC mean the same two; blocks as NCDHW16c.
 
     Raises
     ------

@@ -61,7 +61,7 @@ def _matrix_product(
         body="multiply_add",
         flop_per_point=2,
         epilogue=steps,
-        epilogue_reads=epilogue_reads(steps, formats.left, write, channel=len(write.shape) - 1),
+        epilogue_reads=epilogue_reads(steps, formats.left, write, channels=[len(write.shape) - 1]),
         attributes=(
             *extents.items(),
             ("dtype", format_word(formats[:2], formats.result, steps)),

@@ -34,6 +34,12 @@ WORKLOADS = {
     "conv_groups_dilation_nhwc": anatune.conv2d(
         1, 12, 10, 10, 24, 3, 3, padding=2, dilation=2, groups=3, layout="NHWC"
     ),
+    "conv_blocks": anatune.conv2d(
+        2, 16, 9, 11, 24, 3, 3, stride=2, padding=1, layout="NCHW8c", epilogue=("bias", "add", "relu")
+    ),
+    "conv_blocks_of_a_row": anatune.conv2d(1, 3, 9, 11, 32, 3, 3, padding=1, layout="NCHW:NCHW16c"),
+    "conv_blocks_to_channels_last": anatune.conv2d(1, 32, 9, 9, 24, 1, 1, layout="NCHW16c:NHWC", epilogue=("bias",)),
+    "depthwise_blocks": anatune.depthwise_conv2d(1, 32, 12, 12, 3, 3, padding=1, layout="NCHW16c", stride=2),
     "conv_1x1_padded": anatune.conv2d(1, 32, 7, 7, 48, 1, 1, padding=1),
     "conv_7x7": anatune.conv2d(1, 3, 20, 20, 16, 7, 7, stride=2, padding=3, layout="NHWC"),
     "conv1d": anatune.conv1d(1, 8, 30, 16, 5, padding=2),

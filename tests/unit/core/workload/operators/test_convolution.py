@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,72 @@ def test_depthwise_is_a_convolution_of_every_channel(layout: str, multiplier: in
     check(depthwise_conv2d(1, 1, 5, 4, 3, 3, multiplier, layout=layout))
 
 
+def _plain(array: NDArray[np.float64], order: str) -> NDArray[np.float64]:
+    """Return data or a result with its channels first."""
+    if order.endswith("c"):
+        blocks = np.moveaxis(array, -1, 2)
+        return blocks.reshape(blocks.shape[0], -1, *blocks.shape[3:])
+    return np.moveaxis(array, -1, 1) if order.endswith("C") else array
+
+
+def _plain_weight(array: NDArray[np.float64], data: str, result: str, outputs: int) -> NDArray[np.float64]:
+    """Return the weight as [k, c, ...]."""
+    if result.endswith("C"):
+        taps = array.ndim - (3 if data.endswith("c") else 2)
+        return np.moveaxis(array.reshape(*array.shape[:taps], -1, outputs), (-1, -2), (0, 1))
+    if result.endswith("c"):
+        array = np.moveaxis(array, -1, 1).reshape(outputs, *array.shape[1:-1])
+    if data.endswith("c") and array.ndim > 4:
+        array = np.moveaxis(array, -1, 2).reshape(outputs, -1, *array.shape[2:-1])
+    return array
+
+
+@pytest.mark.parametrize("result", ["NCHW", "NHWC", "NCHW3c"])
+@pytest.mark.parametrize("data", ["NCHW", "NHWC", "NCHW2c"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_data_and_result_lie_in_any_two_orders(data: str, result: str, groups: int) -> None:
+    steps = ("bias", "add", "relu")
+    workload = conv2d(
+        2, 8, 5, 4, 12, 3, 2, stride=(2, 1), padding=1, groups=groups, layout=f"{data}:{result}", epilogue=steps
+    )
+    assert CONSTRUCTORS[workload.operator](**workload.attribute) == workload
+    arrays = random_arrays(workload)
+    source, weight = _plain(arrays["data"], data), _plain_weight(arrays["weight"], data, result, 12)
+    sums = convolve(source, weight, (2, 1), (1, 1), (1, 1), (1, 1), groups)
+    bias = arrays["bias"].reshape(-1)[:, None, None]
+    expected = np.maximum(sums + bias + _plain(arrays["residual"], result), 0)
+    np.testing.assert_array_equal(_plain(evaluate(workload, arrays), result), expected)
+
+
+@pytest.mark.parametrize("layout", ["NCHW4c", "NHWC:NCHW4c", "NCHW4c:NHWC", "NCHW:NCHW4c"])
+def test_depthwise_convolutions_have_blocks_of_groups(layout: str) -> None:
+    workload = depthwise_conv2d(1, 8, 5, 4, 3, 3, padding=1, layout=layout, epilogue=("bias",))
+    assert (workload.extents["g"], workload.extents["gi"]) == (2, 4)
+    arrays = random_arrays(workload)
+    data, _, result = workload.attribute["layout"].partition(":")  # type: ignore[union-attr]
+    blocks = arrays["weight"]
+    weight = np.moveaxis(blocks, -1, 1).reshape(8, 1, 3, 3) if blocks.ndim == 5 else np.moveaxis(blocks, -1, 0)
+    weight = weight.reshape(8, 1, 3, 3)
+    sums = convolve(_plain(arrays["data"], data), weight, (1, 1), (1, 1), (1, 1), (1, 1), 8)
+    expected = sums + arrays["bias"].reshape(-1)[:, None, None]
+    np.testing.assert_array_equal(_plain(evaluate(workload, arrays), result or data), expected)
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        (conv2d, {"c": 6, "k": 8, "layout": "NCHW4c"}),
+        (conv2d, {"c": 8, "k": 6, "layout": "NHWC:NCHW4c"}),
+        (conv2d, {"c": 8, "k": 8, "groups": 4, "layout": "NCHW4c"}),
+        (depthwise_conv2d, {"c": 6, "layout": "NCHW4c"}),
+        (depthwise_conv2d, {"c": 8, "layout": "NCHW4c:NCHW8c"}),
+    ],
+)
+def test_blocks_that_do_not_fit_are_refused(operator: Any, arguments: dict[str, Any]) -> None:
+    with pytest.raises(WorkloadError, match="expected whole blocks"):
+        operator(n=1, h=5, w=5, r=3, s=3, **arguments)
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_epilogue_bias_runs_along_the_output_channels(layout: str) -> None:
     workload = conv2d(1, 4, 4, 4, 6, 1, 1, groups=2, layout=layout, epilogue=("bias", "add", "relu"))
@@ -117,6 +184,8 @@ def test_equal_workloads_in_other_words() -> None:
         ({"groups": 3}, "c is 4 with groups 3"),
         ({"groups": 4}, "k is 6 with groups 4"),
         ({"layout": "CHWN"}, "layout is 'CHWN', expected NCHW"),
+        ({"layout": "NCHW0c"}, "layout is 'NCHW0c', expected NCHW"),
+        ({"layout": "NCHW:NHWC:NCHW"}, "layout is 'NCHW:NHWC:NCHW', expected NCHW"),
         ({"r": 6}, "output is empty along h: input 5"),
         ({"dilation": (1, 5)}, "output is empty along w"),
         ({"k": 0}, "k is 0"),
