@@ -187,7 +187,29 @@ def _adaptive_pool(attributes, data):
     return np.moveaxis(found, 1, -1) if last else found
 
 
+def _own_attention(own, query, key, value, mask=None):
+    sizes = [(own["queries"], own["dim"]), (own["keys"], own["dim"]), (own["keys"], own["value_dim"])]
+    heads = np.indices((own["batch"], own["heads"]))[..., None, None]
+    found = []
+    for array, (rows, columns), (offset, *strides) in zip((query, key, value), sizes, own["places"], strict=True):
+        places = [*heads, np.arange(rows)[:, None]]
+        places = offset + np.arange(columns) + sum(s * place for s, place in zip(strides, places, strict=True))
+        found.append(array.reshape(-1)[places])
+    query, key, value = found
+    scores = (query @ np.swapaxes(key, -1, -2)).reshape(-1, own["keys"])
+    powers = _own_softmax(own, scores, mask).reshape(*query.shape[:-1], own["keys"])
+    return np.swapaxes(powers @ value, 1, 2).reshape(own["batch"] * own["queries"], -1)
+
+
+def _split(attributes, data):
+    sections = attributes["indices_or_sections"]
+    places = sections if isinstance(sections, int) else [int(place) for place in sections]
+    return tuple(np.split(data, places, axis=int(attributes["axis"])))
+
+
 _FUNCTIONS = {
+    "split": _split,
+    "anatune.attention": _own_attention,
     "add": lambda _, a, b: a + b,
     "multiply": lambda _, a, b: a * b,
     "sigmoid": lambda _, a: 1.0 / (1.0 + np.exp(-a)),

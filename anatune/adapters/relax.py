@@ -19,6 +19,7 @@ from anatune.codegen.relax.kernels import row_kernels
 from anatune.codegen.relax.others import other_kernels
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import Weight, written
+from anatune.compiling.attention import attention_kernels, plan_attentions
 from anatune.compiling.planning import plan_products
 from anatune.compiling.session import device_of, kernels_of
 from anatune.compiling.weights import pack_weights, views
@@ -69,6 +70,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
         if others:
             raise WorkloadError(f"pipeline: the module has the function {others[0]}, expected main alone")
         graph = for_cpu(prepared(graph_of(module)))
+        graph, attentions = plan_attentions(graph, device.with_threads(count))
         kernels = kernels_of(plan_products(graph, device.with_threads(count), accuracy), count)
 
         def known(weights: Sequence[Weight]) -> list[Any]:
@@ -77,6 +79,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
             return [tvm.runtime.tensor(one) for one in views(memory, places)]
 
         rows = {**row_kernels(graph, device.fp32_lanes, count), **other_kernels(graph, device, count)}
+        rows |= attention_kernels(attentions, device.fp32_lanes, count)
         return lowered(written(graph, {**kernels, **rows}, known).module, made_for, count)[0]
 
     return tvm.transform.module_pass(transform, opt_level=0, name="anatune")

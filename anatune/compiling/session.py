@@ -21,6 +21,7 @@ from anatune.codegen.relax.kernels import ModelKernel, model_kernel, row_kernels
 from anatune.codegen.relax.others import other_kernels
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import written
+from anatune.compiling.attention import PlannedAttention, attention_kernels, plan_attentions
 from anatune.compiling.checking import checked
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.faults import Suspects
@@ -120,11 +121,12 @@ def compile(
     device, count = device_of(hw, threads)
     source = imported(model, example_inputs)
     graph = for_cpu(prepared(graph_of(source.module)))
+    graph, attentions = plan_attentions(graph, device.with_threads(count))
     graph.is_tuple = graph.is_tuple and not source.is_single
     planned = plan_products(graph, device.with_threads(count), accuracy, progress)
     if trials or records is not None:
         planned = tuned(planned, device, count, budget, accuracy, tuning_progress)
-    return _built(source, graph, planned, device, count, check=check)
+    return _built(source, graph, planned, attentions, device, count, check=check)
 
 
 def device_of(hw: HardwareLike, threads: int | None) -> tuple[CpuSpec, int]:
@@ -152,13 +154,21 @@ def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[NDArra
 
 
 def _built(
-    source: Imported, graph: Graph, planned: list[PlannedKernel], device: CpuSpec, threads: int, *, check: bool
+    source: Imported,
+    graph: Graph,
+    planned: list[PlannedKernel],
+    attentions: list[PlannedAttention],
+    device: CpuSpec,
+    threads: int,
+    *,
+    check: bool,
 ) -> CompiledModel:
     """Return a planned model as machine code, in a scratch folder that goes with it."""
     target = target_of(device, threads=threads)
     kernels = kernels_of(planned, threads)
     rows = {**row_kernels(graph, device.fp32_lanes, threads), **other_kernels(graph, device, threads)}
-    model = written(graph, {**kernels, **rows})
+    own = {**kernels, **rows, **attention_kernels(attentions, device.fp32_lanes, threads)}
+    model = written(graph, own)
     executable, plain = built(model, target, threads)
     memory, places = pack_weights(model.weights, {kernel.name: kernel for kernel in kernels.values()}.values(), target)
     features = code_features(features_of(target), platform.machine())
@@ -177,8 +187,8 @@ def _built(
         outputs=tuple(_tensor(name, value) for name, value in zip(outputs, graph.outputs, strict=True)),
         weights=places,
         weight_bytes=len(memory),
-        kernels=tuple(_kernel(one) for one in planned),
-        operators=_operators(graph, {*kernels, *rows}),
+        kernels=(*map(_kernel, planned), *map(_attention, attentions)),
+        operators=_operators(graph, own),
         rows=tuple(OperatorSummary(*one) for one in Counter(kernel.name for kernel in rows.values()).items()),
         unscheduled=plain,
     )
@@ -190,7 +200,7 @@ def _built(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     if check and source.reference is not None:
-        suspects = Suspects(graph, {**kernels, **rows}, planned, target, threads, lambda: graph_of(source.module))
+        suspects = Suspects(graph, own, planned, target, threads, lambda: graph_of(source.module))
         compiled.summary = msgspec.structs.replace(summary, check=checked(compiled, source, suspects.named))
     return compiled
 
@@ -222,6 +232,21 @@ def _kernel(one: PlannedKernel) -> KernelSummary:
         bound_by=one.prediction.bound_by,
         layout=str(attributes.get("layout", "")),
         epilogue=workload.epilogue,
+    )
+
+
+def _attention(one: PlannedAttention) -> KernelSummary:
+    return KernelSummary(
+        name=one.name,
+        workload=one.text,
+        count=len(one.nodes),
+        flop=one.flop,
+        template="attention",
+        schedule="",
+        predicted_s=one.time_s,
+        bound_by=max(one.parts_s, key=lambda part: one.parts_s[part]),
+        layout="",
+        epilogue=(),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from anatune.codegen.cpu.llvm import LlvmCode
 
-__all__ = ["FUNCTIONS", "exp"]
+__all__ = ["FUNCTIONS", "exp", "power"]
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
@@ -22,6 +22,9 @@ _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.66
 """(exp(r) - 1 - r) / r**2 for \\|r\\| <= ln(2) / 2, highest power first. Source: Cephes, expf.c."""
 _EXP_LOWEST, _EXP_HIGHEST = -104.0, 89.0
 """Beyond them results are 0 and infinite."""
+_POWER_LOWEST = -87.33654
+"""Below it e to the power of x is no normal number: ``-126 ln 2``."""
+_ONE_BITS = 0x3F800000
 _WHOLE = 1.5 * 2.0**23
 """Added to a float32 below 2**22 it leaves the nearest whole number in the lowest bits."""
 _WHOLE_BITS = 0x4B400000
@@ -46,11 +49,7 @@ def exp(code: LlvmCode, x: str) -> str:
     is_zero = code.emit(f"fcmp olt {code.vector} {x}, {lowest}")
     x = _where(code, is_zero, zero, x)
     x = _select(code, "ogt", x, code.constant(_EXP_HIGHEST), code.constant(_EXP_HIGHEST), x)
-    moved = code.multiply_add(x, code.constant(_LOG2_E), code.constant(_WHOLE))
-    whole = code.binary("sub", moved, code.constant(_WHOLE))
-    rest = code.multiply_add(whole, code.constant(-_LN2_HIGH), x)
-    rest = code.multiply_add(whole, code.constant(-_LN2_LOW), rest)
-    value = code.multiply_add(_polynomial(code, _EXP, rest), code.binary("mul", rest, rest), rest)
+    moved, value = _reduced(code, x)
     value = code.binary("add", value, code.constant(1.0))
     # 2**n in two factors: n is -150 to 128, one would leave the range
     integers = code.of("int32")
@@ -62,6 +61,30 @@ def exp(code: LlvmCode, x: str) -> str:
         shifted = code.emit(f"shl {integers.vector} {raised}, {integers.constant(23)}")
         value = code.binary("mul", value, code.emit(f"bitcast {integers.vector} {shifted} to {code.vector}"))
     return _where(code, is_zero, zero, value)
+
+
+def power(code: LlvmCode, x: str) -> str:
+    """Return e to the power of a vector of numbers below 88, zeros for results that are no normal numbers.
+
+    Two thirds of the instructions of `exp`.
+    """
+    is_zero = code.emit(f"fcmp olt {code.vector} {x}, {code.constant(_POWER_LOWEST)}")
+    moved, value = _reduced(code, x)
+    integers = code.of("int32")
+    bits = code.emit(f"bitcast {code.vector} {moved} to {integers.vector}")
+    shifted = code.emit(f"shl {integers.vector} {bits}, {integers.constant(23)}")  # n alone: what is above it is lost
+    raised = integers.binary("add", shifted, integers.constant(_ONE_BITS))
+    factor = code.emit(f"bitcast {integers.vector} {raised} to {code.vector}")
+    return _where(code, is_zero, code.constant(0.0), code.multiply_add(value, factor, factor))
+
+
+def _reduced(code: LlvmCode, x: str) -> tuple[str, str]:
+    """Return n with `_WHOLE` added and ``exp(r) - 1`` for ``x = n ln 2 + r``."""
+    moved = code.multiply_add(x, code.constant(_LOG2_E), code.constant(_WHOLE))
+    whole = code.binary("sub", moved, code.constant(_WHOLE))
+    rest = code.multiply_add(whole, code.constant(-_LN2_HIGH), x)
+    rest = code.multiply_add(whole, code.constant(-_LN2_LOW), rest)
+    return moved, code.multiply_add(_polynomial(code, _EXP, rest), code.binary("mul", rest, rest), rest)
 
 
 def _erf(code: LlvmCode, x: str) -> str:

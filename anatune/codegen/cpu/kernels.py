@@ -11,11 +11,12 @@ from anatune.codegen.cpu.nest import LoopNest, Part, nest_of
 from anatune.codegen.cpu.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.codegen.cpu.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
 from anatune.codegen.cpu.register_tile import Ahead, EpilogueOperand, Microkernel, Operand, Result, Stream
+from anatune.core.frozen import EMPTY
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.hardware.cpu_groups import CpuCompute
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
+from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.errors import BuildError
 
@@ -30,6 +31,14 @@ _MANY_ROWS = 4
 class Kernels:
     """Loops and layouts of one schedule, and the microkernels that follow.
 
+    Parameters
+    ----------
+    schedule : Schedule
+    rows : mapping of str to int
+        Tensor -> elements from one of its rows to the next, for those that are part of wider ones.
+    steps : sequence of (str, Access)
+        Fused steps with an operand each that follow the workload's own.
+
     Attributes
     ----------
     workload : Workload
@@ -41,6 +50,8 @@ class Kernels:
     result : Layout
     start : Layout, optional
         Of the numbers that accumulators start from; None: they start from zero.
+    steps : list of (str, Layout or None)
+        Fused steps, and where the operand of each lies that has one.
 
     Raises
     ------
@@ -50,7 +61,9 @@ class Kernels:
         A tensor is too large for 32-bit indices.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(
+        self, schedule: Schedule, rows: Mapping[str, int] = EMPTY, steps: Sequence[tuple[str, Access]] = ()
+    ) -> None:
         self._schedule = schedule
         self.workload: Workload = schedule.workload
         self.nest: LoopNest = nest_of(schedule)
@@ -68,6 +81,7 @@ class Kernels:
                 self.workload,
                 packed=read.tensor in packed,
                 skipped=[skip.dimension for skip in found],
+                row=rows.get(read.tensor),
             )
             for read, found in zip(self.workload.reads, skips, strict=True)
         ]
@@ -76,7 +90,14 @@ class Kernels:
             vectors = next(own for own in self.layouts if own.access.tensor == group.vectors)
             assert isinstance(vectors, Slivers)
             self.start = SumsOfSlivers(vectors)
-        self.result = layout_of(self.workload.write, self.nest, self.workload, packed=False)
+        write = self.workload.write
+        self.result = layout_of(write, self.nest, self.workload, packed=False, row=rows.get(write.tensor))
+        extra = iter(self.workload.epilogue_reads)
+        own = [(step, next(extra) if STEP_OPERANDS[step] else None) for step in self.workload.epilogue]
+        self.steps: list[tuple[str, Strided | Slivers | None]] = [
+            (step, None if read is None else layout_of(read, self.nest, self.workload, packed=False))
+            for step, read in (*own, *steps)
+        ]
         sizes = {access.tensor: layout.size for access, layout in zip(self.workload.reads, self.layouts, strict=True)}
         for access in self.workload.tensors:
             elements = max(sizes.get(access.tensor, 0), access.num_elements)
@@ -136,24 +157,19 @@ class Kernels:
         )
         result_rows = addresses(self.result)
         lane_stride = 0 if nest.simd_reduction else self.result.register_stride(nest.simd_axis, sizes)
-        extra = iter(workload.epilogue_reads)
-        epilogue: list[tuple[str, EpilogueOperand | None]] = []
-        for step in workload.epilogue:
-            if STEP_OPERANDS[step] is None:
-                epilogue.append((step, None))
-                continue
-            access = next(extra)
-            layout = layout_of(access, nest, workload, packed=False)
-            epilogue.append(
-                (
-                    step,
-                    EpilogueOperand(
-                        access.dtype,
-                        0 if nest.simd_reduction else layout.register_stride(nest.simd_axis, sizes),
-                        addresses(layout),
-                    ),
-                )
+        epilogue = tuple(
+            (
+                step,
+                None
+                if layout is None
+                else EpilogueOperand(
+                    layout.access.dtype,
+                    0 if nest.simd_reduction else layout.register_stride(nest.simd_axis, sizes),
+                    addresses(layout),
+                ),
             )
+            for step, layout in self.steps
+        )
         bits = nest.lanes * 32
         return Microkernel(
             name=name,
@@ -179,7 +195,7 @@ class Kernels:
             tail=nest.tail,
             tail_loops=bool(nest.inner) and nest.inner[-1].axis == nest.simd_axis,
             count=math.prod(a.extent for a in workload.reduction_axes) if workload.body == "average" else 1,
-            epilogue=tuple(epilogue),
+            epilogue=epilogue,
             start=addresses(self.start) if self.start is not None else None,
             dot=nest.group.instruction if nest.group is not None else "",
             registers=register_letter(self._schedule, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),

@@ -228,11 +228,11 @@ class SumsOfSlivers:
         return self.slivers.register_stride(axis, sizes) // self.slivers.group * _SUM_BYTES
 
 
-def _natural(access: Access) -> Strided:
+def _natural(access: Access, row: int | None = None) -> Strided:
     pitch, dimensions = 1, []
     for index in reversed(range(len(access.shape))):
         dimensions.append(Dimension(index, access.shape[index], 0, pitch))
-        pitch *= access.shape[index]
+        pitch = row if row is not None and pitch == 1 else pitch * access.shape[index]
     return Strided(access, tuple(reversed(dimensions)), is_copy=False)
 
 
@@ -292,11 +292,18 @@ def _has_window(access: Access, extents: Mapping[str, int]) -> bool:
 
 
 def layout_of(
-    access: Access, nest: LoopNest, workload: Workload, *, packed: bool, skipped: Collection[int] = ()
+    access: Access,
+    nest: LoopNest,
+    workload: Workload,
+    *,
+    packed: bool,
+    skipped: Collection[int] = (),
+    row: int | None = None,
 ) -> Strided | Slivers:
     """Return the layout of an operand: slivers or a reordered copy if `packed`, a padded copy where it must, else none.
 
-    Dimensions in `skipped` need no padding: the kernel leaves out what lies outside.
+    Dimensions in `skipped` need no padding: the kernel leaves out what lies outside. `row`: elements from one row of
+    the tensor to the next, where it is part of a wider one; copies do not have it.
 
     Where the microkernel reads along the SIMD axis in steps other than 1, only packing makes its loads contiguous.
     """
@@ -306,4 +313,4 @@ def layout_of(
         return _copied(access, nest, workload, skipped, reorder=True)
     if _needs_padding(access, workload.extents, skipped):
         return _copied(access, nest, workload, skipped, reorder=False)
-    return _natural(access)
+    return _natural(access, row)

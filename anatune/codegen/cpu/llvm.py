@@ -163,8 +163,11 @@ class LlvmCode:
 
     def constant(self, value: float) -> str:
         """Return a splat constant of the accumulator's type."""
-        text = str(int(value)) if self.scalar == "i32" else _float_text(value)
-        return "<" + ", ".join(f"{self.scalar} {text}" for _ in range(self.lanes)) + ">"
+        return "<" + ", ".join(f"{self.scalar} {self.number(value)}" for _ in range(self.lanes)) + ">"
+
+    def number(self, value: float) -> str:
+        """Return a number of the accumulator's type."""
+        return str(int(value)) if self.scalar == "i32" else _float_text(value)
 
     # -- memory ----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from anatune.codegen.cpu.copies import copy_function, write_copy
 from anatune.codegen.cpu.kernels import Kernels
-from anatune.codegen.cpu.layout import Layout, layout_of
+from anatune.codegen.cpu.layout import Layout
 from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
 from anatune.codegen.cpu.nest import Loop, Part
 from anatune.codegen.cpu.padding import Skip
@@ -19,7 +19,7 @@ from anatune.codegen.script import Script, affine, buffer_type, open_function, w
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
 
-__all__ = ["CpuProgram", "program_of"]
+__all__ = ["CpuProgram", "program_of", "wide", "write_calls"]
 
 
 @dataclass(frozen=True)
@@ -114,97 +114,124 @@ class _Writer:
         return str(text)
 
     def _loops(self, text: Script, tiles: Sequence[_Tile], pointers: list[str]) -> None:
-        nest = self.nest
-        outer, cache = nest.cache[: nest.num_outer], nest.cache[nest.num_outer :]
-        depth = text.depth
-        annotation = ', annotations={"pragma_import_llvm": LL}'
-        total = math.prod(loop.extent for loop in outer)
-        text.open(f"for _ in T.serial(1{annotation}):")  # TVM loses a pragma of a parallel loop with 64-bit bounds
-        if self.parallel and total > 1:
-            text.open(f"for chunk in T.parallel({total}):")
-            variables = _digits("chunk", outer)
-        else:
-            variables = {}
-            for number, loop in enumerate(outer):
-                text.open(f"for o{number} in range({loop.extent}):")
-                variables[loop] = f"o{number}"
-        for number, loop in enumerate(cache):
-            text.open(f"for t{number} in range({loop.extent}):")
-            variables[loop] = f"t{number}"
-        sums = [(variables[loop], loop) for loop in nest.cache if loop.axis not in nest.parts]
-        flags = "0"
-        if nest.is_partial:
-            position = " + ".join(name for name, _ in sums)
-            end = sum(loop.extent - 1 for _, loop in sums)
-            flags = f'T.Cast("int32", T.Select({position} > 0, 1, 0) + T.Select({position} < {end}, 2, 0))'
-        layouts: list[Layout] = [*self.layouts, self.kernels.result]
-        layouts += [layout_of(access, nest, self.workload, packed=False) for access in self.workload.epilogue_reads]
-        if self.kernels.start is not None:
-            layouts.append(self.kernels.start)
-        if len(pointers) > len(layouts):
-            layouts.append(self.kernels.result)  # partial sums lie as the result does
-
-        def call(parts: Mapping[str, Part], kernel: Microkernel) -> None:
-            sizes = {axis: part.size for axis, part in parts.items()}
-            calls = {axis: f"c_{axis}" for axis in nest.calls if parts[axis].count > 1}
-            arguments: list[str] = []
-            addresses: list[tuple[list[tuple[str, int]], int]] = []
-            for layout, pointer in zip(layouts, pointers, strict=True):
-                constant = layout.base
-                terms = [(variables[loop], layout.loop_stride(loop, sizes)) for loop in nest.cache]
-                for axis, part in parts.items():
-                    constant += layout.call_stride(axis, part.start, sizes)
-                for axis, variable in calls.items():
-                    terms.append((variable, layout.call_stride(axis, sizes[axis], sizes)))
-                arguments.append(f"{pointer}.data, {_wide(affine(terms, constant))}")
-                addresses.append((terms, constant))
-            arguments.append(flags)
-            for _, skip in self.kernels.moving:
-                arguments += self._taps(skip, variables, parts[skip.axis], calls)
-            names: dict[Hashable, str] = dict([*variables.items(), *calls.items()])
-            for operand, (terms, constant) in zip(kernel.operands, addresses, strict=False):
-                if operand.stream is not None:
-                    shares = [(names[loop], share) for loop, share in operand.stream.shares.items() if loop in names]
-                    arguments.append(_wide(affine([*terms, *shares], constant + operand.stream.distance)))
-            text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}))')
-
-        self._calls(text, tiles, nest.calls, call)
-        text.close(text.depth - depth)
-
-    def _calls(
-        self,
-        text: Script,
-        tiles: Iterable[_Tile],
-        axes: Sequence[str],
-        call: Callable[[Mapping[str, Part], Microkernel], None],
-    ) -> None:
-        """Write the loops of calls: all parts of an inner axis before an outer one's next, so that operands are reused.
-
-        `tiles` are in the order of their calls.
-        """
-        if not axes:
-            for parts, kernel in tiles:
-                call(parts, kernel)
-            return
-        for part, own in itertools.groupby(tiles, key=lambda tile: tile[0][axes[0]]):
-            if part.count > 1:
-                text.open(f"for c_{axes[0]} in range({part.count}):")
-            self._calls(text, list(own), axes[1:], call)
-            text.close(int(part.count > 1))
-
-    def _taps(self, skip: Skip, variables: Mapping[Loop, str], part: Part, calls: Mapping[str, str]) -> tuple[str, str]:
-        """Return the first tap inside the tensor and one past the last, as expressions."""
-        terms = [(variables[loop], loop.step * skip.stride) for loop in self.nest.cache if loop.axis == skip.axis]
-        if skip.axis in calls:
-            terms.append((calls[skip.axis], part.size * skip.stride))
-        low = affine(terms, part.start * skip.stride + skip.offset)
-        step = skip.dilation
-        first = f"T.max(0, ({step - 1} - ({low})) // {step})"
-        end = f"T.min({self.workload.extents[skip.window]}, ({skip.size + step - 1} - ({low})) // {step})"
-        return _wide(first), _wide(end)
+        # TVM loses a pragma of a parallel loop with 64-bit bounds
+        with text.scope('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'):
+            write_calls(text, self.kernels, tiles, pointers, parallel=self.parallel)
 
 
-def _wide(index: str) -> str:
+def write_calls(
+    text: Script,
+    kernels: Kernels,
+    tiles: Sequence[_Tile],
+    pointers: Sequence[str],
+    origins: Sequence[str] = (),
+    *,
+    parallel: bool = False,
+) -> None:
+    """Write the loops of a schedule and its calls of microkernels.
+
+    Parameters
+    ----------
+    pointers : sequence of str
+        Buffers of the operands, the result, the operands of fused steps, what accumulators start from, partial sums.
+    origins : sequence of str
+        For each buffer an index that its tensor begins at; none: 0.
+    parallel : bool
+        Spread the outermost loops over threads.
+    """
+    nest = kernels.nest
+    outer, cache = nest.cache[: nest.num_outer], nest.cache[nest.num_outer :]
+    depth = text.depth
+    if parallel and math.prod(loop.extent for loop in outer) > 1:
+        text.open(f"for chunk in T.parallel({math.prod(loop.extent for loop in outer)}):")
+        variables = _digits("chunk", outer)
+    else:
+        variables = {}
+        for number, loop in enumerate(outer):
+            text.open(f"for o{number} in range({loop.extent}):")
+            variables[loop] = f"o{number}"
+    for number, loop in enumerate(cache):
+        text.open(f"for t{number} in range({loop.extent}):")
+        variables[loop] = f"t{number}"
+    sums = [(variables[loop], loop) for loop in nest.cache if loop.axis not in nest.parts]
+    flags = "0"
+    if nest.is_partial:
+        position = " + ".join(name for name, _ in sums)
+        end = sum(loop.extent - 1 for _, loop in sums)
+        flags = f'T.Cast("int32", T.Select({position} > 0, 1, 0) + T.Select({position} < {end}, 2, 0))'
+    layouts: list[Layout] = [*kernels.layouts, kernels.result]
+    layouts += [layout for _, layout in kernels.steps if layout is not None]
+    if kernels.start is not None:
+        layouts.append(kernels.start)
+    if len(pointers) > len(layouts):
+        layouts.append(kernels.result)  # partial sums lie as the result does
+    begins = origins or [""] * len(pointers)
+
+    def call(parts: Mapping[str, Part], kernel: Microkernel) -> None:
+        sizes = {axis: part.size for axis, part in parts.items()}
+        calls = {axis: f"c_{axis}" for axis in nest.calls if parts[axis].count > 1}
+        arguments: list[str] = []
+        addresses: list[tuple[list[tuple[str, int]], int]] = []
+        for layout, pointer, origin in zip(layouts, pointers, begins, strict=True):
+            constant = layout.base
+            terms = [(origin, 1)] if origin else []
+            terms += [(variables[loop], layout.loop_stride(loop, sizes)) for loop in nest.cache]
+            for axis, part in parts.items():
+                constant += layout.call_stride(axis, part.start, sizes)
+            for axis, variable in calls.items():
+                terms.append((variable, layout.call_stride(axis, sizes[axis], sizes)))
+            arguments.append(f"{pointer}.data, {wide(affine(terms, constant))}")
+            addresses.append((terms, constant))
+        arguments.append(flags)
+        for _, skip in kernels.moving:
+            arguments += _taps(kernels, skip, variables, parts[skip.axis], calls)
+        names: dict[Hashable, str] = dict([*variables.items(), *calls.items()])
+        for operand, (terms, constant) in zip(kernel.operands, addresses, strict=False):
+            if operand.stream is not None:
+                shares = [(names[loop], share) for loop, share in operand.stream.shares.items() if loop in names]
+                arguments.append(wide(affine([*terms, *shares], constant + operand.stream.distance)))
+        text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}))')
+
+    _calls(text, tiles, nest.calls, call)
+    text.close(text.depth - depth)
+
+
+def _calls(
+    text: Script,
+    tiles: Iterable[_Tile],
+    axes: Sequence[str],
+    call: Callable[[Mapping[str, Part], Microkernel], None],
+) -> None:
+    """Write the loops of calls: all parts of an inner axis before an outer one's next, so that operands are reused.
+
+    `tiles` are in the order of their calls.
+    """
+    if not axes:
+        for parts, kernel in tiles:
+            call(parts, kernel)
+        return
+    for part, own in itertools.groupby(tiles, key=lambda tile: tile[0][axes[0]]):
+        if part.count > 1:
+            text.open(f"for c_{axes[0]} in range({part.count}):")
+        _calls(text, list(own), axes[1:], call)
+        text.close(int(part.count > 1))
+
+
+def _taps(
+    kernels: Kernels, skip: Skip, variables: Mapping[Loop, str], part: Part, calls: Mapping[str, str]
+) -> tuple[str, str]:
+    """Return the first tap inside the tensor and one past the last, as expressions."""
+    terms = [(variables[loop], loop.step * skip.stride) for loop in kernels.nest.cache if loop.axis == skip.axis]
+    if skip.axis in calls:
+        terms.append((calls[skip.axis], part.size * skip.stride))
+    low = affine(terms, part.start * skip.stride + skip.offset)
+    step = skip.dilation
+    first = f"T.max(0, ({step - 1} - ({low})) // {step})"
+    end = f"T.min({kernels.workload.extents[skip.window]}, ({skip.size + step - 1} - ({low})) // {step})"
+    return wide(first), wide(end)
+
+
+def wide(index: str) -> str:
     """Return an index as the 64 bits that a microkernel takes; TVM narrows what was never cast to 32."""
     return f'T.Cast("int64", T.Cast("int32", {index}))'
 

@@ -6,15 +6,16 @@ spread over threads. A row is read two or three times, which the first cache ser
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from anatune.codegen.cpu.elementary import FUNCTIONS, exp
+from anatune.codegen.cpu.elementary import FUNCTIONS, power
 from anatune.codegen.cpu.llvm import LlvmCode
 from anatune.codegen.cpu.microkernel import module_ir
 from anatune.codegen.script import Script, buffer_type, open_function, whole_region
 
-__all__ = ["RowKernel", "row_program"]
+__all__ = ["RowKernel", "row_function", "row_program"]
 
 _FLOAT = "float32"
 _CHAINS = 4
@@ -34,7 +35,8 @@ class RowKernel:
     Attributes
     ----------
     kind : str
-        "softmax", "layer_norm", or the name of an elementary function.
+        "softmax", "layer_norm", or the name of an elementary function. "powers": what a softmax is before its division;
+        the row's factor for that is stored besides.
     rows, length : int
     scale : float
         "softmax": what elements are multiplied by first.
@@ -87,7 +89,16 @@ def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple
         f"for r in T.{'parallel' if spread else 'serial'}({kernel.rows}):",
     ):
         text.line(f'T.evaluate(T.call_extern("void", "{name}_row", {arguments}))')
-    return str(text), module_ir([_Row(kernel, f"{name}_row", lanes, len(names)).function])
+    return str(text), module_ir([row_function(kernel, f"{name}_row", lanes)])
+
+
+def row_function(kernel: RowKernel, name: str, lanes: int) -> tuple[str, set[str]]:
+    """Return (the function of one row in LLVM IR, the declarations it needs).
+
+    Its parameters: a pointer and an offset in elements of the data, the mask or factor and term, the result; of
+    "powers": of the data, which become the powers, the mask, the factor.
+    """
+    return _Row(kernel, name, lanes, 2 + (1 if kernel.mask_rows else kernel.operands)).function
 
 
 class _Row:
@@ -95,7 +106,8 @@ class _Row:
 
     def __init__(self, kernel: RowKernel, name: str, lanes: int, tensors: int) -> None:
         self.kernel, self.lanes = kernel, lanes
-        self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind == "softmax" else "add")
+        self.result = 0 if kernel.kind == "powers" else tensors - 1
+        self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind in ("softmax", "powers") else "add")
         self.labels = 0
         self.at = "entry"
         arguments = ", ".join(f"ptr noalias %p{i}, i64 %o{i}" for i in range(tensors))
@@ -107,7 +119,11 @@ class _Row:
         code.line("entry:")
         code.align_frame(bits // 8)
         self.bases = [code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(tensors)]
-        writers: dict[str, Callable[[], None]] = {"softmax": self.softmax, "layer_norm": self.layer_norm}
+        writers: dict[str, Callable[[], None]] = {
+            "softmax": self.softmax,
+            "powers": self.powers,
+            "layer_norm": self.layer_norm,
+        }
         writers.get(kernel.kind, self.mapped)()
         code.line("  ret void")
         code.line("}")
@@ -165,8 +181,15 @@ class _Row:
         return found
 
     def joined(self, left: str, right: str) -> str:
-        """Return what two parts of a carried value are together."""
-        return self.code.maximum(left, right) if self.code.body == "max" else self.code.binary("add", left, right)
+        """Return what two parts of a carried value are together: the sum, or the largest; NaN on the right is left out.
+
+        One instruction, unlike LlvmCode.maximum. A row with NaN has powers that are NaN, whatever is its largest.
+        """
+        code = self.code
+        if code.body != "max":
+            return code.binary("add", left, right)
+        is_more = code.emit(f"fcmp ogt {code.vector} {right}, {left}")
+        return code.emit(f"select <{self.lanes} x i1> {is_more}, {code.vector} {right}, {code.vector} {left}")
 
     def load(self, tensor: int, place: str, vector: int, used: int) -> str:
         """Return a vector of a row; what is beyond the end is 0."""
@@ -177,7 +200,7 @@ class _Row:
     def store(self, value: str, place: str, vector: int, used: int) -> None:
         """Store a vector of the result's row."""
         code = self.code
-        pointer = code.emit(f"getelementptr float, ptr {self.bases[-1]}, i64 {place}")
+        pointer = code.emit(f"getelementptr float, ptr {self.bases[self.result]}, i64 {place}")
         code.store_vector(value, code.address(pointer, _FLOAT, vector * self.lanes), _FLOAT, used)
 
     def only(self, value: str, used: int, other: str) -> str:
@@ -193,9 +216,29 @@ class _Row:
         return [(vector, self.lanes if vector < vectors - 1 else used) for vector in range(vectors)]
 
     def softmax(self) -> None:
-        """Write the largest element's pass, that of the powers and their sum, and that of the quotients."""
+        """Write the passes of the powers, and that of the quotients."""
+        code, factor = self.code, self.code.splat(self.factor())
+
+        def quotients(place: str, vectors: int, used: int, _: list[Values]) -> list[Values]:
+            for vector, lanes in self.each(vectors, used):
+                value = code.binary("mul", self.load(self.result, place, vector, lanes), factor)
+                self.store(value, place, vector, lanes)
+            return []
+
+        self.over([], quotients)
+
+    def powers(self) -> None:
+        """Write the passes of the powers, and store what they are to be multiplied by."""
+        self.code.line(f"  store float {self.factor()}, ptr {self.bases[-1]}, align 4")
+
+    def factor(self) -> str:
+        """Write the largest element's pass, that of the powers and their sum, and return one over the sum, a number.
+
+        A mask's sums are stored by the first pass; a positive scale alone is part of the second.
+        """
         code, kernel = self.code, self.kernel
-        lowest = code.constant(float("-inf"))
+        lowest, scale = code.constant(-math.inf), code.constant(kernel.scale)
+        is_stored = kernel.mask_rows > 0 or kernel.scale <= 0.0
 
         def largest(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
             found = {}
@@ -203,49 +246,47 @@ class _Row:
                 value = self.load(0, place, vector, lanes)
                 if kernel.mask_rows:
                     mask = self.load(1, place, vector, lanes)
-                    scale = code.constant(kernel.scale)
                     value = code.multiply_add(value, scale, mask) if kernel.scale != 1.0 else code.binary(
                         "add", value, mask)  # fmt: skip
-                elif kernel.scale != 1.0:
-                    value = code.binary("mul", value, code.constant(kernel.scale))
-                if kernel.mask_rows or kernel.scale != 1.0:
+                elif is_stored:
+                    value = code.binary("mul", value, scale)
+                if is_stored:
                     self.store(value, place, vector, lanes)
-                found[vector] = code.maximum(state[0][vector], self.only(value, lanes, lowest))
+                found[vector] = self.joined(state[0][vector], self.only(value, lanes, lowest))
             return [found]
 
-        source = -1 if kernel.mask_rows or kernel.scale != 1.0 else 0
-        most = code.splat(code.horizontal(self.over([lowest], largest)[0]))
+        source = self.result if is_stored else 0
+        most = self.most(self.over([lowest], largest)[0])
         if kernel.zero_rows:  # -inf less anything finite is -inf, whose power is 0
-            is_empty = code.emit(f"fcmp oeq {code.vector} {most}, {lowest}")
-            most = code.emit(
-                f"select <{self.lanes} x i1> {is_empty}, {code.vector} {code.constant(0.0)}, {code.vector} {most}"
-            )
-        self.code.body = "add"
+            is_empty = code.emit(f"fcmp oeq float {most}, {code.number(-math.inf)}")
+            most = code.emit(f"select i1 {is_empty}, float 0.0, float {most}")
+        is_scaled = not is_stored and kernel.scale != 1.0
+        if is_scaled:
+            most = code.emit(f"fmul float {most}, {code.number(kernel.scale)}")
+        shift = code.splat(code.emit(f"fneg float {most}"))
+        code.body = "add"
 
         def powers(place: str, vectors: int, used: int, state: list[Values]) -> list[Values]:
             found = {}
             for vector, lanes in self.each(vectors, used):
-                value = exp(code, code.binary("sub", self.load(source, place, vector, lanes), most))
+                value = self.load(source, place, vector, lanes)
+                value = code.multiply_add(value, scale, shift) if is_scaled else code.binary("add", value, shift)
+                value = power(code, value)
                 self.store(value, place, vector, lanes)
                 found[vector] = code.binary("add", state[0][vector], self.only(value, lanes, code.constant(0.0)))
             return [found]
 
-        total = code.splat(code.horizontal(self.over([code.constant(0.0)], powers)[0]))
+        total = code.horizontal(self.over([code.constant(0.0)], powers)[0])
         if kernel.zero_rows:
-            is_zero = code.emit(f"fcmp oeq {code.vector} {total}, {code.constant(0.0)}")
-            total = code.emit(
-                f"select <{self.lanes} x i1> {is_zero}, {code.vector} {code.constant(1.0)}, {code.vector} {total}"
-            )
-        factor = code.binary("div", code.constant(1.0), total)
+            is_zero = code.emit(f"fcmp oeq float {total}, 0.0")
+            total = code.emit(f"select i1 {is_zero}, float 1.0, float {total}")
+        return code.emit(f"fdiv float 1.0, {total}")
 
-        def quotients(place: str, vectors: int, used: int, _: list[Values]) -> list[Values]:
-            for vector, lanes in self.each(vectors, used):
-                self.store(
-                    code.binary("mul", self.load(-1, place, vector, lanes), factor), place, vector, lanes
-                )  # fmt: skip
-            return []
-
-        self.over([], quotients)
+    def most(self, value: str) -> str:
+        """Return the largest lane of a vector without NaN, which `joined` leaves out."""
+        kind, name = self.code.vector, f"llvm.vector.reduce.fmax.v{self.lanes}f32"
+        self.code.declared.add(f"declare float @{name}({kind})")
+        return self.code.emit(f"call nnan float @{name}({kind} {value})")
 
     def layer_norm(self) -> None:
         """Write the mean's pass, that of the squares of what differs from it, and that of the results."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anatune.codegen.compat import TvmObject, parse_program
+from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.program import CpuProgram
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.core.schedule import Schedule
@@ -13,7 +14,7 @@ from anatune.core.templates import template_named
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.rows import LAYER_NORM, MAP, ROWS, SOFTMAX
 
-__all__ = ["KERNEL", "OPAQUE", "ModelKernel", "Packer", "model_kernel", "row_kernels"]
+__all__ = ["KERNEL", "OPAQUE", "ModelKernel", "Packer", "attention_kernel", "model_kernel", "row_kernels"]
 
 KERNEL = "anatune.kernel"
 """Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
@@ -69,6 +70,19 @@ def model_kernel(name: str, schedule: Schedule, threads: int) -> ModelKernel:
         for tensor, text in program.packing.items()
     }
     return ModelKernel(name, function, packers)
+
+
+def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: int) -> ModelKernel:
+    """Return an attention as a kernel of a model; `lanes`: float32 elements of a vector.
+
+    Raises
+    ------
+    SpaceError, BuildError
+        As `model_kernel`.
+    """
+    function = parse_program(*attention_program(kernel, name, lanes, threads))
+    attributes = {"global_symbol": name, KERNEL: "attention", "op_pattern": OPAQUE}
+    return ModelKernel(name, function.with_attr(attributes), {})
 
 
 def row_kernels(graph: Graph, lanes: int, threads: int) -> dict[int, ModelKernel]:

@@ -46,8 +46,8 @@ def residual_network():
     return network, torch.randn(1, 3, 32, 32)
 
 
-def transformer_block():
-    """Return one block such as BERT's on token ids: it returns a tuple."""
+def transformer_block(tokens=8, *, is_causal=False):
+    """Return one block such as BERT's, or GPT-2's, on token ids: it returns a tuple."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -68,12 +68,14 @@ def transformer_block():
             def split(y):
                 return y.view(batch, count, self.heads, width // self.heads).transpose(1, 2)
 
-            y = functional.scaled_dot_product_attention(split(self.query(x)), split(self.key(x)), split(self.value(x)))
+            y = functional.scaled_dot_product_attention(
+                split(self.query(x)), split(self.key(x)), split(self.value(x)), is_causal=is_causal
+            )
             x = self.norms[0](x + self.output(y.transpose(1, 2).reshape(batch, count, width)))
             return self.norms[1](x + self.down(functional.gelu(self.up(x)))), x
 
     torch.manual_seed(0)
-    return Block().eval(), torch.randint(0, 50, (1, 8))
+    return Block().eval(), torch.randint(0, 50, (1, tokens))
 
 
 def onnx_network(path, *, batch=1, operator="Relu"):

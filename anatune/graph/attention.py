@@ -1,0 +1,230 @@
+"""Attention as one kernel: scores, softmax and what it weighs, without the scores in memory and without transposes.
+
+``anatune.attention`` takes three tensors that hold queries, keys and values, and, where there is one, a mask
+(mask_rows, keys) as `rows.SOFTMAX` takes it. Its result is a matrix (batch * queries, heads * value_dim). Attributes:
+``batch``, ``heads``, ``queries``, ``keys``, ``dim``, ``value_dim``; ``scale``, ``zero_rows`` as of the softmax;
+``places``, a `Place` of each tensor; ``visible``, for each query how many keys it sees at most, the first ones; ():
+all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anatune.graph.nodes import Argument, Constant, Graph, Node, TensorType, Value, frozen, rewritten, tensor_type
+from anatune.graph.products import BATCH_MATMUL, MATMUL
+from anatune.graph.rows import SOFTMAX
+from anatune.graph.simplify import permuted, reshaped, simplified
+from anatune.graph.strided import View, view_of
+
+__all__ = ["ATTENTION", "Place", "with_attention"]
+
+ATTENTION = "anatune.attention"
+
+
+class Place(NamedTuple):
+    """Where element (batch b, head h, row r, column c) lies: ``offset + b * batch + h * head + r * row + c``."""
+
+    offset: int
+    batch: int
+    head: int
+    row: int
+
+
+class _Parts(NamedTuple):
+    """What an attention is made of where it is not one kernel: the product of the scores, their softmax, the other."""
+
+    scores: Node
+    softmax: Node
+    values: Node
+
+
+def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
+    """Return a graph whose attentions are kernels, and whose products of the same data that feed them are one.
+
+    An attention is two products with nothing fused into them and a softmax between, none of which anything else reads.
+    Queries, keys and values may be columns of matrices in any order of batch, heads and rows, but not repeated for
+    groups of queries. Products are joined where attentions alone read them: nothing else reads columns of a wider
+    matrix without a copy.
+
+    Parameters
+    ----------
+    graph : Graph
+        As `passes.prepared` returns it.
+    pays : callable
+        Whether an attention becomes a kernel.
+    """
+    uses = graph.uses()
+    made = 0
+
+    def replace(node: Node, arguments: tuple[Argument, ...]) -> Value:
+        own = node.of(arguments)
+        parts = _parts(node, uses)
+        if parts is None:
+            return own
+        softmax = _source(arguments[0])
+        assert isinstance(softmax, Node)
+        scores = _source(softmax.arguments[0])
+        attention = _attention(_Parts(scores, softmax, own))
+        if attention is None or not pays(attention):
+            return own
+        nonlocal made
+        made += 1
+        batch, heads, queries, size = (
+            attention.attributes[name] for name in ("batch", "heads", "queries", "value_dim")
+        )
+        turned = permuted(reshaped(attention, (batch, queries, heads, size)), (0, 2, 1, 3))
+        return reshaped(turned, tensor_type(node).shape)
+
+    fused = rewritten(graph, replace)
+    return _joined(simplified(fused)) if made else graph
+
+
+def _source(value: Any) -> Any:
+    while isinstance(value, Node) and value.op == "reshape":
+        value = value.arguments[0]
+    return value
+
+
+def _parts(node: Node, uses: Counter[int]) -> _Parts | None:
+    """Return the attention that ends in a product; None: there is none."""
+
+    def alone(value: Any, op: str) -> Node | None:
+        while isinstance(value, Node) and value.op == "reshape" and uses[id(value)] == 1:
+            value = value.arguments[0]
+        return value if isinstance(value, Node) and value.op == op and uses[id(value)] == 1 else None
+
+    if node.op != BATCH_MATMUL or node.attributes["epilogue"]:
+        return None
+    softmax = alone(node.arguments[0], SOFTMAX)
+    scores = alone(softmax.arguments[0], BATCH_MATMUL) if softmax is not None else None
+    if softmax is None or scores is None or scores.attributes["epilogue"]:
+        return None
+    same = tensor_type(scores).shape == tensor_type(node.arguments[0]).shape
+    return _Parts(scores, softmax, node) if same else None
+
+
+def _attention(parts: _Parts) -> Node | None:
+    """Return the kernel for an attention; None: keys or values are not rows in memory."""
+    scores, softmax, values = parts
+    count, queries, keys = tensor_type(scores).shape
+    dim, value_dim = tensor_type(scores.arguments[0]).shape[-1], tensor_type(values).shape[-1]
+    views = [_leading(one) for one in (*scores.arguments[:2], values.arguments[1])]
+    views[1] = views[1]._replace(
+        sizes=(*views[1].sizes[:-2], keys, dim), strides=(*views[1].strides[:-2], *views[1].strides[:-3:-1])
+    )
+    several = [view.sizes[:-2] for view in views if len([size for size in view.sizes[:-2] if size > 1]) > 1]
+    heads = several[0][-1] if several else count
+    batch = count // heads
+    places = []
+    for view in views:
+        whole = view.reshaped((batch, heads, *view.sizes[-2:])) if count % heads == 0 else None
+        if whole is None or whole.strides[-1] not in ((0, 1) if whole.sizes[-1] == 1 else (1,)):
+            return None
+        places.append(Place(whole.offset, *whole.strides[:3]))
+    attributes = {
+        "batch": batch, "heads": heads, "queries": queries, "keys": keys, "dim": dim, "value_dim": value_dim,
+        **softmax.attributes, "places": tuple(places), "visible": _visible(softmax, queries),
+    }  # fmt: skip
+    kind = TensorType((batch * queries, heads * value_dim), tensor_type(values).dtype)
+    return Node(ATTENTION, (*(view.base for view in views), *softmax.arguments[1:]), kind, attributes)
+
+
+def _leading(value: Any) -> View:
+    """Return where the operand of a product lies, with as many leading dimensions as it had before they became one."""
+    source = value.arguments[0] if isinstance(value, Node) and value.op == "reshape" else value
+    kind = tensor_type(source).shape
+    is_same = len(kind) > 2 and kind[-2:] == tensor_type(value).shape[-2:]
+    return view_of(source if is_same else value)
+
+
+def _visible(softmax: Node, queries: int) -> tuple[int, ...]:
+    """Return for each query one past the last key that a constant mask leaves; (): some query may see them all.
+
+    What a mask hides with ``-inf`` or the lowest number has a power of 0, unless it hides everything.
+    """
+    mask = softmax.arguments[1] if len(softmax.arguments) > 1 else None
+    if not isinstance(mask, Constant) or len(mask.array) != queries:
+        return ()
+    seen = mask.array > np.finfo(mask.array.dtype).min
+    keys = seen.shape[1]
+    last = np.where(seen.any(axis=1), keys - np.argmax(seen[:, ::-1], axis=1), keys)
+    return tuple(int(one) for one in last) if last.min() < keys else ()
+
+
+def _joined(graph: Graph) -> Graph:
+    """Return a graph in which products of the same data that attentions alone read are one product."""
+    uses = graph.uses()
+    readers: Counter[int] = Counter()
+    places: dict[int, list[tuple[Place, int, int]]] = {}
+    for node in graph.nodes():
+        if node.op == ATTENTION:
+            own = node.attributes
+            sizes = (own["dim"], own["dim"], own["value_dim"])
+            for value, place, size in zip(node.arguments, own["places"], sizes, strict=False):
+                readers[id(value)] += 1
+                places.setdefault(id(value), []).append((place, own["heads"], size))
+    groups: dict[Any, list[Node]] = {}
+    for node in graph.nodes():
+        if node.op == MATMUL and 0 < readers[id(node)] == uses[id(node)] and _is_known(node):
+            width = tensor_type(node).shape[1]
+            if all(_in_columns(*one, width) for one in places[id(node)]):
+                groups.setdefault((id(node.arguments[0]), node.attributes["epilogue"]), []).append(node)
+    columns: dict[int, tuple[int, int]] = {}
+    """``id`` of a product -> which group it is of, and its first column there."""
+    together = [group for group in groups.values() if len(group) > 1]
+    for number, group in enumerate(together):
+        start = 0
+        for node in group:
+            columns[id(node)] = number, start
+            start += tensor_type(node).shape[1]
+    made: dict[int, Node] = {}
+
+    def replace(node: Node, arguments: tuple[Argument, ...]) -> Value:
+        if id(node) in columns:
+            number = columns[id(node)][0]
+            if number not in made:
+                made[number] = _product(together[number], arguments[0])
+            return made[number]
+        if node.op != ATTENTION:
+            return node.of(arguments)
+        found = []
+        for value, place in zip(node.arguments, node.attributes["places"], strict=False):
+            if id(value) in columns:
+                number, start = columns[id(value)]
+                place = _moved(place, tensor_type(value).shape[1], tensor_type(made[number]).shape[1], start)
+            found.append(place)
+        return Node(node.op, arguments, node.type, {**node.attributes, "places": tuple(found)})
+
+    return rewritten(graph, replace)
+
+
+def _is_known(node: Node) -> bool:
+    """Whether everything but the data is constant, and nothing of the result's size is added."""
+    return "add" not in node.attributes["epilogue"] and all(isinstance(one, Constant) for one in node.arguments[1:])
+
+
+def _in_columns(place: Place, heads: int, size: int, width: int) -> bool:
+    """Whether a place is columns of the rows of a matrix."""
+    inside = place.offset + (heads - 1) * place.head + size <= width
+    return inside and place.row in (0, width) and place.batch % width == 0
+
+
+def _moved(place: Place, width: int, wider: int, start: int) -> Place:
+    """Return a place in a matrix that has become columns of a wider one."""
+    return Place(place.offset + start, place.batch // width * wider, place.head, wider)
+
+
+def _product(group: Sequence[Node], data: Any) -> Node:
+    """Return the products of a group side by side."""
+    operands = [
+        Constant(frozen(np.concatenate([one.array for one in constants], axis=-1)))
+        for constants in zip(*(node.arguments[1:] for node in group), strict=True)
+    ]
+    rows = tensor_type(group[0]).shape[0]
+    kind = TensorType((rows, sum(tensor_type(node).shape[1] for node in group)), tensor_type(group[0]).dtype)
+    return Node(MATMUL, (data, *operands), kind, group[0].attributes)
