@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
@@ -81,7 +81,7 @@ def plan_products(
         if node.op in PRODUCTS:
             groups.setdefault((workload_of(node), known_operands(node)), []).append(node)
     sums = {key: (without_steps(key[0]), key[1]) for key in groups}
-    weights = weight_bytes(graph)
+    weights = weight_bytes(graph.nodes())
     planned = _first_choices(tuple(dict.fromkeys(sums.values())), hardware, weights, accuracy, progress)
     found = []
     for number, (key, nodes) in enumerate(groups.items()):
@@ -93,9 +93,9 @@ def plan_products(
     return found
 
 
-def weight_bytes(graph: Graph) -> float:
+def weight_bytes(nodes: Iterable[Node]) -> float:
     """Return the bytes of the constants that products read: what a run brings from memory or the last cache."""
-    read = {id(one): one for node in graph.nodes() if node.op in PRODUCTS for one in node.arguments[:2]}
+    read = {id(one): one for node in nodes if node.op in PRODUCTS for one in node.arguments[:2]}
     return float(sum(one.array.nbytes for one in read.values() if isinstance(one, Constant)))
 
 

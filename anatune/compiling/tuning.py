@@ -1,7 +1,9 @@
 """Measurements for a model's kernels: which kernel gets the next ones, between planning and building.
 
-Each different sum is a `TuningSession` of its own in the record file; sessions take turns in parts, the next part going
-where most time can still be won: calls times what a call takes above its bound, less the more trials a kernel has had.
+Each different sum is a `TuningSession` of its own in the record file, whose kernels read their weights from as far away
+as in a run of the model: what is fastest in a loop of its own is not what is fastest there. Sessions take turns in
+parts, the next part going where most time can still be won: calls times what a call takes above its bound, less the
+more trials a kernel has had.
 """
 
 from __future__ import annotations
@@ -14,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from anatune.arguments import checked_flag, checked_integer, checked_path, checked_seconds
-from anatune.compiling.planning import PlannedKernel, without_steps
+from anatune.compiling.planning import PlannedKernel, predicted, weight_bytes, without_steps
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu_microkernels import constant_tensors
@@ -27,8 +28,9 @@ from anatune.core.workload.text import workload_to_text
 from anatune.errors import RecordError, SpaceError
 from anatune.files import scratch_folder
 from anatune.graph.products import known_operands
-from anatune.model.templates import make_model
+from anatune.measure.cpu.cold import level_of
 from anatune.records.database import record_path
+from anatune.records.schema import Record
 from anatune.records.store import RecordStore
 from anatune.tuning.result import ModelProgress, TuningProgress
 from anatune.tuning.session import StandIns, TuningSession
@@ -180,6 +182,8 @@ class _Tuning:
         self._planned, self._hardware, self._threads = planned, hardware, threads
         self._budget, self._accuracy, self._progress = budget, accuracy, progress
         self._stand_ins, self._records = stand_ins, records
+        self._weights = weight_bytes(node for one in planned for node in one.nodes)
+        self._cold = level_of(self._weights, hardware)
         self._tasks = _tasks_of(planned, hardware.with_threads(threads))
         others = [one for one in planned if not _is_tunable(one)]
         self._others_s = sum(len(one.nodes) * one.prediction.time_s for one in others)
@@ -210,19 +214,38 @@ class _Tuning:
         if self._done() and self._records is not None:
             with RecordStore(self._records) as store:
                 for workload in self._tasks:
-                    found = store.best(workload, self._hardware.name, self._threads, accuracy=self._accuracy)
+                    found = self._best(store, workload)
                     if found is not None:
                         best[workload] = found.trial.schedule
         return [
-            _replaced(one, best[without_steps(one.workload)])
+            self._replaced(one, best[without_steps(one.workload)])
             if _is_tunable(one) and without_steps(one.workload) in best
             else one
             for one in self._planned
         ]
 
+    def _best(self, store: RecordStore, workload: Workload) -> Record | None:
+        """Return the best trial of those whose weights came from where the model's do; of all if there are none."""
+        asked = (workload, self._hardware.name, self._threads)
+        alike = [one for one in store.sessions(*asked) if one.settings.get("cold") == self._cold]
+        found = [store.best(*asked, one, accuracy=self._accuracy) for one in alike]
+        ran = [one for one in found if one is not None and one.trial.measurement.time_s is not None]
+        if ran:
+            return min(ran, key=lambda one: one.trial.measurement.time_s or 0.0)
+        return store.best(*asked, accuracy=self._accuracy)
+
+    def _replaced(self, kernel: PlannedKernel, measured: Schedule) -> PlannedKernel:
+        """Return a kernel with the measured schedule of its sum, what is fused into its stores left as it is."""
+        hardware = kernel.schedule.hardware
+        assert isinstance(hardware, CpuSpec)
+        schedule = msgspec.structs.replace(measured, workload=kernel.workload, hardware=hardware)
+        prediction = predicted(schedule, known_operands(kernel.nodes[0]), hardware, self._weights)
+        return kernel._replace(schedule=schedule, prediction=prediction)
+
     def _session(self, task: _Task, trials: int, limit_s: float | None) -> TuningSession:
         settings = TuningSettings(
             trials=trials, records=self._records, resume=True, threads=self._threads, accuracy=self._accuracy,
+            cold=self._cold,
             time_limit_s=None if limit_s is None or limit_s == float("inf") else limit_s,
         )  # fmt: skip
         return TuningSession(task.workload, self._hardware, settings, self._teller(task), self._stand_ins)
@@ -293,12 +316,3 @@ def _bound_s(workload: Workload, hardware: CpuSpec) -> float:
     cores = hardware.compute.num_cores
     bandwidth = min(cores * hardware.dram.core_bandwidth_bytes_per_s, hardware.dram.bandwidth_bytes_per_s)
     return max(workload.flop / hardware.peak_flop_per_s(workload.dtype), workload.compulsory_bytes / bandwidth)
-
-
-def _replaced(kernel: PlannedKernel, measured: Schedule) -> PlannedKernel:
-    """Return a kernel with the measured schedule of its sum, what is fused into its stores left as it is."""
-    hardware = kernel.schedule.hardware
-    schedule = msgspec.structs.replace(measured, workload=kernel.workload, hardware=hardware)
-    model = make_model(kernel.workload, hardware, schedule.template)
-    prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
-    return kernel._replace(schedule=schedule, prediction=prediction)

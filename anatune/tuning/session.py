@@ -277,7 +277,8 @@ class TuningSession:
             one
             for one in self._store.sessions(*asked, on_damage=self.damaged.append)
             if (type(one.hardware), one.hardware.model, one.hardware.arch) == (type(here), here.model, here.arch)
-            and {name: one.settings.get(name) for name in target.conditions} == target.conditions
+            and {name: one.settings.get(name) for name in (*target.conditions, "cold")}
+            == {"cold": None, **target.conditions}
             and one.settings.get("start", "model") == self._settings.start
             and target.asked_of(one) == target.asked
         ]

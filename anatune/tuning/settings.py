@@ -21,6 +21,9 @@ MOST_TRIALS = 100_000
 class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The keywords of `anatune.tune`, see there. Immutable.
 
+    And `cold`, of CPUs: {"l3", "dram"}, the level that constant operands come from in every run, as in whole models
+    (`measure.cpu.measurer.CpuMeasurer`); None: they stay where the run before left them.
+
     Raises
     ------
     SpaceError, UnknownNameError, RecordError
@@ -39,6 +42,7 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     template: str | None = None
     accuracy: str = STANDARD
     l2: str | None = None
+    cold: str | None = None
     device: int = 0
     backend: str | None = None
     manifest: str | Path | None = None

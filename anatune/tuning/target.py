@@ -10,6 +10,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.templates import Template, joined_templates, template_of, templates_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
+from anatune.measure.cpu.cold import check_cold
 from anatune.measure.cuda.runner import check_l2
 from anatune.measure.run.memory import check_runs_here
 from anatune.model.templates import tuning_template
@@ -85,6 +86,8 @@ def target_of(
     templates: tuple[Template, ...]
     manifest = None if settings.manifest is None else _fitting(read_manifest(settings.manifest), workload, hw)
     if isinstance(hw, GpuSpec):
+        if settings.cold is not None:
+            raise SpaceError(f"tune: cold is for CPUs, and {hw.name} is none; name l2")
         named = settings.template if manifest is None else manifest.template
         templates = (template_of(named, hw) if named else tuning_template(workload, hw),)
         conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or "flush")}
@@ -96,7 +99,8 @@ def target_of(
     elif given := _of_gpus(settings):
         raise SpaceError(f"tune: {given} is for GPUs, and {hw.name} is none; leave it out")
     else:
-        conditions, place = {}, {}
+        cold = check_cold(settings.cold, hw)
+        conditions, place = ({} if cold is None else {"cold": cold}), {}
         # As published, a search walks one space.
         alone = template_of(settings.template, hw) if settings.template or settings.start == "paper" else None
         templates = joined_templates(workload, hw, settings.accuracy) if alone is None else (alone,)

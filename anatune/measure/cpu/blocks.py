@@ -50,6 +50,15 @@ class Block:
         """The block's own bytes, without the guard zones."""
         return self._raw[self._start : self._start + self._size]
 
+    def copy_in(self, memory: NDArray[np.uint8]) -> Block:
+        """Return a copy of the block that lies in `memory`, as many bytes at an aligned address."""
+        found = Block.__new__(Block)
+        found.dtype, found.shape, found._size, found._guarded = self.dtype, self.shape, self._size, False
+        found._raw, found._start = memory, 0
+        found.array = found.bytes.view(self.array.dtype).reshape(self.shape)
+        found.bytes[:] = self.bytes
+        return found
+
     @property
     def tensor(self) -> TvmObject:
         """The block as a TVM tensor on the same memory; it keeps the memory alive."""

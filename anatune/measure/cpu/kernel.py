@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import shutil
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.codegen.buffer import Buffer
-from anatune.codegen.compat import import_tvm, set_pool_threads
+from anatune.codegen.compat import TvmObject, import_tvm, set_pool_threads
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
-from anatune.measure.cpu.blocks import Block, tensor_of
+from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, Block, tensor_of
 from anatune.measure.run.correctness import (
     Array,
     Correctness,
@@ -67,10 +68,22 @@ class Prepared:
         Operands by tensor, in the workload's layouts. Constants are packed here, once.
     guarded : bool
         Guard zones around every argument, for `check`.
+    constants : collection of str
+        Operands that are known before the run, as weights are.
+    cold : Block, optional
+        Memory that is filled with copies of the constants, aligned; calls take them in turn, so that constants come
+        from where that much memory lies.
     """
 
     def __init__(
-        self, artifact: CpuArtifact, library: Library, inputs: Mapping[str, Array], *, guarded: bool = False
+        self,
+        artifact: CpuArtifact,
+        library: Library,
+        inputs: Mapping[str, Array],
+        *,
+        guarded: bool = False,
+        constants: Collection[str] = (),
+        cold: Block | None = None,
     ) -> None:
         self._inputs = inputs
         self._error = artifact.error
@@ -87,6 +100,26 @@ class Prepared:
         self.result = self._blocks[artifact.arguments[-1].tensor]
         tensors = [self._blocks[buffer.tensor].tensor for buffer in artifact.arguments]
         self.call: Callable[[], None] = functools.partial(library.main, *tensors)
+        if cold is not None:
+            copies = self._copies({*self._packed, *constants} & {*self._blocks}, cold)
+            if copies:
+                changing = [{**self._blocks, **own} for own in copies]
+                calls = [[own[buffer.tensor].tensor for buffer in artifact.arguments] for own in changing]
+                self.call = _in_turn(library.main, [tensors, *calls])
+
+    def _copies(self, names: Collection[str], memory: Block) -> list[dict[str, Block]]:
+        """Return copies of some arguments, as many as fit into `memory`."""
+        sizes = {name: -(-self._blocks[name].bytes.size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for name in sorted(names)}
+        each = sum(sizes.values())
+        found = []
+        for start in range(0, memory.bytes.size - each + 1, each) if each else ():
+            at, own = start, {}
+            for name, size in sizes.items():
+                block = self._blocks[name]
+                own[name] = block.copy_in(memory.bytes[at : at + block.bytes.size])
+                at += size
+            found.append(own)
+        return found
 
     def check(self, workload: Workload, want: Expected) -> Correctness:
         """Run on a result filled with NaN and compare; operands, packed constants and guard zones must be unchanged.
@@ -201,6 +234,12 @@ class Kernel:
         self._library.packers[name](tensor_of(contents), block.tensor)
         self._constants[name] = (given, contents, block)
         return block
+
+
+def _in_turn(main: Callable[..., None], arguments: Sequence[Sequence[TvmObject]]) -> Callable[[], None]:
+    """Return a call that takes the next arguments each time."""
+    calls = itertools.cycle([functools.partial(main, *own) for own in arguments])
+    return lambda: next(calls)()
 
 
 def _fill(block: Block, array: Array, name: str) -> None:

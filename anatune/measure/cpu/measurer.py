@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
+from anatune.measure.cpu.cold import cold_bytes
 from anatune.measure.run.build_processes import Limits
 from anatune.measure.run.measurer import Entries, Measurer
 from anatune.measure.run.process import Worker
@@ -30,13 +31,16 @@ class CpuMeasurer(Measurer):
         A CPU: this one.
     threads : int
         Threads that kernels run with (TVM_NUM_THREADS of the runner).
+    cold : {"l3", "dram"}, optional
+        Where constant operands, weights, come from in every run, as they do in a model that reads those of all its
+        kernels between two runs of one. None: from where the run before left them.
 
     Raises
     ------
     DeviceError
         The hardware is no CPU.
     SpaceError
-        No such number of threads.
+        No such number of threads, or no such `cold` on this CPU.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class CpuMeasurer(Measurer):
         limits: Limits | None = None,
         seed: int = 0,
         protocol: TimingProtocol | None = None,
+        cold: str | None = None,
         entries: Entries = CPU_ENTRIES,
     ) -> None:
         if not isinstance(hardware, CpuSpec):
@@ -62,12 +67,13 @@ class CpuMeasurer(Measurer):
             seed=seed,
             protocol=protocol or TimingProtocol(),
             entries=entries,
-            options={"threads": threads},
+            options={"threads": threads, "cold_bytes": cold_bytes(hardware, cold)},
         )
 
     def _make_runner(self, environment: Mapping[str, str]) -> Worker:
         cores, limits = self._cores, self.limits
         own = 48 * sum(access.num_elements for access in self.workload.tensors)  # copies, packed ones, float64 values
+        own += int(str(self._options["cold_bytes"]))
         environment = {**environment, "TVM_NUM_THREADS": str(self.threads)}
         if len(cores.runner) == self.threads and cores.overlap:
             environment["TVM_BIND_THREADS"] = "0"  # the process is pinned to exactly as many cores

@@ -10,6 +10,7 @@ import numpy as np
 
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.cpu.artifact import CpuArtifact
+from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.measure.cpu.blocks import Block
 from anatune.measure.cpu.kernel import Library, Prepared
 from anatune.measure.run.correctness import Correctness
@@ -28,12 +29,16 @@ class CpuSession:
         What all kernels share.
     threads : int
         As many copies of the reference kernel run at once.
+    cold_bytes : int
+        Memory of which kernels read their constant operands in turn, 0: they stay where the run before left them.
     """
 
     # A kernel of one thread is timed by that thread's own clock, which stands still while another process has the core.
 
-    def __init__(self, setting: Setting, *, threads: int) -> None:
+    def __init__(self, setting: Setting, *, threads: int, cold_bytes: int = 0) -> None:
         self.setting = setting
+        self._constants = constant_tensors(setting.workload)
+        self._cold = Block("uint8", (cold_bytes,)) if cold_bytes else None
         self._inputs, self._want = setting.inputs(), setting.want()
         library = Library(setting.reference)
         copies = [_reference_call(setting.reference, library) for _ in range(threads)]
@@ -46,7 +51,9 @@ class CpuSession:
 
     def prepare(self, artifact: CpuArtifact) -> tuple[Timed, Correctness]:
         """Load a kernel and check its result."""
-        prepared = Prepared(artifact, Library(artifact), self._inputs, guarded=True)
+        prepared = Prepared(
+            artifact, Library(artifact), self._inputs, guarded=True, constants=self._constants, cold=self._cold
+        )
         return timed(prepared.call, self._clock), prepared.check(self.setting.workload, self._want)
 
 

@@ -11,8 +11,11 @@ pytest.importorskip("tvm")
 import anatune
 from anatune.errors import DeviceError, MissingDependencyError, RunError, SpaceError
 from anatune.measure.cpu.blocks import Block, tensor_of
-from anatune.measure.cpu.kernel import Kernel
+from anatune.measure.cpu.cold import check_cold, cold_bytes, level_of
+from anatune.measure.cpu.kernel import Kernel, Library, Prepared
 from anatune.measure.run.correctness import array_dtype, expected, random_inputs, same_bytes
+from anatune.tuning.settings import TuningSettings
+from anatune.tuning.target import target_of
 from tests.unit.measure.stand_ins import WORKLOAD, compile_matmul
 
 
@@ -112,6 +115,47 @@ def test_random_calls_run_on_prepared_operands(kernel):
     prepared = kernel.prepare(inputs)
     prepared.call()
     np.testing.assert_allclose(prepared.result.array, inputs["A"] @ inputs["B"], rtol=1e-5, atol=1e-5)
+
+
+def test_calls_take_copies_of_the_constants_in_turn(artifact):
+    inputs, seen = random_inputs(WORKLOAD), []
+    library = Library(artifact)
+    main, library.main = (
+        library.main,
+        lambda *given: (seen.append([np.from_dlpack(one).ctypes.data for one in given]), main(*given)),
+    )
+    size = -(-inputs["B"].nbytes // 64) * 64
+    memory = Block("uint8", (3 * size + 17,))
+    prepared = Prepared(artifact, library, inputs, guarded=True, constants=("B",), cold=memory)
+    want = expected(WORKLOAD, inputs)
+    for _ in range(8):
+        prepared.result.bytes[:] = 255
+        prepared.call()
+        np.testing.assert_allclose(prepared.result.array, inputs["A"] @ inputs["B"], rtol=1e-5, atol=1e-5)
+    places = [given[1] for given in seen]
+    assert places[:4] == places[4:]
+    assert len(set(places)) == 4  # the operand itself, then three copies
+    assert [place - places[1] for place in places[1:4]] == [0, size, 2 * size]
+    assert len({given[0] for given in seen}) == 1
+    assert prepared.check(WORKLOAD, want).ok
+
+
+def test_constants_larger_than_the_memory_stay_where_they_are(artifact):
+    prepared = Prepared(
+        artifact, Library(artifact), random_inputs(WORKLOAD), constants=("B",), cold=Block("uint8", (64,))
+    )
+    prepared.call()
+
+
+def test_levels_that_constants_come_from(host):
+    spec = anatune.hardware("xeon_gold_6230r")
+    assert cold_bytes(spec, None) == 0
+    assert spec.l2.size_bytes < cold_bytes(spec, "l3") < spec.l3.size_bytes < cold_bytes(spec, "dram")
+    assert [level_of(size, spec) for size in (1 << 20, 1 << 21, 1 << 30)] == [None, "l3", "dram"]
+    with pytest.raises(SpaceError, match="cold is 'l2', expected"):
+        check_cold("l2", spec)
+    with pytest.raises(SpaceError, match="cold is for CPUs"):
+        target_of(WORKLOAD, anatune.hardware("rtx3090"), TuningSettings(cold="dram"))
 
 
 def test_the_folder_goes_with_the_kernel(tmp_path):
