@@ -67,15 +67,24 @@ def compile_model(
         bool, typer.Option("--resume", help="Go on with the record file, which has to be there.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Compare outputs with the original's on random inputs.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--check/--no-check",
+            help="Compare outputs with the original's on random inputs; for a GPU that is not here: let the emulator "
+            "run each kernel (seconds a kernel).  [default: compare where the device is here]",
+            show_default=False,
+        ),
+    ] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compile a whole model for a CPU: kernels planned by the analytical model, weights packed once.
+    """Compile a whole model for a CPU or an NVIDIA GPU: kernels planned by the analytical model, weights packed once.
 
     With --trials kernels are measured, too: those first that occur often and are far from their bound. Every trial is
     recorded as it ends; after Ctrl-C or a crash the same command goes on.
+
+    A GPU need not be here: kernels become cubins, and the folder runs where that GPU is. Records of it (--records,
+    written by `anatune tune` there) are used.
 
     `anatune run DIR` and anatune.load("DIR") run it.
     """
@@ -114,7 +123,8 @@ def compile_model(
         print_json({"folder": str(output), **model_dict(compiled.summary, measured)})
         return
     print_lines(model_lines(compiled.summary, measured, width=line_width()))
-    note(f"written to {output}; `anatune run {output} --benchmark` times it")
+    where = "" if compiled.summary.device == "cpu" else f", where there is a GPU of {compiled.summary.arch}"
+    note(f"written to {output}; `anatune run {output} --benchmark` times it{where}")
 
 
 def _shape(word: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,13 @@ from anatune.errors import BuildError, MissingDependencyError, RecordError, Spac
 __all__ = [
     "PARTS_OF_ISA",
     "TVM_ERRORS",
+    "DevicePart",
     "TvmObject",
     "array_of",
     "build_measured",
     "compile_module",
     "cuda_source_of",
+    "device_part_of",
     "features_of",
     "gpu_target_of",
     "import_meta_schedule",
@@ -186,8 +188,19 @@ def gpu_target_of(hardware: GpuSpec) -> TvmObject:
     ).with_host("llvm")
 
 
-def cuda_source_of(module: TvmObject, target: TvmObject) -> str:
-    """Return the CUDA C that TVM makes of a module with one kernel; no GPU, driver or compiler of NVIDIA's is needed.
+class DevicePart(NamedTuple):
+    """The device functions of a lowered module, and the target that code is made of them for."""
+
+    module: TvmObject
+    target: TvmObject
+
+    def built(self) -> TvmObject:
+        """Return TVM's CUDA module of it; errors are TVM's."""
+        return import_tvm().get_global_func("target.build.cuda")(self.module, self.target)
+
+
+def device_part_of(module: TvmObject, target: TvmObject) -> DevicePart:
+    """Lower a module with one kernel; no GPU, driver or compiler of NVIDIA's is needed.
 
     Loops marked for unrolling keep their pragma: the source stays short, NVRTC unrolls.
 
@@ -206,11 +219,23 @@ def cuda_source_of(module: TvmObject, target: TvmObject) -> str:
             pipeline, _, finalize_device = tirx.get_default_tir_pipeline(target)
             _, devices = split_host_device_mods(pipeline(bound))
             ((device_target, device),) = devices.items()
-            device = finalize_device()(device)
-            source = tvm.get_global_func("target.build.cuda")(device, device_target).inspect_source()
+            return DevicePart(finalize_device()(device), device_target)
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
-    return str(source)
+
+
+def cuda_source_of(part: DevicePart) -> str:
+    """Return the CUDA C that TVM makes of device functions.
+
+    Raises
+    ------
+    BuildError
+        TVM refuses it; the message is the last line of its own.
+    """
+    try:
+        return str(part.built().inspect_source())
+    except TVM_ERRORS as error:
+        raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
 
 
 def array_of(tensor: TvmObject) -> NDArray[Any]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from anatune.arguments import checked_flag, checked_integer, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
+from anatune.codegen.relax.gpu_machine import GpuMachine, check_gpu
 from anatune.codegen.relax.machine import Machine
 from anatune.compiling import folder
 from anatune.compiling.weights import Memory, views
@@ -47,6 +48,8 @@ class CompiledModel:
     scratch : Path, optional
         A folder that is removed with the model.
 
+    A model for a GPU copies its weights there before the first run, inputs and outputs in every run.
+
     Raises
     ------
     RunError
@@ -60,13 +63,22 @@ class CompiledModel:
         self._library, self._memory = library, memory
         if scratch is not None:
             weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-        self._machine = Machine(library, [tensor_of(view) for view in views(memory, summary.weights)])
+        if summary.device == "cpu":
+            _ = self._machine  # a GPU's model need not run here
         if summary.threads > 1:
             set_pool_threads(summary.threads)
 
+    @functools.cached_property
+    def _machine(self) -> Machine:
+        weights = [tensor_of(view) for view in views(self._memory, self.summary.weights)]
+        if self.summary.device == "gpu":
+            return GpuMachine(self._library, weights, self.summary.arch)
+        return Machine(self._library, weights)
+
     def __repr__(self) -> str:
         parts = ", ".join(f"{one.name}: {_words(one)}" for one in self.summary.inputs)
-        return f"CompiledModel({parts}; {self.summary.hardware}, {self.summary.threads} threads)"
+        threads = f", {self.summary.threads} threads" if self.summary.device == "cpu" else ""
+        return f"CompiledModel({parts}; {self.summary.hardware}{threads})"
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the model's output, or a tuple of them, for `inputs`.
@@ -173,6 +185,8 @@ def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
         TVM is not installed.
     """
     summary, library, memory = folder.read(Path(path), mapped=checked_flag("load: mapped", mapped))
+    if summary.device == "gpu":
+        check_gpu(str(path), summary.arch)
     return CompiledModel(summary, library, memory)
 
 

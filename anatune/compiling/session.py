@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,19 @@ from anatune.compiling.attention import PlannedAttention, attention_kernels, pla
 from anatune.compiling.checking import checked
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.faults import Suspects
+from anatune.compiling.parts import attention_summary, inputs_of, kernel_summary, operators_of, outputs_of
 from anatune.compiling.planning import PlannedKernel, plan_products
+from anatune.compiling.request import Request
 from anatune.compiling.tuning import TuningBudget, tuned
 from anatune.compiling.weights import pack_weights
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.workload.text import workload_to_text
+from anatune.core.templates import templates_of
 from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.files import scratch_folder
-from anatune.graph.nodes import ITEM, Graph, tensor_type
+from anatune.graph.nodes import Graph
 from anatune.graph.passes import for_cpu, prepared
-from anatune.graph.summary import FORMAT, KernelSummary, ModelSummary, OperatorSummary, TensorSummary
+from anatune.graph.summary import FORMAT, ModelSummary, OperatorSummary, TensorSummary
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
@@ -43,7 +45,7 @@ from anatune.tuning.machine import choose_threads
 from anatune.tuning.result import ModelProgress
 from anatune.version import __version__
 
-__all__ = ["compile", "device_of", "example_arrays", "kernels_of"]
+__all__ = ["compile", "compile_for_cpu", "device_of", "example_arrays", "kernels_of"]
 
 
 def compile(
@@ -57,14 +59,15 @@ def compile(
     time_limit_s: float | None = None,
     records: str | Path | None = None,
     resume: bool = False,
-    check: bool = True,
+    check: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     tuning_progress: Callable[[ModelProgress], None] | None = None,
 ) -> CompiledModel:
-    """Compile a whole model for a CPU; with `trials` the kernels are measured first, else nothing is.
+    """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
     Each different convolution and matrix product is planned once, weights are packed once, biases, sums of residuals
     and rectifiers are fused into the kernels that they follow. What anatune has no kernels for is compiled by TVM.
+    A GPU need not be there: see `anatune.compiling.gpu`.
 
     Parameters
     ----------
@@ -72,12 +75,12 @@ def compile(
         A string or path names an ONNX file or a saved exported program (.pt2).
     example_inputs : array, or sequence of arrays, optional
         NumPy or torch, of the sizes to compile for. Modules need them, and ONNX files with dynamic axes.
-    hw : str, Path or CpuSpec
-        A CPU that runs here: a spec, its name, "host", or a file.
+    hw : str, Path, CpuSpec or GpuSpec
+        A CPU that runs here, or any NVIDIA GPU: a spec, its name, "host", or a file.
     threads : int, optional
-        Of the kernels; all cores by default.
+        Of a CPU's kernels; all cores by default.
     accuracy : {"standard", "relaxed"}
-        As `anatune.plan`.
+        As `anatune.plan`. "relaxed" also admits tensor cores for float32, which they round to tf32.
     trials : int
         Measurements of all kernels together; they go where most time can be won. 0: kernels are the analytical
         model's first choices, or the best ones of `records`.
@@ -87,8 +90,9 @@ def compile(
         Record file: every trial is on the disk before the next one; what it has counts and is not measured again.
     resume : bool
         The record file has to be there.
-    check : bool
-        Compare the outputs with the original's on random inputs.
+    check : bool, optional
+        Compare the outputs with the original's on random inputs: the default where the device is here. True for a GPU
+        that is not: each kernel is run by the emulator instead, which takes seconds a kernel.
     progress : callable, optional
         Called with (products planned, products to plan).
     tuning_progress : callable, optional
@@ -99,7 +103,7 @@ def compile(
     WorkloadError
         The model cannot be imported: it is damaged, dynamic, or has operators that TVM does not know.
     SpaceError
-        `hw` is no CPU; an argument is out of range.
+        An argument is out of range, or for another kind of device.
     BuildError
         TVM has no code for something.
     RunError
@@ -113,20 +117,30 @@ def compile(
     MissingDependencyError
         TVM, or the library of the model, is not installed.
     """
-    check = checked_flag("compile: check", check)
+    check = None if check is None else checked_flag("compile: check", check)
     checked_function("compile: progress", progress)
     accuracy = checked_accuracy("compile: accuracy", accuracy)
     checked_function("compile: tuning_progress", tuning_progress)
     budget = TuningBudget(trials=trials, time_limit_s=time_limit_s, records=records, resume=resume)
-    device, count = device_of(hw, threads)
-    source = imported(model, example_inputs)
+    device = hardware(hw)
+    kind = templates_of(device)[0].device
+    request = Request(threads, accuracy, budget, check, progress, tuning_progress)
+    compiled: CompiledModel = kind.part("models")(lambda: imported(model, example_inputs), device, request)
+    return compiled
+
+
+def compile_for_cpu(source_of: Callable[[], Imported], device: CpuSpec, request: Request) -> CompiledModel:
+    """Return a model compiled for a CPU; see `compile`."""
+    device, count = device_of(device, request.threads)
+    budget = request.budget
+    source = source_of()
     graph = for_cpu(prepared(graph_of(source.module)))
     graph, attentions = plan_attentions(graph, device.with_threads(count))
     graph.is_tuple = graph.is_tuple and not source.is_single
-    planned = plan_products(graph, device.with_threads(count), accuracy, progress)
-    if trials or records is not None:
-        planned = tuned(planned, device, count, budget, accuracy, tuning_progress)
-    return _built(source, graph, planned, attentions, device, count, check=check)
+    planned = plan_products(graph, device.with_threads(count), request.accuracy, request.progress)
+    if budget.trials or budget.records is not None:
+        planned = tuned(planned, device, count, budget, request.accuracy, request.tuning_progress)
+    return _built(source, graph, planned, attentions, device, count, check=request.check is not False)
 
 
 def device_of(hw: HardwareLike, threads: int | None) -> tuple[CpuSpec, int]:
@@ -173,7 +187,6 @@ def _built(
     memory, places = pack_weights(model.weights, {kernel.name: kernel for kernel in kernels.values()}.values(), target)
     features = code_features(features_of(target), platform.machine())
     hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
-    outputs = [f"output{number}" for number in range(len(graph.outputs))]
     summary = ModelSummary(
         format=FORMAT,
         version=__version__,
@@ -183,12 +196,12 @@ def _built(
         features=tuple(name for name in features if name not in hidden),
         threads=threads,
         is_tuple=graph.is_tuple,
-        inputs=tuple(_tensor(value.name, value) for value in graph.inputs),
-        outputs=tuple(_tensor(name, value) for name, value in zip(outputs, graph.outputs, strict=True)),
+        inputs=inputs_of(graph),
+        outputs=outputs_of(graph),
         weights=places,
         weight_bytes=len(memory),
-        kernels=(*map(_kernel, planned), *map(_attention, attentions)),
-        operators=_operators(graph, own),
+        kernels=(*map(kernel_summary, planned), *map(attention_summary, attentions)),
+        operators=operators_of(graph, own),
         rows=tuple(OperatorSummary(*one) for one in Counter(kernel.name for kernel in rows.values()).items()),
         unscheduled=plain,
     )
@@ -212,45 +225,3 @@ def kernels_of(planned: Sequence[PlannedKernel], threads: int) -> dict[int, Mode
         kernel = model_kernel(one.name, one.schedule, threads)
         kernels.update((id(node), kernel) for node in one.nodes)
     return kernels
-
-
-def _tensor(name: str, value: Any) -> TensorSummary:
-    kind = tensor_type(value)
-    return TensorSummary(name, kind.dtype, kind.shape)
-
-
-def _kernel(one: PlannedKernel) -> KernelSummary:
-    workload, attributes = one.workload, one.workload.attribute
-    return KernelSummary(
-        name=one.name,
-        workload=workload_to_text(workload),
-        count=len(one.nodes),
-        flop=workload.flop,
-        template=one.schedule.template,
-        schedule=one.schedule.to_json(),
-        predicted_s=one.prediction.time_s,
-        bound_by=one.prediction.bound_by,
-        layout=str(attributes.get("layout", "")),
-        epilogue=workload.epilogue,
-    )
-
-
-def _attention(one: PlannedAttention) -> KernelSummary:
-    return KernelSummary(
-        name=one.name,
-        workload=one.text,
-        count=len(one.nodes),
-        flop=one.flop,
-        template="attention",
-        schedule="",
-        predicted_s=one.time_s,
-        bound_by=max(one.parts_s, key=lambda part: one.parts_s[part]),
-        layout="",
-        epilogue=(),
-    )
-
-
-def _operators(graph: Graph, known: Container[int]) -> tuple[OperatorSummary, ...]:
-    """Return what anatune has no kernels for, by the ``id`` of nodes; reshapes only name memory anew."""
-    names = Counter(node.op for node in graph.nodes() if id(node) not in known and node.op not in (ITEM, "reshape"))
-    return tuple(OperatorSummary(name, count) for name, count in names.most_common())

@@ -59,6 +59,8 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ``(schedule, threads, seed) -> Verification``.
     inspector : str
         ``(schedule, threads) -> dict``: what the compiler says.
+    models : str
+        ``(source, hardware, request) -> CompiledModel``: compiles whole models (`compiling.session.compile`).
     """
 
     name: str
@@ -67,6 +69,7 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kernel: str
     verifier: str
     inspector: str
+    models: str
 
 
 class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,6 +155,7 @@ _GPU = DeviceKind(
     kernel="anatune.measure.cuda.calls:build",
     verifier="anatune.measure.cuda.calls:verify",
     inspector="anatune.measure.cuda.calls:inspect",
+    models="anatune.compiling.gpu:compile_for_gpu",
 )
 _CPU = DeviceKind(
     name="cpu",
@@ -160,6 +164,7 @@ _CPU = DeviceKind(
     kernel="anatune.measure.cpu.calls:build",
     verifier="anatune.measure.cpu.calls:verify",
     inspector="anatune.measure.cpu.calls:inspect",
+    models="anatune.compiling.session:compile_for_cpu",
 )
 
 CUDA = Template(

@@ -12,7 +12,7 @@ from anatune.graph.scaling import scalars_last, without_batch_norms, without_sca
 from anatune.graph.simplify import simplified
 from anatune.graph.windows import with_windows
 
-__all__ = ["for_cpu", "prepared"]
+__all__ = ["for_cpu", "in_both_orders", "prepared"]
 
 
 def prepared(graph: Graph) -> Graph:
@@ -21,12 +21,25 @@ def prepared(graph: Graph) -> Graph:
     Constants are computed, batch norms are part of the weights, products have taken the steps that follow them, and
     activations lie with their channels last wherever an operator can have them so.
     """
-    plain = with_activations(simplified(without_batch_norms(simplified(graph))))
-    scaled = simplified(without_scales(simplified(scalars_last(plain))))
-    whole = with_products(simplified(with_rows(scaled)))
+    whole = with_products(simplified(with_rows(_scaled(graph))))
     return simplified(with_maps(laid_out(whole, channels_last(whole))))
 
 
 def for_cpu(graph: Graph) -> Graph:
     """Return a prepared graph in which anatune has its kernels for CPUs of windows and reductions, too."""
     return simplified(with_windows(with_reductions(graph)))
+
+
+def in_both_orders(graph: Graph) -> tuple[Graph, Graph]:
+    """Return a graph whose products alone are anatune's, with channels first, and last wherever an operator can.
+
+    Everything else stays TVM's: on GPUs it has schedules for that.
+    """
+    whole = simplified(with_products(_scaled(graph)))
+    return whole, simplified(laid_out(whole, channels_last(whole)))
+
+
+def _scaled(graph: Graph) -> Graph:
+    """Return a graph with its constants computed, and batch norms and factors as parts of weights."""
+    plain = with_activations(simplified(without_batch_norms(simplified(graph))))
+    return simplified(without_scales(simplified(scalars_last(plain))))

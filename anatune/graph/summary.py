@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from anatune.errors import RecordError
@@ -52,6 +54,8 @@ class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         In which order the dimensions of its data lie ("NHWC"); "": rows and columns.
     epilogue : tuple of str
         Steps that are fused into its stores.
+    registers, spill_bytes, shared_bytes : int, optional
+        Of a GPU's kernel, as the compiler says: of a thread; of a block.
     """
 
     name: str
@@ -64,6 +68,9 @@ class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bound_by: str
     layout: str
     epilogue: tuple[str, ...]
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
 
     @property
     def total_s(self) -> float:
@@ -113,6 +120,12 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Kernels of anatune's that are not planned: what treats the rows of a matrix one by one.
     unscheduled : tuple of str
         Functions of the library that are as TVM wrote them, without vectors or threads.
+    device : {"cpu", "gpu"}
+        Kind of `hardware`; with a GPU `machine` is the processor that launches its kernels.
+    turning_s : float
+        Predicted time of the transposes that the order of dimensions needs.
+    emulated : float, optional
+        Largest error of a kernel of anatune's that the emulator found, over the result's scale; None: none was run.
     """
 
     format: int
@@ -132,6 +145,9 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     check: Check | None = None
     rows: tuple[OperatorSummary, ...] = ()
     unscheduled: tuple[str, ...] = ()
+    device: Literal["cpu", "gpu"] = "cpu"
+    turning_s: float = 0.0
+    emulated: float | None = None
 
     @property
     def predicted_s(self) -> float:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from anatune.core.workload.orders import CHANNELS_LAST
 from anatune.graph.nodes import Argument, Graph, Node, TensorType, Value, rewritten, tensor_type
-from anatune.graph.products import CONVOLUTION
+from anatune.graph.products import CONVOLUTION, orders_of
 from anatune.graph.simplify import reshaped
 
 __all__ = ["WINDOW", "with_windows"]
@@ -46,9 +47,11 @@ def with_windows(graph: Graph) -> Graph:
 
 def _depthwise(node: Node) -> Value:
     data, weight, *operands = node.arguments
-    *taps, per_group, outputs = tensor_type(weight).shape
     own = node.attributes
-    if not own["channels_last"] or own["groups"] != outputs or per_group != 1:
+    if orders_of(node) != (CHANNELS_LAST, CHANNELS_LAST):
+        return node
+    *taps, per_group, outputs = tensor_type(weight).shape
+    if own["groups"] != outputs or per_group != 1:
         return node
     if outputs != tensor_type(data).shape[-1]:
         return node

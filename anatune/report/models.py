@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anatune.graph.summary import ModelSummary
+from anatune.graph.summary import KernelSummary, ModelSummary
 from anatune.report import units
 from anatune.report.text import Line, columns, wrapped
 
@@ -31,6 +31,9 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
             "bound_by": kernel.bound_by,
             "predicted_s": kernel.total_s,
             "predicted_share": kernel.total_s / summary.predicted_s,
+            "registers": kernel.registers,
+            "spill_bytes": kernel.spill_bytes,
+            "shared_bytes": kernel.shared_bytes,
             "measured_s": None if measured_s is None else measured_s.get(kernel.name),
         }
         for kernel in summary.kernels
@@ -40,11 +43,14 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
     check = summary.check
     return {
         "hardware": summary.hardware,
-        "threads": summary.threads,
+        "device": summary.device,
+        "threads": None if _on_gpu(summary) else summary.threads,
         "inputs": [{"name": one.name, "dtype": one.dtype, "shape": one.shape} for one in summary.inputs],
         "outputs": [{"name": one.name, "dtype": one.dtype, "shape": one.shape} for one in summary.outputs],
         "weight_bytes": summary.weight_bytes,
         "predicted_s": summary.predicted_s,
+        "predicted_transposes_s": summary.turning_s,
+        "emulated_error": summary.emulated,
         "measured_s": None if measured_s is None else sum(measured_s.values()),
         "kernels": kernels,
         "rows": [
@@ -68,7 +74,8 @@ def model_lines(summary: ModelSummary, measured_s: Mapping[str, float] | None = 
     flop = sum(kernel.count * kernel.flop for kernel in summary.kernels)
     text = (
         f"{len(summary.kernels)} kernels in {calls} calls, {units.flop(flop)}, for {summary.hardware} "
-        f"({summary.arch}), {units.threads(summary.threads)}: predicted {units.duration(summary.predicted_s)}"
+        f"({summary.arch}){'' if _on_gpu(summary) else ', ' + units.threads(summary.threads)}: predicted "
+        f"{units.duration(summary.predicted_s)}"
     )
     if measured_s is not None:
         text += f", measured with what was left to TVM {units.duration(sum(measured_s.values()))}"
@@ -88,7 +95,7 @@ def model_lines(summary: ModelSummary, measured_s: Mapping[str, float] | None = 
 
 
 def _table(summary: ModelSummary, measured_s: Mapping[str, float] | None, width: int) -> list[Line]:
-    heading = ["calls", "predicted", "share", "bound by", "template", "product"]
+    heading = ["calls", "predicted", "share", "bound by", "template", *_compiled_heads(summary), "product"]
     if measured_s is not None:
         heading.insert(2, "measured")
     rows = [heading]
@@ -99,15 +106,29 @@ def _table(summary: ModelSummary, measured_s: Mapping[str, float] | None, width:
             units.percent(kernel.total_s / summary.predicted_s),
             kernel.bound_by,
             kernel.template,
+            *_compiled_words(summary, kernel),
             kernel.workload,
         ]
         if measured_s is not None:
             time_s = measured_s.get(kernel.name)
             row.insert(2, "-" if time_s is None else units.duration(time_s))
         rows.append(row)
-    last = len(heading) - 1
-    first, *others = columns(rows, left=(last - 2, last - 1, last), width=width)
+    texts = [at for at, head in enumerate(heading) if head in ("bound by", "template", "product")]
+    first, *others = columns(rows, left=tuple(texts), width=width)
     return [Line(first, "bold"), *map(Line, others)]
+
+
+def _compiled_heads(summary: ModelSummary) -> list[str]:
+    """Return the columns that kernels of GPUs have besides."""
+    return ["registers", "spilled"] if _on_gpu(summary) else []
+
+
+def _compiled_words(summary: ModelSummary, kernel: KernelSummary) -> list[str]:
+    return [str(kernel.registers), units.size(kernel.spill_bytes or 0)] if _on_gpu(summary) else []
+
+
+def _on_gpu(summary: ModelSummary) -> bool:
+    return summary.device == "gpu"
 
 
 def _inputs_text(summary: ModelSummary) -> str:
@@ -133,6 +154,9 @@ def _left_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) ->
     names = ", ".join(f"{one.name} ({one.count})" for one in summary.operators)
     if not names:
         return "left to TVM: nothing"
+    if measured_s is None and summary.turning_s:
+        turned = units.duration(summary.turning_s)
+        return f"left to TVM, and not in these times: {names}; transposes are predicted to take {turned}"
     if measured_s is None:
         return f"left to TVM, and not in these times: {names}"
     own = _own(summary)
@@ -144,6 +168,16 @@ def _left_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) ->
 
 
 def _check_text(summary: ModelSummary) -> str:
+    if summary.emulated is not None:
+        return (
+            f"each kernel of anatune's was right in the emulator, within {summary.emulated:.2g} of its results' scale; "
+            "outputs of the whole were not compared with the original's"
+        )
+    if summary.check is None and _on_gpu(summary):
+        return (
+            "outputs were not compared with the original's: there was no such GPU (--check lets the emulator run the "
+            "kernels)"
+        )
     if summary.check is None:
         return "outputs were not compared with the original's"
     check = summary.check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -143,7 +144,18 @@ def build_reference(hardware: GpuSpec, folder: Path) -> GpuArtifact:
     return write_artifact(kernel, compile_kernel(kernel), folder)
 
 
-def check_resources(artifact: GpuArtifact, hardware: GpuSpec) -> None:
+class Compiled(Protocol):
+    """What is asked of a compiled kernel."""
+
+    @property
+    def block(self) -> int: ...
+    @property
+    def shared_bytes(self) -> int: ...
+    @property
+    def facts(self) -> CompilerFacts: ...
+
+
+def check_resources(artifact: Compiled, hardware: GpuSpec) -> None:
     """Raise SpaceError for a kernel that no launch on the device would accept, by what the compiler said.
 
     Registers are given to warps, in units of the device's own.

@@ -6,7 +6,14 @@ import re
 from dataclasses import dataclass
 
 from anatune.codegen.buffer import Buffer
-from anatune.codegen.compat import cuda_source_of, gpu_target_of, import_tvm, parse_program
+from anatune.codegen.compat import (
+    DevicePart,
+    cuda_source_of,
+    device_part_of,
+    gpu_target_of,
+    import_tvm,
+    parse_program,
+)
 from anatune.codegen.cuda.kernel import CudaKernel, KernelProgram
 from anatune.codegen.cuda.preamble import preamble
 from anatune.codegen.cuda.program import ROLLED
@@ -16,10 +23,9 @@ from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
 from anatune.errors import BuildError
 
-__all__ = ["LoweredGpu", "cuda_kernel", "lower_gpu"]
+__all__ = ["LoweredGpu", "cuda_kernel", "helpers_of", "lower_gpu", "named_kernel"]
 
-_KERNEL = "main_kernel"
-_PROTOTYPE = re.compile(r"\b" + _KERNEL + r"\(([^)]*)\)")
+_MAIN = "main"
 _PARAMETER = re.compile(r"(\w+)_ptr$")
 
 
@@ -59,10 +65,22 @@ def lower_gpu(schedule: Schedule, threads: int = 1) -> LoweredGpu:
 
 def cuda_kernel(schedule: Schedule) -> CudaKernel:
     """Return the CUDA C of a schedule; errors as `lower_gpu`."""
+    return named_kernel(schedule, _MAIN)[0]
+
+
+def named_kernel(schedule: Schedule, name: str) -> tuple[CudaKernel, DevicePart]:
+    """Return the CUDA C of a schedule, whose kernel is called ``<name>_kernel``, and what TVM made it of.
+
+    Errors as `lower_gpu`.
+    """
     lowered = lower_gpu(schedule)
-    text = cuda_source_of(lowered.module, lowered.target)
+    module = lowered.module
+    if name != _MAIN:
+        module = import_tvm().IRModule({name: module[_MAIN].with_attr("global_symbol", name)})
+    part = device_part_of(module, lowered.target)
+    text, kernel = cuda_source_of(part), f"{name}_kernel"
     start = text.rindex('extern "C" __global__')
-    helpers = _functions(text)
+    helpers = helpers_of(text)
     program = lowered.program
     body = re.sub(rf"^( *)(for \(int {ROLLED})", r"\1#pragma unroll 1\n\1\2", text[start:], flags=re.MULTILINE)
     if program.resident_blocks:
@@ -71,9 +89,9 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
     body = program.finish(body)
     workload = schedule.workload
     tensors = {access.tensor: access for access in workload.tensors}
-    prototype = _PROTOTYPE.search(body)
+    prototype = re.search(rf"\b{kernel}\(([^)]*)\)", body)
     if prototype is None:
-        raise BuildError(f"TVM generated a kernel of another name than {_KERNEL}; this is a defect of anatune")
+        raise BuildError(f"TVM generated a kernel of another name than {kernel}; this is a defect of anatune")
     parameters = []
     for parameter in prototype.group(1).split(","):
         match = _PARAMETER.search(parameter.strip())
@@ -81,9 +99,9 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
             raise BuildError(f"TVM generated the unknown parameter {parameter.strip()!r}; this is a defect of anatune")
         access = tensors[match.group(1)]
         parameters.append(Buffer.of(access))
-    return CudaKernel(
+    made = CudaKernel(
         schedule_key=schedule.key,
-        name=_KERNEL,
+        name=kernel,
         source=preamble({access.dtype for access in tensors.values()}) + helpers + body,
         arch=schedule.hardware.arch,
         parameters=tuple(parameters),
@@ -93,9 +111,10 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
         shared_bytes=program.shared_bytes,
         dynamic_shared_bytes=program.dynamic_shared_bytes,
     )
+    return made, part
 
 
-def _functions(text: str) -> str:
+def helpers_of(text: str) -> str:
     """Return the device functions that TVM wrote before the kernel: one for each PTX instruction, and our own."""
     stop = text.index('extern "C" __global__')
     start = text.rfind("#endif", 0, stop)  # of TVM's preamble

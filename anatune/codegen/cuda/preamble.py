@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-__all__ = ["preamble"]
+__all__ = ["NUMBERS", "preamble"]
+
+NUMBERS = """\
+#define CUDART_INF_F __int_as_float(0x7f800000)
+#define CUDART_NAN_F __int_as_float(0x7fffffff)
+#define CUDART_INF __longlong_as_double(0x7ff0000000000000ll)
+#define CUDART_NAN __longlong_as_double(0x7fffffffffffffffll)
+"""
+"""What <math_constants.h> has, for kernels that TVM schedules itself; anatune's own use none."""
 
 _ALWAYS = """\
 typedef unsigned int uint;

@@ -22,7 +22,9 @@ class Machine:
     ----------
     library : Path
     weights : sequence of tensors of TVM's
-        As `writing.Weight` says; they are kept alive, not copied.
+        As `writing.Weight` says, on the device; they are kept alive, not copied.
+    device : tvm.runtime.Device, optional
+        The CPU by default.
 
     Raises
     ------
@@ -32,8 +34,9 @@ class Machine:
         TVM is not installed.
     """
 
-    def __init__(self, library: Path, weights: Sequence[TvmObject]) -> None:
+    def __init__(self, library: Path, weights: Sequence[TvmObject], device: TvmObject = None) -> None:
         tvm = import_tvm()
+        self._device = device or tvm.cpu()
         try:
             self._library = tvm.runtime.load_module(str(library))
             self._main: Callable[..., TvmObject] = self._machine()["main"]
@@ -45,6 +48,9 @@ class Machine:
         """Return the result of the model: a tensor, or an array of them."""
         return self._main(*inputs, self._weights)
 
+    def wait(self) -> None:
+        """Wait until everything that was started is done: a CPU's calls return when it is."""
+
     def times(self, inputs: Sequence[TvmObject], runs: int) -> dict[str, float]:
         """Return the least time of each function over some runs, all its calls in a run together, s."""
         found: list[dict[str, float]] = []
@@ -53,6 +59,7 @@ class Machine:
 
         def instrument(_function: TvmObject, name: str, before: bool, *_: TvmObject) -> int:
             nonlocal began
+            self.wait()
             if before:
                 began = time.perf_counter()
             else:
@@ -69,4 +76,4 @@ class Machine:
     def _machine(self) -> TvmObject:
         from tvm.runtime.vm import VirtualMachine
 
-        return VirtualMachine(self._library, import_tvm().cpu())
+        return VirtualMachine(self._library, self._device)

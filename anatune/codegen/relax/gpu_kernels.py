@@ -1,0 +1,88 @@
+"""Kernels of anatune's for GPUs as functions of a Relax module: a cubin each, and a function that launches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from anatune.codegen.compat import DevicePart, TvmObject, parse_program
+from anatune.codegen.cuda.build_cache import compile_kernel
+from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.codegen.cuda.lower import named_kernel
+from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.codegen.relax.kernels import KERNEL, OPAQUE, ModelKernel
+from anatune.codegen.script import Script, buffer_type, open_function
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.schedule import Schedule
+
+__all__ = ["GpuModelKernel", "gpu_kernels"]
+
+
+@dataclass(frozen=True)
+class GpuModelKernel(ModelKernel):
+    """One kernel of a model for a GPU: `function` launches it.
+
+    Attributes
+    ----------
+    kernel : CudaKernel
+        Its CUDA C.
+    part : DevicePart
+        What TVM made that of.
+    cubin : Cubin
+    """
+
+    kernel: CudaKernel
+    part: DevicePart
+    cubin: Cubin
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.kernel.block
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, as the compiler says."""
+        return self.facts.shared_bytes
+
+    @property
+    def facts(self) -> CompilerFacts:
+        """What the compiler said."""
+        return self.cubin.facts.with_dynamic(self.kernel.dynamic_shared_bytes)
+
+
+def gpu_kernels(schedules: Mapping[str, Schedule], workers: int) -> dict[str, GpuModelKernel]:
+    """Return kernels by name, compiled on so many cores; schedules that are one program share a cubin's compilation.
+
+    Raises
+    ------
+    SpaceError, BuildError, MissingDependencyError
+        As `codegen.cuda.lower.cuda_kernel` and `codegen.cuda.build_cache.compile_kernel`.
+    """
+    pool = ThreadPoolExecutor(workers)  # NVRTC takes the time, and does not hold Python's lock
+    try:
+        written = {name: named_kernel(schedule, f"anatune_{schedule.key}") for name, schedule in schedules.items()}
+        cubins = {name: pool.submit(compile_kernel, kernel) for name, (kernel, _) in written.items()}
+        return {
+            name: GpuModelKernel(
+                name, _launcher(name, schedules[name], kernel), {}, kernel, part, cubins[name].result()
+            )
+            for name, (kernel, part) in written.items()
+        }
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _launcher(name: str, schedule: Schedule, kernel: CudaKernel) -> TvmObject:
+    """Return a function of operands and result that runs on the CPU, and launches the kernel."""
+    text = Script()
+    tensors = (*schedule.workload.operands, schedule.workload.write)
+    open_function(text, "main", [(one.tensor, buffer_type(one.shape, one.dtype)) for one in tensors])
+    launch = [kernel.grid, kernel.block]
+    if kernel.dynamic_shared_bytes:
+        launch.append(kernel.dynamic_shared_bytes)
+    arguments = [f'"{kernel.name}"', *(f"{one.tensor}.data" for one in kernel.parameters), *map(str, launch)]
+    text.line(f"T.evaluate(T.call_packed({', '.join(arguments)}))")
+    attributes = {"global_symbol": name, KERNEL: schedule.key, "op_pattern": OPAQUE, "tirx.is_scheduled": True}
+    return parse_program(str(text), "").with_attrs(attributes)
