@@ -6,6 +6,7 @@ import numpy as np
 from scipy import special
 
 from anatune.graph import reference
+from anatune.graph.attention import ATTENTION
 from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value
 from anatune.graph.reductions import REDUCTION
 from anatune.graph.windows import WINDOW
@@ -187,20 +188,6 @@ def _adaptive_pool(attributes, data):
     return np.moveaxis(found, 1, -1) if last else found
 
 
-def _own_attention(own, query, key, value, mask=None):
-    sizes = [(own["queries"], own["dim"]), (own["keys"], own["dim"]), (own["keys"], own["value_dim"])]
-    heads = np.indices((own["batch"], own["heads"]))[..., None, None]
-    found = []
-    for array, (rows, columns), (offset, *strides) in zip((query, key, value), sizes, own["places"], strict=True):
-        places = [*heads, np.arange(rows)[:, None]]
-        places = offset + np.arange(columns) + sum(s * place for s, place in zip(strides, places, strict=True))
-        found.append(array.reshape(-1)[places])
-    query, key, value = found
-    scores = (query @ np.swapaxes(key, -1, -2)).reshape(-1, own["keys"])
-    powers = _own_softmax(own, scores, mask).reshape(*query.shape[:-1], own["keys"])
-    return np.swapaxes(powers @ value, 1, 2).reshape(own["batch"] * own["queries"], -1)
-
-
 def _split(attributes, data):
     sections = attributes["indices_or_sections"]
     places = sections if isinstance(sections, int) else [int(place) for place in sections]
@@ -209,7 +196,6 @@ def _split(attributes, data):
 
 _FUNCTIONS = {
     "split": _split,
-    "anatune.attention": _own_attention,
     "add": lambda _, a, b: a + b,
     "multiply": lambda _, a, b: a * b,
     "sigmoid": lambda _, a: 1.0 / (1.0 + np.exp(-a)),
@@ -236,6 +222,7 @@ _FUNCTIONS = {
     "sum": lambda own, a: a.sum(axis=own["axis"], keepdims=own["keepdims"]),
     "max": lambda own, a: a.max(axis=own["axis"], keepdims=own["keepdims"]),
     "min": lambda own, a: a.min(axis=own["axis"], keepdims=own["keepdims"]),
+    ATTENTION: reference.FUNCTIONS[ATTENTION],
     WINDOW: reference.FUNCTIONS[WINDOW],
     REDUCTION: reference.FUNCTIONS[REDUCTION],
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), _plain_convolution),

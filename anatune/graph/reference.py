@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from anatune.core.activations import ACTIVATIONS
+from anatune.graph.attention import ATTENTION
 from anatune.graph.folding import computed
 from anatune.graph.nodes import Argument, Array, Constant, Node, Scalar, Shape, TensorType, Value
 from anatune.graph.reductions import REDUCTION
@@ -123,11 +124,25 @@ _ELEMENTARY: dict[str, Callable[[Array], Array]] = {
     **ACTIVATIONS,
 }
 
+
+def _attention(own: Mapping[str, Any], query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
+    sizes = [(own["queries"], own["dim"]), (own["keys"], own["dim"]), (own["keys"], own["value_dim"])]
+    heads = np.indices((own["batch"], own["heads"]))[..., None, None]
+    found = []
+    for array, (rows, columns), (offset, *strides) in zip((query, key, value), sizes, own["places"], strict=True):
+        places = zip(strides, (*heads, np.arange(rows)[:, None]), strict=True)
+        found.append(array.reshape(-1)[offset + np.arange(columns) + sum(stride * place for stride, place in places)])
+    scores = found[0] @ np.swapaxes(found[1], -1, -2)
+    powers = _softmax(own, scores.reshape(-1, own["keys"]), mask).reshape(scores.shape)
+    return np.asarray(np.swapaxes(powers @ found[2], 1, 2).reshape(own["batch"] * own["queries"], -1))
+
+
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     LAYER_NORM: _layer_norm,
     MAP: _map,
     REDUCTION: _reduction,
     SOFTMAX: _softmax,
+    ATTENTION: _attention,
     WINDOW: _window,
     "nn.layer_norm": _layer_norm,
     "nn.softmax": _softmax,
