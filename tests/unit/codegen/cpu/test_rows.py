@@ -102,8 +102,24 @@ def test_softmax(length, scale, mask_rows, zero_rows):
     operands = [mask] if mask_rows else []
     got = built(RowKernel("softmax", 6, length, scale, mask_rows, zero_rows))(data, *operands)
     want = softmax(data, mask if mask_rows else None, scale, zero_rows)
-    assert np.abs(got - want).max() <= 2e-6
-    assert (got[want == 0] <= 1e-45).all()
+    assert (np.abs(got - want) <= 2.0**-21 * want.max(axis=1, keepdims=True)).all()
+    assert (got[want < 1e-38] == 0).all()
+
+
+def test_shares_of_two_are_right_down_to_the_smallest_normal_number():
+    x = np.linspace(-110, 0, 200_001, dtype=np.float32)
+    data = np.stack([np.zeros_like(x), x], axis=1)
+    got, want = built(RowKernel("softmax", *data.shape))(data), softmax(data)
+    is_normal = want >= 1.0001 * 2.0**-126
+    assert (np.abs(got - want) <= 3 * np.spacing(want.astype(np.float32)))[is_normal].all()
+    assert got[~is_normal].max() <= 1.0001 * 2.0**-126
+
+
+def test_a_number_that_is_none_makes_its_row_so():
+    data = np.random.default_rng(0).standard_normal((3, 100)).astype(np.float32)
+    data[0, 70], data[1, 3] = np.nan, np.uint32(0x7FC00001).view(np.float32)
+    data[2, 5] = np.inf
+    assert np.isnan(built(RowKernel("softmax", 3, 100))(data)).all()
 
 
 def test_a_softmax_of_nothing_but_infinities_is_not_a_number_unless_asked_for():
