@@ -20,9 +20,10 @@ from anatune.codegen.relax.others import other_kernels
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import Weight, written
 from anatune.compiling.attention import attention_kernels, plan_attentions
+from anatune.compiling.memory import views
 from anatune.compiling.planning import plan_products
 from anatune.compiling.session import device_of, kernels_of
-from anatune.compiling.weights import pack_weights, views
+from anatune.compiling.weights import pack_weights
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import BuildError, WorkloadError
 from anatune.graph.passes import for_cpu, prepared

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from anatune.codegen.relax.frontends import Imported
 from anatune.compiling.compiled import CompiledModel
 from anatune.compiling.faults import error_of, tolerance_of
+from anatune.compiling.memory import give_back
 from anatune.errors import RunError
 from anatune.graph.nodes import Array
 from anatune.graph.summary import Check
@@ -28,6 +29,7 @@ def checked(compiled: CompiledModel, source: Imported, blame: Blame) -> Check:
         As `compared`.
     """
     assert source.reference is not None
+    give_back()  # what compilers have freed
     inputs = list(compiled.random_inputs())
     if source.example is not None:
         inputs = [

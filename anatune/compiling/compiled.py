@@ -18,7 +18,7 @@ from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.gpu_machine import GpuMachine, check_gpu
 from anatune.codegen.relax.machine import Machine
 from anatune.compiling import folder
-from anatune.compiling.weights import Memory, views
+from anatune.compiling.memory import Memory, views
 from anatune.errors import RunError
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.measure.cpu.blocks import tensor_of

@@ -18,10 +18,11 @@ from anatune.codegen.relax.building import built
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.relax.machine import Machine
 from anatune.codegen.relax.writing import written
+from anatune.compiling.memory import views
 from anatune.compiling.planning import PlannedKernel
-from anatune.compiling.weights import pack_weights, views
+from anatune.compiling.weights import pack_weights
 from anatune.core.workload.text import workload_to_text
-from anatune.errors import AnatuneError, BuildError
+from anatune.errors import AnatuneError, BuildError, WorkloadError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, values_in
 from anatune.graph.products import PRODUCTS, workload_of
@@ -65,7 +66,7 @@ class Suspects:
     Attributes
     ----------
     graph : Graph
-        What was built.
+        What was built; its constants may have been forgotten.
     kernels : mapping of int to ModelKernel
         ``id`` of each node that anatune has a kernel for -> its kernel.
     planned : sequence of PlannedKernel
@@ -73,6 +74,8 @@ class Suspects:
         As built.
     original : callable
         Returns the graph as it was imported, before any pass.
+    prepare : callable
+        Makes of that a graph equal to what was built.
     """
 
     graph: Graph
@@ -81,6 +84,7 @@ class Suspects:
     target: TvmObject
     threads: int
     original: Callable[[], Graph]
+    prepare: Callable[[Graph], Graph]
 
     def named(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
         """Return what is wrong: the first operator that differs, with its workload and schedule; else what it is not.
@@ -93,6 +97,7 @@ class Suspects:
         nodes = [node for node in self.graph.nodes() if isinstance(node.type, TensorType)]
         whole = Graph(self.graph.inputs, (*nodes, *self.graph.outputs), is_tuple=True)
         try:
+            _remember(self.graph, self.prepare(self.original()))
             found = self._results(whole, self.kernels, inputs)
         except AnatuneError as error:
             return f"which operator differs is not known ({error})"
@@ -149,6 +154,21 @@ class Suspects:
         if id(node) in self.kernels:
             return f"{self.kernels[id(node)].name}, {node.op} of {node.type}"
         return f"{node.op} of {node.type}, TVM's own"
+
+
+def _remember(graph: Graph, again: Graph) -> None:
+    """Give the constants of a graph their values again, from an equal graph.
+
+    Raises
+    ------
+    WorkloadError
+        It is not equal.
+    """
+    own, other = graph.constants(), again.constants()
+    if [one.type for one in own] != [one.type for one in other]:
+        raise WorkloadError("the model cannot be prepared a second time")
+    for one, same in zip(own, other, strict=True):
+        one.array = same.array
 
 
 def _differs(own: Array, want: Array) -> bool:

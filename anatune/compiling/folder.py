@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from anatune.arguments import shown
-from anatune.compiling.weights import Memory
+from anatune.compiling.memory import Memory
 from anatune.errors import RecordError, RunError
 from anatune.files import read_file, reason
 from anatune.graph.summary import ModelSummary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import shutil
 from collections import Counter
@@ -134,9 +135,7 @@ def compile_for_cpu(source_of: Callable[[], Imported], device: CpuSpec, request:
     device, count = device_of(device, request.threads)
     budget = request.budget
     source = source_of()
-    graph = for_cpu(prepared(graph_of(source.module)))
-    graph, attentions = plan_attentions(graph, device.with_threads(count))
-    graph.is_tuple = graph.is_tuple and not source.is_single
+    graph, attentions = _prepared(_graph(source), device.with_threads(count))
     planned = plan_products(graph, device.with_threads(count), request.accuracy, request.progress)
     if budget.trials or budget.records is not None:
         planned = tuned(planned, device, count, budget, request.accuracy, request.tuning_progress)
@@ -184,7 +183,8 @@ def _built(
     own = {**kernels, **rows, **attention_kernels(attentions, device.fp32_lanes, threads)}
     model = written(graph, own)
     executable, plain = built(model, target, threads)
-    memory, places = pack_weights(model.weights, {kernel.name: kernel for kernel in kernels.values()}.values(), target)
+    different = {kernel.name: kernel for kernel in kernels.values()}
+    memory, places = pack_weights(model.weights, different.values(), target, forget=True)
     features = code_features(features_of(target), platform.machine())
     hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
     summary = ModelSummary(
@@ -213,9 +213,22 @@ def _built(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     if check and source.reference is not None:
-        suspects = Suspects(graph, own, planned, target, threads, lambda: graph_of(source.module))
+        original, cores = functools.partial(_graph, source), device.with_threads(threads)
+        suspects = Suspects(graph, own, planned, target, threads, original, lambda given: _prepared(given, cores)[0])
         compiled.summary = msgspec.structs.replace(summary, check=checked(compiled, source, suspects.named))
     return compiled
+
+
+def _graph(source: Imported) -> Graph:
+    """Return a model as it was imported."""
+    graph = graph_of(source.module)
+    graph.is_tuple = graph.is_tuple and not source.is_single
+    return graph
+
+
+def _prepared(graph: Graph, device: CpuSpec) -> tuple[Graph, list[PlannedAttention]]:
+    """Return what is planned of an imported model, and its attentions."""
+    return plan_attentions(for_cpu(prepared(graph)), device)
 
 
 def kernels_of(planned: Sequence[PlannedKernel], threads: int) -> dict[int, ModelKernel]:

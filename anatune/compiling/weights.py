@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
 
 from anatune.codegen.compat import TvmObject
 from anatune.codegen.relax.building import packing_library
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.relax.writing import Weight
+from anatune.compiling.memory import Memory, give_back, new_memory, views
 from anatune.graph.summary import WeightPlace
-from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, Block, tensor_of
+from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, tensor_of
 
-__all__ = ["Memory", "pack_weights", "views"]
+__all__ = ["pack_weights"]
 
-Memory = NDArray[np.uint8]
-"""(num_bytes,) uint8, aligned for vectors."""
+_TRIM_BYTES = 1 << 24
+"""Memory of constants that is given back at once."""
 
 
 def pack_weights(
-    weights: Sequence[Weight], kernels: Iterable[ModelKernel], target: TvmObject
+    weights: Sequence[Weight], kernels: Iterable[ModelKernel], target: TvmObject, *, forget: bool = False
 ) -> tuple[Memory, tuple[WeightPlace, ...]]:
     """Return weights as the built model takes them, packed by the kernels' own functions, and where each lies.
+
+    Parameters
+    ----------
+    forget : bool
+        Give each constant's memory back when it is packed: the graph's constants have no values any more.
 
     Raises
     ------
@@ -36,22 +39,23 @@ def pack_weights(
     for weight in weights:
         places.append(WeightPlace(end, weight.dtype, weight.shape))
         end += -(-weight.num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    memory = Block("uint8", (end,)).array
-    memory[:] = 0  # packed forms have gaps
+    memory = new_memory(end)
     library = packing_library(kernels, target)
+    freed = 0
+    readers = Counter(id(weight.constant) for weight in weights)
     for weight, array in zip(weights, views(memory, places), strict=True):
         if weight.kernel:
-            library[f"{weight.kernel}_pack_{weight.tensor}"](tensor_of(weight.array), tensor_of(array))
+            library[f"{weight.kernel}_pack_{weight.tensor}"](tensor_of(weight.constant.array), tensor_of(array))
         else:
-            array[...] = weight.array
+            array[...] = weight.constant.array
+        readers[id(weight.constant)] -= 1
+        if forget and not readers[id(weight.constant)]:
+            freed += weight.constant.array.nbytes
+            weight.constant.forget()
+        if freed >= _TRIM_BYTES:
+            freed = 0
+            give_back()
+    if forget:
+        del library
+        give_back()
     return memory, tuple(places)
-
-
-def views(memory: Memory, places: Iterable[WeightPlace]) -> list[NDArray[np.generic]]:
-    """Return the weights that lie in `memory`, without copying."""
-    found = []
-    for place in places:
-        kind = np.dtype(place.dtype)
-        size = math.prod(place.shape) * kind.itemsize
-        found.append(memory[place.offset : place.offset + size].view(kind).reshape(place.shape))
-    return found

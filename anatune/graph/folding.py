@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from anatune.graph.nodes import Argument, Array, Constant, Node, Scalar, Shape, TensorType, Value, frozen, values_in
 
@@ -29,6 +28,13 @@ def _take(array: Array, indices: Array, axis: int | None = None, **_: Any) -> Ar
     return np.take(array, indices, axis=axis, mode="wrap" if indices.size and indices.min() < 0 else "raise")
 
 
+def _special(name: str, array: Array) -> Array:
+    from scipy import special  # late: models are run without it
+
+    found: Array = getattr(special, name)(array)
+    return found
+
+
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "add": np.add,
     "arange": lambda start, stop, step, **_: np.arange(start, stop, step),
@@ -42,7 +48,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "cumsum": lambda array, axis, exclusive: array.cumsum(axis) - (array if exclusive else 0),
     "divide": np.divide,
     "equal": np.equal,
-    "erf": special.erf,
+    "erf": lambda array: _special("erf", array),
     "exp": np.exp,
     "expand_dims": lambda array, axis: np.expand_dims(array, tuple(axis)),
     "floor_mod": np.mod,
@@ -74,7 +80,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "reshape": lambda array, shape: array.reshape(shape),
     "nn.relu": lambda array: np.maximum(array, 0),
     "rsqrt": lambda array: 1.0 / np.sqrt(array),
-    "sigmoid": special.expit,
+    "sigmoid": lambda array: _special("expit", array),
     "sqrt": np.sqrt,
     "square": np.square,
     "squeeze": lambda array, axis: array.squeeze(axis),

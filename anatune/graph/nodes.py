@@ -99,6 +99,10 @@ class Constant(Value):
         super().__init__(TensorType(tuple(array.shape), array.dtype.name))
         self.array = array
 
+    def forget(self) -> None:
+        """Give the memory of the array back: what the graph is for has been built, nobody reads its values again."""
+        self.array = np.broadcast_to(np.zeros((), self.array.dtype), self.array.shape)
+
 
 Argument = Any
 """`Value`, `Shape`, `Scalar`, or a tuple of arguments."""

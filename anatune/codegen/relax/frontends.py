@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +27,14 @@ __all__ = ["Imported", "decomposed", "exported", "imported", "onnx_inputs", "tor
 KINDS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX file, a .pt2 file or a Relax module"
 
 
-class Imported(NamedTuple):
-    """A model as Relax.
+@dataclass(frozen=True)
+class Imported:
+    """A model that can be had as Relax.
 
     Attributes
     ----------
-    module : tvm.IRModule
-        Its function ``main`` is the model; weights are constants.
+    read : callable
+        Imports it: returns what `module` is, or raises as `imported`.
     name : str
         For people: the class or the file.
     reference : callable, optional
@@ -42,15 +45,23 @@ class Imported(NamedTuple):
         Whether the model returns one tensor, whatever the Relax function returns.
     """
 
-    module: TvmObject
+    read: Callable[[], TvmObject]
     name: str
     reference: Reference | None
     example: Arrays | None
     is_single: bool = False
 
+    @property
+    def module(self) -> TvmObject:
+        """The model as an IRModule: its function ``main``, weights being constants.
+
+        Imported anew each time, so that weights that passes have replaced can go.
+        """
+        return self.read()
+
 
 def imported(model: Any, example_inputs: Any = None) -> Imported:
-    """Return a model as a Relax module.
+    """Return a model that is to be compiled.
 
     Parameters
     ----------
@@ -79,7 +90,7 @@ def imported(model: Any, example_inputs: Any = None) -> Imported:
     if "torch.Module" in kinds:
         return _module(model, example_inputs)
     if "tvm.IRModule" in kinds:
-        return Imported(model, "Relax module", None, _arrays(example_inputs))
+        return Imported(lambda: model, "Relax module", None, _arrays(example_inputs))
     raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
 
 
@@ -155,21 +166,24 @@ def _exported(program: Any, name: str, example_inputs: Any, original: Any = None
         given = program.example_inputs[0]
         example = _arrays(given) if all(isinstance(one, torch.Tensor) for one in given) else None
     simple = decomposed(program, name)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            module = from_exported_program(
-                simple,
-                keep_params_as_input=False,
-                custom_convert_map={"cumsum.default": _cumsum},
-                run_ep_decomposition=False,
-            )
-    except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
-        raise WorkloadError(f"TVM cannot import {name}: {last_line(error)}") from None
+
+    def read() -> TvmObject:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return from_exported_program(
+                    simple,
+                    keep_params_as_input=False,
+                    custom_convert_map={"cumsum.default": _cumsum},
+                    run_ep_decomposition=False,
+                )
+        except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
+            raise WorkloadError(f"TVM cannot import {name}: {last_line(error)}") from None
+
     source = original if original is not None else program.module()
     reference = torch_reference(torch, source, name)
     returns = program.call_spec.out_spec
-    return Imported(module, name, reference, example, returns is None or returns.is_leaf())
+    return Imported(read, name, reference, example, returns is None or returns.is_leaf())
 
 
 def _cumsum(node: Any, importer: Any) -> TvmObject:
@@ -192,11 +206,14 @@ def decomposed(program: Any, name: str) -> Any:
     Raises
     ------
     WorkloadError
-        It changes an input or a buffer in place: TVM's importer drops such writes.
+        PyTorch refuses it; it changes an input or a buffer in place: TVM's importer drops such writes.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = program.run_decompositions()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = program.run_decompositions()
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError) as error:
+        raise WorkloadError(f"PyTorch cannot decompose {name}: {last_line(error)}") from None
     signature = found.graph_signature
     changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
     if changed:
@@ -261,10 +278,13 @@ def _onnx(path: Path, example_inputs: Any) -> Imported:
                     f"{path}: input {one.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), expected "
                     "fixed sizes; give example inputs of the sizes to compile for"
                 )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            module = from_onnx(model, shape_dict=shapes or None, keep_params_in_input=False)
-    except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
-        raise WorkloadError(f"TVM cannot import {path.name}: {last_line(error)}") from None
-    return Imported(module, path.name, onnx_reference(path), example)
+
+    def read() -> TvmObject:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return from_onnx(model, shape_dict=shapes or None, keep_params_in_input=False)
+        except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
+            raise WorkloadError(f"TVM cannot import {path.name}: {last_line(error)}") from None
+
+    return Imported(read, path.name, onnx_reference(model, path.name), example)

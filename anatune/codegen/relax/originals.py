@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,15 +78,20 @@ def _in_float64(torch: Any, run: Callable[[Arrays], Arrays], arrays: Arrays) -> 
         return run(arrays)
 
 
-def onnx_reference(path: Path) -> Reference:
-    """Return what an ONNX file computes, by ONNX's reference evaluator: inputs in the file's order -> outputs.
+def onnx_reference(model: Any, name: str) -> Reference:
+    """Return what an ONNX model computes, by ONNX's reference evaluator: inputs in its order -> outputs.
 
-    In float64 where its operators have that.
+    In float64 where its operators have that. The model is not read a second time, which would take twice its size.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    name : str
+        For messages.
     """
 
     def run(arrays: Arrays, by_nodes: bool) -> Arrays:
         onnx, evaluator = import_module("onnx"), import_module("onnx.reference").ReferenceEvaluator
-        model = onnx.load(str(path))
         weights = {one.name: one for one in model.graph.initializer}
         names = [one.name for one in model.graph.input if one.name not in weights]
         given = dict(zip(names, arrays, strict=True))
@@ -95,7 +99,7 @@ def onnx_reference(path: Path) -> Reference:
         return _by_nodes(onnx, evaluate, model, weights, given) if by_nodes else list(evaluate(model).run(None, given))
 
     wide, narrow = functools.partial(run, by_nodes=True), functools.partial(run, by_nodes=False)
-    return _reference(wide, narrow, "ONNX's reference evaluator", path.name)
+    return _reference(wide, narrow, "ONNX's reference evaluator", name)
 
 
 def _gather_elements() -> Any:

@@ -12,7 +12,6 @@ from anatune.graph.nodes import (
     ITEM,
     WRITTEN,
     Argument,
-    Array,
     Constant,
     Graph,
     Node,
@@ -32,15 +31,15 @@ class Weight(NamedTuple):
 
     Attributes
     ----------
-    array : ndarray
-        The constant itself.
+    constant : Constant
+        What is taken, or packed.
     kernel, tensor : str
         Whose packing function makes of it what the model takes; "": it is taken as it is.
     shape, dtype
         Of what the model takes.
     """
 
-    array: Array
+    constant: Constant
     kernel: str
     tensor: str
     shape: tuple[int, ...]
@@ -49,7 +48,7 @@ class Weight(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Bytes of what the model takes."""
-        return math.prod(self.shape) * self.array.dtype.itemsize
+        return math.prod(self.shape) * self.constant.array.dtype.itemsize
 
 
 Known = Callable[[Sequence[Weight]], Sequence[TvmObject]]
@@ -156,7 +155,7 @@ class _Writer:
             if kernel:
                 packer = next(one for one in self.kernels.values() if one.name == kernel).packers[tensor]
                 shape = (packer.num_elements,)
-            self.weights.append(Weight(value.array, kernel, tensor, shape, dtype))
+            self.weights.append(Weight(value, kernel, tensor, shape, dtype))
         return self.places[key]
 
     def weight(self, place: int) -> TvmObject:
