@@ -59,6 +59,8 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ``(schedule, threads, seed) -> Verification``.
     inspector : str
         ``(schedule, threads) -> dict``: what the compiler says.
+    functions : str
+        Class of TVM functions whose nest can be a kernel (`codegen.tvm.kernel.TirTask`).
     models : str
         ``(source, hardware, request) -> CompiledModel``: compiles whole models (`compiling.session.compile`).
     """
@@ -69,6 +71,7 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kernel: str
     verifier: str
     inspector: str
+    functions: str
     models: str
 
 
@@ -155,6 +158,7 @@ _GPU = DeviceKind(
     kernel="anatune.measure.cuda.calls:build",
     verifier="anatune.measure.cuda.calls:verify",
     inspector="anatune.measure.cuda.calls:inspect",
+    functions="anatune.codegen.tvm.gpu_kernel:GpuTirTask",
     models="anatune.compiling.gpu:compile_for_gpu",
 )
 _CPU = DeviceKind(
@@ -164,6 +168,7 @@ _CPU = DeviceKind(
     kernel="anatune.measure.cpu.calls:build",
     verifier="anatune.measure.cpu.calls:verify",
     inspector="anatune.measure.cpu.calls:inspect",
+    functions="anatune.codegen.tvm.kernel:TirTask",
     models="anatune.compiling.session:compile_for_cpu",
 )
 

@@ -10,8 +10,8 @@
         mod = tvm.relax.transform.MetaScheduleApplyDatabase()(mod)
 
 A function with one matrix product or convolution (in any layout, padded, with element-wise steps before and behind it)
-gets kernels of anatune's CPU template; every other function is tuned as MetaSchedule would. `cost_model` and `postproc`
-are for MetaSchedule's own design spaces. TVM is imported by the calls, not by the package.
+gets kernels of anatune's, for a CPU or an NVIDIA GPU; every other function is tuned as MetaSchedule would. `cost_model`
+and `postproc` are for MetaSchedule's own design spaces. TVM is imported by the calls, not by the package.
 """
 
 from anatune.adapters.metaschedule.cost import cost_model

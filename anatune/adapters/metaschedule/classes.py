@@ -7,10 +7,10 @@ from functools import cache
 
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.objects import Context, RunnerResult, TvmObject, run_secs
-from anatune.adapters.metaschedule.tasks import Proposals, Settings, check_cpu, check_target, task_model, task_of
+from anatune.adapters.metaschedule.tasks import Proposals, Settings, check_device, check_target, task_model, task_of
 from anatune.codegen.compat import import_tvm, same_structure
 from anatune.codegen.tvm.kernel import PREDICTED, THREADS, annotated_schedule, annotation
-from anatune.core.hardware.spec import CpuSpec
+from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import AnatuneError, WorkloadError
 
 __all__ = ["classes"]
@@ -41,7 +41,7 @@ def classes() -> tuple[type, type]:
 
     @derived_object
     class AnatuneSpace(generator_base):  # type: ignore[misc]
-        def __init__(self, hardware: CpuSpec, designs: int) -> None:
+        def __init__(self, hardware: HardwareSpec, designs: int) -> None:
             super().__init__()
             self.sch_rules: list[TvmObject] = []
             self.postprocs: list[TvmObject] = []
@@ -51,12 +51,12 @@ def classes() -> tuple[type, type]:
             self.context: TvmObject = None
 
         def _initialize_with_tune_context(self, context: Context) -> None:
-            check_cpu(context.target)
+            check_device(context.target, self.hardware)
             self.context = context
 
         def generate_design_space(self, mod: TvmObject) -> list[TvmObject]:
             try:
-                task = task_of(mod, self.context.target)
+                task = task_of(mod, self.context.target, self.hardware)
             except WorkloadError:
                 return list(own_context(self.context).generate_design_space())
             check_target(self.context.target, self.hardware)
@@ -69,7 +69,7 @@ def classes() -> tuple[type, type]:
 
     @derived_object
     class AnatuneStrategy(strategy_base):  # type: ignore[misc]
-        def __init__(self, hardware: CpuSpec, settings: Settings, batch: int) -> None:
+        def __init__(self, hardware: HardwareSpec, settings: Settings, batch: int) -> None:
             super().__init__()
             self.hardware = hardware
             self.settings = settings
@@ -79,7 +79,7 @@ def classes() -> tuple[type, type]:
             self.proposals: Proposals | None = None
 
         def _initialize_with_tune_context(self, context: Context) -> None:
-            check_cpu(context.target)
+            check_device(context.target, self.hardware)
             self.context = context
 
         def pre_tuning(
@@ -92,7 +92,7 @@ def classes() -> tuple[type, type]:
         ) -> None:
             module = self.context.mod
             try:
-                task = task_of(module, self.context.target)
+                task = task_of(module, self.context.target, self.hardware)
             except WorkloadError:
                 self.inner = own_context(self.context)
                 self.inner.pre_tuning(max_trials, num_trials_per_iter, list(design_spaces), database, cost_model)

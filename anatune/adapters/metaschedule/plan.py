@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.objects import TvmObject, run_secs
-from anatune.adapters.metaschedule.tasks import check_target, cpu_spec, target_from, task_model, task_of
+from anatune.adapters.metaschedule.tasks import check_target, device_spec, target_from, task_model, task_of
 from anatune.arguments import checked_function
 from anatune.codegen.compat import import_tvm, operators_left
 from anatune.codegen.tvm.kernel import kernel_names
@@ -40,11 +40,11 @@ def plan_model(
     module : tvm.IRModule or tvm.tirx.PrimFunc
         Of PrimFuncs, or a legalised Relax module: its operators are PrimFuncs.
     target : tvm.target.Target or str
-        A CPU; its "num-cores" are the threads.
+        A CPU, whose "num-cores" are the threads, or a GPU (CUDA).
     folder : str or Path
         Where the database goes; made if missing.
-    hw : str, Path or CpuSpec
-        The CPU: a spec, its name, "host", or a file.
+    hw : str, Path, CpuSpec or GpuSpec
+        The device: a spec, its name, "host", or a file.
     on_skip : callable, optional
         Called with a line for each function that anatune has no kernel for, and for operators that are no functions
         yet. Without it there is a warning in the log where nothing at all was planned.
@@ -59,7 +59,7 @@ def plan_model(
     WorkloadError
         The module has no PrimFunc: it was not legalised.
     SpaceError
-        `target` or `hw` is no CPU, the target lacks the vectors of `hw`, or `on_skip` is no function.
+        `target` is no device of the kind of `hw`, the target lacks the vectors of `hw`, or `on_skip` is no function.
     RecordError
         The folder cannot be made, or a database in it cannot be read.
     UnknownNameError, SpecError
@@ -69,7 +69,7 @@ def plan_model(
     """
     package = meta_schedule()
     checked_function("plan_model: on_skip", on_skip)
-    hardware, target = cpu_spec(hw), target_from(target)
+    hardware, target = device_spec(hw), target_from(target)
     check_target(target, hardware)
     normalised = import_tvm().get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
     if type(module).__name__ == "PrimFunc":
@@ -95,7 +95,7 @@ def plan_model(
     for name, function in functions:
         alone = normalised(function)
         try:
-            task = task_of(alone, target)
+            task = task_of(alone, target, hardware)
             model = task_model(task, hardware)
             ranking = model.rank(1)
             if not len(ranking.points):

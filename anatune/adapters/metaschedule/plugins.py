@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 from anatune.adapters.metaschedule.build import build
 from anatune.adapters.metaschedule.classes import classes
 from anatune.adapters.metaschedule.cost import cost_model
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.objects import TvmObject
-from anatune.adapters.metaschedule.tasks import cpu_spec
+from anatune.adapters.metaschedule.tasks import device_spec
 from anatune.arguments import checked_integer, shown
-from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import SpaceError
+from anatune.measure.named_hardware import HardwareLike
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
 
 __all__ = ["builder", "space", "strategy", "tuning_options"]
@@ -23,7 +22,7 @@ BATCH = 8
 
 
 def tuning_options(
-    hw: str | Path | CpuSpec = "host",
+    hw: HardwareLike = "host",
     *,
     strategy_name: str = DEFAULT_STRATEGY,
     seed: int = 0,
@@ -41,7 +40,7 @@ def tuning_options(
     Raises
     ------
     SpaceError
-        `hw` is a GPU, or `build_timeout_s` no number of seconds.
+        `hw` is a GPU of another vendor, or `build_timeout_s` no number of seconds.
     UnknownNameError, SpecError
         There is no such hardware or strategy.
     MissingDependencyError
@@ -55,7 +54,7 @@ def tuning_options(
     }
 
 
-def space(hw: str | Path | CpuSpec = "host", *, designs: int = 1) -> TvmObject:
+def space(hw: HardwareLike = "host", *, designs: int = 1) -> TvmObject:
     """Return a ``SpaceGenerator``: the first schedules of anatune's ranking, each a design space without choices.
 
     With `strategy` one is enough: it asks for others as it learns. With MetaSchedule's own "replay-trace" it is a plan:
@@ -68,11 +67,11 @@ def space(hw: str | Path | CpuSpec = "host", *, designs: int = 1) -> TvmObject:
     designs : int
         Schedules, at least 1.
     """
-    return classes()[0](cpu_spec(hw), checked_integer("designs", designs, 1))
+    return classes()[0](device_spec(hw), checked_integer("designs", designs, 1))
 
 
 def strategy(
-    hw: str | Path | CpuSpec = "host",
+    hw: HardwareLike = "host",
     *,
     name: str = DEFAULT_STRATEGY,
     seed: int = 0,
@@ -85,8 +84,8 @@ def strategy(
 
     Parameters
     ----------
-    hw : str, Path or CpuSpec
-        The CPU that the target names: a spec, its name, "host", or a file.
+    hw : str, Path, CpuSpec or GpuSpec
+        The device that the target names: a spec, its name, "host" (this CPU), or a file. GPUs are NVIDIA's.
     name, seed, start
         As for `anatune.search.base.make_strategy`.
     batch : int
@@ -97,13 +96,13 @@ def strategy(
     UnknownNameError
         There is no such hardware, strategy or start.
     SpaceError
-        `hw` is a GPU, or `batch` no integer >= 1.
+        `hw` is a GPU of another vendor, or `batch` no integer >= 1.
     MissingDependencyError
         TVM's MetaSchedule cannot be imported.
     """
     batch = checked_integer("batch", batch, 1)
     settings = {"name": check_strategy(name), "seed": seed, "start": check_start(start)}
-    return classes()[1](cpu_spec(hw), settings, batch)
+    return classes()[1](device_spec(hw), settings, batch)
 
 
 def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> TvmObject:

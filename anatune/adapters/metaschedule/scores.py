@@ -19,10 +19,11 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
-from anatune.model.base import Rule
+from anatune.model.base import Model, Rule
 from anatune.model.cpu.model import CpuModel
 from anatune.model.cuda.model import GpuModel
 from anatune.model.foreign.tvm_nest import CompiledNestModel
+from anatune.model.templates import make_model
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes
 
 __all__ = ["CandidateScorer", "CandidateScores", "GpuScorer", "scorer_of"]
@@ -62,7 +63,7 @@ class _Batch(NamedTuple):
     rules: Sequence[Rule]
 
 
-def _of_points(model: CpuModel | GpuModel, schedules: Sequence[Schedule]) -> _Batch:
+def _of_points(model: Model, schedules: Sequence[Schedule]) -> _Batch:
     points = np.array([model.space.point_of(schedule) for schedule in schedules], dtype=np.int64)
     table = model.feature_table(points)
     return _Batch(table.time_s, table.rule, table.values, model.rules)
@@ -223,6 +224,7 @@ class GpuScorer(CandidateScorer):
         super().__init__(module, hardware)
         self._gpu = hardware
         self._models: dict[int, GpuModel] = {}
+        self._own: dict[tuple[Workload, str], Model] = {}
 
     def _peak_flop_per_s(self) -> float:
         return self._gpu.compute.fp32_peak_flop_per_s
@@ -231,7 +233,12 @@ class GpuScorer(CandidateScorer):
         return _of_points(self.model(stages), [self.plain_point(tiling) for tiling in tilings])
 
     def _kernels(self, workload: Workload, schedules: list[Schedule]) -> _Batch:
-        raise UnfitError("a CPU kernel of anatune's for a GPU")
+        if schedules[0].hardware.kind != "gpu":
+            raise UnfitError("a CPU kernel of anatune's for a GPU")
+        key = (workload, schedules[0].template)
+        if key not in self._own:
+            self._own[key] = make_model(workload, self._gpu, schedules[0].template)
+        return _of_points(self._own[key], schedules)
 
     def plain_point(self, tiling: Tiling) -> Schedule:
         """Return the schedule for CUDA cores that a trace stands for, its staging pipeline left out."""

@@ -8,18 +8,21 @@ from functools import cache
 from typing import TypedDict
 
 from anatune import api
-from anatune.adapters.device import cpu_of
 from anatune.adapters.metaschedule.objects import RunnerResult, TracedSchedule, TvmObject, measurement_of
 from anatune.arguments import shown
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, lacks_feature, last_line
 from anatune.codegen.tvm.kernel import TirTask
+from anatune.core.generation import vendor_limit
 from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
+from anatune.core.templates import templates_of
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, SpaceError
 from anatune.measure.named_hardware import HardwareLike
+from anatune.model.base import Model
 from anatune.model.cpu.model import CpuModel
+from anatune.model.templates import make_model, tuning_template
 from anatune.records.foreign import measured
 from anatune.search.base import Strategy, make_strategy
 from anatune.tuning.machine import choose_threads
@@ -27,22 +30,23 @@ from anatune.tuning.machine import choose_threads
 __all__ = [
     "Proposals",
     "check_cpu",
+    "check_device",
     "check_kind",
     "check_target",
-    "cpu_spec",
+    "device_spec",
     "target_from",
     "task_model",
     "task_of",
     "unpacked_model",
 ]
 
-_INSTEAD = "for GPUs there are cost_model and postproc of anatune.adapters.metaschedule, in MetaSchedule's own space"
+_INSTEAD = "name the hardware that it is, as hw='rtx3090'"
 _log = logging.getLogger(__name__)
 _MOST_FAILURES = 100
 """Kernels in a row that cannot be put into the function, after which the search ends."""
 
 
-def task_of(module: TvmObject, target: TvmObject) -> TirTask:
+def task_of(module: TvmObject, target: TvmObject, hardware: HardwareSpec) -> TirTask:
     """Return what anatune understands of a TVM function.
 
     Parameters
@@ -50,14 +54,15 @@ def task_of(module: TvmObject, target: TvmObject) -> TirTask:
     module : tvm.IRModule
         With one PrimFunc.
     target : tvm.target.Target
-        Its "num-cores" are the threads.
+        A CPU's "num-cores" are the threads.
 
     Raises
     ------
     WorkloadError
         It is no function that anatune has kernels for; the message says why.
     """
-    return TirTask(module, threads=int(target.attrs.get("num-cores", 1)))
+    made: TirTask = templates_of(hardware)[0].device.part("functions")(module, int(target.attrs.get("num-cores", 1)))
+    return made
 
 
 def target_from(target: TvmObject) -> TvmObject:
@@ -77,11 +82,15 @@ def target_from(target: TvmObject) -> TvmObject:
         raise SpaceError(f"target {shown(target)}: {last_line(error)}, expected a tvm.target.Target") from None
 
 
-def check_target(target: TvmObject, hardware: CpuSpec) -> None:
-    """Raise SpaceError unless `target` is a CPU and LLVM may use the vectors of `hardware` for it.
+def check_target(target: TvmObject, hardware: HardwareSpec) -> None:
+    """Raise SpaceError unless `target` is a device such as `hardware`.
 
-    LLVM would end the process.
+    Of a CPU LLVM may have to use the vectors: it would end the process. A GPU's architecture may be another one, see
+    `check_kind`.
     """
+    if hardware.kind == "gpu":
+        check_kind(target, hardware)
+        return
     check_cpu(target)
     lacking = lacks_feature(target, hardware)
     if lacking:
@@ -125,14 +134,24 @@ def _kind(target: TvmObject) -> str:
     return "missing" if target is None else str(target.kind.name)
 
 
+def check_device(target: TvmObject, hardware: HardwareSpec) -> None:
+    """Raise SpaceError unless `target` is a device of the kind of `hardware`."""
+    if hardware.kind == "gpu":
+        check_kind(target, hardware)
+    else:
+        check_cpu(target)
+
+
 def check_cpu(target: TvmObject) -> None:
     """Raise SpaceError unless `target` is a CPU that LLVM compiles for."""
     if _kind(target) != "llvm":
         raise SpaceError(f"metaschedule: the target is {_kind(target)}, expected llvm (a CPU): {_INSTEAD}")
 
 
-def task_model(task: TirTask, hardware: CpuSpec) -> CpuModel:
+def task_model(task: TirTask, hardware: HardwareSpec) -> Model:
     """Return the analytical model of a task."""
+    if hardware.kind == "gpu":
+        return make_model(task.workload, hardware, tuning_template(task.workload, hardware).name)
     return unpacked_model(task.workload, hardware, min(task.threads, choose_threads(hardware, None)))
 
 
@@ -141,16 +160,18 @@ def unpacked_model(workload: Workload, hardware: CpuSpec, threads: int) -> CpuMo
     return CpuModel(workload, hardware.with_threads(threads), constants=())
 
 
-def cpu_spec(hw: HardwareLike) -> CpuSpec:
-    """Return the spec of a CPU.
+def device_spec(hw: HardwareLike) -> HardwareSpec:
+    """Return the spec of a device that anatune has kernels for.
 
     Raises
     ------
     SpaceError
-        It is one of a GPU.
+        It is a GPU of another vendor than NVIDIA.
     """
     spec = api.hardware(hw)
-    return cpu_of(spec, f"metaschedule: {spec.name} is a GPU, expected a CPU: {_INSTEAD}")
+    if limit := vendor_limit(spec):
+        raise SpaceError(f"metaschedule: {limit}")
+    return spec
 
 
 class Settings(TypedDict):
@@ -164,7 +185,7 @@ class Settings(TypedDict):
 class Proposals:
     """Candidates for one function that anatune understands."""
 
-    def __init__(self, task: TirTask, hardware: CpuSpec, settings: Settings, batch: int) -> None:
+    def __init__(self, task: TirTask, hardware: HardwareSpec, settings: Settings, batch: int) -> None:
         self.task = task
         self.batch = batch
         self.model = task_model(task, hardware)

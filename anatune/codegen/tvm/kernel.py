@@ -22,6 +22,7 @@ from anatune.codegen.cpu.program import program_of
 from anatune.codegen.tvm.intrinsic import plain_kernel, register_intrinsic
 from anatune.codegen.tvm.nest import BlockNest, check_loops, read_block
 from anatune.core.schedule import Schedule
+from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, WorkloadError
 
@@ -218,13 +219,17 @@ class TirTask:
         return sch
 
     def _kernel(self, schedule: Schedule, prefix: str) -> TvmObject:
+        self._check(schedule)
+        program = program_of(schedule, threads=self.threads, prepacked=False, prefix=prefix)
+        return parse_program(program.main, program.llvm)
+
+    def _check(self, schedule: Schedule) -> None:
+        """Raise BuildError for a schedule of another function's workload."""
         if schedule.workload != self.workload:
             raise BuildError(
                 f"schedule is for {schedule.workload.describe()}, expected {self.workload.describe()}: make it with "
                 "the space of this function's workload"
             )
-        program = program_of(schedule, threads=self.threads, prepacked=False, prefix=prefix)
-        return parse_program(program.main, program.llvm)
 
     def _spread(self, sch: TvmObject, block: TvmObject) -> None:
         """Vectorise an element-wise block, and distribute it over the threads."""
@@ -277,7 +282,8 @@ def register_kernels(module: TvmObject, trace: TvmObject) -> bool:
     schedule = annotated_schedule(trace) if names is not None else None
     if schedule is None:
         return False
-    TirTask(module, int(annotation(trace, THREADS) or 1)).schedule(schedule, names)
+    kind = template_named(schedule.template).device.part("functions")
+    kind(module, int(annotation(trace, THREADS) or 1)).schedule(schedule, names)
     return True
 
 

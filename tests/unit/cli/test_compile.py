@@ -76,7 +76,9 @@ def test_bad_words_are_one_line(folder, tmp_path):
         (("compile", folder.parent / "network.onnx", "-o", tmp_path / "o"), 1, "dynamic along axis 0 (batch)"),
         (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--records", tmp_path / "no.sqlite", "--resume"),
          1, "no.sqlite does not exist, and resume goes on with it"),
-        (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--hw", "rtx3090"), 1, "is a GPU, expected a CPU"),
+        (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--hw", "rtx3090", "--threads", "2"), 2, "is for CPUs"),
+        (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--hw", "rtx3090"), 1, "expected an ONNX file"),
+        (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--hw", "mi50"), 1, "expected an NVIDIA one"),
     ):  # fmt: skip
         done = anatune(*words, variables=os.environ)
         assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
