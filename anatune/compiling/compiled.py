@@ -36,7 +36,8 @@ class CompiledModel:
     Inputs are NumPy or torch arrays of the sizes and dtypes that it was compiled for; outputs are of the kind of the
     first input, in memory of their own. Nothing is copied but inputs that are not contiguous or not aligned to 64
     bytes. Not safe to call from several threads at once. A model with several threads sets the size of TVM's thread
-    pool, which all kernels of the process share.
+    pool, which all kernels of the process share. A model for a GPU copies its weights there before the first run,
+    inputs and outputs in every run.
 
     Parameters
     ----------
@@ -47,8 +48,6 @@ class CompiledModel:
         The weights, as `ModelSummary.weights` says.
     scratch : Path, optional
         A folder that is removed with the model.
-
-    A model for a GPU copies its weights there before the first run, inputs and outputs in every run.
 
     Raises
     ------
