@@ -9,6 +9,7 @@ from anatune.graph import reference
 from anatune.graph.attention import ATTENTION
 from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value
 from anatune.graph.reductions import REDUCTION
+from anatune.graph.rows import SOFTMAX
 from anatune.graph.windows import WINDOW
 
 
@@ -138,11 +139,6 @@ def _softmax(data):
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def _own_softmax(attributes, data, mask=None):
-    scaled = data * attributes["scale"]
-    return _softmax(scaled if mask is None else scaled + mask[np.arange(len(data)) % len(mask)])
-
-
 def _layer_norm(attributes, data, gamma=1.0, beta=0.0):
     axes = tuple(attributes.get("axes", (-1,)))
     away = data - data.mean(axis=axes, keepdims=True)
@@ -212,7 +208,7 @@ _FUNCTIONS = {
     "tanh": lambda _, a: np.tanh(a),
     "nn.softmax": lambda _, a: _softmax(a),
     "nn.layer_norm": _layer_norm,
-    "anatune.softmax": _own_softmax,
+    SOFTMAX: reference.FUNCTIONS[SOFTMAX],
     "anatune.layer_norm": _layer_norm,
     "anatune.map": lambda own, a: {"sigmoid": special.expit}[own["function"]](a),
     "nn.batch_norm": _batch_norm,

@@ -150,6 +150,7 @@ class _Planner:
             zero_rows=own["zero_rows"],
             blocks=chosen.blocks,
             parts=chosen.parts,
+            block=own["block"],
         )
 
     def chosen(self, node: Node) -> _Choice | None:

@@ -2,9 +2,9 @@
 
 ``anatune.attention`` takes three tensors that hold queries, keys and values, and, where there is one, a mask
 (mask_rows, keys) as `rows.SOFTMAX` takes it. Its result is a matrix (batch * queries, heads * value_dim). Attributes:
-``batch``, ``heads``, ``queries``, ``keys``, ``dim``, ``value_dim``; ``scale``, ``zero_rows`` as of the softmax;
-``places``, a `Place` of each tensor; ``visible``, for each query how many keys it sees at most, the first ones; ():
-all.
+``batch``, ``heads``, ``queries``, ``keys``, ``dim``, ``value_dim``; ``scale``, ``zero_rows``, ``block`` as of the
+softmax; ``places``, a `Place` of each tensor; ``visible``, for each query how many keys it sees at most, the first
+ones; (): all.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ def _visible(softmax: Node, queries: int) -> tuple[int, ...]:
     What a mask hides with ``-inf`` or the lowest number has a power of 0, unless it hides everything.
     """
     mask = softmax.arguments[1] if len(softmax.arguments) > 1 else None
-    if not isinstance(mask, Constant) or len(mask.array) != queries:
+    is_same = softmax.attributes["block"] == tensor_type(softmax).shape[0]  # in all batches
+    if not isinstance(mask, Constant) or len(mask.array) != queries or not is_same:
         return ()
     seen = mask.array > np.finfo(mask.array.dtype).min
     keys = seen.shape[1]

@@ -63,7 +63,9 @@ def _softmax(attributes: Mapping[str, Any], data: Array, mask: Array | None = No
     axis = attributes.get("axis", -1)
     scores = data * attributes.get("scale", 1.0)
     if mask is not None:
-        scores = scores + mask[np.arange(len(scores)) % len(mask)]
+        rows, block = np.arange(len(scores)), attributes["block"]
+        own = len(mask) // (len(scores) // block)
+        scores = scores + mask[rows // block * own % len(mask) + rows % own]
     powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
     found = powers / powers.sum(axis=axis, keepdims=True)
     if attributes.get("zero_rows", False):

@@ -1,8 +1,10 @@
 """What anatune has kernels for that treat the rows of a matrix one by one, beside its products.
 
-``anatune.softmax`` takes data (rows, length) and, where there is a mask, (mask_rows, length): row ``r % mask_rows`` of
-it is added to row r of the data times attribute ``scale``. ``anatune.layer_norm`` takes data, a factor and a term
-(length,). ``anatune.map`` computes the elementary function that attribute ``function`` names.
+``anatune.softmax`` takes data (rows, length) and, where there is a mask, (mask_rows, length), of which a row is added
+to each row of the data times attribute ``scale``: the rows of the mask belong to the first ``block`` rows again and
+again, or, where ``block`` is less than all, the first part of them to the first block, the next one to the next.
+``anatune.layer_norm`` takes data, a factor and a term (length,). ``anatune.map`` computes the elementary function that
+attribute ``function`` names.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def _softmax(node: Node) -> Value:
     mask, scale = None, 1.0
     if isinstance(data, Node) and data.op == "add":
         for one, other in (data.arguments, data.arguments[::-1]):
-            if tensor_type(one).shape == shape and _mask_rows(other, shape):
+            if tensor_type(one).shape == shape and _mask_block(other, shape):
                 data, mask = one, other
                 break
     if isinstance(mask, Constant) and not mask.array.any():
@@ -87,19 +89,24 @@ def _softmax(node: Node) -> Value:
     kind = (math.prod(shape[:-1]), shape[-1])
     operands = [reshaped(data, kind)]
     if mask is not None:
-        operands.append(reshaped(mask, (_mask_rows(mask, shape), shape[-1])))
-    attributes = {"scale": scale, "zero_rows": False}
+        operands.append(reshaped(mask, (math.prod(tensor_type(mask).shape[:-1]), shape[-1])))
+    block = kind[0] if mask is None else _mask_block(mask, shape)
+    attributes = {"scale": scale, "zero_rows": False, "block": block}
     return reshaped(Node(SOFTMAX, tuple(operands), TensorType(kind, _DTYPE), attributes), shape)
 
 
-def _mask_rows(value: Value, shape: tuple[int, ...]) -> int:
-    """Return how many rows a mask has that is repeated for all data of `shape`; 0: it is no such mask."""
+def _mask_block(value: Value, shape: tuple[int, ...]) -> int:
+    """Return after how many rows of data of `shape` other rows of a mask follow; 0: it is no such mask."""
     kind = tensor_type(value)
-    own = kind.shape
-    while own and own[0] == 1 and len(own) > 1:
-        own = own[1:]
-    fits = kind.dtype == _DTYPE and 0 < len(own) <= len(shape) and own == shape[-len(own) :]
-    return math.prod(own[:-1]) if fits else 0
+    rows = shape[:-1]
+    own = (1,) * (len(shape) - len(kind.shape)) + kind.shape
+    if kind.dtype != _DTYPE or len(own) != len(shape) or own[-1] != shape[-1]:
+        return 0
+    first = next((place for place, size in enumerate(rows) if own[place] != size), len(rows))
+    last = next((place for place in range(first, len(rows)) if own[place] != 1), len(rows))
+    if own[last:-1] != rows[last:]:
+        return 0
+    return math.prod(rows if math.prod(rows[:first]) == 1 or first == len(rows) else rows[first:])
 
 
 _EMPTY = ("logical_not", "astype", "max", "astype", "logical_not", "equal")

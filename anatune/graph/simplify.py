@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from anatune.graph.folding import computed
 from anatune.graph.nodes import (
     ITEM,
@@ -70,6 +72,8 @@ def _simpler(node: Node) -> Value:
         return first
     if node.op == "reshape" and isinstance(first, Node) and first.op == "reshape":
         return reshaped(first.arguments[0], node.arguments[1])
+    if node.op == "matmul" and isinstance(node.arguments[1], Constant):
+        return _with_one_weight(node)
     if node.op == "permute_dims":
         axes = node.attributes["axes"]
         if axes == tuple(range(len(axes))):
@@ -77,6 +81,21 @@ def _simpler(node: Node) -> Value:
         if isinstance(first, Node) and first.op == "permute_dims":
             return permuted(first.arguments[0], tuple(first.attributes["axes"][axis] for axis in axes))
     return computed(node)
+
+
+def _with_one_weight(node: Node) -> Value:
+    """Return a product of a batch with the one matrix that all of it has; else as it is.
+
+    PyTorch repeats the weights of linear layers whose data is no contiguous batch of rows.
+    """
+    data, weight = node.arguments
+    shape, kind = weight.array.shape, tensor_type(data).shape
+    if len(shape) < 3 or kind[:-2] != tensor_type(node).shape[:-2]:
+        return computed(node)
+    first = weight.array[(0,) * (len(shape) - 2)]
+    if not np.array_equal(weight.array, np.broadcast_to(first, shape)):
+        return computed(node)
+    return Node(node.op, (data, Constant(first)), node.type, node.attributes, node.kind)
 
 
 def _in_one_form(node: Node) -> Node:

@@ -71,6 +71,12 @@ def view_of(value: Value) -> View:
     if value.op == "permute_dims":
         inner, axes = view_of(source), value.attributes["axes"]
         return inner._replace(sizes=own, strides=tuple(inner.strides[axis] for axis in axes))
+    if value.op == "broadcast_to":
+        inner, missing = view_of(source), len(own) - len(tensor_type(source).shape)
+        sizes = (1,) * missing + inner.sizes
+        strides = (0,) * missing + inner.strides
+        kept = (stride if size == whole else 0 for stride, size, whole in zip(strides, sizes, own, strict=True))
+        return inner._replace(sizes=own, strides=tuple(kept))
     if value.op == ITEM and isinstance(source, Node) and source.op == "split":
         whole = source.arguments[0]
         assert isinstance(whole, Value)

@@ -22,7 +22,7 @@ from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
 from anatune.codegen.cpu.nest import Part
 from anatune.codegen.cpu.program import wide, write_calls
 from anatune.codegen.cpu.register_tile import Microkernel
-from anatune.codegen.cpu.rows import RowKernel, row_function
+from anatune.codegen.cpu.rows import RowKernel, mask_row, row_function
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.schedule import Schedule
 from anatune.core.workload.access import Access, Term
@@ -67,8 +67,8 @@ class AttentionKernel:
         Of the tensors of queries, keys and values.
     places : tuple of (offset, batch, head, row)
         Where an element lies in each of them.
-    mask_rows : int
-        Rows of the mask; row ``((batch * heads + head) * queries + query) % mask_rows`` is a query's; 0: there is none.
+    mask_rows, block : int
+        Of the mask, 0: there is none; which is that of row ``(b * heads + head) * queries + query``: `rows.mask_row`.
     blocks : tuple of Blocks
         All queries, in order.
     parts : int
@@ -88,6 +88,7 @@ class AttentionKernel:
     zero_rows: bool
     blocks: tuple[Blocks, ...]
     parts: int = 1
+    block: int = 0
 
 
 def pitch(length: int, lanes: int) -> int:
@@ -203,7 +204,10 @@ class _Writer:
         with text.scope(f"for r in range({blocks.rows}):"):
             arguments = [("scores", affine([(scores, 1), ("r", self.score_pitch)])), ("factors", f"{factors} + r")]
             if kernel.mask_rows:
-                row = f"(({whole} * {kernel.queries} + {first} + r) % {kernel.mask_rows})"
+                rows = kernel.batch * kernel.heads * kernel.queries
+                row = mask_row(
+                    f"{whole} * {kernel.queries} + {first} + r", rows, kernel.mask_rows, kernel.block
+                )  # fmt: skip
                 arguments.insert(1, ("mask", affine([(row, kernel.keys)])))
             self.call(name, arguments)
         result = f"(({batch} * {kernel.queries} + {first}) * {self.width} + {head} * {kernel.value_dim})"

@@ -18,7 +18,7 @@ from anatune.codegen.cpu.llvm import LlvmCode
 from anatune.codegen.cpu.microkernel import module_ir
 from anatune.codegen.script import Script, buffer_type, open_function, whole_region
 
-__all__ = ["RowKernel", "row_function", "row_program"]
+__all__ = ["RowKernel", "mask_row", "row_function", "row_program"]
 
 _FLOAT = "float32"
 _CHAINS = 4
@@ -43,9 +43,8 @@ class RowKernel:
     rows, length : int
     scale : float
         "softmax": what elements are multiplied by first.
-    mask_rows : int
-        "softmax": rows of the matrix that is added to the products, of which row ``r % mask_rows`` belongs to row
-        r; 0: none is.
+    mask_rows, block : int
+        "softmax": rows of the matrix that is added to the products, 0: none is; which ones: `mask_row`.
     zero_rows : bool
         "softmax": a row of nothing but ``-inf`` gives zeros, not NaN.
     epsilon : float
@@ -62,6 +61,7 @@ class RowKernel:
     zero_rows: bool = False
     epsilon: float = 0.0
     operands: int = 0
+    block: int = 0
 
 
 def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple[str, str]:
@@ -73,7 +73,9 @@ def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple
     more = [(kernel.mask_rows, kernel.length)] if kernel.mask_rows else [(kernel.length,)] * kernel.operands
     names = ["data", *(f"operand{number}" for number in range(len(more))), "result"]
     row = f"r * {kernel.length}"
-    mask = f"r % {kernel.mask_rows} * {kernel.length}" if kernel.mask_rows else "0"
+    mask = (
+        f"{mask_row('r', kernel.rows, kernel.mask_rows, kernel.block)} * {kernel.length}" if kernel.mask_rows else "0"
+    )
     offsets = [row, *(mask for _ in more), row]
     text = Script()
     parameters = [(one, buffer_type(s, _FLOAT)) for one, s in zip(names, (shape, *more, shape), strict=True)]
@@ -93,6 +95,21 @@ def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple
     ):
         text.line(f'T.evaluate(T.call_extern("void", "{name}_row", {arguments}))')
     return str(text), module_ir([row_function(kernel, f"{name}_row", lanes)])
+
+
+def mask_row(row: str, rows: int, mask_rows: int, block: int) -> str:
+    """Return which row of a mask belongs to a row of the data, as TVMScript.
+
+    Parameters
+    ----------
+    rows, mask_rows : int
+        Of the data and of the mask.
+    block : int
+        Rows of the data that have the same rows of the mask, again and again; 0: all.
+    """
+    own = mask_rows // (rows // (block or rows))
+    again = f"({row}) % {own}" if own > 1 else "0"
+    return f"({again})" if own == mask_rows else f"(({row}) // {block} * {own} + {again})"
 
 
 def row_function(kernel: RowKernel, name: str, lanes: int) -> tuple[str, set[str]]:

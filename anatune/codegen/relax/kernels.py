@@ -112,7 +112,7 @@ def _row_kernel(node: Node) -> RowKernel:
     own = node.attributes
     if node.op == SOFTMAX:
         mask_rows = tensor_type(node.arguments[1]).shape[0] if len(node.arguments) > 1 else 0
-        return RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"])
+        return RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"], block=own["block"])
     if node.op == LAYER_NORM:
         return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=len(node.arguments) - 1)
     assert node.op == MAP

@@ -90,6 +90,16 @@ def test_linear_layers_on_three_dimensions_are_one_matrix_product():
     assert node.attributes["epilogue"] == ("bias", "add", "relu")
 
 
+def test_weights_that_are_repeated_for_a_batch_are_one_matrix():
+    x = g.source(3, 6, 8)
+    repeated = Constant(np.broadcast_to(g.array(8, 5), (3, 8, 5)))
+    made = check(g.graph(g.add(g.matmul(x, repeated), g.constant(5)), inputs=[x]))
+    (node,) = [node for node in made.nodes() if node.op in PRODUCTS]
+    assert [value.type.shape for value in node.arguments] == [(18, 8), (8, 5), (5,)]
+    made = check(g.graph(g.matmul(x, g.constant(3, 8, 5)), inputs=[x]))
+    assert "anatune.batch_matmul" in ops(made)
+
+
 def test_products_of_two_activations_are_batched_and_know_no_operand():
     x, y = g.source(2, 3, 5, 4, name="x"), g.source(2, 3, 4, 6, name="y")
     made = check(g.graph(g.matmul(x, y), inputs=[x, y]))

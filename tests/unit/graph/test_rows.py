@@ -51,7 +51,7 @@ def test_an_attention_is_two_products_and_a_softmax():
     made = prepared(graph)
     assert operators(made) == ["anatune.batch_matmul", "anatune.softmax"]
     (node,) = [node for node in made.nodes() if node.op == "anatune.softmax"]
-    assert node.attributes == {"scale": 0.25, "zero_rows": True}
+    assert node.attributes == {"scale": 0.25, "zero_rows": True, "block": 16}
     assert [value.type.shape for value in node.arguments] == [(16, 8), (8, 8)]
     inputs = [graphs.array(*value.type.shape) for value in (x, y)]
     plain = graphs.graph(softmax(scores), inputs=[x, y])
@@ -65,8 +65,33 @@ def test_a_mask_of_zeros_is_left_out():
     assert len(node.arguments) == 1
 
 
-def test_masks_that_do_not_repeat_stay_sums():
-    x, mask = graphs.source(2, 2, 8, 8), graphs.source(2, 1, 1, 8, name="mask")
+@pytest.mark.parametrize(
+    ("shape", "rows", "block"),
+    [
+        ((8,), 1, 48),
+        ((6, 8), 6, 48),
+        ((1, 1, 6, 8), 6, 48),
+        ((4, 6, 8), 24, 48),
+        ((2, 1, 1, 8), 2, 24),
+        ((2, 1, 6, 8), 12, 24),
+        ((2, 4, 1, 8), 8, 6),
+        ((2, 4, 6, 8), 48, 48),
+    ],
+)
+def test_masks_are_repeated_along_neighbouring_dimensions(shape, rows, block):
+    x, mask = graphs.source(2, 4, 6, 8), graphs.source(*shape, name="mask")
+    graph = graphs.graph(softmax(graphs.add(x, mask)), inputs=[x, mask])
+    made = prepared(graph)
+    (node,) = [node for node in made.nodes() if node.op != "reshape"]
+    assert node.arguments[1].type.shape == (rows, 8)
+    assert node.attributes["block"] == block
+    inputs = [graphs.array(*value.type.shape) for value in (x, mask)]
+    np.testing.assert_allclose(naive_graph.run(made, *inputs)[0], naive_graph.run(graph, *inputs)[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 8), (2, 4, 6, 1)])
+def test_other_masks_stay_sums(shape):
+    x, mask = graphs.source(2, 4, 6, 8), graphs.source(*shape, name="mask")
     made = prepared(graphs.graph(softmax(graphs.add(x, mask)), inputs=[x, mask]))
     assert operators(made) == ["add", "anatune.softmax"]
 

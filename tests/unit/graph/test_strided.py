@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anatune.graph.nodes import Input, Node, TensorType, item_of
+from anatune.graph.nodes import Input, Node, Shape, TensorType, item_of
 from anatune.graph.simplify import permuted, reshaped
 from anatune.graph.strided import view_of
 from tests.unit.graph import graphs
@@ -62,3 +62,13 @@ def test_parts_begin_further_on():
         np.testing.assert_array_equal(through(view, array), array[:, :, start:end].transpose(2, 0, 1))
     middle = view_of(item_of(split(x, 1, 1, 2), 1))
     np.testing.assert_array_equal(through(middle, array), array[:, 1:])
+
+
+def test_what_is_repeated_lies_once():
+    x = graphs.source(6, 20)
+    inner = reshaped(x, (2, 1, 3, 20))
+    shape = (5, 2, 4, 3, 20)
+    view = view_of(Node("broadcast_to", (inner, Shape(shape)), TensorType(shape, "float32")))
+    array = graphs.array(6, 20)
+    assert view.base is x
+    np.testing.assert_array_equal(through(view, array), np.broadcast_to(array.reshape(2, 1, 3, 20), shape))

@@ -88,8 +88,10 @@ def exact(kernel, query, key, value, mask=None):
     )  # fmt: skip
     scores = np.einsum("bhqd,bhkd->bhqk", query, key) * kernel.scale
     if mask is not None:
-        rows = np.arange(scores[..., 0].size).reshape(scores.shape[:-1]) % kernel.mask_rows
-        scores = scores + mask.astype(np.float64)[rows]
+        rows = np.arange(scores[..., 0].size).reshape(scores.shape[:-1])
+        block = kernel.block or rows.size
+        own = kernel.mask_rows // (rows.size // block)
+        scores = scores + mask.astype(np.float64)[rows // block * own + rows % own]
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights = powers / powers.sum(axis=-1, keepdims=True)
@@ -134,10 +136,10 @@ def test_heads_and_their_parts_are_spread_over_threads(hardware, threads, parts)
     agree(kernel, hardware, tensors(kernel), threads=threads)
 
 
-@pytest.mark.parametrize("mask_rows", [1, 11, 22, 44])
+@pytest.mark.parametrize(("mask_rows", "block"), [(1, 0), (11, 44), (22, 0), (44, 0), (2, 22), (22, 22), (4, 11)])
 @pytest.mark.parametrize("zero_rows", [False, True])
-def test_masks_repeat_over_the_rows(hardware, mask_rows, zero_rows):
-    kernel = kernel_of(hardware, 4, 11, 19, batch=2, mask_rows=mask_rows, zero_rows=zero_rows)
+def test_masks_repeat_over_the_rows(hardware, mask_rows, block, zero_rows):
+    kernel = kernel_of(hardware, 4, 11, 19, batch=2, mask_rows=mask_rows, block=block, zero_rows=zero_rows)
     mask = np.where(np.random.default_rng(mask_rows).random((mask_rows, 19)) < 0.5, 0, -np.inf).astype(np.float32)
     mask[:, 0] = 0
     if zero_rows:

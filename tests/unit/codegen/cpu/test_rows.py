@@ -106,6 +106,16 @@ def test_softmax(length, scale, mask_rows, zero_rows):
     assert (got[want < 1e-38] == 0).all()
 
 
+@pytest.mark.parametrize(("mask_rows", "block"), [(2, 6), (4, 6), (12, 12), (3, 4)])
+def test_blocks_of_rows_have_their_own_part_of_the_mask(mask_rows, block):
+    random = np.random.default_rng(mask_rows)
+    data, mask = (random.standard_normal((rows, 20)).astype(np.float32) for rows in (12, mask_rows))
+    own = mask_rows // (12 // block)
+    places = [row // block * own + row % own for row in range(12)]
+    got = built(RowKernel("softmax", 12, 20, 1.0, mask_rows, block=block))(data, mask)
+    assert np.abs(got - softmax(data, mask[places])).max() <= 1e-6
+
+
 def test_shares_of_two_are_right_down_to_the_smallest_normal_number():
     x = np.linspace(-110, 0, 200_001, dtype=np.float32)
     data = np.stack([np.zeros_like(x), x], axis=1)
