@@ -7,6 +7,7 @@ from scipy import special
 
 from anatune.graph import reference
 from anatune.graph.attention import ATTENTION
+from anatune.graph.concatenations import CONCAT
 from anatune.graph.nodes import Constant, Node, Scalar, Shape, Value
 from anatune.graph.reductions import REDUCTION
 from anatune.graph.rows import SOFTMAX
@@ -158,8 +159,7 @@ def _max_pool(attributes, data):
 
 
 def _avg_pool(attributes, data):
-    last = attributes["layout"][-1] == "C"
-    data = np.moveaxis(data, -1, 1) if last else data
+    data = _channels_first(data, attributes["layout"])
     rank, padding = data.ndim - 2, attributes["padding"]
     pads = [(0, 0), (0, 0), *zip(padding[:rank], padding[rank:], strict=True)]
     axes = tuple(range(2, 2 + rank))
@@ -171,17 +171,16 @@ def _avg_pool(attributes, data):
 
     counted = attributes["count_include_pad"]
     found = sums(data) / (np.prod(attributes["pool_size"]) if counted else sums(np.ones_like(data)))
-    return np.moveaxis(found, 1, -1) if last else found
+    return _in_order(found, attributes["layout"])
 
 
 def _adaptive_pool(attributes, data):
-    last = attributes["layout"][-1] == "C"
-    data = np.moveaxis(data, -1, 1) if last else data
+    data = _channels_first(data, attributes["layout"])
     counts = attributes["output_size"]
     parts = [size // count for size, count in zip(data.shape[2:], counts, strict=True)]
     split = data.reshape(*data.shape[:2], *(n for pair in zip(counts, parts, strict=True) for n in pair))
     found = split.mean(axis=tuple(range(3, 3 + 2 * len(parts), 2)))
-    return np.moveaxis(found, 1, -1) if last else found
+    return _in_order(found, attributes["layout"])
 
 
 def _split(attributes, data):
@@ -219,6 +218,7 @@ _FUNCTIONS = {
     "max": lambda own, a: a.max(axis=own["axis"], keepdims=own["keepdims"]),
     "min": lambda own, a: a.min(axis=own["axis"], keepdims=own["keepdims"]),
     ATTENTION: reference.FUNCTIONS[ATTENTION],
+    CONCAT: lambda own, *parts: np.concatenate(parts, axis=1),
     WINDOW: reference.FUNCTIONS[WINDOW],
     REDUCTION: reference.FUNCTIONS[REDUCTION],
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), _plain_convolution),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anatune.graph.activations import with_activations
+from anatune.graph.concatenations import with_concatenations
 from anatune.graph.layouts import channels_last, laid_out
 from anatune.graph.nodes import Graph
 from anatune.graph.products import with_products
@@ -26,8 +27,8 @@ def prepared(graph: Graph) -> Graph:
 
 
 def for_cpu(graph: Graph) -> Graph:
-    """Return a prepared graph in which anatune has its kernels for CPUs of windows and reductions, too."""
-    return simplified(with_windows(with_reductions(graph)))
+    """Return a prepared graph in which windows, reductions and concatenations have their kernels for CPUs, too."""
+    return simplified(with_concatenations(simplified(with_windows(with_reductions(graph)))))
 
 
 def in_both_orders(graph: Graph) -> tuple[Graph, Graph]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from anatune.core.workload.orders import order_named
 from anatune.graph.nodes import Argument, Graph, Node, TensorType, Value, rewritten, tensor_type
 from anatune.graph.simplify import reshaped
 
@@ -16,8 +17,8 @@ __all__ = ["REDUCTION", "with_reductions"]
 REDUCTION = "anatune.reduction"
 _DTYPE = "float32"
 _KINDS = ("sum", "mean", "max", "min")
-_GLOBAL = {"nn.adaptive_avg_pool1d": ("NCW", "NWC"), "nn.adaptive_avg_pool2d": ("NCHW", "NHWC")}
-"""Pools that are the mean of an image where their result has one element a channel: layouts of channels first, last."""
+_GLOBAL = {"nn.adaptive_avg_pool1d": 1, "nn.adaptive_avg_pool2d": 2}
+"""Pools that are the mean of an image where their result has one element a channel -> dimensions of the image."""
 
 
 def with_reductions(graph: Graph) -> Graph:
@@ -40,9 +41,11 @@ def _axes(node: Node, shape: tuple[int, ...]) -> range | None:
     """Return the dimensions that are reduced, None where they do not lie next to each other."""
     rank = len(shape)
     if node.op in _GLOBAL:
-        if node.attributes["layout"] not in _GLOBAL[node.op]:
+        order = order_named(node.attributes["layout"], _GLOBAL[node.op])
+        if order is None:
             return None
-        axes = range(2, rank) if node.attributes["layout"] == _GLOBAL[node.op][0] else range(1, rank - 1)
+        first = 1 if order.is_last else 2
+        axes = range(first, first + _GLOBAL[node.op])
         return axes if all(tensor_type(node).shape[axis] == 1 for axis in axes) else None
     named = node.attributes["axis"]
     found = sorted(range(rank) if named is None else {int(axis) % rank for axis in named})

@@ -15,6 +15,7 @@ from scipy import special
 
 from anatune.core.activations import ACTIVATIONS
 from anatune.graph.attention import ATTENTION
+from anatune.graph.concatenations import CONCAT
 from anatune.graph.folding import computed
 from anatune.graph.nodes import Argument, Array, Constant, Node, Scalar, Shape, TensorType, Value
 from anatune.graph.reductions import REDUCTION
@@ -86,9 +87,10 @@ def _map(attributes: Mapping[str, Any], data: Array) -> Array:
 
 
 def _window(attributes: Mapping[str, Any], data: Array, *operands: Array) -> Array:
-    kind, sizes, more = attributes["kind"], data.shape[1:3], list(operands)
+    kind, sizes, more = attributes["kind"], data.shape[2:4], list(operands)
     weight = more.pop(0) if kind == "depthwise" else None
-    found = np.full((len(data), *attributes["outputs"], data.shape[3]), -np.inf if kind == "max" else 0.0)
+    shape = (*data.shape[:2], *attributes["outputs"], data.shape[4])
+    found = np.full(shape, -np.inf if kind == "max" else 0.0)
     count = np.zeros((*attributes["outputs"], 1))
     for taps in np.ndindex(attributes["window"]):
         inner: list[NDArray[np.int64]] = []
@@ -100,17 +102,20 @@ def _window(attributes: Mapping[str, Any], data: Array, *operands: Array) -> Arr
             is_inside = (at >= 0) & (at < sizes[axis])
             inner.append(at[is_inside])
             whole.append(places[is_inside])
-        part = data[:, inner[0][:, None], inner[1][None]]
-        here = whole[0][:, None], whole[1][None]
+        part = data[:, :, inner[0][:, None], inner[1][None]]
+        y, x = whole[0][:, None], whole[1][None]
         if kind == "max":
-            found[:, here[0], here[1]] = np.maximum(found[:, here[0], here[1]], part)
+            found[:, :, y, x] = np.maximum(found[:, :, y, x], part)
         else:
-            found[:, here[0], here[1]] += part if weight is None else part * weight[taps]
-        count[here] += 1
+            found[:, :, y, x] += part if weight is None else part * weight[:, taps[0], taps[1], None, None]
+        count[y, x] += 1
     if kind == "mean":
         found /= math.prod(attributes["window"]) if attributes["counts_padding"] else np.maximum(count, 1)
     for step in attributes["epilogue"]:
-        found = found + more.pop(0) if step in ("bias", "add") else ACTIVATIONS[step](found)
+        if step == "bias":
+            found += more.pop(0)[:, None, None]
+        else:
+            found = found + more.pop(0) if step == "add" else ACTIVATIONS[step](found)
     return found
 
 
@@ -142,6 +147,7 @@ def _attention(own: Mapping[str, Any], query: Array, key: Array, value: Array, m
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     LAYER_NORM: _layer_norm,
     MAP: _map,
+    CONCAT: lambda _, *parts: np.concatenate(parts, axis=1),
     REDUCTION: _reduction,
     SOFTMAX: _softmax,
     ATTENTION: _attention,

@@ -1,7 +1,8 @@
-"""Windows over images with the channels last: depthwise convolutions and pools, as kernels of their own for CPUs.
+"""Windows over images: depthwise convolutions and pools, channels last or in blocks, as kernels of their own for CPUs.
 
-``anatune.window`` takes data (n, height, width, channels), weights (taps down, taps across, channels) where attribute
-``kind`` is "depthwise" (else "max" or "mean"), and the operands of the steps in ``epilogue``. ``outputs``, ``window``,
+``anatune.window`` takes data (n, blocks, height, width, channels of a block), weights (blocks, taps down, taps across,
+channels) where attribute ``kind`` is "depthwise" (else "max" or "mean"), and the operands of the steps in ``epilogue``:
+a bias (blocks, channels), a sum as the result. Where channels come last there is one block. ``outputs``, ``window``,
 ``strides``, ``dilation`` and ``before`` (the padding) are of height and width; ``counts_padding`` says whether padding
 counts as zeros in a mean. Images of one dimension have the height 1.
 """
@@ -11,8 +12,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from anatune.core.workload.orders import CHANNELS_LAST
+from anatune.core.workload.orders import Order, order_named
 from anatune.graph.nodes import Argument, Graph, Node, TensorType, Value, rewritten, tensor_type
+from anatune.graph.orders import image_sizes
 from anatune.graph.products import CONVOLUTION, orders_of
 from anatune.graph.simplify import reshaped
 
@@ -20,7 +22,6 @@ __all__ = ["WINDOW", "with_windows"]
 
 WINDOW = "anatune.window"
 _DTYPE = "float32"
-_LAYOUTS = {3: "NWC", 4: "NHWC"}
 _POOLS = {f"nn.{kind}_pool{rank}d": kind for kind in ("max", "avg") for rank in (1, 2)}
 _ADAPTIVE = ("nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d")
 _MOST_TAPS = 64
@@ -32,14 +33,14 @@ def with_windows(graph: Graph) -> Graph:
 
     def replace(node: Node, arguments: tuple[Argument, ...]) -> Value:
         own = node.of(arguments)
-        if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE or len(own.type.shape) not in _LAYOUTS:
+        if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE:
             return own
         if own.op == CONVOLUTION:
             return _depthwise(own)
-        if own.op in (*_POOLS, *_ADAPTIVE):
-            layout = own.attributes["layout"]
-            if layout == _LAYOUTS[len(own.type.shape)] and own.attributes["out_layout"] in (None, "", layout):
-                return _pool(own) if own.op in _POOLS else _adaptive(own)
+        if own.op in (*_POOLS, *_ADAPTIVE) and own.attributes["out_layout"] in (None, "", own.attributes["layout"]):
+            order = order_named(own.attributes["layout"], 1 if own.op.endswith("1d") else 2)
+            if order is not None and (order.is_last or order.block):
+                return _pool(own, order) if own.op in _POOLS else _adaptive(own, order)
         return own
 
     return rewritten(graph, replace)
@@ -48,28 +49,30 @@ def with_windows(graph: Graph) -> Graph:
 def _depthwise(node: Node) -> Value:
     data, weight, *operands = node.arguments
     own = node.attributes
-    if orders_of(node) != (CHANNELS_LAST, CHANNELS_LAST):
+    order, written = orders_of(node)
+    rank = len(own["strides"])
+    outputs = image_sizes(tensor_type(node), written)[1]
+    if order != written or not (order.is_last or order.block) or rank > 2:
         return node
-    *taps, per_group, outputs = tensor_type(weight).shape
-    if own["groups"] != outputs or per_group != 1:
+    if not outputs == own["groups"] == image_sizes(tensor_type(data), order)[1]:
         return node
-    if outputs != tensor_type(data).shape[-1]:
-        return node
-    shape = (*_planar(tuple(taps), 1), outputs)
-    more = [
-        reshaped(one, _image(tensor_type(node).shape)) if step == "add" else one
-        for step, one in zip([word for word in own["epilogue"] if word in ("bias", "add")], operands, strict=True)
-    ]
+    shape = tensor_type(weight).shape
+    taps = shape[:rank] if order.is_last else shape[2 : 2 + rank]
+    image = _image(tensor_type(node).shape, order)
+    sizes = {"bias": (image[1], image[4]), "add": image}
+    steps = [step for step in own["epilogue"] if step in sizes]
+    more = [reshaped(one, sizes[step]) for step, one in zip(steps, operands, strict=True)]
     attributes = {
-        "window": tuple(taps),
+        "window": taps,
         "strides": own["strides"],
         "dilation": own["dilation"],
-        "before": own["padding"][: len(taps)],
+        "before": own["padding"][:rank],
     }
-    return _window(node, "depthwise", attributes, (reshaped(weight, shape), *more), own["epilogue"])
+    turned = reshaped(weight, (image[1], *_planar(taps, 1), image[4]))
+    return _window(node, order, "depthwise", attributes, (turned, *more), own["epilogue"])
 
 
-def _pool(node: Node) -> Value:
+def _pool(node: Node, order: Order) -> Value:
     own = node.attributes
     kind = "max" if _POOLS[node.op] == "max" else "mean"
     rank = len(own["pool_size"])
@@ -81,23 +84,24 @@ def _pool(node: Node) -> Value:
         "dilation": own["dilation"],
         "before": own["padding"][:rank],
     }
-    return _window(node, kind, attributes, counts_padding=kind == "mean" and bool(own["count_include_pad"]))
+    return _window(node, order, kind, attributes, counts_padding=kind == "mean" and bool(own["count_include_pad"]))
 
 
-def _adaptive(node: Node) -> Value:
+def _adaptive(node: Node, order: Order) -> Value:
     """Return a pool whose windows are equal parts of the image; other sizes stay as they are."""
-    sizes, outputs = (tensor_type(one).shape[1:-1] for one in (node.arguments[0], node))
+    sizes, outputs = (image_sizes(tensor_type(one), order)[2:] for one in (node.arguments[0], node))
     if any(size % count for size, count in zip(sizes, outputs, strict=True)):
         return node
     if sizes == outputs:
         return node.arguments[0]  # type: ignore[no-any-return]
     window = tuple(size // count for size, count in zip(sizes, outputs, strict=True))
     attributes = {"window": window, "strides": window, "dilation": (1,) * len(window), "before": (0,) * len(window)}
-    return _window(node, "mean", attributes)
+    return _window(node, order, "mean", attributes)
 
 
 def _window(
     node: Node,
+    order: Order,
     kind: str,
     attributes: dict[str, Any],
     operands: tuple[Value, ...] = (),
@@ -109,15 +113,15 @@ def _window(
     if math.prod(attributes["window"]) > _MOST_TAPS:
         return node
     data = node.arguments[0]
-    image = TensorType(_image(tensor_type(node).shape), _DTYPE)
+    image = TensorType(_image(tensor_type(node).shape, order), _DTYPE)
     found = {
         "kind": kind,
         **{name: _planar(tuple(value), int(name != "before")) for name, value in attributes.items()},
-        "outputs": image.shape[1:3],
+        "outputs": image.shape[2:4],
         "counts_padding": counts_padding,
         "epilogue": epilogue,
     }
-    made = Node(WINDOW, (reshaped(data, _image(tensor_type(data).shape)), *operands), image, found)
+    made = Node(WINDOW, (reshaped(data, _image(tensor_type(data).shape, order)), *operands), image, found)
     return reshaped(made, tensor_type(node).shape)
 
 
@@ -126,6 +130,8 @@ def _planar(sizes: tuple[int, ...], missing: int) -> tuple[int, ...]:
     return (missing,) * (2 - len(sizes)) + tuple(map(int, sizes))
 
 
-def _image(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape with a height."""
-    return (shape[0], *_planar(shape[1:-1], 1), shape[-1])
+def _image(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:
+    """Return the shape with blocks and a height."""
+    batch, *others, channels = shape
+    blocks = 1 if order.is_last else others.pop(0)
+    return (batch, blocks, *_planar(tuple(others), 1), channels)

@@ -339,13 +339,14 @@ class LlvmCode:
                     continue
                 first = [j if not j & distance else lanes + j - distance for j in range(lanes)]
                 second = [j + distance if not j & distance else lanes + j for j in range(lanes)]
-                following[i] = self._shuffle(low, high, first)
-                following[i + distance] = self._shuffle(low, high, second)
+                following[i] = self.shuffle(low, high, first)
+                following[i + distance] = self.shuffle(low, high, second)
             values = following
             distance //= 2
         return values
 
-    def _shuffle(self, low: str, high: str, order: Sequence[int]) -> str:
+    def shuffle(self, low: str, high: str, order: Sequence[int]) -> str:
+        """Return elements of two vectors, counted through both."""
         mask = ", ".join(f"i32 {place}" for place in order)
         return self.emit(f"shufflevector {self.vector} {low}, {self.vector} {high}, <{len(order)} x i32> <{mask}>")
 

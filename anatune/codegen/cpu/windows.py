@@ -48,7 +48,8 @@ class WindowKernel:
     kind : str
         "depthwise": each channel's sum of products with weights of its own; "max": the largest element, NaN if there
         is one; "mean".
-    batch, channels : int
+    batch, blocks, channels : int
+        Blocks of so many channels lie behind each other in each element of the batch; 1: channels come last.
     sizes, outputs : tuple of int
         Height and width of the images and of the results.
     window, strides, dilation : tuple of int
@@ -63,6 +64,7 @@ class WindowKernel:
 
     kind: str
     batch: int
+    blocks: int
     channels: int
     sizes: tuple[int, int]
     outputs: tuple[int, int]
@@ -76,13 +78,13 @@ class WindowKernel:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameters in order: the data, weights, what the steps take, the result."""
-        image = (self.batch, *self.outputs, self.channels)
-        found: dict[str, tuple[int, ...]] = {"data": (self.batch, *self.sizes, self.channels)}
+        image = (self.batch, self.blocks, *self.outputs, self.channels)
+        found: dict[str, tuple[int, ...]] = {"data": (self.batch, self.blocks, *self.sizes, self.channels)}
         if self.kind == "depthwise":
-            found["weight"] = (*self.window, self.channels)
+            found["weight"] = (self.blocks, *self.window, self.channels)
         for step in self.epilogue:
             if step in ("bias", "add"):
-                found[step] = (self.channels,) if step == "bias" else image
+                found[step] = (self.blocks, self.channels) if step == "bias" else image
         return {**found, "result": image}
 
     def taps(self, dimension: int) -> list[_Taps]:
@@ -138,7 +140,7 @@ class _Program:
         size = -(-len(columns) // count)
         tiles = [tuple(columns[at : at + size]) for at in range(0, len(columns), size)]
         vectors = kernel.channels // lanes
-        is_large = _BYTES * math.prod(kernel.shapes["data"][1:]) > caches[1]
+        is_large = _BYTES * math.prod(kernel.shapes["data"][2:]) > caches[1]
         room = int(_SHARE * caches[is_large]) // (_BYTES * kernel.window[0])
         self.vectors = max(
             (v for v in range(1, vectors + 1) if vectors % v == 0 and self._width(size) * v * lanes <= room), default=1
@@ -150,7 +152,7 @@ class _Program:
         self.segments = [
             self._runs(tiles[at : at + together], at * size, size) for at in range(0, len(tiles), together)
         ]
-        self.blocks = max(1, vectors // self.vectors)
+        self.parts = max(1, vectors // self.vectors)
         self.has_vectors = vectors > 0
 
     def _width(self, pixels: int) -> int:
@@ -180,18 +182,19 @@ class _Program:
         work = math.prod(shapes["result"]) * math.prod(kernel.window)
         spread = self.threads > 1 and work >= _PARALLEL_FROM
         height = kernel.outputs[0]
-        bands = min(height, -(-_CHUNKS * self.threads // (kernel.batch * self.blocks))) if spread else 1
-        total = kernel.batch * self.blocks * bands
-        image, block = f"chunk // {self.blocks * bands}", f"chunk // {bands} % {self.blocks}"
+        images = kernel.batch * kernel.blocks
+        bands = min(height, -(-_CHUNKS * self.threads // (images * self.parts))) if spread else 1
+        total = images * self.parts * bands
+        image, part = f"chunk // {self.parts * bands}", f"chunk // {bands} % {self.parts}"
         if total == 1:
-            image, block, band = "0", "0", "0"
+            image, part, band = "0", "0", "0"
         else:
             band = f"chunk % {bands}"
         text.open('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):')
         text.open(f"for chunk in T.{'parallel' if spread and total > 1 else 'serial'}({total}):")
         for segment in self.segments:
             with text.scope(f"for y in T.serial({band} * {height} // {bands}, ({band} + 1) * {height} // {bands}):"):
-                self._row(text, segment, image, block)
+                self._row(text, segment, image, part)
         return str(text), module_ir(
             [
                 _Function(kernel, name, self.lanes, rows, taps, used).function
@@ -199,7 +202,7 @@ class _Program:
             ]
         )
 
-    def _row(self, text: Script, segment: Sequence[_Run], image: str, block: str) -> None:
+    def _row(self, text: Script, segment: Sequence[_Run], image: str, part: str) -> None:
         """Write the calls of one row: which taps it has is asked once a row."""
         depth = text.depth
         groups = [(taps, len(list(group))) for taps, group in itertools.groupby(self.kernel.taps(0))]
@@ -211,24 +214,23 @@ class _Program:
                 text.open(f"if y < {end}:")
             for run in segment:
                 if self.has_vectors:
-                    self._call(text, run, taps, self.lanes, image, block)
+                    self._call(text, run, taps, self.lanes, image, part)
                 if self.tail:
-                    guard = f"if {block} == {self.blocks - 1}:" if self.blocks > 1 else ""
+                    guard = f"if {part} == {self.parts - 1}:" if self.parts > 1 else ""
                     with text.scope(guard):
-                        self._call(text, run, taps, self.tail, image, block)
+                        self._call(text, run, taps, self.tail, image, part)
             if not is_last:
                 text.close()
                 text.open("else:")
         text.close(text.depth - depth)
 
-    def _call(self, text: Script, run: _Run, rows: _Taps, used: int, image: str, block: str) -> None:
+    def _call(self, text: Script, run: _Run, rows: _Taps, used: int, image: str, part: str) -> None:
         kernel = self.kernel
         name = self.functions.setdefault((rows, run.taps, used), f"{self.name}_{len(self.functions)}")
         height, width = kernel.sizes
         channels = kernel.channels
         is_tail = used < self.lanes
-        own = f"{block} * {self.vectors * self.lanes}"
-        start = [(f"({own})", 1)] if not is_tail and self.blocks > 1 else []
+        start = [(f"({part})", self.vectors * self.lanes)] if not is_tail and self.parts > 1 else []
         base = channels - self.tail if is_tail else 0
         line, row = width * channels, kernel.outputs[1] * channels
         corner = -kernel.before[0] * line + (run.first * kernel.strides[1] - kernel.before[1]) * channels
@@ -237,10 +239,12 @@ class _Program:
             "result": affine(
                 [(f"({image})", kernel.outputs[0] * row), ("y", row), *start], run.first * channels + base
             ),
-            "channels": affine(start, base),
         }
         places["add"] = places["result"]
-        arguments = [f"{one}.data, {_wide(places.get(one, places['channels']))}" for one in kernel.shapes]
+        own = [(f"({image} % {kernel.blocks})", channels)] if kernel.blocks > 1 else []
+        places["bias"] = affine([*own, *start], base)
+        places["weight"] = affine([*((one, size * math.prod(kernel.window)) for one, size in own), *start], base)
+        arguments = [f"{one}.data, {_wide(places[one])}" for one in kernel.shapes]
         arguments += [_wide(str(run.tiles)), _wide(str(1 if is_tail else self.vectors))]
         text.line(f'T.evaluate(T.call_extern("void", "{name}", {", ".join(arguments)}))')
 

@@ -48,10 +48,11 @@ def test_reductions_of_dimensions_apart_stay(axis):
     assert [node.op for node in made_of(reduction("sum", x, axis), x)] == ["sum"]
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_a_global_pool_is_a_mean(layout):
-    x = g.source(2, 3, 4, 5)
-    shape = (2, 3, 1, 1) if layout == "NCHW" else (2, 1, 1, 5)
+@pytest.mark.parametrize(
+    ("layout", "shape"), [("NCHW", (2, 3, 1, 1)), ("NHWC", (2, 1, 1, 5)), ("NCHW4c", (2, 3, 1, 1, 4))]
+)
+def test_a_global_pool_is_a_mean(layout, shape):
+    x = g.source(2, 3, 4, 5, *shape[4:])
     attributes = {"output_size": (1, 1), "layout": layout, "out_layout": layout}
     node = Node("nn.adaptive_avg_pool2d", (x,), TensorType(shape, "float32"), attributes)
     assert REDUCTION in [one.op for one in made_of(node, x)]

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from anatune.core.workload.orders import Order
+from anatune.graph.layouts import everywhere, laid_out
 from anatune.graph.nodes import Node, TensorType, tensor_type
 from anatune.graph.passes import for_cpu, prepared
-from anatune.graph.products import CONVOLUTION
+from anatune.graph.products import CONVOLUTION, with_products
 from anatune.graph.windows import WINDOW, with_windows
 from tests.naive_graph import run
 from tests.unit.graph import graphs as g
@@ -46,7 +48,7 @@ def test_depthwise_convolutions_take_their_steps_along(rank, stride):
     made = check(g.graph(g.relu(g.add(inner, g.constant(6, *[1] * rank))), inputs=[x]))
     (window,) = [node for node in made.nodes() if node.op == WINDOW]
     assert window.attributes["epilogue"] == ("bias", "relu")
-    assert len(tensor_type(window).shape) == 4
+    assert len(tensor_type(window).shape) == 5
     assert CONVOLUTION not in ops(made)
 
 
@@ -79,7 +81,7 @@ def test_adaptive_pools_of_equal_parts(size, count):
     attributes = {"output_size": (count, count), "layout": "NHWC", "out_layout": "NHWC"}
     node = Node("nn.adaptive_avg_pool2d", (x,), TensorType((1, count, count, 3), "float32"), attributes)
     made = check(g.graph(node, inputs=[x]), with_windows)
-    assert ops(made) == ([WINDOW] if size != count else [])
+    assert ops(made) == (["reshape", WINDOW, "reshape"] if size != count else [])
 
 
 def test_what_has_no_form_with_the_channels_last_stays():
@@ -92,3 +94,17 @@ def test_what_has_no_form_with_the_channels_last_stays():
     )  # fmt: skip
     for node in (first, uneven, pool("max", x, 9)):
         assert ops(with_windows(g.graph(node, inputs=[x]))) == [node.op]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_channels_in_blocks(stride):
+    x = g.source(2, 8, 9, 7)
+    inner = g.relu(g.add(g.convolution(x, 8, 3, stride=stride, padding=1, groups=8), g.constant(8, 1, 1)))
+    plain = with_products(g.graph(g.max_pool(inner), inputs=[x]))
+
+    def blocked(graph):
+        return with_windows(laid_out(graph, everywhere(graph, Order(block=4))))
+
+    windows = [node for node in check(plain, blocked).nodes() if node.op == WINDOW]
+    assert [node.attributes["kind"] for node in windows] == ["depthwise", "max"]
+    assert all(tensor_type(node).shape[:2] == (2, 2) for node in windows)

@@ -14,12 +14,12 @@ pytest.importorskip("tvm")
 CACHES = (32 << 10, 1 << 20)
 
 
-def kernel(kind, sizes, channels, *, batch=1, window=3, stride=1, dilation=1, padding=1, behind=None, **more):
+def kernel(kind, sizes, channels, *, batch=1, blocks=1, window=3, stride=1, dilation=1, padding=1, behind=None, **more):
     behind = padding if behind is None else behind
     outputs = [(size + padding + behind - (window - 1) * dilation - 1) // stride + 1 for size in sizes]
     return WindowKernel(
-        kind, batch, channels, sizes, tuple(outputs), (window,) * 2, (stride,) * 2, (dilation,) * 2, (padding,) * 2,
-        **more,
+        kind, batch, blocks, channels, sizes, tuple(outputs), (window,) * 2, (stride,) * 2, (dilation,) * 2,
+        (padding,) * 2, **more,
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_every_border_and_odd_channels(kind, sizes, channels):
 @pytest.mark.parametrize("more", [
     {"stride": 2}, {"stride": 2, "padding": 0, "behind": 1}, {"window": 5, "padding": 2}, {"dilation": 2, "padding": 2},
     {"window": 2, "padding": 0, "stride": 2}, {"window": 1, "padding": 0}, {"padding": 2}, {"window": 3, "stride": 4},
-    {"batch": 3},
+    {"batch": 3}, {"batch": 2, "blocks": 3},
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", ["depthwise", "max", "mean"])
 def test_strides_windows_and_paddings(kind, more):
@@ -67,12 +67,13 @@ def test_strides_windows_and_paddings(kind, more):
 @pytest.mark.parametrize("steps", [("bias",), ("bias", "relu6"), ("relu",), ("bias", "add", "relu"), ("add", "silu")])
 def test_steps_behind_a_depthwise_convolution(steps):
     check(kernel("depthwise", (6, 10), 40, epilogue=steps, batch=2))
+    check(kernel("depthwise", (6, 10), 16, epilogue=steps, batch=2, blocks=3))
 
 
 def test_a_mean_may_count_its_padding():
     counted, plain = (check(kernel("mean", (5, 5), 8, counts_padding=flag)) for flag in (True, False))
-    np.testing.assert_allclose(counted[0, 0, 0] * 9, plain[0, 0, 0] * 4, rtol=1e-6)
-    np.testing.assert_array_equal(counted[0, 1:4, 1:4], plain[0, 1:4, 1:4])
+    np.testing.assert_allclose(counted[0, 0, 0, 0] * 9, plain[0, 0, 0, 0] * 4, rtol=1e-6)
+    np.testing.assert_array_equal(counted[0, 0, 1:4, 1:4], plain[0, 0, 1:4, 1:4])
 
 
 @pytest.mark.parametrize(("lanes", "registers"), [(4, 32), (8, 16), (16, 32)])
@@ -84,6 +85,7 @@ def test_vectors_of_every_length(lanes, registers):
 @pytest.mark.parametrize("kind", ["depthwise", "max"])
 def test_several_threads(kind, threads):
     check(kernel(kind, (17, 23), 70, batch=2), threads=threads)
+    check(kernel(kind, (17, 23), 16, batch=2, blocks=2), threads=threads)
 
 
 @pytest.mark.parametrize("caches", [(1 << 10, 1 << 20), (4 << 10, 8 << 10), (1 << 30, 1 << 31)])
@@ -93,11 +95,11 @@ def test_parts_that_caches_hold(caches):
 
 def test_the_largest_element_is_nan_where_there_is_one():
     own = kernel("max", (4, 4), 3, padding=0, stride=1)
-    data = np.zeros((1, 4, 4, 3), np.float32)
-    data[0, 0, 0, 1] = np.nan
-    data[0, 3, 3, 2] = -np.inf
+    data = np.zeros((1, 1, 4, 4, 3), np.float32)
+    data[0, 0, 0, 0, 1] = np.nan
+    data[0, 0, 3, 3, 2] = -np.inf
     program = window_program(own, "kernel", 1, lanes=16, registers=32, caches=CACHES)
     got = built(program, own.shapes["result"])(data)
-    want = np.zeros((1, 2, 2, 3), np.float32)
-    want[0, 0, 0, 1] = np.nan
+    want = np.zeros((1, 1, 2, 2, 3), np.float32)
+    want[0, 0, 0, 0, 1] = np.nan
     np.testing.assert_array_equal(got, want)

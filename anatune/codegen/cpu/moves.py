@@ -1,0 +1,304 @@
+"""Kernels that only move elements: dimensions in another order, tensors behind each other.
+
+Where the last dimension stays the last, rows are copied. Where another one becomes the last, squares of as many rows as
+a vector has lanes are transposed in registers, so that both sides are read and written in whole vectors; few of them
+(the colours of an image) are interleaved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from anatune.codegen.cpu.llvm import LlvmCode
+from anatune.codegen.cpu.microkernel import module_ir
+from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
+
+__all__ = ["ConcatKernel", "PermuteKernel", "concat_program", "permute_program"]
+
+_FLOAT = "float32"
+_BITS = 32
+_UNROLL = 4
+"""Vectors of a step of a copy."""
+_FEW = 4
+"""Rows up to which they are interleaved: as many shuffles a vector."""
+_ROWS = 16
+"""Rows of a part before the next part's, in a concatenation: lines that two parts share are still in the cache."""
+_PARALLEL_FROM = 1 << 15
+"""Elements from which on a move is spread over threads: a parallel loop costs some microseconds."""
+_CHUNKS = 4
+"""Parts of the longest loop for each thread."""
+
+
+@dataclass(frozen=True)
+class PermuteKernel:
+    """A tensor whose dimension ``axes[k]`` becomes the k-th one."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    kind: str = "permute"
+
+    @property
+    def loops(self) -> list[_Loop]:
+        """Return the result's dimensions in order; those that lie next to each other on both sides are one."""
+        size = len(self.shape)
+        strides = [math.prod(self.shape[axis + 1 :]) for axis in range(size)]
+        found: list[_Loop] = []
+        for axis in self.axes:
+            if self.shape[axis] == 1:
+                continue
+            if found and found[-1].read == strides[axis] * self.shape[axis]:
+                found[-1] = _Loop(found[-1].extent * self.shape[axis], strides[axis], 0)
+            else:
+                found.append(_Loop(self.shape[axis], strides[axis], 0))
+        below = 1
+        for place in range(len(found) - 1, -1, -1):
+            found[place] = found[place]._replace(write=below)
+            below *= found[place].extent
+        return found or [_Loop(1, 1, 1)]
+
+
+@dataclass(frozen=True)
+class ConcatKernel:
+    """Matrices of `outer` rows next to each other: rows of all `lengths` together."""
+
+    outer: int
+    lengths: tuple[int, ...]
+    kind: str = "concat"
+
+
+class _Loop(NamedTuple):
+    """A dimension: elements, and how far neighbours lie apart where they are read and where they are written."""
+
+    extent: int
+    read: int
+    write: int
+
+
+def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: int) -> tuple[str, str]:
+    """Return (the function in TVMScript, the LLVM IR it calls); its parameters are the data and the result.
+
+    Parameters
+    ----------
+    lanes : int
+        float32 elements of a vector.
+    """
+    shapes = {"data": kernel.shape, "result": tuple(kernel.shape[axis] for axis in kernel.axes)}
+    *outer, last = kernel.loops
+    functions: dict[tuple[int, int], _Function] = {}
+    text = Script()
+    _open(text, name, shapes)
+    spread = threads > 1 and math.prod(kernel.shape) >= _PARALLEL_FROM
+    if last.read == 1:  # rows are copied, those of the dimension before together
+        row = outer.pop() if outer else _Loop(1, last.extent, last.extent)
+        bands = _bands(row.extent, math.prod(loop.extent for loop in outer), threads) if spread else 1
+        function = _copy(f"{name}_0", lanes, last.extent, row.read, row.write)
+        with text.scope(f"for chunk in T.{'parallel' if spread else 'serial'}({_product(outer) * bands}):"):
+            terms = _digits("chunk", [*outer, _Loop(bands, 0, 0)])
+            first, end = _band(f"(chunk % {bands})", bands, row.extent)
+            places = [
+                affine([*((one, getattr(loop, side)) for one, loop in terms), (first, getattr(row, side))])
+                for side in ("read", "write")
+            ]
+            _call(text, f"{name}_0", ["data", "result"], places, f"{end} - {first}")
+        return str(text), module_ir([function])
+    along = next(loop for loop in outer if loop.read == 1)
+    outer.remove(along)
+    few = last.extent <= _FEW and along.write == last.extent
+    width = last.extent if few else lanes
+    bands = _bands(along.extent // lanes, _product(outer) * -(-last.extent // width), threads) if spread else 1
+    blocks = [(0, last.extent // width, width), (last.extent // width * width, 1, last.extent % width)]
+    for start, count, rows in blocks:
+        if not (count and rows):
+            continue
+        total = _product(outer) * count
+        tiles, tail = divmod(along.extent, lanes)
+        for columns, first_tile in ((lanes, 0), (tail, tiles * lanes)):
+            parts = bands if columns == lanes else 1
+            if not columns or (columns == lanes and not tiles):
+                continue
+            own = functions.setdefault(
+                (columns, rows), _Function(f"{name}_{len(functions)}", lanes, along, last, columns, rows, few)
+            )
+            with text.scope(f"for chunk in T.{'parallel' if spread else 'serial'}({total * parts}):"):
+                terms = _digits("chunk", [*outer, _Loop(count, width * last.read, width), _Loop(parts, 0, 0)])
+                first, end = _band(f"(chunk % {parts})", parts, tiles if columns == lanes else 1)
+                places = [
+                    affine(
+                        [*((one, getattr(loop, side)) for one, loop in terms), (first, lanes * getattr(along, side))],
+                        start * getattr(last, side) + first_tile * getattr(along, side),
+                    )
+                    for side in ("read", "write")
+                ]
+                _call(text, own.name, ["data", "result"], places, f"{end} - {first}")
+    return str(text), module_ir([one.function for one in functions.values()])
+
+
+def concat_program(kernel: ConcatKernel, name: str, threads: int, *, lanes: int) -> tuple[str, str]:
+    """Return (the function in TVMScript, the LLVM IR it calls); its parameters are the parts and the result."""
+    total = sum(kernel.lengths)
+    shapes: dict[str, tuple[int, ...]] = {
+        f"part{number}": (kernel.outer, length) for number, length in enumerate(kernel.lengths)
+    }
+    shapes["result"] = (kernel.outer, total)
+    functions: dict[int, tuple[str, tuple[str, set[str]]]] = {}
+    text = Script()
+    _open(text, name, shapes)
+    spread = threads > 1 and kernel.outer * total >= _PARALLEL_FROM
+    chunks = -(-kernel.outer // _ROWS)
+    start = 0
+    with text.scope(f"for chunk in T.{'parallel' if spread else 'serial'}({chunks}):"):
+        first, end = _band("chunk", chunks, kernel.outer)
+        for part, length in zip(shapes, kernel.lengths, strict=False):
+            if not length:
+                continue
+            function = f"{name}_{len(functions)}"
+            function, _ = functions.setdefault(length, (function, _copy(function, lanes, length, length, total)))
+            places = [affine([(first, length)]), affine([(first, total)], start)]
+            _call(text, function, [part, "result"], places, f"{end} - {first}")
+            start += length
+    return str(text), module_ir([function for _, function in functions.values()])
+
+
+def _open(text: Script, name: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Open a function of tensors, the result last, and the loop that carries its LLVM IR."""
+    open_function(text, name, [(one, buffer_type(shape, _FLOAT)) for one, shape in shapes.items()])
+    regions = [f"{one}[{whole_region(shape)}]" for one, shape in shapes.items()]
+    text.open('with T.sblock("moves"):')
+    text.line(f"T.reads({', '.join(regions[:-1])})")
+    text.line(f"T.writes({regions[-1]})")
+    text.open('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):')
+
+
+def _call(text: Script, name: str, tensors: Sequence[str], places: Sequence[str], count: str) -> None:
+    # 64 bits, as the function takes them; TVM narrows what was never cast to 32
+    words = [f'{one}.data, T.Cast("int64", T.Cast("int32", {at}))' for one, at in zip(tensors, places, strict=True)]
+    words.append(f'T.Cast("int64", T.Cast("int32", {count}))')
+    text.line(f'T.evaluate(T.call_extern("void", "{name}", {", ".join(words)}))')
+
+
+def _product(loops: Sequence[_Loop]) -> int:
+    return math.prod(loop.extent for loop in loops)
+
+
+def _bands(extent: int, others: int, threads: int) -> int:
+    """Return into how many parts a loop is cut so that all threads have work."""
+    return max(1, min(extent, -(-_CHUNKS * threads // others)))
+
+
+def _band(variable: str, parts: int, extent: int) -> tuple[str, str]:
+    """Return where a part begins and ends."""
+    if parts == 1:
+        return "0", str(extent)
+    return f"({variable} * {extent} // {parts})", f"(({variable} + 1) * {extent} // {parts})"
+
+
+def _digits(variable: str, loops: Sequence[_Loop]) -> list[tuple[str, _Loop]]:
+    """Return the digits of one fused variable, outer loop first."""
+    found, below = [], 1
+    for loop in reversed(loops):
+        found.append((f"({variable} // {below} % {loop.extent})", loop))
+        below *= loop.extent
+    return found[::-1]
+
+
+def _head(code: LlvmCode, name: str) -> None:
+    bits = _BITS * code.lanes
+    code.line(
+        f"define internal void @{name}(ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1, i64 %count) noinline "
+        f'nounwind "prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" {{'
+    )
+    code.line("entry:")
+    code.align_frame(bits // 8)
+    code.line("  %from = getelementptr float, ptr %p0, i64 %o0")
+    code.line("  %to = getelementptr float, ptr %p1, i64 %o1")
+    code.line("  %none = icmp sle i64 %count, 0")
+    code.line("  br i1 %none, label %done, label %outer")
+    code.line("outer:")
+    code.line("  %n = phi i64 [0, %entry], [%n_next, %outer_end]")
+    code.line("  %a = phi ptr [%from, %entry], [%a_next, %outer_end]")
+    code.line("  %b = phi ptr [%to, %entry], [%b_next, %outer_end]")
+
+
+def _tail(code: LlvmCode, read: int, write: int) -> tuple[str, set[str]]:
+    """Close the loop over what lies so far apart, and the function."""
+    code.line("  br label %outer_end")
+    code.line("outer_end:")
+    code.line(f"  %a_next = getelementptr float, ptr %a, i64 {read}")
+    code.line(f"  %b_next = getelementptr float, ptr %b, i64 {write}")
+    code.line("  %n_next = add nuw nsw i64 %n, 1")
+    code.line("  %is_last = icmp eq i64 %n_next, %count")
+    code.line("  br i1 %is_last, label %done, label %outer, !llvm.loop !0")
+    code.line("done:")
+    code.line("  ret void")
+    code.line("}")
+    return "\n".join(code.lines), code.declared
+
+
+def _copy(name: str, lanes: int, length: int, read: int, write: int) -> tuple[str, set[str]]:
+    """Return ``void name(ptr data, i64 offset, ptr result, i64 offset, i64 rows)``: rows of `length` elements."""
+    code = LlvmCode(lanes, _FLOAT, "add")
+    _head(code, name)
+    step = lanes * _UNROLL
+    whole = length // step
+
+    def copied(source: str, target: str, elements: int) -> None:
+        for start in range(0, elements, lanes):
+            used = min(lanes, elements - start)
+            value = code.load_vector(code.address(source, _FLOAT, start), _FLOAT, 1, used)
+            code.store_vector(value, code.address(target, _FLOAT, start), _FLOAT, used)
+
+    if whole:
+        code.line("  br label %inner")
+        code.line("inner:")
+        code.line("  %m = phi i64 [0, %outer], [%m_next, %inner]")
+        code.line(f"  %start = mul i64 %m, {step}")
+        code.line("  %c = getelementptr float, ptr %a, i64 %start")
+        code.line("  %d = getelementptr float, ptr %b, i64 %start")
+        copied("%c", "%d", step)
+        code.line("  %m_next = add nuw nsw i64 %m, 1")
+        code.line(f"  %is_end = icmp eq i64 %m_next, {whole}")
+        code.line("  br i1 %is_end, label %rest, label %inner, !llvm.loop !1")
+        code.line("rest:")
+    ends = [code.address(one, _FLOAT, whole * step) for one in ("%a", "%b")]
+    copied(ends[0], ends[1], length - whole * step)
+    return _tail(code, read, write)
+
+
+class _Function:
+    """Writes ``void name(ptr data, i64 offset, ptr result, i64 offset, i64 squares)``: squares along a dimension."""
+
+    def __init__(self, name: str, lanes: int, along: _Loop, last: _Loop, columns: int, rows: int, few: bool) -> None:
+        self.name = name
+        self.code = code = LlvmCode(lanes, _FLOAT, "add")
+        _head(code, name)
+        vectors = [
+            code.load_vector(code.address("%a", _FLOAT, row * last.read), _FLOAT, 1, columns) for row in range(rows)
+        ]
+        if few:
+            for number, value in enumerate(self.interleaved(vectors)):
+                used = min(lanes, columns * rows - number * lanes)
+                if used > 0:
+                    code.store_vector(value, code.address("%b", _FLOAT, number * lanes), _FLOAT, used)
+        else:
+            for column, value in enumerate(code.transpose(vectors)[:columns]):
+                code.store_vector(value, code.address("%b", _FLOAT, column * along.write), _FLOAT, rows)
+        self.function = _tail(code, lanes * along.read, lanes * along.write)
+
+    def interleaved(self, vectors: Sequence[str]) -> list[str]:
+        """Return the elements of a few vectors in turn."""
+        code, lanes, count = self.code, self.code.lanes, len(vectors)
+        found = []
+        for number in range(count):
+            places = [divmod(number * lanes + lane, count) for lane in range(lanes)]
+            value = vectors[0]
+            for row in range(1, count):  # lanes of this row come from it, the others from what there is
+                order = [
+                    lanes + column if own == row else column if own == 0 and row == 1 else lane
+                    for lane, (column, own) in enumerate(places)
+                ]
+                value = code.shuffle(value, vectors[row], order)
+            found.append(value)
+        return found
