@@ -9,12 +9,14 @@ ones; (): all.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from anatune.core.generation import MOST_ELEMENTS
 from anatune.graph.nodes import Argument, Constant, Graph, Node, TensorType, Value, frozen, rewritten, tensor_type
 from anatune.graph.products import BATCH_MATMUL, MATMUL
 from anatune.graph.rows import SOFTMAX
@@ -109,11 +111,14 @@ def _parts(node: Node, uses: Counter[int]) -> _Parts | None:
 
 
 def _attention(parts: _Parts) -> Node | None:
-    """Return the kernel for an attention; None: keys or values are not rows in memory."""
+    """Return the kernel for an attention; None: keys or values are no rows in memory, or too large for 32 bits."""
     scores, softmax, values = parts
     count, queries, keys = tensor_type(scores).shape
     dim, value_dim = tensor_type(scores.arguments[0]).shape[-1], tensor_type(values).shape[-1]
     views = [_leading(one) for one in (*scores.arguments[:2], values.arguments[1])]
+    operands = (*(view.base for view in views), *softmax.arguments[1:])
+    if any(math.prod(tensor_type(one).shape) > MOST_ELEMENTS for one in (*operands, values)):
+        return None
     views[1] = views[1]._replace(
         sizes=(*views[1].sizes[:-2], keys, dim), strides=(*views[1].strides[:-2], *views[1].strides[:-3:-1])
     )
@@ -131,7 +136,7 @@ def _attention(parts: _Parts) -> Node | None:
         **softmax.attributes, "places": tuple(places), "visible": _visible(softmax, queries),
     }  # fmt: skip
     kind = TensorType((batch * queries, heads * value_dim), tensor_type(values).dtype)
-    return Node(ATTENTION, (*(view.base for view in views), *softmax.arguments[1:]), kind, attributes)
+    return Node(ATTENTION, operands, kind, attributes)
 
 
 def _leading(value: Any) -> View:

@@ -105,3 +105,26 @@ def test_equal_attentions_are_one_kernel(hardware):
     assert [len(one.nodes) for one in planned] == [1, 1]  # the second one reads what the first one wrote, by heads
     assert len({one.kernel.blocks for one in planned}) == 1
     assert all(isinstance(node.type, TensorType) for node in graph.nodes())
+
+
+def test_the_padding_of_a_batch_is_part_of_its_attention():
+    torch = pytest.importorskip("torch")
+
+    class Padded(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.projection, self.output = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
+
+        def forward(self, x, is_there):
+            parts = self.projection(x).view(2, 40, 3, 2, 8).permute(2, 0, 3, 1, 4)
+            mask = is_there[:, None, None, :]
+            found = torch.nn.functional.scaled_dot_product_attention(*parts.unbind(0), attn_mask=mask)
+            return self.output(found.transpose(1, 2).reshape(2, 40, 16))
+
+    torch.manual_seed(0)
+    is_there = torch.arange(40)[None] < torch.tensor([[40], [23]])
+    compiled = anatune.compile(Padded().eval(), (torch.randn(2, 40, 16), is_there), threads=1)
+    assert compiled.summary.check.error <= 1e-6
+    texts = [kernel.workload for kernel in compiled.summary.kernels]
+    assert [text for text in texts if text.startswith("attention 2x2 40x40x8:8 mask 2x40")]
+    assert len(texts) == 3

@@ -116,6 +116,12 @@ def test_keys_that_are_turned_already_stay():
     assert not fused(graphs.graph(graphs.matmul(softmax(graphs.matmul(q, k)), v), inputs=[q, k, v]))[1]
 
 
+def test_tensors_beyond_32_bits_stay():
+    q, k, v = (graphs.source(2**20, 32, 64, name=name) for name in "qkv")
+    scores = graphs.matmul(q, permuted(k, (0, 2, 1)))
+    assert not fused(graphs.graph(graphs.matmul(softmax(scores), v), inputs=[q, k, v]))[1]
+
+
 def test_what_does_not_pay_stays_as_it_is():
     x = graphs.source(1, TOKENS, WIDTH)
     graph = prepared(graphs.graph(attention(*(projected(x, seed) for seed in range(3))), inputs=[x]))
