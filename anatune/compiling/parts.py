@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 
+import numpy as np
+
+from anatune.codegen.relax.kernels import ModelKernel
 from anatune.compiling.attention import PlannedAttention
 from anatune.compiling.planning import PlannedKernel
 from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.text import workload_to_text
-from anatune.graph.nodes import ITEM, Graph, Value, tensor_type
+from anatune.graph.nodes import ITEM, Graph, Node, TensorType, Value, tensor_type, values_in
+from anatune.graph.reductions import REDUCTION
 from anatune.graph.summary import KernelSummary, OperatorSummary, TensorSummary
+from anatune.graph.windows import WINDOW
+from anatune.model.cpu.streaming import streaming_s
 
-__all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "outputs_of"]
+__all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "outputs_of", "rows_of"]
 
 
 def inputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
@@ -72,7 +80,53 @@ def attention_summary(one: PlannedAttention) -> KernelSummary:
     )
 
 
-def operators_of(graph: Graph, known: Container[int]) -> tuple[OperatorSummary, ...]:
-    """Return what anatune has no kernels for, by the ``id`` of nodes; reshapes only name memory anew."""
-    names = Counter(node.op for node in graph.nodes() if id(node) not in known and node.op not in (ITEM, "reshape"))
-    return tuple(OperatorSummary(name, count) for name, count in names.most_common())
+def operators_of(graph: Graph, known: Container[int], hardware: CpuSpec | None = None) -> tuple[OperatorSummary, ...]:
+    """Return what anatune has no kernels for, the most frequent first; reshapes only name memory anew.
+
+    Parameters
+    ----------
+    known : container of int
+        ``id`` of the nodes that have kernels.
+    hardware : CpuSpec, optional
+        Times are predicted for its cores; None: they are not.
+    """
+    names = [(node.op, node) for node in graph.nodes() if id(node) not in known and node.op not in (ITEM, "reshape")]
+    return tuple(sorted(_summed(names, hardware), key=lambda one: -one.count))
+
+
+def rows_of(graph: Graph, kernels: Mapping[int, ModelKernel], hardware: CpuSpec) -> tuple[OperatorSummary, ...]:
+    """Return the kernels that are not planned, given by the ``id`` of their nodes, in the model's order."""
+    return _summed([(kernels[id(node)].name, node) for node in graph.nodes() if id(node) in kernels], hardware)
+
+
+def _summed(named: Sequence[tuple[str, Node]], hardware: CpuSpec | None) -> tuple[OperatorSummary, ...]:
+    """Return how often each name comes, and the times of all of them."""
+    counts = Counter(name for name, _ in named)
+    times = dict.fromkeys(counts, 0.0)
+    if hardware is not None:
+        for name, node in named:
+            times[name] += streaming_s(hardware, _bytes(node), _flop(node))
+    return tuple(OperatorSummary(name, counts[name], times[name] if hardware else None) for name in counts)
+
+
+def _bytes(node: Node) -> int:
+    """Return what a node reads and writes; of a table whose rows are taken, as many as are written."""
+    kinds = node.type if not isinstance(node.type, TensorType) else (node.type,)
+    written = sum(map(_size, kinds))
+    if node.op == "take":
+        return 2 * written
+    read = {id(value): value.type for value in values_in(node.arguments)}
+    return written + sum(_size(kind) for kind in read.values() if isinstance(kind, TensorType))
+
+
+def _size(kind: TensorType) -> int:
+    bytes_each = 2 if kind.dtype == "bfloat16" else np.dtype(kind.dtype).itemsize
+    return int(math.prod(kind.shape) * bytes_each)
+
+
+def _flop(node: Node) -> int:
+    """Return the additions and products of windows and reductions; of anything else none are counted."""
+    if node.op == WINDOW:
+        taps: int = math.prod(node.attributes["window"])
+        return (2 if node.attributes["kind"] == "depthwise" else 1) * taps * math.prod(tensor_type(node).shape)
+    return math.prod(tensor_type(node.arguments[0]).shape) if node.op == REDUCTION else 0

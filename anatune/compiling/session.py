@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import platform
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from anatune.compiling.attention import PlannedAttention, attention_kernels, pla
 from anatune.compiling.checking import checked
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.faults import Suspects
-from anatune.compiling.parts import attention_summary, inputs_of, kernel_summary, operators_of, outputs_of
+from anatune.compiling.parts import attention_summary, inputs_of, kernel_summary, operators_of, outputs_of, rows_of
 from anatune.compiling.planning import PlannedKernel, plan_products
 from anatune.compiling.request import Request
 from anatune.compiling.tuning import TuningBudget, tuned
@@ -38,7 +37,7 @@ from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Graph
 from anatune.graph.passes import for_cpu, prepared
-from anatune.graph.summary import FORMAT, ModelSummary, OperatorSummary, TensorSummary
+from anatune.graph.summary import FORMAT, ModelSummary, TensorSummary
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
@@ -177,7 +176,7 @@ def _built(
     check: bool,
 ) -> CompiledModel:
     """Return a planned model as machine code, in a scratch folder that goes with it."""
-    target = target_of(device, threads=threads)
+    target, cores = target_of(device, threads=threads), device.with_threads(threads)
     kernels = kernels_of(planned, threads)
     rows = {**row_kernels(graph, device.fp32_lanes, threads), **other_kernels(graph, device, threads)}
     own = {**kernels, **rows, **attention_kernels(attentions, device.fp32_lanes, threads)}
@@ -201,8 +200,8 @@ def _built(
         weights=places,
         weight_bytes=len(memory),
         kernels=(*map(kernel_summary, planned), *map(attention_summary, attentions)),
-        operators=operators_of(graph, own),
-        rows=tuple(OperatorSummary(*one) for one in Counter(kernel.name for kernel in rows.values()).items()),
+        operators=operators_of(graph, own, cores),
+        rows=rows_of(graph, rows, cores),
         unscheduled=plain,
     )
     folder = scratch_folder(BuildError)
@@ -213,7 +212,7 @@ def _built(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     if check and source.reference is not None:
-        original, cores = functools.partial(_graph, source), device.with_threads(threads)
+        original = functools.partial(_graph, source)
         suspects = Suspects(graph, own, planned, target, threads, original, lambda given: _prepared(given, cores)[0])
         compiled.summary = msgspec.structs.replace(summary, check=checked(compiled, source, suspects.named))
     return compiled

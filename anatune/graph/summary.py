@@ -79,10 +79,20 @@ class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OperatorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An operator that was left to TVM, or a kernel's function, and how often the model has it."""
+    """An operator that was left to TVM, or the function of a kernel without a plan.
+
+    Attributes
+    ----------
+    name : str
+    count : int
+        Calls in a run of the model.
+    predicted_s : float, optional
+        Of all of them, by the bytes that they move.
+    """
 
     name: str
     count: int
+    predicted_s: float | None = None
 
 
 class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,7 +127,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     check : Check, optional
         None: outputs were not compared.
     rows : tuple of OperatorSummary
-        Kernels of anatune's that are not planned: what treats the rows of a matrix one by one.
+        Kernels of anatune's that are not planned: rows, windows, reductions, moves.
     unscheduled : tuple of str
         Functions of the library that are as TVM wrote them, without vectors or threads.
     device : {"cpu", "gpu"}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from anatune.graph.summary import KernelSummary, ModelSummary
+from anatune.graph.summary import KernelSummary, ModelSummary, OperatorSummary
 from anatune.report import units
 from anatune.report.text import Line, columns, wrapped
 
 __all__ = ["model_dict", "model_lines"]
+
+_KIND = re.compile(r"^anatune_[a-z]+_[0-9]+_")
+"""What the name of a kernel without a plan begins with; its kind follows."""
 
 
 def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = None) -> dict[str, object]:
@@ -57,12 +61,14 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
             {
                 "name": one.name,
                 "count": one.count,
+                "predicted_s": one.predicted_s,
                 "measured_s": None if measured_s is None else measured_s.get(one.name),
             }
             for one in summary.rows
         ],
         "unscheduled": summary.unscheduled,
         "left_to_tvm": {one.name: one.count for one in summary.operators},
+        "left_to_tvm_predicted_s": {one.name: one.predicted_s for one in summary.operators},
         "left_to_tvm_measured_s": others if measured_s is not None else None,
         "check": None if check is None else {"error": check.error, "tolerance": check.tolerance, "by": check.reference},
     }
@@ -142,12 +148,19 @@ def _own(summary: ModelSummary) -> set[str]:
 
 
 def _rows_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> str:
-    names = ", ".join(
-        f"{one.name} ({one.count})"
-        + (f" {units.duration(measured_s[one.name])}" if measured_s is not None and one.name in measured_s else "")
-        for one in summary.rows
-    )
-    return f"kernels of rows, in no prediction: {names}"
+    """Return the kernels without a plan by their kinds, the last words of their names."""
+    kinds: dict[str, list[OperatorSummary]] = {}
+    for one in summary.rows:
+        kinds.setdefault(_KIND.sub("", one.name), []).append(one)
+    told = []
+    for kind, members in kinds.items():
+        text = f"{kind} ({sum(one.count for one in members)})"
+        if all(one.predicted_s is not None for one in members):
+            text += f" {units.duration(sum(one.predicted_s or 0.0 for one in members))}"
+        if measured_s is not None:
+            text += f", measured {units.duration(sum(measured_s.get(one.name, 0.0) for one in members))}"
+        told.append(text)
+    return f"kernels without a plan, predicted by their bytes and not in the time above: {'; '.join(told)}"
 
 
 def _left_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> str:
@@ -158,13 +171,23 @@ def _left_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) ->
         turned = units.duration(summary.turning_s)
         return f"left to TVM, and not in these times: {names}; transposes are predicted to take {turned}"
     if measured_s is None:
-        return f"left to TVM, and not in these times: {names}"
+        return _left_predicted(summary, names)
     own = _own(summary)
     rest = {name: time_s for name, time_s in measured_s.items() if name not in own}
     slowest = sorted(rest, key=lambda name: -rest[name])[:3]
     total = sum(measured_s.values())
     told = ", ".join(f"{name} {units.duration(rest[name])}" for name in slowest)
     return f"left to TVM, {units.percent(sum(rest.values()) / total)} of the time ({told}): {names}"
+
+
+def _left_predicted(summary: ModelSummary, names: str) -> str:
+    """Return what was left to TVM with its predicted share of everything."""
+    left = [one.predicted_s for one in summary.operators if one.predicted_s is not None]
+    if len(left) < len(summary.operators):
+        return f"left to TVM, and not in these times: {names}"
+    total = summary.predicted_s + sum(one.predicted_s or 0.0 for one in summary.rows) + sum(left)
+    share = units.percent(sum(left) / total)
+    return f"left to TVM, by its bytes {share} of the time ({units.duration(sum(left))}) and not in the above: {names}"
 
 
 def _check_text(summary: ModelSummary) -> str:

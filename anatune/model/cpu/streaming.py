@@ -1,0 +1,33 @@
+"""Time of what has no schedule to choose: it reads and writes its tensors once, and computes little."""
+
+from __future__ import annotations
+
+from anatune.core.hardware.spec import CpuSpec
+
+__all__ = ["streaming_s"]
+
+
+def streaming_s(hardware: CpuSpec, num_bytes: int, flop: int = 0) -> float:
+    """Return the time of a call, s: of its bytes or its arithmetic, whichever takes longer, and of the call.
+
+    Tensors lie in the smallest cache that holds all of them: what came before has left them there.
+
+    Parameters
+    ----------
+    hardware : CpuSpec
+        With the cores that share the work.
+    num_bytes : int
+        Read and written.
+    flop : int
+        float32 operations that vectors do.
+    """
+    compute = hardware.compute
+    cores = compute.num_cores
+    levels = [level for level in (hardware.l2, hardware.l3) if level is not None]
+    rate = min(hardware.dram.bandwidth_bytes_per_s, cores * hardware.dram.core_bandwidth_bytes_per_s)
+    for level in reversed(levels):
+        if num_bytes <= level.size_bytes * max(1, cores // level.shared_by_cores):
+            rate = cores * level.bandwidth_bytes_per_cycle * compute.clock_hz
+    arithmetic_s = flop / (hardware.peak_flop_per_s("float32") * compute.reachable_fraction)
+    call_s = hardware.launch.function_call_s if hardware.launch is not None else 0.0
+    return max(num_bytes / rate, arithmetic_s) + call_s
