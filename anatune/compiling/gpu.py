@@ -22,7 +22,6 @@ from anatune.codegen.relax.frontends import Imported
 from anatune.codegen.relax.gpu_building import built_for_gpu
 from anatune.codegen.relax.gpu_kernels import GpuModelKernel, gpu_kernels
 from anatune.codegen.relax.gpu_machine import check_gpu
-from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import written
 from anatune.compiling.checking import checked
 from anatune.compiling.compiled import CompiledModel
@@ -77,7 +76,7 @@ def compile_for_gpu(source_of: Callable[[], Imported], device: GpuSpec, request:
     target = gpu_target_of(device)
     check_arch(device.arch)
     source = source_of()
-    graphs = in_both_orders(graph_of(source.module))
+    graphs = in_both_orders(source.graph())
     for graph in graphs:
         graph.is_tuple = graph.is_tuple and not source.is_single
     planned = choose_graph(graphs, device, request.accuracy, request.progress)

@@ -19,7 +19,6 @@ from anatune.codegen.relax.building import built
 from anatune.codegen.relax.frontends import Imported, imported, onnx_inputs
 from anatune.codegen.relax.kernels import ModelKernel, model_kernel, row_kernels
 from anatune.codegen.relax.others import other_kernels
-from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import written
 from anatune.compiling.attention import PlannedAttention, attention_kernels, plan_attentions
 from anatune.compiling.checking import checked
@@ -220,7 +219,7 @@ def _built(
 
 def _graph(source: Imported) -> Graph:
     """Return a model as it was imported."""
-    graph = graph_of(source.module)
+    graph = source.graph()
     graph.is_tuple = graph.is_tuple and not source.is_single
     return graph
 

@@ -19,8 +19,11 @@ import numpy as np
 from anatune.arguments import shown
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, torch_reference
+from anatune.codegen.relax.reading import graph_of
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.files import reason
+from anatune.graph.nodes import Graph
+from anatune.graph.pools import with_partial_means
 
 __all__ = ["Imported", "decomposed", "exported", "imported", "onnx_inputs", "torch_operators"]
 
@@ -50,6 +53,13 @@ class Imported:
     reference: Reference | None
     example: Arrays | None
     is_single: bool = False
+    is_relax: bool = False
+    """Whether it was one: operators mean what they mean in TVM, and not what they mean in PyTorch and ONNX."""
+
+    def graph(self) -> Graph:
+        """Return the graph of ``main``; errors as `reading.graph_of`."""
+        found = graph_of(self.module)
+        return found if self.is_relax else with_partial_means(found)
 
     @property
     def module(self) -> TvmObject:
@@ -90,7 +100,7 @@ def imported(model: Any, example_inputs: Any = None) -> Imported:
     if "torch.Module" in kinds:
         return _module(model, example_inputs)
     if "tvm.IRModule" in kinds:
-        return Imported(lambda: model, "Relax module", None, _arrays(example_inputs))
+        return Imported(lambda: model, "Relax module", None, _arrays(example_inputs), is_relax=True)
     raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
 
 
