@@ -20,13 +20,14 @@ from anatune.codegen.relax.others import other_kernels
 from anatune.codegen.relax.reading import graph_of
 from anatune.codegen.relax.writing import Weight, written
 from anatune.compiling.attention import attention_kernels, plan_attentions
+from anatune.compiling.layouts import ordered
 from anatune.compiling.memory import views
 from anatune.compiling.planning import plan_products
 from anatune.compiling.session import device_of, kernels_of
 from anatune.compiling.weights import pack_weights
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import BuildError, WorkloadError
-from anatune.graph.passes import for_cpu, prepared
+from anatune.graph.passes import for_cpu, without_orders
 from anatune.measure.named_hardware import HardwareLike
 
 __all__ = ["pipeline", "target"]
@@ -70,9 +71,10 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
         ]
         if others:
             raise WorkloadError(f"pipeline: the module has the function {others[0]}, expected main alone")
-        graph = for_cpu(prepared(graph_of(module)))
-        graph, attentions = plan_attentions(graph, device.with_threads(count))
-        kernels = kernels_of(plan_products(graph, device.with_threads(count), accuracy), count)
+        own = device.with_threads(count)
+        found = ordered(without_orders(graph_of(module)), own, accuracy)
+        graph, attentions = plan_attentions(for_cpu(found.graph), own)
+        kernels = kernels_of(plan_products(graph, own, accuracy, planner=found.planner), count)
 
         def known(weights: Sequence[Weight]) -> list[Any]:
             different = {kernel.name: kernel for kernel in kernels.values()}

@@ -27,11 +27,11 @@ from anatune.model.cpu.model import CpuModel
 from anatune.model.templates import make_model
 from anatune.tuning.machine import usable_cores
 
-__all__ = ["PlannedKernel", "plan_products", "predicted", "weight_bytes", "without_steps"]
+__all__ = ["PlannedKernel", "Sum", "SumPlanner", "plan_products", "predicted", "weight_bytes", "without_steps"]
 
 _TRANSFORMS = 4
 """Schedules of a template other than the default that are looked at: their weights, which all come anew, differ."""
-_Sum = tuple[Workload, tuple[str, ...]]
+Sum = tuple[Workload, tuple[str, ...]]
 """What is planned once: a product with nothing fused into its stores, and its constant operands."""
 
 
@@ -56,11 +56,59 @@ class PlannedKernel(NamedTuple):
     nodes: tuple[Node, ...]
 
 
+class SumPlanner:
+    """First choices for different sums on one CPU: each is looked for once.
+
+    Parameters
+    ----------
+    hardware : CpuSpec
+        With the cores that kernels may use.
+    weights : float
+        Bytes of all products' weights (`weight_bytes`).
+    accuracy : str
+
+    Attributes
+    ----------
+    planned : dict of sum to Schedule
+        By the sum, a product with nothing fused and its constant operands; whoever finds a better one may put it here.
+    """
+
+    def __init__(self, hardware: CpuSpec, weights: float, accuracy: str = STANDARD) -> None:
+        self.hardware, self.weights, self.accuracy = hardware, weights, accuracy
+        self.planned: dict[Sum, Schedule] = {}
+
+    def plan(self, sums: Iterable[Sum], progress: Callable[[int, int], None] | None = None) -> None:
+        """Plan what is not planned yet, on all cores; `progress` is called with (sums planned, sums).
+
+        Raises
+        ------
+        SpaceError
+            No schedule of a product is legal on the hardware.
+        """
+        missing = [one for one in dict.fromkeys(sums) if one not in self.planned]
+        before = len(self.planned)
+
+        def counted(done: int, total: int) -> None:
+            if progress is not None:
+                progress(before + done, before + total)
+
+        self.planned |= _first_choices(missing, self.hardware, self.weights, self.accuracy, counted)
+
+    def predicted(self, schedule: Schedule, known: tuple[str, ...]) -> Prediction:
+        """Return the prediction of a schedule of a product whose operands `known` are constants."""
+        return predicted(schedule, known, self.hardware, self.weights)
+
+    def floor_s(self, workload: Workload, known: tuple[str, ...]) -> float:
+        """Return a time that no plain sum undercuts."""
+        return _floor_s(workload, known, self.hardware)
+
+
 def plan_products(
     graph: Graph,
     hardware: CpuSpec,
     accuracy: str = STANDARD,
     progress: Callable[[int, int], None] | None = None,
+    planner: SumPlanner | None = None,
 ) -> list[PlannedKernel]:
     """Return the model's first choice for each different product of a graph, in the order in which they come.
 
@@ -70,26 +118,27 @@ def plan_products(
         With the cores that kernels may use.
     progress : callable, optional
         Called with (different sums planned, different sums).
+    planner : SumPlanner, optional
+        Of the same hardware and accuracy: what it knows is not planned again.
 
     Raises
     ------
     SpaceError
         No schedule of a product is legal on the hardware.
     """
-    groups: dict[_Sum, list[Node]] = {}
+    planner = planner or SumPlanner(hardware, weight_bytes(graph.nodes()), accuracy)
+    groups: dict[Sum, list[Node]] = {}
     for node in graph.nodes():
         if node.op in PRODUCTS:
             groups.setdefault((workload_of(node), known_operands(node)), []).append(node)
     sums = {key: (without_steps(key[0]), key[1]) for key in groups}
-    weights = weight_bytes(graph.nodes())
-    planned = _first_choices(tuple(dict.fromkeys(sums.values())), hardware, weights, accuracy, progress)
+    planner.plan(sums.values(), progress)
     found = []
     for number, (key, nodes) in enumerate(groups.items()):
         workload, known = key
-        schedule = msgspec.structs.replace(planned[sums[key]], workload=workload)
-        prediction = predicted(schedule, known, hardware, weights)
+        schedule = msgspec.structs.replace(planner.planned[sums[key]], workload=workload)
         name = f"anatune_{number}_{workload.operator}"
-        found.append(PlannedKernel(name, workload, schedule, prediction, tuple(nodes)))
+        found.append(PlannedKernel(name, workload, schedule, planner.predicted(schedule, known), tuple(nodes)))
     return found
 
 
@@ -119,21 +168,20 @@ def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, wei
 
 
 def _first_choices(
-    sums: Collection[_Sum],
+    sums: Collection[Sum],
     hardware: CpuSpec,
     weights: float,
     accuracy: str,
-    progress: Callable[[int, int], None] | None,
-) -> dict[_Sum, Schedule]:
+    progress: Callable[[int, int], None],
+) -> dict[Sum, Schedule]:
     """Return the model's first choice for each of different sums, which all cores look for."""
-    planned: dict[_Sum, Schedule] = {}
+    planned: dict[Sum, Schedule] = {}
     pool = ThreadPoolExecutor(usable_cores())  # compiled code, where nearly all the time goes, runs beside Python's
     try:
         searches = {pool.submit(_first_choice, *one, hardware, weights, accuracy): one for one in sums}
         for search in as_completed(searches):
             planned[searches[search]] = search.result()
-            if progress is not None:
-                progress(len(planned), len(sums))
+            progress(len(planned), len(sums))
     finally:
         pool.shutdown(cancel_futures=True)
     return planned

@@ -24,8 +24,9 @@ from anatune.compiling.attention import PlannedAttention, attention_kernels, pla
 from anatune.compiling.checking import checked
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.faults import Suspects
+from anatune.compiling.layouts import Ordered, ordered
 from anatune.compiling.parts import attention_summary, inputs_of, kernel_summary, operators_of, outputs_of, rows_of
-from anatune.compiling.planning import PlannedKernel, plan_products
+from anatune.compiling.planning import PlannedKernel, SumPlanner, plan_products
 from anatune.compiling.request import Request
 from anatune.compiling.tuning import TuningBudget, tuned
 from anatune.compiling.weights import pack_weights
@@ -35,7 +36,7 @@ from anatune.core.templates import templates_of
 from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Graph
-from anatune.graph.passes import for_cpu, prepared
+from anatune.graph.passes import for_cpu, without_orders
 from anatune.graph.summary import FORMAT, ModelSummary, TensorSummary
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
@@ -133,11 +134,12 @@ def compile_for_cpu(source_of: Callable[[], Imported], device: CpuSpec, request:
     device, count = device_of(device, request.threads)
     budget = request.budget
     source = source_of()
-    graph, attentions = _prepared(_graph(source), device.with_threads(count))
-    planned = plan_products(graph, device.with_threads(count), request.accuracy, request.progress)
+    own = device.with_threads(count)
+    graph, attentions, found = _prepared(_graph(source), own, request.accuracy, request.progress)
+    planned = plan_products(graph, own, request.accuracy, request.progress, found.planner)
     if budget.trials or budget.records is not None:
         planned = tuned(planned, device, count, budget, request.accuracy, request.tuning_progress)
-    return _built(source, graph, planned, attentions, device, count, check=request.check is not False)
+    return _built(source, graph, planned, attentions, found, device, count, check=request.check is not False)
 
 
 def device_of(hw: HardwareLike, threads: int | None) -> tuple[CpuSpec, int]:
@@ -169,6 +171,7 @@ def _built(
     graph: Graph,
     planned: list[PlannedKernel],
     attentions: list[PlannedAttention],
+    found: Ordered,
     device: CpuSpec,
     threads: int,
     *,
@@ -202,6 +205,7 @@ def _built(
         operators=operators_of(graph, own, cores),
         rows=rows_of(graph, rows, cores),
         unscheduled=plain,
+        layouts=found.layouts,
     )
     folder = scratch_folder(BuildError)
     try:
@@ -212,7 +216,11 @@ def _built(
         raise
     if check and source.reference is not None:
         original = functools.partial(_graph, source)
-        suspects = Suspects(graph, own, planned, target, threads, original, lambda given: _prepared(given, cores)[0])
+
+        def again(given: Graph) -> Graph:
+            return _prepared(given, cores, found.planner.accuracy, planner=found.planner)[0]
+
+        suspects = Suspects(graph, own, planned, target, threads, original, again)
         compiled.summary = msgspec.structs.replace(summary, check=checked(compiled, source, suspects.named))
     return compiled
 
@@ -224,9 +232,16 @@ def _graph(source: Imported) -> Graph:
     return graph
 
 
-def _prepared(graph: Graph, device: CpuSpec) -> tuple[Graph, list[PlannedAttention]]:
-    """Return what is planned of an imported model, and its attentions."""
-    return plan_attentions(for_cpu(prepared(graph)), device)
+def _prepared(
+    graph: Graph,
+    device: CpuSpec,
+    accuracy: str,
+    progress: Callable[[int, int], None] | None = None,
+    planner: SumPlanner | None = None,
+) -> tuple[Graph, list[PlannedAttention], Ordered]:
+    """Return what is planned of an imported model, its attentions, and its layouts."""
+    found = ordered(without_orders(graph), device, accuracy, progress, planner)
+    return *plan_attentions(for_cpu(found.graph), device), found
 
 
 def kernels_of(planned: Sequence[PlannedKernel], threads: int) -> dict[int, ModelKernel]:

@@ -17,7 +17,18 @@ from anatune.graph.orders import IMAGE_RANKS, permuted_value, reordered, typed_i
 from anatune.graph.products import CONVOLUTION, is_depthwise
 from anatune.graph.simplify import reshaped
 
-__all__ = ["AS_IT_IS", "Choice", "Form", "can_have", "channels_last", "everywhere", "laid_out", "ordered_operands"]
+__all__ = [
+    "AS_IT_IS",
+    "Choice",
+    "Form",
+    "can_have",
+    "channels_last",
+    "everywhere",
+    "has_any_order",
+    "laid_out",
+    "ordered_operands",
+    "result_order",
+]
 
 
 class Form(NamedTuple):
@@ -94,6 +105,16 @@ def can_have(node: Node, form: Form) -> bool:
     return True
 
 
+def has_any_order(node: Node) -> bool:
+    """Whether a node is as fast in any order: pools have kernels of their own for one, with the channels last."""
+    return node.op in _RULES and node.op not in (CONVOLUTION, *_POOLS)
+
+
+def result_order(node: Node, form: Form) -> Order:
+    """Return the order of a node's result; without its spatial dimensions a tensor has the model's."""
+    return form.written if _rank(node) == _read_rank(node) else CHANNELS_FIRST
+
+
 def ordered_operands(node: Node, form: Form) -> list[tuple[Value, Order]]:
     """Return the values that a node reads in an order of its form; whatever else it reads has the model's."""
     rank = _read_rank(node)
@@ -147,8 +168,7 @@ def laid_out(graph: Graph, choice: Choice) -> Graph:
         else:
             found = arguments_of(node.arguments, form.read, rank)
         made[id(node)] = rule(node, found, form)
-        if _rank(node) == rank:
-            order_of[id(node)] = form.written
+        order_of[id(node)] = result_order(node, form)
     outputs = tuple(wanted(value, CHANNELS_FIRST) for value in graph.outputs)
     return Graph(graph.inputs, outputs, is_tuple=graph.is_tuple)
 

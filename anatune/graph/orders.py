@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from anatune.core.workload.orders import CHANNELS_FIRST, Order
-from anatune.graph.nodes import Constant, TensorType, Value, frozen, tensor_type
+from anatune.graph.nodes import Constant, Input, Node, TensorType, Value, frozen, tensor_type
 from anatune.graph.simplify import permuted, reshaped
 
-__all__ = ["IMAGE_RANKS", "image_sizes", "permuted_value", "reordered", "typed_in"]
+__all__ = ["IMAGE_RANKS", "image_sizes", "permuted_value", "reordered", "reordered_in_place", "typed_in"]
 
 IMAGE_RANKS = (3, 4, 5)
 """Dimensions of tensors of images: batch, channels, and one to three of the image."""
@@ -66,6 +66,14 @@ def reordered(value: Value, before: Order, after: Order) -> Value:
     split = reshaped(value, tuple(sizes[name] for name in names))
     turned = permuted_value(split, tuple(names.index(name) for name in wanted))
     return reshaped(turned, typed_in(plain, after).shape)
+
+
+def reordered_in_place(kind: TensorType, before: Order, after: Order) -> bool:
+    """Whether nothing moves in memory when a tensor, of a type with its channels first, goes to another order."""
+    made = reordered(Input("", typed_in(kind, before)), before, after)
+    while isinstance(made, Node) and made.op == "reshape":
+        made = made.arguments[0]
+    return isinstance(made, Input)
 
 
 def _names(order: Order, num_dimensions: int) -> list[str]:

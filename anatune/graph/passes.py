@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anatune.graph.activations import with_activations
 from anatune.graph.concatenations import with_concatenations
-from anatune.graph.layouts import channels_last, laid_out
+from anatune.graph.layouts import Choice, channels_last, laid_out
 from anatune.graph.nodes import Graph
 from anatune.graph.products import with_products
 from anatune.graph.reductions import with_reductions
@@ -13,17 +13,26 @@ from anatune.graph.scaling import scalars_last, without_batch_norms, without_sca
 from anatune.graph.simplify import simplified
 from anatune.graph.windows import with_windows
 
-__all__ = ["for_cpu", "in_both_orders", "prepared"]
+__all__ = ["for_cpu", "in_both_orders", "in_orders", "prepared", "without_orders"]
 
 
 def prepared(graph: Graph) -> Graph:
-    """Return the graph that is planned and built.
+    """Return the graph with the channels of activations last wherever an operator can have them so, ready to plan."""
+    whole = without_orders(graph)
+    return in_orders(whole, channels_last(whole))
 
-    Constants are computed, batch norms are part of the weights, products have taken the steps that follow them, and
-    activations lie with their channels last wherever an operator can have them so.
+
+def without_orders(graph: Graph) -> Graph:
+    """Return the graph whose layouts are chosen next, activations as the model has them.
+
+    Constants are computed, batch norms are part of the weights, products have taken the steps that follow them.
     """
-    whole = with_products(simplified(with_rows(_scaled(graph))))
-    return simplified(with_maps(laid_out(whole, channels_last(whole))))
+    return with_products(simplified(with_rows(_scaled(graph))))
+
+
+def in_orders(graph: Graph, choice: Choice) -> Graph:
+    """Return a graph with activations in the chosen orders."""
+    return simplified(with_maps(laid_out(graph, choice)))
 
 
 def for_cpu(graph: Graph) -> Graph:

@@ -8,7 +8,16 @@ import msgspec
 
 from anatune.errors import RecordError
 
-__all__ = ["FORMAT", "Check", "KernelSummary", "ModelSummary", "OperatorSummary", "TensorSummary", "WeightPlace"]
+__all__ = [
+    "FORMAT",
+    "Check",
+    "KernelSummary",
+    "LayoutSummary",
+    "ModelSummary",
+    "OperatorSummary",
+    "TensorSummary",
+    "WeightPlace",
+]
 
 FORMAT = 1
 """Of the saved folder. A change of what the library or the weights hold makes another one."""
@@ -95,6 +104,32 @@ class OperatorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     predicted_s: float | None = None
 
 
+class LayoutSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """In which orders activations lie on a CPU, and what was known when they were chosen.
+
+    Attributes
+    ----------
+    layouts : dict of str to int
+        Of the convolutions ("NHWC", "NCHW:NHWC": reads one, writes the other), how many have each.
+    transposes : int
+        Values that are turned in a run.
+    predicted_s : float
+        Of the convolutions (but depthwise ones) and of what is turned.
+    channels_last_s, channels_first_s : float, optional
+        The same with one order wherever an operator can have it. Kernels that the choice has no use for are predicted
+        with the loops that they have with channels last; None: some cannot have these.
+    gap : float
+        Share that another choice may be faster, by these predictions, at most.
+    """
+
+    layouts: dict[str, int]
+    transposes: int
+    predicted_s: float
+    channels_last_s: float | None
+    channels_first_s: float | None
+    gap: float
+
+
 class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far the outputs were from the original's, over the largest magnitude of each output."""
 
@@ -136,6 +171,8 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Predicted time of the transposes that the order of dimensions needs.
     emulated : float, optional
         Largest error of a kernel of anatune's that the emulator found, over the result's scale; None: none was run.
+    layouts : LayoutSummary, optional
+        None: there are no convolutions, or the device is a GPU.
     """
 
     format: int
@@ -158,6 +195,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: Literal["cpu", "gpu"] = "cpu"
     turning_s: float = 0.0
     emulated: float | None = None
+    layouts: LayoutSummary | None = None
 
     @property
     def predicted_s(self) -> float:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from anatune.graph.summary import KernelSummary, ModelSummary, OperatorSummary
+import msgspec
+
+from anatune.graph.summary import KernelSummary, LayoutSummary, ModelSummary, OperatorSummary
 from anatune.report import units
 from anatune.report.text import Line, columns, wrapped
 
@@ -67,6 +69,7 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
             for one in summary.rows
         ],
         "unscheduled": summary.unscheduled,
+        "layouts": None if summary.layouts is None else msgspec.structs.asdict(summary.layouts),
         "left_to_tvm": {one.name: one.count for one in summary.operators},
         "left_to_tvm_predicted_s": {one.name: one.predicted_s for one in summary.operators},
         "left_to_tvm_measured_s": others if measured_s is not None else None,
@@ -87,6 +90,8 @@ def model_lines(summary: ModelSummary, measured_s: Mapping[str, float] | None = 
         text += f", measured with what was left to TVM {units.duration(sum(measured_s.values()))}"
     lines = [Line(one, "bold") for one in wrapped(text, width, hanging="  ")]
     lines += [Line(one) for one in wrapped(_inputs_text(summary), width, hanging="  ")]
+    if summary.layouts is not None:
+        lines += [Line(one) for one in wrapped(_layouts_text(summary.layouts), width, hanging="  ")]
     if summary.rows:
         lines += [Line(one) for one in wrapped(_rows_text(summary, measured_s), width, hanging="  ")]
     lines += [Line(one) for one in wrapped(_left_text(summary, measured_s), width, hanging="  ")]
@@ -140,6 +145,20 @@ def _on_gpu(summary: ModelSummary) -> bool:
 def _inputs_text(summary: ModelSummary) -> str:
     inputs = ", ".join(f"{one.name} {'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}" for one in summary.inputs)
     return f"inputs: {inputs or 'none'}; weights: {units.size(summary.weight_bytes)}"
+
+
+def _layouts_text(layouts: LayoutSummary) -> str:
+    """Return in which orders activations lie, and what other choices would take."""
+    words = ", ".join(f"{count} {word}" for word, count in layouts.layouts.items())
+    alone = {"NHWC": layouts.channels_last_s, "NCHW": layouts.channels_first_s}
+    others = "".join(
+        f", {units.duration(time_s)} with {word} alone" for word, time_s in alone.items() if time_s is not None
+    )
+    transposes = f"{layouts.transposes} transpose{'' if layouts.transposes == 1 else 's'}"
+    return (
+        f"layouts of convolutions: {words}; {transposes}; predicted {units.duration(layouts.predicted_s)} with them"
+        f"{others}; at most {units.percent(layouts.gap)} above the best choice"
+    )
 
 
 def _own(summary: ModelSummary) -> set[str]:

@@ -15,7 +15,15 @@ from anatune.core.space.cpu import CpuSpace
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Term, Workload
 from anatune.numerics.cpu.nest import CpuCore, CpuMachine, CpuNest
 
-__all__ = ["MULTIPLY_ADD_LIMIT", "REGISTER_LIMIT", "pack_machine", "pack_nest"]
+__all__ = [
+    "COPY_BYTES_PER_CYCLE",
+    "MULTIPLY_ADD_LIMIT",
+    "PACK_BYTES_PER_CYCLE",
+    "REGISTER_LIMIT",
+    "moving_cycles",
+    "pack_machine",
+    "pack_nest",
+]
 
 CALL_CYCLES = 10.0
 """Entry and exit of a microkernel call (address arithmetic, branches). Source: 14x32 tiles of [anchors], K = 64."""
@@ -137,10 +145,20 @@ def _copy(access: Access, extents: dict[str, int]) -> float:
 
 
 def _pad_cycles(access: Access, space: CpuSpace) -> float:
-    """Return the core cycles of a padded copy, from the first cache that holds what it moves."""
-    moved = _copy(access, space.extents)
-    hardware = space.hardware
-    rate = COPY_BYTES_PER_CYCLE
+    """Return the core cycles of a padded copy."""
+    return moving_cycles(_copy(access, space.extents), COPY_BYTES_PER_CYCLE, space.hardware)
+
+
+def moving_cycles(moved: float, rate: float, hardware: CpuSpec) -> float:
+    """Return the core cycles of a copy, from the first cache that holds what it moves.
+
+    Parameters
+    ----------
+    moved : float
+        Bytes: read, allocated and written.
+    rate : float
+        Most bytes in a cycle: `COPY_BYTES_PER_CYCLE` of whole rows, `PACK_BYTES_PER_CYCLE` element by element.
+    """
     for inner, outer in ((hardware.l1, hardware.l2), (hardware.l2, hardware.l3)):
         if moved > inner.size_bytes and outer is not None:
             rate = min(rate, outer.bandwidth_bytes_per_cycle)

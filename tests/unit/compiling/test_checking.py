@@ -11,7 +11,7 @@ from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import RunError
 from anatune.graph.nodes import Constant, Node
-from anatune.graph.passes import prepared
+from anatune.graph.passes import without_orders
 
 pytest.importorskip("tvm")
 pytest.importorskip("onnx")
@@ -73,13 +73,13 @@ def test_a_pass_that_changes_the_model_is_not_blamed_on_a_kernel(path, monkeypat
     onnx_models.resnet18(path)
 
     def halved(graph):
-        made = prepared(graph)
+        made = without_orders(graph)
         for node in made.nodes():
             if node.op == "anatune.matmul":
                 node.arguments = (node.arguments[0], Constant(node.arguments[1].array / 2), *node.arguments[2:])
         return made
 
-    monkeypatch.setattr(session, "prepared", halved)
+    monkeypatch.setattr(session, "without_orders", halved)
     text = complaint(path)
     assert "each operator alone is right on its operands (not judged: none)" in text
     assert "a pass of anatune's over the graph changes what it computes" in text

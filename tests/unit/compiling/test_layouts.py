@@ -1,0 +1,123 @@
+"""Layouts of a graph: what the model predicts decides, and the loops of one order are those of another."""
+
+import numpy as np
+import pytest
+
+import anatune
+from anatune.compiling import layouts
+from anatune.compiling.layouts import chosen_layouts, ordered, turning_s
+from anatune.compiling.moving import across, same_loops
+from anatune.compiling.planning import SumPlanner, plan_products, weight_bytes
+from anatune.core.workload.operators import CONSTRUCTORS
+from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order
+from anatune.graph.layouts import Form
+from anatune.graph.nodes import TensorType
+from anatune.graph.passes import in_orders, prepared, without_orders
+from anatune.graph.products import CONVOLUTION
+from anatune.model.cpu.model import CpuModel
+from tests.naive_graph import run
+from tests.unit.graph import graphs as g
+
+BLOCKS = Order(block=16)
+
+
+@pytest.fixture(scope="module")
+def hardware():
+    return anatune.hardware("xeon_gold_6230r").with_threads(1)
+
+
+def test_a_first_convolution_reads_the_models_order(hardware):
+    graph = without_orders(g.residual_network())
+    found = ordered(graph, hardware)
+    convolutions = [node.attributes["layout"] for node in found.graph.nodes() if node.op == CONVOLUTION]
+    assert convolutions[0] == "NCHW:NHWC"  # three channels: nothing is turned, and the kernel is as fast
+    assert found.layouts.transposes == 0
+    assert sum(found.layouts.layouts.values()) == 6
+    assert found.layouts.predicted_s <= found.layouts.channels_last_s
+    assert 0.0 <= found.layouts.gap < 1e-6
+    x = g.array(1, 3, 16, 16)
+    np.testing.assert_allclose(run(found.graph, x)[0], run(graph, x)[0], rtol=1e-6, atol=1e-6)
+
+
+def test_what_was_compared_is_not_planned_again(hardware, monkeypatch):
+    found = ordered(without_orders(g.residual_network()), hardware)
+    known, calls = dict(found.planner.planned), []
+    kernels = plan_products(found.graph, hardware, planner=found.planner, progress=lambda *done: calls.append(done))
+    new = set(found.planner.planned) - set(known)
+    assert {workload.operator for workload, _ in new} == {"matmul"}
+    assert calls == [(len(known) + 1, len(known) + 1)]
+    assert all(one.schedule.workload == one.workload for one in kernels)
+
+
+def test_a_graph_without_convolutions_has_no_layouts(hardware):
+    x = g.source(8, 16)
+    graph = without_orders(g.graph(g.matmul(x, g.constant(16, 8)), inputs=[x]))
+    assert ordered(graph, hardware).layouts is None
+
+
+def costing(monkeypatch, factors):
+    """Let kernels take the time that `factors` of their forms say, times that with channels last."""
+    kernel_s = layouts._Costs.kernel_s
+
+    def changed(self, node, form):
+        last = kernel_s(self, node, Form(CHANNELS_LAST, CHANNELS_LAST))
+        return last * factors.get(form, 2.0)
+
+    monkeypatch.setattr(layouts._Costs, "kernel_s", changed)
+
+
+def chain():
+    x = g.source(1, 32, 28, 28)
+    first = g.relu(g.convolution(x, 32, 3, padding=1, seed=1))
+    second = g.relu(g.convolution(first, 32, 3, padding=1, seed=2))
+    return without_orders(g.graph(g.mean(second, 2, 3, keepdims=False), inputs=[x]))
+
+
+def test_blocks_are_chosen_where_they_pay_and_a_transpose_where_it_does(hardware, monkeypatch):
+    graph = chain()
+    planner = SumPlanner(hardware, weight_bytes(graph.nodes()))
+    last = Form(CHANNELS_LAST, CHANNELS_LAST)
+    costing(monkeypatch, {last: 1.0, Form(BLOCKS, BLOCKS): 0.1})
+    choice, found = chosen_layouts(graph, planner)
+    assert found.layouts == {"NCHW16c": 2}
+    assert found.transposes == 1
+    assert [node.op for node in in_orders(graph, choice).nodes()].count("permute_dims") == 1
+    costing(monkeypatch, {last: 1.0, Form(CHANNELS_FIRST, CHANNELS_FIRST): 1.5})
+    choice, found = chosen_layouts(graph, planner)
+    assert (found.layouts, found.transposes) == ({"NHWC": 2}, 1)
+    costing(monkeypatch, {last: 1.0, Form(CHANNELS_FIRST, CHANNELS_FIRST): 1.001})
+    choice, found = chosen_layouts(graph, planner)
+    assert (found.layouts, found.transposes) == ({"NCHW": 2}, 0)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NCHW:NHWC", "NCHW16c", "NHWC:NCHW16c", "NCHW16c:NHWC"])
+@pytest.mark.parametrize("taps", [1, 3])
+def test_loops_of_one_order_are_loops_of_another(hardware, layout, taps):
+    source = anatune.conv2d(1, 64, 14, 14, 64, taps, taps, padding=taps // 2, stride=taps // 2 + 1, layout="NHWC")
+    plan = anatune.plan(source, hardware, 1, template="cpu")
+    workload = CONSTRUCTORS["conv2d"](**{**source.attribute, "layout": layout})
+    moved = same_loops(plan.best, workload, ("weight",))
+    assert moved.workload == workload
+    assert moved.unroll == plan.best.unroll
+    for axis, factors in plan.best.tiles.items():
+        inner = moved.tiles.get(f"{axis}i", (1,) * len(factors))
+        assert factors == tuple(np.multiply(moved.tiles[axis], inner)) or np.prod(factors) == np.prod(
+            moved.tiles[axis]
+        ) * np.prod(inner)
+    model = CpuModel(workload, hardware, constants=("weight",))
+    times = [model.times(model.space.point_of(one)[None])[0][0] for one in (moved, across(moved))]
+    assert min(times) < 1.5 * plan.predictions[0].time_s
+
+
+def test_turning_takes_bytes_over_bandwidth_unless_nothing_moves(hardware):
+    kind = TensorType((1, 64, 56, 56), "float32")
+    away, back = (turning_s(kind, *pair, hardware) for pair in ((CHANNELS_FIRST, CHANNELS_LAST),) * 2)
+    assert away == back > turning_s(kind, CHANNELS_LAST, BLOCKS, hardware) > 0.0
+    whole = 3 * 4 * 64 * 56 * 56
+    assert away >= whole / (16.0 * hardware.compute.clock_hz)
+    assert turning_s(TensorType((1, 64, 1, 1), "float32"), CHANNELS_FIRST, BLOCKS, hardware) == 0.0
+
+
+def test_prepared_graphs_have_channels_last():
+    made = prepared(g.residual_network())
+    assert {node.attributes["layout"] for node in made.nodes() if node.op == CONVOLUTION} == {"NHWC"}
