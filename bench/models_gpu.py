@@ -25,7 +25,7 @@ from anatune.report.models import model_dict
 from bench.cpu.networks import NETWORKS, network
 from bench.results import environment, wide_console, write_json
 
-__all__ = ["compiled", "lines_of"]
+__all__ = ["compiled", "kernel_lines", "lines_of"]
 
 _DEVICES = "rtx3090,a100,t4"
 
@@ -42,16 +42,14 @@ def compiled(torch: Any, name: str, hw: str, accuracy: str) -> dict[str, Any]:
     return {**model_dict(model.summary), **told}
 
 
-def lines_of(results: Mapping[str, dict[str, Any]], num_kernels: int) -> list[list[str]]:
-    """Return table lines: one a model and GPU, and one for each of its longest kernels."""
+def lines_of(results: Mapping[str, dict[str, Any]]) -> list[list[str]]:
+    """Return a table line for each model and GPU."""
     lines = []
     for key, found in results.items():
         name, hw, accuracy = key.split()
-        device = anatune.hardware(hw)
-        kernels = sorted(found["kernels"], key=lambda one: -one["predicted_s"])
+        device, kernels = anatune.hardware(hw), found["kernels"]
         flop = sum(one["flop"] for one in kernels)
-        images = {one["layout"] for one in kernels if one["layout"]}
-        left = sum(count for op, count in found["left_to_tvm"].items())
+        orders = sorted({one["layout"] for one in kernels if one["layout"]})
         peak = flop / found["predicted_s"] / device.compute.fp32_peak_flop_per_s
         lines.append(
             [
@@ -62,35 +60,45 @@ def lines_of(results: Mapping[str, dict[str, Any]], num_kernels: int) -> list[li
                 f"{1e3 * found['predicted_transposes_s']:.3f}",
                 f"{flop / 1e9:.2f}",
                 f"{100 * peak:.0f} %",
-                "/".join(sorted(images)) or "-",
+                "/".join(orders) or "-",
                 f"{len(kernels)}, {sum(one['count'] for one in kernels)}",
-                str(left),
+                str(sum(found["left_to_tvm"].values())),
                 str(sum(one["spill_bytes"] > 0 for one in kernels)),
                 f"{found['cpu_s']:.1f}",
                 f"{found['library_bytes'] / 2**20:.1f}",
             ]
         )
-        for one in kernels[:num_kernels]:
-            words = f"  {one['workload']} ({one['template']}, {one['bound_by']})"
-            lines.append([words, "", "", f"{1e3 * one['predicted_s']:.3f}", f"{100 * one['predicted_share']:.0f} %"])
+    return lines
+
+
+def kernel_lines(results: Mapping[str, dict[str, Any]], num_kernels: int) -> list[str]:
+    """Return a line for each of the longest kernels."""
+    lines = []
+    for key, found in results.items():
+        for one in sorted(found["kernels"], key=lambda one: -one["predicted_s"])[:num_kernels]:
+            share = f"{1e3 * one['predicted_s']:.3f} ms, {100 * one['predicted_share']:.0f} %"
+            lines.append(f"{key}: {share}: {one['count']} x {one['workload']} ({one['template']}, {one['bound_by']})")
     return lines
 
 
 def print_tables(results: Mapping[str, dict[str, Any]], num_kernels: int) -> None:
-    """Print the table."""
+    """Print the table and the longest kernels."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     heads = [
         "model", "GPU", "accuracy", "products ms", "transposes ms", "GFLOP", "of fp32 peak", "order",
-        "kernels, calls", "others", "spill", "compile CPU s", "library MiB",
+        "kernels, calls", "others", "spill", "CPU s", "MiB",
     ]  # fmt: skip
     made = Table(title="Predicted, not measured", box=SIMPLE_HEAD, pad_edge=False, title_justify="left")
     for number, head in enumerate(heads):
         made.add_column(head, justify="right" if number > 2 else "left", no_wrap=True)
-    for line in lines_of(results, num_kernels):
+    for line in lines_of(results):
         made.add_row(*line)
-    wide_console(190).print(made)
+    console = wide_console(150)
+    console.print(made)
+    for text in kernel_lines(results, num_kernels):
+        console.print(text, highlight=False, soft_wrap=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -80,13 +80,14 @@ def compile_for_gpu(source_of: Callable[[], Imported], device: GpuSpec, request:
     for graph in graphs:
         graph.is_tuple = graph.is_tuple and not source.is_single
     planned = choose_graph(graphs, device, request.accuracy, request.progress)
+    del graphs, graph  # the order that was not chosen has constants of its own
     if request.budget.records is not None:
         planned = recorded(planned, device, record_path(Path(request.budget.records)), request.accuracy)
     planned, kernels = _compiled(planned, device)
     by_node = {id(node): kernels[one.name] for one in planned.kernels for node in one.nodes}
     model = written(planned.graph, by_node)
     built = built_for_gpu(model, kernels.values(), target, device.arch)
-    memory, places = pack_weights(model.weights, (), target)
+    memory, places = pack_weights(model.weights, (), target, forget=True)
     summary = ModelSummary(
         format=FORMAT,
         version=__version__,
