@@ -3,9 +3,9 @@
     python -m bench.models_gpu [--hw rtx3090,a100] [--models resnet18,bert_base] [--accuracy standard] [--kernels 3]
                                [--json FILE]
 
-Nothing is measured but the time of compiling: no number here was ever compared with a GPU's clock. Products are
-predicted; what is left to TVM is not in the times, but for the transposes that an order of dimensions needs. With
---json FILE a run may be cut into pieces: what an earlier call compiled is read from it.
+Nothing is measured but the time of compiling: no number here was ever compared with a GPU's clock. What is left to TVM
+is not in the times of products, and the transposes that an order of dimensions needs stand apart. With --json FILE a
+run may be cut into pieces: what an earlier call compiled is read from it.
 """
 
 from __future__ import annotations

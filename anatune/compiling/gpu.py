@@ -102,7 +102,7 @@ def compile_for_gpu(source_of: Callable[[], Imported], device: GpuSpec, request:
         weights=places,
         weight_bytes=len(memory),
         kernels=tuple(kernel_summary(one, kernels[one.name].facts) for one in planned.kernels),
-        operators=operators_of(planned.graph, by_node),
+        operators=operators_of(planned.graph, by_node, device),
         device="gpu",
         turning_s=planned.turning_s,
     )

@@ -18,10 +18,11 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.templates import Template, templates_of
-from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.products import PRODUCTS, workload_of
+from anatune.model.cuda.streaming import streaming_s
 from anatune.model.learned.corrections import NONE
 from anatune.model.templates import make_model
 from anatune.records.store import RecordStore
@@ -111,14 +112,9 @@ def choose_graph(
 
 
 def turning_s(graph: Graph, hardware: GpuSpec) -> float:
-    """Return the time of a graph's transposes: all they read and write through memory, and their launches, s."""
-    bandwidth = hardware.dram.bandwidth_bytes_per_s * hardware.dram.reachable_fraction
-    found = 0.0
-    for node in graph.nodes():
-        if node.op == _TURN:
-            kind = tensor_type(node)
-            found += 2 * math.prod(kind.shape) * DTYPE_BYTES.get(kind.dtype, 8) / bandwidth + hardware.launch.overhead_s
-    return found
+    """Return the predicted time of a graph's transposes, s."""
+    kinds = [tensor_type(node) for node in graph.nodes() if node.op == _TURN]
+    return sum(streaming_s(hardware, 2 * math.prod(one.shape) * np.dtype(one.dtype).itemsize) for one in kinds)
 
 
 def recorded(planned: PlannedGraph, hardware: GpuSpec, records: Path, accuracy: str) -> PlannedGraph:

@@ -12,13 +12,13 @@ from anatune.codegen.relax.kernels import ModelKernel
 from anatune.compiling.attention import PlannedAttention
 from anatune.compiling.planning import PlannedKernel
 from anatune.core.compiler_facts import CompilerFacts
-from anatune.core.hardware.spec import CpuSpec
+from anatune.core.hardware.spec import CpuSpec, HardwareSpec
+from anatune.core.templates import templates_of
 from anatune.core.workload.text import workload_to_text
 from anatune.graph.nodes import ITEM, Graph, Node, TensorType, Value, tensor_type, values_in
 from anatune.graph.reductions import REDUCTION
 from anatune.graph.summary import KernelSummary, OperatorSummary, TensorSummary
 from anatune.graph.windows import WINDOW
-from anatune.model.cpu.streaming import streaming_s
 
 __all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "outputs_of", "rows_of"]
 
@@ -80,15 +80,17 @@ def attention_summary(one: PlannedAttention) -> KernelSummary:
     )
 
 
-def operators_of(graph: Graph, known: Container[int], hardware: CpuSpec | None = None) -> tuple[OperatorSummary, ...]:
+def operators_of(
+    graph: Graph, known: Container[int], hardware: HardwareSpec | None = None
+) -> tuple[OperatorSummary, ...]:
     """Return what anatune has no kernels for, the most frequent first; reshapes only name memory anew.
 
     Parameters
     ----------
     known : container of int
         ``id`` of the nodes that have kernels.
-    hardware : CpuSpec, optional
-        Times are predicted for its cores; None: they are not.
+    hardware : CpuSpec or GpuSpec, optional
+        Times are predicted for it, of a CPU for its cores; None: they are not.
     """
     names = [(node.op, node) for node in graph.nodes() if id(node) not in known and node.op not in (ITEM, "reshape")]
     return tuple(sorted(_summed(names, hardware), key=lambda one: -one.count))
@@ -99,13 +101,14 @@ def rows_of(graph: Graph, kernels: Mapping[int, ModelKernel], hardware: CpuSpec)
     return _summed([(kernels[id(node)].name, node) for node in graph.nodes() if id(node) in kernels], hardware)
 
 
-def _summed(named: Sequence[tuple[str, Node]], hardware: CpuSpec | None) -> tuple[OperatorSummary, ...]:
+def _summed(named: Sequence[tuple[str, Node]], hardware: HardwareSpec | None) -> tuple[OperatorSummary, ...]:
     """Return how often each name comes, and the times of all of them."""
     counts = Counter(name for name, _ in named)
     times = dict.fromkeys(counts, 0.0)
     if hardware is not None:
+        time_s = templates_of(hardware)[0].device.part("streaming")
         for name, node in named:
-            times[name] += streaming_s(hardware, _bytes(node), _flop(node))
+            times[name] += time_s(hardware, _bytes(node), _flop(node))
     return tuple(OperatorSummary(name, counts[name], times[name] if hardware else None) for name in counts)
 
 

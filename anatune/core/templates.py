@@ -61,6 +61,8 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ``(schedule, threads) -> dict``: what the compiler says.
     functions : str
         Class of TVM functions whose nest can be a kernel (`codegen.tvm.kernel.TirTask`).
+    streaming : str
+        ``(hardware, num_bytes, flop) -> seconds`` of a call that reads and writes tensors once.
     models : str
         ``(source, hardware, request) -> CompiledModel``: compiles whole models (`compiling.session.compile`).
     """
@@ -72,6 +74,7 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     verifier: str
     inspector: str
     functions: str
+    streaming: str
     models: str
 
 
@@ -159,6 +162,7 @@ _GPU = DeviceKind(
     verifier="anatune.measure.cuda.calls:verify",
     inspector="anatune.measure.cuda.calls:inspect",
     functions="anatune.codegen.tvm.gpu_kernel:GpuTirTask",
+    streaming="anatune.model.cuda.streaming:streaming_s",
     models="anatune.compiling.gpu:compile_for_gpu",
 )
 _CPU = DeviceKind(
@@ -169,6 +173,7 @@ _CPU = DeviceKind(
     verifier="anatune.measure.cpu.calls:verify",
     inspector="anatune.measure.cpu.calls:inspect",
     functions="anatune.codegen.tvm.kernel:TirTask",
+    streaming="anatune.model.cpu.streaming:streaming_s",
     models="anatune.compiling.session:compile_for_cpu",
 )
 

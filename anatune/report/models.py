@@ -186,9 +186,6 @@ def _left_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) ->
     names = ", ".join(f"{one.name} ({one.count})" for one in summary.operators)
     if not names:
         return "left to TVM: nothing"
-    if measured_s is None and summary.turning_s:
-        turned = units.duration(summary.turning_s)
-        return f"left to TVM, and not in these times: {names}; transposes are predicted to take {turned}"
     if measured_s is None:
         return _left_predicted(summary, names)
     own = _own(summary)
