@@ -62,6 +62,21 @@ def test_a_tuned_model_is_measured_once(folder, tmp_path):
     assert kernels[0] == kernels[1]
 
 
+def test_a_model_for_a_gpu_is_written_here_and_runs_elsewhere(folder, tmp_path):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    words = ("compile", folder.parent / "network.onnx", "-o", tmp_path / "out", "--input-shape", "1x4x8x8")
+    done = anatune(*words, "--hw", "rtx3090", "--json", variables=os.environ)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["device"], answer["threads"], answer["check"]) == ("gpu", None, None)
+    (kernel,) = answer["kernels"]
+    assert kernel["registers"] > 0
+    assert kernel["predicted_s"] > 0
+    run = anatune("run", tmp_path / "out", variables=os.environ)
+    assert (run.returncode, run.stderr.count("\n")) == (1, 1)
+    assert "compiled for a GPU (sm_86), and there is none here" in run.stderr
+
+
 def test_bad_words_are_one_line(folder, tmp_path):
     (tmp_path / "x.npy").write_bytes(b"no array")
     np.save(tmp_path / "y.npy", np.zeros((2, 2), np.float32))
