@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anatune.graph.activations import with_activations
+from anatune.graph.commuting import pools_last
 from anatune.graph.concatenations import with_concatenations
 from anatune.graph.layouts import Choice, channels_last, laid_out
 from anatune.graph.nodes import Graph
@@ -25,9 +26,10 @@ def prepared(graph: Graph) -> Graph:
 def without_orders(graph: Graph) -> Graph:
     """Return the graph whose layouts are chosen next, activations as the model has them.
 
-    Constants are computed, batch norms are part of the weights, products have taken the steps that follow them.
+    Constants are computed, batch norms are part of the weights, products have taken the steps that follow them, average
+    pools come behind 1x1 convolutions of fewer channels.
     """
-    return with_products(simplified(with_rows(_scaled(graph))))
+    return with_products(simplified(pools_last(with_rows(_scaled(graph)))))
 
 
 def in_orders(graph: Graph, choice: Choice) -> Graph:

@@ -12,10 +12,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from anatune.core.workload.orders import Order, order_named
-from anatune.graph.nodes import Argument, Graph, Node, TensorType, Value, rewritten, tensor_type
+from anatune.graph.nodes import Argument, Constant, Graph, Node, TensorType, Value, frozen, rewritten, tensor_type
 from anatune.graph.orders import image_sizes
 from anatune.graph.products import CONVOLUTION, orders_of
+from anatune.graph.scaling import channel_values
 from anatune.graph.simplify import reshaped
 
 __all__ = ["WINDOW", "with_windows"]
@@ -24,19 +27,33 @@ WINDOW = "anatune.window"
 _DTYPE = "float32"
 _POOLS = {f"nn.{kind}_pool{rank}d": kind for kind in ("max", "avg") for rank in (1, 2)}
 _ADAPTIVE = ("nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d")
+_STEPS = {"add": "bias", "nn.relu": "relu", "nn.relu6": "relu6"}
 _MOST_TAPS = 64
 """Of a window: all are written out in the code of a kernel."""
 
 
 def with_windows(graph: Graph) -> Graph:
-    """Return a graph whose depthwise convolutions and pools with the channels last are anatune's."""
+    """Return a graph whose depthwise convolutions and pools with the channels last are anatune's.
+
+    Pools take a bias and a rectifier behind them along, as products do.
+    """
+    uses = graph.uses()
+    ends: dict[int, Node] = {}  # windows that are read once, by what stands for their results
 
     def replace(node: Node, arguments: tuple[Argument, ...]) -> Value:
-        own = node.of(arguments)
+        made = found(node.of(arguments))
+        window = made.arguments[0] if isinstance(made, Node) and made.op == "reshape" else made
+        if isinstance(window, Node) and window.op == WINDOW and uses[id(node)] == 1:
+            ends[id(made)] = window
+        return made
+
+    def found(own: Node) -> Value:
         if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE:
             return own
         if own.op == CONVOLUTION:
             return _depthwise(own)
+        if own.op in _STEPS and id(own.arguments[0]) in ends:
+            return _with_step(own, ends[id(own.arguments[0])])
         if own.op in (*_POOLS, *_ADAPTIVE) and own.attributes["out_layout"] in (None, "", own.attributes["layout"]):
             order = order_named(own.attributes["layout"], 1 if own.op.endswith("1d") else 2)
             if order is not None and (order.is_last or order.block):
@@ -44,6 +61,24 @@ def with_windows(graph: Graph) -> Graph:
         return own
 
     return rewritten(graph, replace)
+
+
+def _with_step(node: Node, window: Node) -> Value:
+    """Return a window with the step that follows it; the step alone where it is none of a window's."""
+    shape = tensor_type(node).shape
+    if node.type != tensor_type(node.arguments[0]):
+        return node
+    operands: tuple[Value, ...] = ()
+    if node.op == "add":
+        values = channel_values(node.arguments[1], shape, len(shape) - 1)
+        if values is None or tensor_type(window).shape[1] != 1:
+            return node
+        operands = (Constant(frozen(np.ascontiguousarray(values).reshape(1, -1))),)
+    epilogue = window.attributes["epilogue"]
+    if _STEPS[node.op] in epilogue:
+        return node
+    attributes = {**window.attributes, "epilogue": (*epilogue, _STEPS[node.op])}
+    return reshaped(Node(WINDOW, (*window.arguments, *operands), window.type, attributes), shape)
 
 
 def _depthwise(node: Node) -> Value:

@@ -108,3 +108,16 @@ def test_channels_in_blocks(stride):
     windows = [node for node in check(plain, blocked).nodes() if node.op == WINDOW]
     assert [node.attributes["kind"] for node in windows] == ["depthwise", "max"]
     assert all(tensor_type(node).shape[:2] == (2, 2) for node in windows)
+
+
+def test_pools_take_a_bias_and_a_rectifier_along():
+    x = g.source(1, 6, 6, 8)
+    inner = pool("avg", x, 3, padding=1, counts=True)
+    nodes = check(g.graph(g.relu(g.add(inner, g.constant(8))), inputs=[x]), with_windows).nodes()
+    (window,) = [node for node in nodes if node.op == WINDOW]
+    assert window.attributes["epilogue"] == ("bias", "relu")
+    assert not {"add", "nn.relu"} & {node.op for node in nodes}
+    both = check(g.graph(g.relu(inner), inner, inputs=[x]), with_windows)
+    assert "nn.relu" in ops(both)
+    other = check(g.graph(g.add(inner, g.constant(1, 6, 6, 8)), inputs=[x]), with_windows)
+    assert "add" in ops(other)
