@@ -7,7 +7,7 @@ import platform
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from anatune.codegen.relax.others import other_kernels
 from anatune.codegen.relax.writing import written
 from anatune.compiling.attention import PlannedAttention, attention_kernels, plan_attentions
 from anatune.compiling.checking import checked
+from anatune.compiling.choosing import faster, latency
 from anatune.compiling.compiled import CompiledModel, draw_inputs
 from anatune.compiling.faults import Suspects
 from anatune.compiling.layouts import Ordered, ordered
@@ -87,7 +88,8 @@ def compile(
     time_limit_s : float, optional
         Measure nothing new after so many seconds of tuning.
     records : str or Path, optional
-        Record file: every trial is on the disk before the next one; what it has counts and is not measured again.
+        Record file: every trial is on the disk before the next one; what it has counts and is not measured again. In
+        the end the model runs a few times with its best kernels and with the plan's, in turn: the faster one is kept.
     resume : bool
         The record file has to be there.
     check : bool, optional
@@ -134,12 +136,38 @@ def compile_for_cpu(source_of: Callable[[], Imported], device: CpuSpec, request:
     device, count = device_of(device, request.threads)
     budget = request.budget
     source = source_of()
-    own = device.with_threads(count)
-    graph, attentions, found = _prepared(_graph(source), own, request.accuracy, request.progress)
-    planned = plan_products(graph, own, request.accuracy, request.progress, found.planner)
-    if budget.trials or budget.records is not None:
-        planned = tuned(planned, device, count, budget, request.accuracy, request.tuning_progress)
-    return _built(source, graph, planned, attentions, found, device, count, check=request.check is not False)
+    cores = device.with_threads(count)
+    graph, attentions, found = _prepared(_graph(source), cores, request.accuracy, request.progress)
+    planned = plan_products(graph, cores, request.accuracy, request.progress, found.planner)
+    best, measured = planned, budget.trials > 0 or budget.records is not None
+    if measured:
+        best = tuned(planned, device, count, budget, request.accuracy, request.tuning_progress)
+    is_changed = [one.schedule for one in best] != [one.schedule for one in planned]
+    compiled, own = _built(graph, planned, attentions, found, device, count, forget=not is_changed)
+    if is_changed:
+        other = _built(graph, best, attentions, found, device, count, forget=True)
+        compiled, judged = faster(other.compiled, compiled)
+        if judged.is_tuned:
+            planned, own = best, other.kernels
+        compiled.summary = msgspec.structs.replace(compiled.summary, latency=judged)
+    elif measured:
+        compiled.summary = msgspec.structs.replace(compiled.summary, latency=latency(compiled))
+    if request.check is not False and source.reference is not None:
+        original = functools.partial(_graph, source)
+
+        def again(given: Graph) -> Graph:
+            return _prepared(given, cores, request.accuracy, planner=found.planner)[0]
+
+        suspects = Suspects(graph, own, planned, target_of(device, threads=count), count, original, again)
+        compiled.summary = msgspec.structs.replace(compiled.summary, check=checked(compiled, source, suspects.named))
+    return compiled
+
+
+class _Build(NamedTuple):
+    """A model as machine code, and its kernels by ``id`` of their nodes."""
+
+    compiled: CompiledModel
+    kernels: dict[int, ModelKernel]
 
 
 def device_of(hw: HardwareLike, threads: int | None) -> tuple[CpuSpec, int]:
@@ -167,7 +195,6 @@ def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[NDArra
 
 
 def _built(
-    source: Imported,
     graph: Graph,
     planned: list[PlannedKernel],
     attentions: list[PlannedAttention],
@@ -175,9 +202,9 @@ def _built(
     device: CpuSpec,
     threads: int,
     *,
-    check: bool,
-) -> CompiledModel:
-    """Return a planned model as machine code, in a scratch folder that goes with it."""
+    forget: bool,
+) -> _Build:
+    """Return a planned model as machine code, in a scratch folder that goes with it; `forget` as `pack_weights`."""
     target, cores = target_of(device, threads=threads), device.with_threads(threads)
     kernels = kernels_of(planned, threads)
     rows = {**row_kernels(graph, device.fp32_lanes, threads), **other_kernels(graph, device, threads)}
@@ -185,7 +212,7 @@ def _built(
     model = written(graph, own)
     executable, plain = built(model, target, threads)
     different = {kernel.name: kernel for kernel in kernels.values()}
-    memory, places = pack_weights(model.weights, different.values(), target, forget=True)
+    memory, places = pack_weights(model.weights, different.values(), target, forget=forget)
     features = code_features(features_of(target), platform.machine())
     hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
     summary = ModelSummary(
@@ -214,15 +241,7 @@ def _built(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    if check and source.reference is not None:
-        original = functools.partial(_graph, source)
-
-        def again(given: Graph) -> Graph:
-            return _prepared(given, cores, found.planner.accuracy, planner=found.planner)[0]
-
-        suspects = Suspects(graph, own, planned, target, threads, original, again)
-        compiled.summary = msgspec.structs.replace(summary, check=checked(compiled, source, suspects.named))
-    return compiled
+    return _Build(compiled, own)
 
 
 def _graph(source: Imported) -> Graph:

@@ -13,6 +13,7 @@ __all__ = [
     "Check",
     "KernelSummary",
     "LayoutSummary",
+    "Latency",
     "ModelSummary",
     "OperatorSummary",
     "TensorSummary",
@@ -138,6 +139,24 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: str
 
 
+class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Measured time of a whole model behind tuning, on random inputs.
+
+    Attributes
+    ----------
+    time_s : float
+        Of one run: the median.
+    other_s : float, optional
+        The same of the build that was not kept; None: there was none, tuning changed no kernel.
+    is_tuned : bool
+        Whether the kernels that were measured as the best are in it; False: with the plan's own it is faster.
+    """
+
+    time_s: float
+    other_s: float | None = None
+    is_tuned: bool = False
+
+
 class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything about a compiled model but its code and the values of its weights. JSON both ways.
 
@@ -173,6 +192,8 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Largest error of a kernel of anatune's that the emulator found, over the result's scale; None: none was run.
     layouts : LayoutSummary, optional
         None: there are no convolutions, or the device is a GPU.
+    latency : Latency, optional
+        None: nothing was measured when it was compiled.
     """
 
     format: int
@@ -196,6 +217,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     turning_s: float = 0.0
     emulated: float | None = None
     layouts: LayoutSummary | None = None
+    latency: Latency | None = None
 
     @property
     def predicted_s(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from anatune.graph.summary import KernelSummary, LayoutSummary, ModelSummary, OperatorSummary
+from anatune.graph.summary import KernelSummary, Latency, LayoutSummary, ModelSummary, OperatorSummary
 from anatune.report import units
 from anatune.report.text import Line, columns, wrapped
 
@@ -73,6 +73,7 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
         "left_to_tvm": {one.name: one.count for one in summary.operators},
         "left_to_tvm_predicted_s": {one.name: one.predicted_s for one in summary.operators},
         "left_to_tvm_measured_s": others if measured_s is not None else None,
+        "latency": None if summary.latency is None else msgspec.to_builtins(summary.latency),
         "check": None if check is None else {"error": check.error, "tolerance": check.tolerance, "by": check.reference},
     }
 
@@ -99,6 +100,8 @@ def model_lines(summary: ModelSummary, measured_s: Mapping[str, float] | None = 
         names = ", ".join(summary.unscheduled)
         text = f"no vectors and no threads, as TVM wrote them: {names}"
         lines += [Line(one, "bold") for one in wrapped(text, width, hanging="  ")]
+    if summary.latency is not None:
+        lines += [Line(one, "bold") for one in wrapped(_latency_text(summary.latency), width, hanging="  ")]
     lines += [Line(one) for one in wrapped(_check_text(summary), width, hanging="  ")]
     if summary.kernels:
         lines += [Line(""), *_table(summary, measured_s, width)]
@@ -204,6 +207,16 @@ def _left_predicted(summary: ModelSummary, names: str) -> str:
     total = summary.predicted_s + sum(one.predicted_s or 0.0 for one in summary.rows) + sum(left)
     share = units.percent(sum(left) / total)
     return f"left to TVM, by its bytes {share} of the time ({units.duration(sum(left))}) and not in the above: {names}"
+
+
+def _latency_text(latency: Latency) -> str:
+    told = f"measured when it was compiled: {units.duration(latency.time_s)} a run"
+    if latency.other_s is None:
+        return f"{told}; measured kernels are the plan's own"
+    other = units.duration(latency.other_s)
+    if latency.is_tuned:
+        return f"{told} with the kernels that were measured as the best, which are kept; with the plan's own {other}"
+    return f"{told} with the plan's own kernels, which are kept; with those that were measured as the best {other}"
 
 
 def _check_text(summary: ModelSummary) -> str:
