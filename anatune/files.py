@@ -123,14 +123,32 @@ def reason(error: OSError) -> str:
     return text[:1].lower() + text[1:]
 
 
-def scratch_folder(error: type[AnatuneError]) -> Path:
-    """Return a new folder for temporary files; the caller removes it. `error` is raised where none can be made."""
-    import tempfile  # late: what only plans needs none
+def scratch_folder(error: type[AnatuneError], room_bytes: int = 0) -> Path:
+    """Return a new folder for temporary files; the caller removes it.
+
+    Parameters
+    ----------
+    error : type
+        Raised where none can be made.
+    room_bytes : int
+        How large a file has to fit: asked for ahead by those whose compiler ends the process on a full disk.
+    """
+    import shutil  # late: what only plans needs none
+    import tempfile
 
     try:
-        return Path(tempfile.mkdtemp(prefix="anatune-"))
+        folder = Path(tempfile.mkdtemp(prefix="anatune-"))
     except OSError as failure:
         raise error(no_scratch(failure)) from None
+    if room_bytes and hasattr(os, "posix_fallocate"):
+        try:
+            with open(folder / "room", "wb") as stream:
+                os.posix_fallocate(stream.fileno(), 0, room_bytes)
+            (folder / "room").unlink()
+        except OSError as failure:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise error(no_scratch(failure)) from None
+    return folder
 
 
 def no_scratch(error: OSError) -> str:

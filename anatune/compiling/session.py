@@ -48,6 +48,9 @@ from anatune.version import __version__
 
 __all__ = ["compile", "compile_for_cpu", "device_of", "example_arrays", "kernels_of"]
 
+_ROOM_BYTES = 1 << 25
+"""More than a library with its object file takes: LLVM ends the process where it cannot write."""
+
 
 def compile(
     model: Any,
@@ -234,7 +237,7 @@ def _built(
         unscheduled=plain,
         layouts=found.layouts,
     )
-    folder = scratch_folder(BuildError)
+    folder = scratch_folder(BuildError, _ROOM_BYTES)
     try:
         link_library(executable, folder / "model.so")
         compiled = CompiledModel(summary, folder / "model.so", memory, folder)

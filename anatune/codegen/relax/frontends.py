@@ -159,7 +159,7 @@ def _pt2(path: Path, example_inputs: Any) -> Imported:
     torch = _torch()
     try:
         program = torch.export.load(str(path))
-    except Exception as error:  # noqa: BLE001 - zip, pickle, JSON and torch's own errors
+    except Exception as error:  # noqa: BLE001 - zip, zlib, JSON, pickle, torch: their errors share no class
         raise WorkloadError(
             f"{path}: {last_line(error):.200}; expected what torch.export.save wrote; export it again"
         ) from None
@@ -255,18 +255,43 @@ def _onnx_model(onnx: Any, path: Path) -> tuple[Any, list[Any]]:
     WorkloadError
         The file is damaged, or weights beside it are missing.
     """
+    refusal: type[Exception] = import_module("google.protobuf.message").DecodeError
     try:
-        model = onnx.load(str(path))
+        model = onnx.load(str(path), format="protobuf", load_external_data=False)
+        _load_weights(onnx, model, path)
     except OSError as error:
-        raise WorkloadError(
-            f"{error.filename or path}: {reason(error)}; weights in files of their own have to lie beside {path.name}"
-        ) from None
-    except Exception as error:  # noqa: BLE001 - protobuf's and onnx's own, which share no class
+        raise WorkloadError(f"{path}: {reason(error)}; name a file that can be read") from None
+    except refusal as error:
         raise WorkloadError(f"{path}: {last_line(error):.200}; expected an ONNX file; export it again") from None
     if not model.graph.output:
         raise WorkloadError(f"{path}: no ONNX model, expected one with operators and outputs; export it again")
     known = {one.name for one in model.graph.initializer}
     return model, [one for one in model.graph.input if one.name not in known]
+
+
+def _load_weights(onnx: Any, model: Any, path: Path) -> None:
+    """Read the weights of a model that lie in files of their own.
+
+    Raises
+    ------
+    WorkloadError
+        One is missing, or too short.
+    OSError
+        One cannot be read.
+    """
+    helper = onnx.external_data_helper
+    for one in model.graph.initializer:
+        if not helper.uses_external_data(one):
+            continue
+        info = helper.ExternalDataInfo(one)
+        place = path.parent / info.location
+        if not place.is_file():
+            raise WorkloadError(f"{place} is missing: weights in files of their own have to lie beside {path.name}")
+        end = (info.offset or 0) + (info.length or 0)
+        if place.stat().st_size < end:
+            size = place.stat().st_size
+            raise WorkloadError(f"{place} has {size:,} bytes, {path.name} expects {end:,} at least; export it again")
+    helper.load_external_data_for_model(model, str(path.parent))
 
 
 def _onnx(path: Path, example_inputs: Any) -> Imported:
@@ -286,7 +311,7 @@ def _onnx(path: Path, example_inputs: Any) -> Imported:
             if one.name not in shapes and size.dim_value < 1:
                 raise WorkloadError(
                     f"{path}: input {one.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), expected "
-                    "fixed sizes; give example inputs of the sizes to compile for"
+                    "fixed sizes; give example inputs (--input-shape) of the sizes to compile for"
                 )
 
     def read() -> TvmObject:

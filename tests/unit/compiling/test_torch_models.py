@@ -68,7 +68,11 @@ def resnet(models, block):
 
 
 def vgg(models):
-    return models.vgg.VGG(models.vgg.make_layers([8, "M", 16, 16, "M"]), num_classes=10)
+    made = models.vgg.VGG(models.vgg.make_layers([8, "M", 16, 16, "M"]), num_classes=10, init_weights=False)
+    made.avgpool = torch.nn.AdaptiveAvgPool2d(2)
+    between = made.classifier[1:3]
+    made.classifier = torch.nn.Sequential(torch.nn.Linear(64, 32), *between, torch.nn.Linear(32, 10))
+    return made
 
 
 def mobilenet(models):
