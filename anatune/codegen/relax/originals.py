@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -53,28 +53,49 @@ def torch_reference(torch: Any, source: Any, name: str) -> Reference:
 
 
 def _in_float64(torch: Any, run: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
-    """Return what `run` does while PyTorch's operators read float32 tensors as float64."""
-    mode: Any = import_module("torch.utils._python_dispatch").TorchDispatchMode
+    """Return what `run` does while PyTorch's operators read float32 tensors as float64.
+
+    Both where Python calls an operator (some look at dtypes before they are dispatched) and where it is dispatched.
+    """
+    dispatch: Any = import_module("torch.utils._python_dispatch").TorchDispatchMode
+    function_mode: Any = import_module("torch.overrides").TorchFunctionMode
+    tree_map = torch.utils._pytree.tree_map
 
     def wide(value: Any) -> Any:
         is_narrow = isinstance(value, torch.Tensor) and value.dtype == torch.float32
         return value.double() if is_narrow else value
 
-    class Float64(mode):  # type: ignore[misc]
+    def widened(names: Iterable[str], written: Collection[str], args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+        """Return arguments, those of `written` names as they are."""
+        given = [one if name in written else tree_map(wide, one) for name, one in zip(names, args, strict=False)]
+        named = {name: one if name in written else tree_map(wide, one) for name, one in kwargs.items()}
+        if named.get("dtype") == torch.float32:
+            named["dtype"] = torch.float64
+        return given, named
+
+    class Dispatched(dispatch):  # type: ignore[misc]
         """Converts what an operator reads, not what it writes into."""
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             schema = function._schema.arguments
             written = {one.name for one in schema if one.alias_info is not None and one.alias_info.is_write}
-            names = [one.name for one in schema]
-            tree_map = torch.utils._pytree.tree_map
-            given = [one if name in written else tree_map(wide, one) for name, one in zip(names, args, strict=False)]
-            named = {name: one if name in written else tree_map(wide, one) for name, one in (kwargs or {}).items()}
-            if named.get("dtype") == torch.float32:
-                named["dtype"] = torch.float64
+            given, named = widened([one.name for one in schema], written, args, kwargs or {})
             return function(*given, **named)
 
-    with Float64():
+    class Called(function_mode):  # type: ignore[misc]
+        """The same; what is written is the first argument of a function whose name ends so, and ``out``."""
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(function, "__name__", "")
+            if name == "__get__":
+                return function(*args, **kwargs or {})
+            short = name.partition(".")[0]
+            is_written = short.startswith(("__i", "__set")) or (short.endswith("_") and not short.endswith("__"))
+            names = ["0" if is_written else "", *[""] * len(args)]
+            given, named = widened(names, ("0", "out"), args, kwargs or {})
+            return function(*given, **named)
+
+    with Called(), Dispatched():
         return run(arrays)
 
 
