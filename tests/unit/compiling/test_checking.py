@@ -87,15 +87,15 @@ def test_a_pass_that_changes_the_model_is_not_blamed_on_a_kernel(path, monkeypat
 
 def test_what_tvm_imports_wrongly_is_blamed_on_it(path, monkeypatch):
     onnx_models.vgg16(path)
-    good = session.graph_of
+    good = session._graph
 
-    def negated(module):
-        graph = good(module)
+    def negated(source):
+        graph = good(source)
         (output,) = graph.outputs
         graph.outputs = (Node("negative", (output,), output.type),)
         return graph
 
-    monkeypatch.setattr(session, "graph_of", negated)
+    monkeypatch.setattr(session, "_graph", negated)
     assert "TVM's own import and code differ as well, by 2, without anything of anatune's" in complaint(path)
 
 
