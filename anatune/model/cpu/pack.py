@@ -18,7 +18,6 @@ from anatune.numerics.cpu.nest import CpuCore, CpuMachine, CpuNest
 __all__ = [
     "COPY_BYTES_PER_CYCLE",
     "MULTIPLY_ADD_LIMIT",
-    "PACK_BYTES_PER_CYCLE",
     "REGISTER_LIMIT",
     "moving_cycles",
     "pack_machine",

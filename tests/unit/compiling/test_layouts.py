@@ -26,14 +26,12 @@ def hardware():
     return anatune.hardware("xeon_gold_6230r").with_threads(1)
 
 
-def test_a_first_convolution_reads_the_models_order(hardware):
+def test_channels_last_is_kept_where_nothing_else_is_clearly_faster(hardware):
     graph = without_orders(g.residual_network())
     found = ordered(graph, hardware)
-    convolutions = [node.attributes["layout"] for node in found.graph.nodes() if node.op == CONVOLUTION]
-    assert convolutions[0] == "NCHW:NHWC"  # three channels: nothing is turned, and the kernel is as fast
-    assert found.layouts.transposes == 0
-    assert sum(found.layouts.layouts.values()) == 6
-    assert found.layouts.predicted_s <= found.layouts.channels_last_s
+    assert found.layouts.layouts == {"NHWC": 6}
+    assert found.layouts.transposes == 1
+    assert found.layouts.predicted_s == pytest.approx(found.layouts.channels_last_s)
     assert 0.0 <= found.layouts.gap < 1e-6
     x = g.array(1, 3, 16, 16)
     np.testing.assert_allclose(run(found.graph, x)[0], run(graph, x)[0], rtol=1e-6, atol=1e-6)
@@ -85,9 +83,9 @@ def test_blocks_are_chosen_where_they_pay_and_a_transpose_where_it_does(hardware
     costing(monkeypatch, {last: 1.0, Form(CHANNELS_FIRST, CHANNELS_FIRST): 1.5})
     choice, found = chosen_layouts(graph, planner)
     assert (found.layouts, found.transposes) == ({"NHWC": 2}, 1)
-    costing(monkeypatch, {last: 1.0, Form(CHANNELS_FIRST, CHANNELS_FIRST): 1.001})
+    costing(monkeypatch, {last: 1.0, Form(CHANNELS_FIRST, CHANNELS_LAST): 0.7})
     choice, found = chosen_layouts(graph, planner)
-    assert (found.layouts, found.transposes) == ({"NCHW": 2}, 0)
+    assert (found.layouts, found.transposes) == ({"NCHW:NHWC": 1, "NHWC": 1}, 0)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NCHW:NHWC", "NCHW16c", "NHWC:NCHW16c", "NCHW16c:NHWC"])
@@ -112,7 +110,7 @@ def test_loops_of_one_order_are_loops_of_another(hardware, layout, taps):
 def test_turning_takes_bytes_over_bandwidth_unless_nothing_moves(hardware):
     kind = TensorType((1, 64, 56, 56), "float32")
     away, back = (turning_s(kind, *pair, hardware) for pair in ((CHANNELS_FIRST, CHANNELS_LAST),) * 2)
-    assert away == back > turning_s(kind, CHANNELS_LAST, BLOCKS, hardware) > 0.0
+    assert away == back > 0.0
     whole = 3 * 4 * 64 * 56 * 56
     assert away >= whole / (16.0 * hardware.compute.clock_hz)
     assert turning_s(TensorType((1, 64, 1, 1), "float32"), CHANNELS_FIRST, BLOCKS, hardware) == 0.0
