@@ -79,6 +79,8 @@ def _in_float64(torch: Any, run: Callable[[Arrays], Arrays], arrays: Arrays) -> 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             schema = function._schema.arguments
             written = {one.name for one in schema if one.alias_info is not None and one.alias_info.is_write}
+            if function is torch.ops.aten._to_copy.default:  # what converts needs no conversion, which would be a copy
+                written.add(schema[0].name)
             given, named = widened([one.name for one in schema], written, args, kwargs or {})
             return function(*given, **named)
 
