@@ -1,6 +1,6 @@
 """torchvision's and transformers' own models in small: as modules, exported programs and ONNX files.
 
-`test_models.py` has the same seven written by hand, for machines without PyTorch.
+`test_session_models.py` has the same seven written by hand, for machines without PyTorch.
 """
 
 import copy
