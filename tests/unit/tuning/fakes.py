@@ -55,15 +55,7 @@ class FakeMeasurer:
 
     def answer(self, schedule):
         value = zlib.crc32(repr((sorted(schedule.tiles.items()), schedule.options)).encode()) / 2**32
-        seconds = 1e-3 * (1 + value)
-        return Measurement(
-            Outcome.OK,
-            times_s=(seconds,) * 3,
-            reference_times_s=(1e-3,) * 3,
-            max_rel_error=1e-7,
-            build_s=0.1,
-            run_s=0.1,
-        )
+        return ran(1e-3 * (1 + value))
 
     def compare(self, schedules, budget_s):
         assert self.is_open
@@ -74,6 +66,11 @@ class FakeMeasurer:
             times = tuple(time_s * math.exp(0.001 * (-1) ** i) for i in range(6))
             answers.append(Measurement(Outcome.OK, times_s=times, reference_times_s=(1e-3,) * 6))
         return answers
+
+
+def ran(seconds):
+    times = {"times_s": (seconds,) * 3, "reference_times_s": (1e-3,) * 3}
+    return Measurement(Outcome.OK, **times, max_rel_error=1e-7, build_s=0.1, run_s=0.1)
 
 
 def failed(outcome=Outcome.BUILD_ERROR, message="LLVM said no"):
