@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.core.schedule import Schedule
-from anatune.core.templates import CPU, joined_templates
+from anatune.core.templates import CPU, WINOGRAD, joined_templates
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import SpaceError
@@ -164,7 +165,8 @@ def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, wei
     own = prediction.resources.get("weight_bytes") or sum(
         math.prod(access.shape) * DTYPE_BYTES[access.dtype] for access in workload.reads if access.tensor in known
     )
-    return with_cold_weights(prediction, own, weights, hardware)
+    overlap = schedule.template == WINOGRAD.name
+    return with_cold_weights(prediction, own, weights, hardware, levels_overlap=overlap)
 
 
 def _first_choices(
@@ -197,24 +199,22 @@ def _first_choice(
 ) -> Schedule:
     """Return the first choice for one product: of the templates' own ones the one that is fastest in the model."""
 
-    def time_s(schedule: Schedule) -> float:
-        return predicted(schedule, known, hardware, weights).time_s
+    def timed(schedule: Schedule) -> tuple[float, Schedule]:
+        return predicted(schedule, known, hardware, weights).time_s, schedule
 
     packs = set(constant_tensors(workload)) <= set(known)
     found: list[Schedule] = []
     for template in joined_templates(workload, hardware, accuracy)[1:] if packs else ():
         found += api.plan(workload, hardware, _TRANSFORMS, template=template.name, accuracy=accuracy).schedules
-    others = min(found, key=time_s, default=None)
+    choices = [min(map(timed, found), key=itemgetter(0))] if found else []
     # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
-    if others is not None and time_s(others) < _floor_s(workload, known, hardware):
-        return others
+    if choices and choices[0][0] < _floor_s(workload, known, hardware):
+        return choices[0][1]
     model = _model(workload, known, hardware, CPU.name)
-    ranking = model.rank(1)
-    plain: list[Schedule] = [model.space.schedule_of(point) for point in ranking.points]
-    found = [*plain, *(() if others is None else (others,))]
-    if not found:
+    choices = [*(timed(model.space.schedule_of(point)) for point in model.rank(1).points), *choices]
+    if not choices:
         raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
-    return min(found, key=time_s)
+    return min(choices, key=itemgetter(0))[1]
 
 
 def _floor_s(workload: Workload, known: tuple[str, ...], hardware: CpuSpec) -> float:

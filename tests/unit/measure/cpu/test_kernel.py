@@ -141,10 +141,13 @@ def test_calls_take_copies_of_the_constants_in_turn(artifact):
 
 
 def test_constants_larger_than_the_memory_stay_where_they_are(artifact):
-    prepared = Prepared(
-        artifact, Library(artifact), random_inputs(WORKLOAD), constants=("B",), cold=Block("uint8", (64,))
-    )
+    inputs = random_inputs(WORKLOAD)
+    memory = Block("uint8", (64,))
+    memory.bytes[:] = 7
+    prepared = Prepared(artifact, Library(artifact), inputs, constants=("B",), cold=memory)
     prepared.call()
+    np.testing.assert_allclose(prepared.result.array, inputs["A"] @ inputs["B"], rtol=1e-5, atol=1e-5)
+    assert (memory.bytes == 7).all()
 
 
 def test_levels_that_constants_come_from(host):

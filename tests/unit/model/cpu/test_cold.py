@@ -29,13 +29,28 @@ def test_weights_that_stay_near_add_nothing(hardware, template):
 def test_weights_from_memory_take_its_bandwidth(hardware, template):
     warm = first(anatune.conv2d(1, 512, 7, 7, 512, 3, 3, padding=1, layout="NHWC"), hardware, template)
     weights = 512 * 512 * 9 * 4
-    near = with_cold_weights(warm, weights, 30 * MIB, hardware)  # L3 holds them
-    far = with_cold_weights(warm, weights, 300 * MIB, hardware)
+    overlap = template == "winograd"
+    near = with_cold_weights(warm, weights, 30 * MIB, hardware, levels_overlap=overlap)  # L3 holds them
+    far = with_cold_weights(warm, weights, 300 * MIB, hardware, levels_overlap=overlap)
     assert warm.time_s <= near.time_s < far.time_s
     dram_s = weights / hardware.dram.core_bandwidth_bytes_per_s
     assert far.parts["dram_s"] == pytest.approx(dram_s)
     assert max(warm.time_s, dram_s) <= far.time_s <= warm.time_s + near.parts["l3_s"] + dram_s
     assert far.gflop_per_s * far.time_s == pytest.approx(warm.gflop_per_s * warm.time_s)
+
+
+@pytest.mark.parametrize("template", ["cpu", "winograd"])
+@pytest.mark.parametrize("channels", [64, 512, 1024])
+def test_a_little_more_to_transfer_takes_little_more_time(hardware, template, channels):
+    workload = anatune.conv2d(1, channels, 7, 7, channels, 3, 3, padding=1, layout="NHWC")
+    warm = first(workload, hardware, template)
+    overlap = template == "winograd"
+    fill_s = 1.0 / (hardware.l3.bandwidth_bytes_per_cycle * hardware.compute.clock_hz)
+    weights = warm.parts["l3_s"] / fill_s + 64  # a line more than what comes from L3 already
+    found = with_cold_weights(warm, weights, 2 * MIB, hardware, levels_overlap=overlap)
+    assert warm.time_s <= found.time_s
+    added = sum(found.parts[part] - warm.parts[part] for part in ("l2_s", "l3_s", "dram_s"))
+    assert found.time_s - warm.time_s <= added * (1.0 + 1e-9) + 1e-12
 
 
 def test_what_is_counted_already_is_not_counted_again(hardware):
