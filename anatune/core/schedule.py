@@ -35,8 +35,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         pipeline), "tensorcore" (block, warp, mma, lanes | stage, mma, lanes) or "cpu" (cache and register tiles).
         The names that older files have ("gpu", "gpu_pipelined", "gpu_tensorcore") are read as these.
     tiles : mapping of str to tuple of int
-        Axis -> factors from the outermost to the innermost loop; each product is the axis's extent. Tensor cores: fused
-        index ("m", "n", "k") -> factors; each product is the extent or, at a guarded edge, more.
+        Axis -> factors from the outermost to the innermost loop; each product is the axis's extent or, on a GPU whose
+        last tile is guarded, just above it. Tensor cores: fused index ("m", "n", "k") -> factors, likewise.
     unroll : int
         GPU: largest number of statements that is unrolled explicitly (TVM's auto_unroll_max_step). CPU: steps of the
         reduction that the microkernel unrolls.

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anatune.core.hardware.spec import GpuSpec
-from anatune.core.rules.values import check_count, check_names, check_tiles
+from anatune.core.rules.guards import check_covering_tiles
+from anatune.core.rules.values import check_count, check_names
 from anatune.core.workload.access import DTYPE_BYTES
 from anatune.core.workload.implicit_gemm import guarded_dimensions
 from anatune.core.workload.nest import Workload
@@ -143,7 +144,7 @@ def _check_tiling(
     workload: Workload, tiles: Mapping[str, object], unroll: object, vector: Mapping[str, object]
 ) -> None:
     check_formats(workload)
-    check_tiles(tiles, levels_of(workload), workload.extents)
+    check_covering_tiles(workload, tiles, levels_of(workload))
     check_count("unroll", unroll, 0)
     check_names("vector", vector, staged_tensors(workload), "tensor")
     for tensor, width in vector.items():

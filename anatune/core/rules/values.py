@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ __all__ = [
     "check_names",
     "check_tiles",
     "checked_count",
+    "checked_factors",
     "covering_factors",
+    "given_tiles",
 ]
 
 
@@ -48,8 +50,8 @@ def check_names(what: str, names: Iterable[object], known: Collection[str], kind
             raise SpaceError(f"{what}: unknown {kind} {name!r:.60}, expected some of {', '.join(known) or 'none'}")
 
 
-def check_factors(axis: str, factors: Sequence[Any], levels: Sequence[str], extent: int) -> None:
-    """Raise SpaceError unless `factors` are one count for each level that multiply to the extent."""
+def checked_factors(axis: str, factors: Sequence[Any], levels: Sequence[str]) -> tuple[int, ...]:
+    """Return `factors` as Python ints; raise SpaceError unless they are one count for each level."""
     if isinstance(factors, str) or not isinstance(factors, Sequence | np.ndarray):
         raise SpaceError(f"tiles[{axis!r}] is {shown(factors)}, expected {len(levels)} factors: {', '.join(levels)}")
     if len(factors) != len(levels):
@@ -57,18 +59,30 @@ def check_factors(axis: str, factors: Sequence[Any], levels: Sequence[str], exte
             f"tiles[{axis!r}] has {len(factors)} factors {tuple(factors)!s:.60}, expected {len(levels)}: "
             f"{', '.join(levels)}"
         )
-    for factor in factors:
-        checked_count(f"tiles[{axis!r}] factor", factor, 1, MAX_INTEGER)
-    product = math.prod(int(factor) for factor in factors)
+    return tuple(checked_count(f"tiles[{axis!r}] factor", factor, 1, MAX_INTEGER) for factor in factors)
+
+
+def check_factors(axis: str, factors: Sequence[Any], levels: Sequence[str], extent: int) -> None:
+    """Raise SpaceError unless `factors` are one count for each level that multiply to the extent."""
+    counts = checked_factors(axis, factors, levels)
+    product = math.prod(counts)
     if product != extent:
         raise SpaceError(
-            f"tiles[{axis!r}] = {tuple(map(int, factors))} multiply to {product}, expected the extent {extent}; "
+            f"tiles[{axis!r}] = {counts} multiply to {product}, expected the extent {extent}; "
             "tilings are perfect divisors"
         )
 
 
-def check_tiles(tiles: Mapping[str, object], levels: Mapping[str, Sequence[str]], extents: Mapping[str, int]) -> None:
-    """Raise SpaceError unless `tiles` has the factors of every axis and of no other, in tuples of Python ints."""
+def given_tiles(
+    tiles: Mapping[str, object], levels: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, tuple[int, ...], Sequence[str]]]:
+    """Yield (axis, factors, names of its levels) of every axis.
+
+    Raises
+    ------
+    SpaceError
+        There are other axes, or factors are no tuple of Python ints >= 1.
+    """
     check_names("tiles", tiles, levels, "axis")
     for axis, names in levels.items():
         factors = tiles.get(axis)
@@ -76,6 +90,12 @@ def check_tiles(tiles: Mapping[str, object], levels: Mapping[str, Sequence[str]]
             raise SpaceError(
                 f"tiles[{axis!r}] is {factors!r:.60}, expected a tuple of {len(names)} factors >= 1: {', '.join(names)}"
             )
+        yield axis, factors, names
+
+
+def check_tiles(tiles: Mapping[str, object], levels: Mapping[str, Sequence[str]], extents: Mapping[str, int]) -> None:
+    """Raise SpaceError unless `tiles` has the factors of every axis and of no other, in tuples of Python ints."""
+    for axis, factors, names in given_tiles(tiles, levels):
         check_factors(axis, factors, names, extents[axis])
 
 

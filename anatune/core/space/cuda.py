@@ -24,7 +24,8 @@ from anatune.core.rules.cuda import (
     levels_of,
     staged_tensors,
 )
-from anatune.core.rules.values import check_factors, check_names, checked_count
+from anatune.core.rules.guards import check_covering
+from anatune.core.rules.values import check_names, checked_count, checked_factors
 from anatune.core.schedule import Schedule
 from anatune.core.space.base import LegalityCheck, Space
 from anatune.core.templates import CUDA
@@ -110,7 +111,7 @@ class GpuSpace(Space):
         unroll: int = 0,
         vector: Mapping[str, int] | None = None,
     ) -> Schedule:
-        """Build the schedule with these factors; any perfect divisors are accepted, legal on the device or not.
+        """Build the schedule with these factors; whatever divides or covers the extents, legal on the device or not.
 
         Parameters
         ----------
@@ -125,7 +126,7 @@ class GpuSpace(Space):
         Raises
         ------
         SpaceError
-            Unknown axis or tensor, wrong number of factors, a product that is not the extent.
+            Unknown axis or tensor, wrong number of factors, a product that neither is the extent nor just covers it.
         """
         if not isinstance(tiles, Mapping) or not (vector is None or isinstance(vector, Mapping)):
             raise SpaceError(
@@ -136,8 +137,8 @@ class GpuSpace(Space):
         for axis in self.axes:
             levels = self.levels[axis]
             factors = tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1))
-            check_factors(axis, factors, levels, self.extents[axis])
-            complete[axis] = tuple(int(f) for f in factors)
+            complete[axis] = checked_factors(axis, factors, levels)
+            check_covering(self.workload, axis, complete[axis], levels)
         checked_count("unroll", unroll, 0, MAX_INTEGER)
         check_names("vector", vector or {}, self.staged, "tensor")
         widths = dict.fromkeys(self.staged, 1)
