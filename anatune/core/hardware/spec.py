@@ -81,7 +81,8 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def __post_init__(self) -> None:
         compute = self.compute
         if compute.warp_size not in (32, 64):
-            raise SpecError(f"{self.name}: compute.warp_size is {compute.warp_size}, expected 32 (NVIDIA) or 64 (AMD)")
+            expected = "expected 32 (NVIDIA, AMD's RDNA) or 64 (AMD's GCN and CDNA)"
+            raise SpecError(f"{self.name}: compute.warp_size is {compute.warp_size}, {expected}")
         peak = 2.0 * compute.num_sms * compute.fp32_lanes_per_sm * compute.clock_hz
         _check_peak(self.name, compute.fp32_peak_flop_per_s, peak, "2 x num_sms x fp32_lanes_per_sm x clock_hz")
         _check_name(self.name, self.aliases)

@@ -7,6 +7,7 @@ not even where only one spec has it.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -101,14 +102,22 @@ class Devices:
         named = [spec for spec in self._specs if wanted in map(_canonical, (spec.name, *spec.aliases))]
         if not named:
             return [spec for spec in self._specs if wanted in _own_names(spec)]
-        others = [spec for spec in self._specs if spec not in named and _canonical(spec.name).startswith(wanted)]
+        others = [spec for spec in self._specs if spec not in named and wanted in _beginnings(spec.name)]
         return named + others
 
 
 def _canonical(name: str) -> str:
     """Return a name without makers' words, punctuation and case; "16 GB" is "16gb"."""
-    words = re.split(r"[^a-z0-9]+", name.lower())
-    return "".join(word for word in words if word not in _MAKERS)
+    return "".join(_words(name))
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word not in _MAKERS]
+
+
+def _beginnings(name: str) -> set[str]:
+    """Return what a name may be shortened to: "v100" and "v100sxm2" for v100_sxm2, but not "l4" for l40s."""
+    return set(itertools.accumulate(_words(name)))
 
 
 def _own_names(spec: HardwareSpec) -> set[str]:

@@ -29,13 +29,16 @@ NAMES = [
     "gtx1080ti", "titanx_maxwell", "titanx_pascal", "gtx1650", "v100_sxm2", "v100_pcie", "t4",
     "rtx2070s", "rtx2080ti", "titan_rtx", "a100_sxm", "a100_pcie", "rtx3060_laptop", "rtx3080",
     "rtx3090", "a6000", "rtx4090", "h100_sxm", "h100_pcie", "h200", "b200", "k20", "k80", "p100",
-    "tx2", "jetson_nano", "mi50", "xeon_gold_6230r", "xeon_gold_5220", "xeon_gold_6130",
+    "tx2", "jetson_nano", "mi50", "l4", "l40s", "a10", "a30", "rtx4080", "rtx4070", "rtx5090", "rtx5080",
+    "rtx_pro_6000", "h20", "gh200", "b100", "orin", "mi100", "mi210", "mi250x", "mi300x", "rx7900xtx",
+    "xeon_gold_6230r", "xeon_gold_5220", "xeon_gold_6130",
     "xeon_8124m", "i7_3770", "i5_1035g1", "ryzen_3700x", "epyc_7763", "ryzen_7950x", "ryzen_9950x",
     "epyc_9575f", "xeon_8480", "thunderx2", "cortex_a72", "graviton3", "apple_m3",
 ]  # fmt: skip
 
 # arch: smem/SM KB, smem/block KB, reserved B, granularity B, blocks/SM, warps/SM, registers/SM,
-# registers/block, sub-partitions. From cuda_occupancy.h (CUDA 13.5); Kepler and 5.2: programming guide.
+# registers/block, sub-partitions; warp size and registers allocated at once, where they are not 32 and 256.
+# From cuda_occupancy.h (CUDA 13.5); Kepler and 5.2: programming guide; AMD: ROCm's table, LLVM's AMDGPU target.
 OCCUPANCY = {
     "sm_35": (48, 48, 0, 256, 16, 64, 65536, 65536, 4),
     "sm_37": (112, 48, 0, 256, 16, 64, 131072, 65536, 4),
@@ -48,10 +51,16 @@ OCCUPANCY = {
     "sm_75": (64, 64, 0, 256, 16, 32, 65536, 65536, 4),
     "sm_80": (164, 163, 1024, 128, 32, 64, 65536, 65536, 4),
     "sm_86": (100, 99, 1024, 128, 16, 48, 65536, 65536, 4),
+    "sm_87": (164, 163, 1024, 128, 16, 48, 65536, 65536, 4),
     "sm_89": (100, 99, 1024, 128, 24, 48, 65536, 65536, 4),
     "sm_90": (228, 227, 1024, 128, 32, 64, 65536, 65536, 4),
     "sm_100": (228, 227, 1024, 128, 32, 64, 65536, 65536, 4),
-    "gfx906": (64, 64, 0, 512, 40, 40, 65536, 65536, 4),
+    "sm_120": (100, 99, 1024, 128, 24, 48, 65536, 65536, 4),
+    "gfx906": (64, 64, 0, 512, 40, 40, 65536, 65536, 4, 64, 256),
+    "gfx908": (64, 64, 0, 512, 40, 40, 65536, 65536, 4, 64, 256),
+    "gfx90a": (64, 64, 0, 512, 32, 32, 131072, 131072, 4, 64, 512),
+    "gfx942": (64, 64, 0, 512, 32, 32, 131072, 131072, 4, 64, 512),
+    "gfx1100": (64, 64, 0, 1024, 32, 32, 98304, 98304, 2, 32, 768),
 }
 # SMs, lanes, boost GHz, DRAM GB/s, L2 MiB, peak GFLOP/s: the device table of the recorded measurements.
 MEASURED_DEVICES = {
@@ -143,6 +152,7 @@ def test_gpu_peak_and_limits(spec):
     peak = 2 * compute.num_sms * compute.fp32_lanes_per_sm * compute.clock_hz
     assert compute.fp32_peak_flop_per_s == pytest.approx(peak, rel=0.02)
     shared, registers = spec.shared_memory, spec.registers
+    expected = OCCUPANCY[spec.arch]
     assert (
         shared.per_sm_bytes // 1024,
         shared.per_block_bytes // 1024,
@@ -153,10 +163,10 @@ def test_gpu_peak_and_limits(spec):
         registers.per_sm,
         registers.per_block,
         registers.num_sub_partitions,
-    ) == OCCUPANCY[spec.arch]
+        compute.warp_size,
+        registers.allocation_unit,
+    ) == (expected if len(expected) > 9 else (*expected, 32, 256))
     assert compute.max_threads_per_block == 1024
-    assert compute.warp_size == (64 if spec.vendor == "amd" else 32)
-    assert registers.allocation_unit == 256
 
 
 @each("spec", CPUS)
@@ -192,9 +202,28 @@ def test_published_peaks():
         "h100": 66.91,
         "v100": 15.67,
         "rtx2080ti": 13.45,
+        "l4": 30.3,
+        "l40s": 91.6,
+        "a10": 31.2,
+        "a30": 10.3,
+        "rtx4080": 48.7,
+        "rtx4070": 29.1,
+        "rtx5090": 104.8,
+        "rtx5080": 56.3,
+        "rtx_pro_6000": 125.0,
+        "gh200": 67.0,
+        "orin": 5.3,
+        "mi100": 23.1,
+        "mi210": 22.6,
+        "mi250x": 47.9 / 2,
+        "mi300x": 163.4,
+        "rx7900xtx": 61.4,
     }
     got = {name: hardware(name).compute.fp32_peak_flop_per_s / 1e12 for name in published}
     assert got == pytest.approx(published, rel=0.01)
+    assert hardware("b100").compute.fp32_peak_flop_per_s / 1e12 == pytest.approx(60.0, rel=0.02)
+    assert "44" in hardware("h20").compute.source  # which no clock of its 78 SMs gives
+    assert "fp32_peak_flop_per_s" in hardware("h20").compute.unverified
 
 
 def test_names_and_aliases_are_unique():
@@ -222,6 +251,11 @@ def test_aliases_resolve(spec):
         ("nvidia_rtx3090", "rtx3090"),
         ("RTX-3090", "rtx3090"),
         ("Xeon Gold 6230R", "xeon_gold_6230r"),
+        ("NVIDIA L4", "l4"),
+        ("H20", "h20"),
+        ("jetson-agx-orin", "orin"),
+        ("RTX PRO 6000 Blackwell", "rtx_pro_6000"),
+        ("Radeon RX 7900 XTX", "rx7900xtx"),
     ],
 )
 def test_spellings(text, name):
@@ -237,6 +271,7 @@ def test_list_is_sorted(tmp_path):
 def test_compute_capability():
     assert hardware("rtx3090").compute_capability == 8.6
     assert hardware("b200").compute_capability == 10.0
+    assert hardware("rtx5090").compute_capability == 12.0
     assert hardware("mi50").compute_capability is None
 
 

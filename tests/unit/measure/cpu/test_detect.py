@@ -439,12 +439,12 @@ def test_known_gpu():
 
 
 def test_attributes_win_and_other_devices_get_their_own_name():
-    ada = RTX3090 | {"COMPUTE_CAPABILITY_MINOR": 9, "MULTIPROCESSOR_COUNT": 46, "L2_CACHE_SIZE": 50331648}
-    new = RTX3090 | {"COMPUTE_CAPABILITY_MAJOR": 12, "COMPUTE_CAPABILITY_MINOR": 0, "MEMORY_CLOCK_RATE": 0}
-    specs, _ = gpu_detection(fake_driver(("NVIDIA GeForce RTX 4070", ada), ("NVIDIA Something New", new)))
-    assert [spec.name for spec in specs] == ["nvidia_geforce_rtx_4070", "nvidia_something_new"]
-    assert [spec.arch for spec in specs] == ["sm_89", "sm_120"]
-    assert specs[0].l2.size_bytes == 50331648
+    ada = RTX3090 | {"COMPUTE_CAPABILITY_MINOR": 9, "MULTIPROCESSOR_COUNT": 24, "L2_CACHE_SIZE": 25165824}
+    new = RTX3090 | {"COMPUTE_CAPABILITY_MAJOR": 13, "COMPUTE_CAPABILITY_MINOR": 0, "MEMORY_CLOCK_RATE": 0}
+    specs, _ = gpu_detection(fake_driver(("NVIDIA GeForce RTX 4060", ada), ("NVIDIA Something New", new)))
+    assert [spec.name for spec in specs] == ["nvidia_geforce_rtx_4060", "nvidia_something_new"]
+    assert [spec.arch for spec in specs] == ["sm_89", "sm_130"]
+    assert specs[0].l2.size_bytes == 25165824
     assert "bandwidth_bytes_per_s" in specs[0].l2.unverified
     assert "fp32_lanes_per_sm" in specs[1].compute.unverified
     assert specs[1].compute.max_warps_per_sm == 48

@@ -75,6 +75,11 @@ def test_names_that_are_no_spec_are_not_guessed(name, text):
         Devices(None).resolve(device_name(name))
 
 
+@pytest.mark.parametrize("name", ["l4", "a10", "h20", "mi250x"])
+def test_a_name_is_no_beginning_of_a_longer_word(name):
+    assert Devices(None).resolve(device_name(name)).name == name  # and not one of l40s, a100_sxm, h200
+
+
 def test_a_name_of_several_narrows_what_is_given():
     assert Devices(hardware("v100_pcie")).resolve(device_name("Tesla V100")).name == "v100_pcie"
     with pytest.raises(UnfitError, match="measured on 'Tesla V100', not on --hw rtx3090"):
@@ -89,8 +94,8 @@ def test_an_architecture_narrows_a_name():
 
 
 def test_an_architecture_never_identifies():
-    with pytest.raises(UnfitError, match="'cuda -arch=sm_89': the log does not say"):
-        Devices(None).resolve(parse_target("cuda -arch=sm_89"))  # the 4090 is the only spec that has it
+    with pytest.raises(UnfitError, match="'cuda -arch=sm_87': the log does not say"):
+        Devices(None).resolve(parse_target("cuda -arch=sm_87"))  # the Orin is the only spec that has it
 
 
 def test_a_spec_of_the_users_own_goes_by_its_alias():
