@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from anatune.core.workload.nest import Access
+from anatune.core.workload.nest import DTYPE_BYTES, Access
 
 __all__ = ["Buffer"]
 
@@ -15,6 +17,11 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensor: str
     dtype: str
     shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
 
     @classmethod
     def of(cls, access: Access) -> Buffer:

@@ -11,7 +11,7 @@ import msgspec
 from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.cuda.build_cache import compile_kernel
-from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.codegen.cuda.kernel import CudaKernel, Launch, Launches
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import Cubin, compiler_version
 from anatune.codegen.cuda.probes import multiply_add
@@ -34,7 +34,7 @@ __all__ = [
 _REFERENCE_CHAINS, _REFERENCE_WARPS, _REFERENCE_BLOCKS_PER_SM = 8, 8, 2
 
 
-class GpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GpuArtifact(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A compiled GPU kernel. Immutable; JSON both ways: also an entry of a manifest.
 
     Attributes
@@ -46,7 +46,7 @@ class GpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     image_sha256 : str
         Hash of its bytes, hexadecimal.
     name, arch : str
-        The function; what it was compiled for ("sm_90").
+        The principal function; what it was compiled for ("sm_90").
     parameters : tuple of Buffer
         Pointers in the order in which the function takes them.
     result : str
@@ -56,7 +56,11 @@ class GpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared_bytes, dynamic_shared_bytes : int
         Shared memory of a block; the part of it that the launch asks for.
     facts : CompilerFacts
-        What the compiler said.
+        What the compiler said about the principal function.
+    before, after : tuple of Launch
+        Other functions of the cubin that are launched, in this order, before and after the principal one.
+    workspace : Buffer or None
+        Memory that the principal one writes and those after it read.
     """
 
     schedule_key: str
@@ -71,6 +75,9 @@ class GpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared_bytes: int
     dynamic_shared_bytes: int
     facts: CompilerFacts
+    before: tuple[Launch, ...] = ()
+    after: tuple[Launch, ...] = ()
+    workspace: Buffer | None = None
 
 
 def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifact:
@@ -100,6 +107,9 @@ def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifac
         shared_bytes=cubin.facts.shared_bytes + kernel.dynamic_shared_bytes,
         dynamic_shared_bytes=kernel.dynamic_shared_bytes,
         facts=cubin.facts,
+        before=kernel.before,
+        after=kernel.after,
+        workspace=kernel.workspace,
     )
 
 

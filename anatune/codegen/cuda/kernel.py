@@ -1,4 +1,8 @@
-"""A schedule as TVMScript and as CUDA C: one kernel and everything that is needed to compile and launch it."""
+"""A schedule as TVMScript and as CUDA C: one kernel and everything that is needed to compile and launch it.
+
+Most schedules are one launch. Others need small kernels around the principal one, before it (a result that is summed
+atomically is zeroed) or after it (parts of sums are added up), and memory of their own between them.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,68 @@ from anatune.codegen.buffer import Buffer
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import BuildError
 
-__all__ = ["STATIC_SHARED_BYTES", "CudaKernel", "KernelProgram", "check_limits"]
+__all__ = ["STATIC_SHARED_BYTES", "CudaKernel", "KernelProgram", "Launch", "LaunchSize", "Launches", "check_limits"]
 
 STATIC_SHARED_BYTES = 49152
 """Most shared memory that a kernel may declare; more is asked for at the launch. Source: [CUDA-guide], ptxas."""
 
 
-class CudaKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One function of a kernel's CUDA C and how it is launched. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    name : str
+        The ``extern "C"`` function.
+    parameters : tuple of Buffer
+        Pointers in the order in which the function takes them.
+    grid, block : int
+        Blocks of the grid, threads of a block; both along x.
+    shared_bytes, dynamic_shared_bytes : int
+        Shared memory of a block; the part of it that the launch must ask for: all or nothing.
+    """
+
+    name: str
+    parameters: tuple[Buffer, ...]
+    grid: int
+    block: int
+    shared_bytes: int = 0
+    dynamic_shared_bytes: int = 0
+
+
+class Launches:
+    """What is launched for one result: the principal kernel, and others of the same code around it."""
+
+    __slots__ = ()
+
+    name: str
+    parameters: tuple[Buffer, ...]
+    grid: int
+    block: int
+    shared_bytes: int
+    dynamic_shared_bytes: int
+    before: tuple[Launch, ...]
+    after: tuple[Launch, ...]
+    workspace: Buffer | None
+
+    @property
+    def principal(self) -> Launch:
+        """The kernel that does the work."""
+        return Launch(self.name, self.parameters, self.grid, self.block, self.shared_bytes, self.dynamic_shared_bytes)
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """All kernels in order; each begins when the one before it has ended."""
+        return (*self.before, self.principal, *self.after)
+
+    @property
+    def tensors(self) -> dict[str, Buffer]:
+        """The user's tensors by name: what any of the kernels takes, without the workspace."""
+        own = "" if self.workspace is None else self.workspace.tensor
+        return {one.tensor: one for launch in self.launches for one in launch.parameters if one.tensor != own}
+
+
+class CudaKernel(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """CUDA C of one schedule. Immutable; JSON both ways.
 
     Attributes
@@ -25,7 +84,7 @@ class CudaKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule_key : str
         Key of the schedule it was made from ("" for probes).
     name : str
-        The ``extern "C"`` function.
+        The principal ``extern "C"`` function.
     source : str
         Complete CUDA C that NVRTC compiles without further files.
     arch : str
@@ -33,13 +92,18 @@ class CudaKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters : tuple of Buffer
         Pointers in the order in which the function takes them (never the workload's order: bind by name).
     result : str
-        Tensor that the kernel writes.
+        Tensor that is written.
     grid, block : int
         Blocks of the grid, threads of a block; both along x.
     shared_bytes : int
         Shared memory of a block.
     dynamic_shared_bytes : int
         The part of it that the launch must ask for: all or nothing.
+    before, after : tuple of Launch
+        Other functions of the source that are launched, in this order, before and after the principal one.
+    workspace : Buffer or None
+        Memory that the principal one writes and those after it read, a parameter of theirs; between runs it holds
+        nothing.
     """
 
     schedule_key: str
@@ -52,6 +116,22 @@ class CudaKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block: int
     shared_bytes: int = 0
     dynamic_shared_bytes: int = 0
+    before: tuple[Launch, ...] = ()
+    after: tuple[Launch, ...] = ()
+    workspace: Buffer | None = None
+
+
+class LaunchSize(NamedTuple):
+    """How a kernel beside the principal one is launched: blocks, threads of a block, bytes of its shared memory."""
+
+    grid: int
+    block: int
+    shared_bytes: int = 0
+
+    @property
+    def dynamic_shared_bytes(self) -> int:
+        """What the launch asks for: all or nothing."""
+        return self.shared_bytes if self.shared_bytes > STATIC_SHARED_BYTES else 0
 
 
 class KernelProgram(NamedTuple):
@@ -60,13 +140,17 @@ class KernelProgram(NamedTuple):
     Attributes
     ----------
     script : str
-        TVMScript of ``main``: operands, epilogue operands, result in the workload's layouts.
+        TVMScript of ``main``: operands, epilogue operands, result in the workload's layouts. A nest for each launch.
     num_blocks, num_threads, shared_bytes : int
         Launch configuration; more than `STATIC_SHARED_BYTES` of shared memory is dynamic.
     resident_blocks : int
         What the compiler is told about blocks of an SM; 0: nothing.
     finish : callable
         What becomes of the body of TVM's CUDA C.
+    before, after : tuple of LaunchSize
+        Of the nests around the principal one.
+    workspace : Buffer or None
+        The array of global memory that ``main`` allocates.
     """
 
     script: str
@@ -75,11 +159,14 @@ class KernelProgram(NamedTuple):
     shared_bytes: int
     resident_blocks: int = 0
     finish: Callable[[str], str] = str
+    before: tuple[LaunchSize, ...] = ()
+    after: tuple[LaunchSize, ...] = ()
+    workspace: Buffer | None = None
 
     @property
-    def dynamic_shared_bytes(self) -> int:
-        """What the launch asks for: all or nothing."""
-        return self.shared_bytes if self.shared_bytes > STATIC_SHARED_BYTES else 0
+    def sizes(self) -> tuple[LaunchSize, ...]:
+        """Of all nests, in order."""
+        return (*self.before, LaunchSize(self.num_blocks, self.num_threads, self.shared_bytes), *self.after)
 
 
 def check_limits(hardware: GpuSpec, threads: int, shared_bytes: int) -> None:

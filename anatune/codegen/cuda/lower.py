@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anatune.codegen.buffer import Buffer
@@ -14,7 +15,7 @@ from anatune.codegen.compat import (
     import_tvm,
     parse_program,
 )
-from anatune.codegen.cuda.kernel import CudaKernel, KernelProgram
+from anatune.codegen.cuda.kernel import CudaKernel, KernelProgram, Launch
 from anatune.codegen.cuda.preamble import preamble
 from anatune.codegen.cuda.program import ROLLED
 from anatune.codegen.lowered import Lowered
@@ -27,11 +28,12 @@ __all__ = ["LoweredGpu", "cuda_kernel", "helpers_of", "lower_gpu", "named_kernel
 
 _MAIN = "main"
 _PARAMETER = re.compile(r"(\w+)_ptr$")
+_DEFINITION = re.compile(r'^extern "C" __global__ [^;{]*\{', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class LoweredGpu(Lowered):
-    """A TVM module with one kernel, and how it is launched."""
+    """A TVM module with one kernel or several that belong together, and how they are launched."""
 
     program: KernelProgram
 
@@ -69,7 +71,7 @@ def cuda_kernel(schedule: Schedule) -> CudaKernel:
 
 
 def named_kernel(schedule: Schedule, name: str) -> tuple[CudaKernel, DevicePart]:
-    """Return the CUDA C of a schedule, whose kernel is called ``<name>_kernel``, and what TVM made it of.
+    """Return the CUDA C of a schedule, whose kernels are called ``<name>_kernel<...>``, and what TVM made it of.
 
     Errors as `lower_gpu`.
     """
@@ -78,40 +80,62 @@ def named_kernel(schedule: Schedule, name: str) -> tuple[CudaKernel, DevicePart]
     if name != _MAIN:
         module = import_tvm().IRModule({name: module[_MAIN].with_attr("global_symbol", name)})
     part = device_part_of(module, lowered.target)
-    text, kernel = cuda_source_of(part), f"{name}_kernel"
-    start = text.rindex('extern "C" __global__')
-    helpers = helpers_of(text)
-    program = lowered.program
-    body = re.sub(rf"^( *)(for \(int {ROLLED})", r"\1#pragma unroll 1\n\1\2", text[start:], flags=re.MULTILINE)
-    if program.resident_blocks:
-        bounds = f"__launch_bounds__({program.num_threads}"
-        body = body.replace(f"{bounds})", f"{bounds}, {program.resident_blocks})")
-    body = program.finish(body)
+    text, program = cuda_source_of(part), lowered.program
     workload = schedule.workload
-    tensors = {access.tensor: access for access in workload.tensors}
-    prototype = re.search(rf"\b{kernel}\(([^)]*)\)", body)
-    if prototype is None:
-        raise BuildError(f"TVM generated a kernel of another name than {kernel}; this is a defect of anatune")
-    parameters = []
-    for parameter in prototype.group(1).split(","):
-        match = _PARAMETER.search(parameter.strip())
-        if match is None or match.group(1) not in tensors:
-            raise BuildError(f"TVM generated the unknown parameter {parameter.strip()!r}; this is a defect of anatune")
-        access = tensors[match.group(1)]
-        parameters.append(Buffer.of(access))
+    known = {access.tensor: Buffer.of(access) for access in workload.tensors}
+    if program.workspace is not None:
+        known[program.workspace.tensor] = program.workspace
+    launches, bodies = [], []
+    for number, (size, body) in enumerate(zip(program.sizes, _functions(text), strict=True)):
+        function = f"{name}_kernel_{number}" if number else f"{name}_kernel"  # as TVM numbers them
+        launches.append(
+            Launch(
+                function, _parameters(function, body, known), size.grid, size.block, size.shared_bytes,
+                size.dynamic_shared_bytes,
+            )
+        )  # fmt: skip
+        body = re.sub(rf"^( *)(for \(int {ROLLED})", r"\1#pragma unroll 1\n\1\2", body, flags=re.MULTILINE)
+        if program.resident_blocks and number == len(program.before):
+            bounds = f"__launch_bounds__({program.num_threads}"
+            body = body.replace(f"{bounds})", f"{bounds}, {program.resident_blocks})")
+        bodies.append(program.finish(body))
+    principal = launches[len(program.before)]
     made = CudaKernel(
         schedule_key=schedule.key,
-        name=kernel,
-        source=preamble({access.dtype for access in tensors.values()}) + helpers + body,
+        name=principal.name,
+        source=preamble({access.dtype for access in workload.tensors}) + helpers_of(text) + "".join(bodies),
         arch=schedule.hardware.arch,
-        parameters=tuple(parameters),
+        parameters=principal.parameters,
         result=workload.write.tensor,
-        grid=program.num_blocks,
-        block=program.num_threads,
-        shared_bytes=program.shared_bytes,
-        dynamic_shared_bytes=program.dynamic_shared_bytes,
+        grid=principal.grid,
+        block=principal.block,
+        shared_bytes=principal.shared_bytes,
+        dynamic_shared_bytes=principal.dynamic_shared_bytes,
+        before=tuple(launches[: len(program.before)]),
+        after=tuple(launches[len(program.before) + 1 :]),
+        workspace=program.workspace,
     )
     return made, part
+
+
+def _functions(text: str) -> list[str]:
+    """Return the kernels of TVM's CUDA C, in order, which it declares before it defines them."""
+    starts = [match.start() for match in _DEFINITION.finditer(text)]
+    return [text[start:stop] for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
+
+
+def _parameters(function: str, body: str, known: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
+    """Return what a kernel takes, in its order."""
+    prototype = re.search(rf"\b{function}\(([^)]*)\)", body)
+    if prototype is None:
+        raise BuildError(f"TVM generated a kernel of another name than {function}; this is a defect of anatune")
+    found = []
+    for parameter in prototype.group(1).split(","):
+        match = _PARAMETER.search(parameter.strip())
+        if match is None or match.group(1) not in known:
+            raise BuildError(f"TVM generated the unknown parameter {parameter.strip()!r}; this is a defect of anatune")
+        found.append(known[match.group(1)])
+    return tuple(found)
 
 
 def helpers_of(text: str) -> str:

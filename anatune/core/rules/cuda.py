@@ -7,6 +7,7 @@ from typing import Any
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.guards import check_covering_tiles
+from anatune.core.rules.split import SPLIT, check_split, num_steps, num_tiles
 from anatune.core.rules.values import check_count, check_names
 from anatune.core.workload.access import DTYPE_BYTES
 from anatune.core.workload.implicit_gemm import guarded_dimensions
@@ -118,9 +119,8 @@ def check_cuda(
     options: Mapping[str, object],
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "cuda"."""
-    for name in options:
-        raise SpaceError(f"schedule has the option {name!r:.40}, but template 'cuda' has none")
-    _check_tiling(workload, tiles, unroll, vector)
+    check_names("options", options, SPLIT, "option")
+    _check_tiling(workload, tiles, unroll, vector, options)
 
 
 def check_pipelined(
@@ -133,15 +133,18 @@ def check_pipelined(
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "pipelined"."""
     check_pipeline_applies(workload, hardware)
-    for name in options:
-        if name not in PIPELINE:
-            raise SpaceError(f"schedule has the option {name!r:.40}, expected some of {', '.join(PIPELINE)}")
+    check_names("options", options, (*PIPELINE, *SPLIT), "option")
+    for name in PIPELINE.keys() & options.keys():
         checked_choice(name, options[name], workload, hardware)
-    _check_tiling(workload, tiles, unroll, vector)
+    _check_tiling(workload, tiles, unroll, vector, options)
 
 
 def _check_tiling(
-    workload: Workload, tiles: Mapping[str, object], unroll: object, vector: Mapping[str, object]
+    workload: Workload,
+    tiles: Mapping[str, Any],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, object],
 ) -> None:
     check_formats(workload)
     check_covering_tiles(workload, tiles, levels_of(workload))
@@ -149,3 +152,4 @@ def _check_tiling(
     check_names("vector", vector, staged_tensors(workload), "tensor")
     for tensor, width in vector.items():
         check_count(f"vector[{tensor!r}]", width, 1)
+    check_split(workload, options, num_tiles(tiles, workload), num_steps(tiles, workload))

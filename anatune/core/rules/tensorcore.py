@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import check_formats
+from anatune.core.rules.split import SPLIT, check_split
 from anatune.core.rules.values import check_count, check_cover, check_names, checked_count
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.nest import Workload
@@ -88,7 +89,7 @@ def check_tensorcore(
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "tensorcore"."""
     check_supported(workload, hardware)
-    check_names("options", options, ("stages", "group"))
+    check_names("options", options, ("stages", "group", *SPLIT))
     check_count("option stages", options.get("stages"), min(STAGES), max(STAGES))
     check_count("option group", options.get("group"), 1)
     check_count("unroll", unroll, 0, 0)
@@ -100,3 +101,5 @@ def check_tensorcore(
     check_names("vector", vector, widths, "tensor")
     for tensor in widths:
         checked_width(tensor, check_count(f"vector[{tensor!r}]", vector.get(tensor), 1), widths)
+    blocks = {axis: factors[0] for axis, factors in tiles.items() if isinstance(factors, tuple)}
+    check_split(workload, options, gemm.extents["batch"] * blocks["m"] * blocks["n"], blocks["k"])

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from anatune.codegen.cuda.artifact import GpuArtifact, build_schedule, read_image
+from anatune.codegen.cuda.artifact import GpuArtifact, build_schedule
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, DeviceError
 from anatune.files import no_scratch
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, open_device
+from anatune.measure.cuda.launching import load_kernel
 from anatune.measure.run.correctness import Array, array_dtype, checked_operands, random_inputs
 
 __all__ = ["GpuKernel", "build_gpu"]
@@ -25,8 +26,8 @@ __all__ = ["GpuKernel", "build_gpu"]
 class GpuKernel:
     """A built GPU schedule: ``kernel(*arrays)`` copies NumPy arrays to the device, runs, and copies the result back.
 
-    Operands and result keep their memory on the device for as long as the kernel lives. Not safe to call from several
-    threads at once. A kernel that faults leaves the device unusable for this process (`KernelFaultError`).
+    Operands, result and workspace keep their memory on the device for as long as the kernel lives. Not safe to call
+    from several threads at once. A kernel that faults leaves the device unusable for this process (`KernelFaultError`).
 
     Parameters
     ----------
@@ -44,14 +45,16 @@ class GpuKernel:
     def __init__(self, workload: Workload, artifact: GpuArtifact, device: GpuDevice) -> None:
         self.workload, self.artifact = workload, artifact
         self._device = device
-        function = device.load(read_image(artifact), artifact.name, artifact.dynamic_shared_bytes)
         self.operands: tuple[str, ...] = tuple(dict.fromkeys(access.tensor for access in workload.operands))
         accesses = {name: workload.tensor(name) for name in self.operands} | {workload.write.tensor: workload.write}
         sizes = {n: a.num_elements * array_dtype(a.dtype).itemsize for n, a in accesses.items()}
         self._buffers = {name: device.allocate(size) for name, size in sizes.items()}
-        weakref.finalize(self, _free, list(self._buffers.values()))
-        arguments = [self._buffers[buffer.tensor] for buffer in artifact.parameters]
-        self._launch = device.prepare(function, artifact.grid, artifact.block, arguments)
+        owned = list(self._buffers.values())
+        weakref.finalize(self, _free, owned)
+        loaded = load_kernel(device, artifact, self._buffers)
+        if loaded.workspace is not None:
+            owned.append(loaded.workspace)
+        self._launch = loaded.call
 
     def __call__(self, *arrays: Array) -> Array:
         """Return the result for `arrays`: the workload's reads, then its epilogue's.

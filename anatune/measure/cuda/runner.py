@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from anatune.arguments import checked_choice
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.core.workload.nest import Workload
-from anatune.errors import AnatuneError, RunError
-from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction, open_device
+from anatune.errors import AnatuneError
+from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, open_device
+from anatune.measure.cuda.launching import LoadedKernel, load_kernel
 from anatune.measure.run.correctness import (
     GUARD_BYTES,
     GUARD_FILL,
@@ -154,31 +154,29 @@ class GpuSession:
         self._flush: GpuBuffer | None = None
         if l2 == "flush":
             self._flush = opened.allocate(_FLUSHED_CACHES * max(1 << 20, opened.attributes.get("L2_CACHE_SIZE", 0)))
-        self._loaded: list[GpuFunction] = []
+        self._loaded: list[LoadedKernel] = []
         self._warm_up(_FIRST_WARM_UP_S)
         self.reference = beside(self._timed(self._reference_call, None), setting.protocol.reference_s)
 
     def begin(self) -> None:
         """Let go what earlier candidates loaded; the clock rises."""
         while self._loaded:
-            self._device.unload(self._loaded.pop())
+            self._loaded.pop().unload(self._device)
         self._warm_up(_WARM_UP_S)
 
     def prepare(self, artifact: GpuArtifact) -> tuple[Timed, Correctness]:
         """Load a kernel and check its result; operands and guard zones must be unchanged."""
-        function = self._device.load(read_image(artifact), artifact.name, artifact.dynamic_shared_bytes)
-        self._loaded.append(function)
-        call = self._device.prepare(function, artifact.grid, artifact.block, self._arguments(artifact))
         operands = self._operands
-        answer = check_runs(self.setting.workload, self._want, lambda byte: operands.run(call, byte), operands.changed)
-        return self._timed(call, self._flush), answer
+        loaded = load_kernel(self._device, artifact, operands.buffers)
+        self._loaded.append(loaded)
 
-    def _arguments(self, artifact: GpuArtifact) -> list[GpuBuffer]:
-        for buffer in artifact.parameters:
-            known = self._operands.buffers.get(buffer.tensor)
-            if known is None or known.num_bytes != _size(buffer):
-                raise RunError(f"the kernel takes {buffer.tensor} of {_size(buffer)} bytes, which the workload lacks")
-        return [self._operands.buffers[buffer.tensor] for buffer in artifact.parameters]
+        def run(byte: int) -> Array:
+            if loaded.workspace is not None:  # what an earlier run left there must not be of use
+                self._device.fill(loaded.workspace, GUARD_FILL)
+            return operands.run(loaded.call, byte)
+
+        answer = check_runs(self.setting.workload, self._want, run, operands.changed)
+        return self._timed(loaded.call, self._flush), answer
 
     def _timed(self, call: Callable[[], None], flush: GpuBuffer | None) -> Timed:
         return timed_launches(self._device, call, flush=flush, busy=self._reference_call)
@@ -223,10 +221,6 @@ def timed_launches(
         return total + (rest * device.time_calls(call, launches=rest, before=busy)[0] if rest else 0.0)
 
     return warm if flush is None else cold
-
-
-def _size(buffer: Buffer) -> int:
-    return int(np.prod(buffer.shape, dtype=np.int64)) * array_dtype(buffer.dtype).itemsize
 
 
 def _reference_call(device: GpuDevice, artifact: GpuArtifact) -> Callable[[], None]:

@@ -59,6 +59,9 @@ void* shim_shared_pointer(unsigned address);
 void shim_async_copy(unsigned to, const void* from, int bytes, int bytes_read);
 void shim_async_commit();
 void shim_async_wait(int groups_in_flight);
+float shim_atomic_add_float(float* address, float value);
+int shim_atomic_add_int(int* address, int value);
+unsigned shim_atomic_add_unsigned(unsigned* address, unsigned value);
 void shim_misaligned(const void* pointer, int bytes) __attribute__((cold, noreturn));
 void shim_trap(const char* message) __attribute__((cold, noreturn));
 extern char shim_poison[64];  // what stands where nothing was written
@@ -70,6 +73,9 @@ static constexpr int warpSize = 32;
 #define SHIM_FILL(array) for (auto& element : array) element = *(decltype(&element))shim_poison;
 #define __syncthreads() shim_block_barrier(__LINE__)
 #define __trap() shim_trap("the kernel called __trap")
+static inline float atomicAdd(float* address, float value) { return shim_atomic_add_float(address, value); }
+static inline int atomicAdd(int* address, int value) { return shim_atomic_add_int(address, value); }
+static inline unsigned atomicAdd(unsigned* address, unsigned value) { return shim_atomic_add_unsigned(address, value); }
 
 // ---- Warp operations ------------------------------------------------------------------------------------------------
 static inline int shim_lane() { return threadIdx.x & 31; }

@@ -1,8 +1,8 @@
 // Runs a kernel that was compiled with cuda_shim.h: a program of its own, so that whatever the kernel does ends here.
 //
-//   PROGRAM FD ORDER SEED GRID BLOCK FIRST STRIDE DYNAMIC_BYTES GRANULE  (NAME BYTES PLACE WRITABLE)...
+//   PROGRAM FD LAUNCH ORDER SEED GRID BLOCK FIRST STRIDE DYNAMIC_BYTES GRANULE  (NAME BYTES PLACE WRITABLE)...
 //
-// FD holds the arguments, each at its own page-aligned PLACE. Every argument and every shared array lies alone between
+// LAUNCH is the number of the kernel's function. FD holds the arguments, each at its own page-aligned PLACE. Every argument and every shared array lies alone between
 // inaccessible memory: against its upper end in even orders, its lower end in odd ones.
 // Order 0: threads ascending, asynchronous copies arrive when waited for; 1: descending, they arrive at once; else both
 // at random by SEED. Blocks FIRST, FIRST + STRIDE, ... run, one after another.
@@ -56,7 +56,7 @@ void wait_for_lanes(unsigned mask, int line, bool orders) {
 }
 
 void entry() {
-  shim_kernel(arguments);
+  shim_kernel(launch, arguments);
   fibers[current].state = DONE;
   to_scheduler();
   abort();
@@ -254,6 +254,17 @@ void shim_async_wait(int groups_in_flight) {
   }
 }
 
+#define SHIM_ATOMIC(type, name)                              \
+  type shim_atomic_add_##name(type* address, type value) {   \
+    if (shim_traced) atomic_access(address, sizeof(type));   \
+    type old = *address;                                     \
+    *address = old + value;                                  \
+    return old;                                              \
+  }
+SHIM_ATOMIC(float, float)
+SHIM_ATOMIC(int, int)
+SHIM_ATOMIC(unsigned, unsigned)
+
 void shim_misaligned(const void* pointer, int bytes) {
   Region* r = region_of(pointer, GUARD / 2);
   fail("misaligned address: thread %d of block %u accesses %d bytes at byte %td of %s", current, blockIdx.x, bytes,
@@ -269,19 +280,20 @@ int main(int argc, char** argv) {
 #endif
   page = size_t(sysconf(_SC_PAGESIZE));
   int fd = atoi(argv[1]);
-  order = atoi(argv[2]);
+  launch = atoi(argv[2]);
+  order = atoi(argv[3]);
   poison = order & 1 ? 0x7f : 0xff;
   memset(shim_poison, poison, sizeof shim_poison);
-  seed = strtoull(argv[3], nullptr, 10);
-  gridDim.x = unsigned(atoi(argv[4]));
-  num_threads = atoi(argv[5]);
+  seed = strtoull(argv[4], nullptr, 10);
+  gridDim.x = unsigned(atoi(argv[5]));
+  num_threads = atoi(argv[6]);
   blockDim.x = unsigned(num_threads);
-  unsigned first = unsigned(atoi(argv[6])), stride = unsigned(atoi(argv[7]));
-  dynamic_bytes = strtoull(argv[8], nullptr, 10);
-  granule = atoi(argv[9]);
+  unsigned first = unsigned(atoi(argv[7])), stride = unsigned(atoi(argv[8]));
+  dynamic_bytes = strtoull(argv[9], nullptr, 10);
+  granule = atoi(argv[10]);
   if (num_threads < 1 || num_threads > MAX_THREADS) fail("%d threads a block, expected 1 to %d", num_threads, MAX_THREADS);
   size_t bytes = SHARED_SPACE;
-  for (int i = 10; i + 3 < argc; i += 4) bytes += strtoull(argv[i + 1], nullptr, 10) + 2 * GUARD;
+  for (int i = 11; i + 3 < argc; i += 4) bytes += strtoull(argv[i + 1], nullptr, 10) + 2 * GUARD;
   void* reserved = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) fail("no address space for %zu bytes", bytes);
   shared_arena = shared_next = arena = static_cast<char*>(reserved);
@@ -289,7 +301,7 @@ int main(int argc, char** argv) {
   arena_next = arena + SHARED_SPACE;
   static void* pointers[MAX_ARRAYS];
   int n = 0;
-  for (int i = 10; i + 3 < argc; i += 4)
+  for (int i = 11; i + 3 < argc; i += 4)
     pointers[n++] = new_region(argv[i], strtoull(argv[i + 1], nullptr, 10), arena_next, fd,
                                strtoull(argv[i + 2], nullptr, 10), argv[i + 3][0] == '1')->begin;
   arguments = pointers;

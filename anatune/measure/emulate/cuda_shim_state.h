@@ -17,7 +17,7 @@ struct Uint3 { unsigned x, y, z; };
 extern "C" {
 Uint3 threadIdx, blockIdx, blockDim = {1, 1, 1}, gridDim = {1, 1, 1};
 alignas(64) char shim_poison[64];
-void shim_kernel(void** arguments);  // made for each kernel: calls it
+void shim_kernel(int launch, void** arguments);  // made for each kernel: calls one of its functions
 extern const int shim_traced;        // it was compiled with -fsanitize=thread
 [[noreturn]] void shim_misaligned(const void* pointer, int bytes);
 }
@@ -40,14 +40,14 @@ struct Region {
   char *begin, *end, *pages, *pages_end;
   bool writable, shared;
   Cell* cells;        // shared memory
-  uint32_t* writers;  // results: 1 + the thread that wrote the piece, over the whole grid
+  uint32_t* writers;  // results: 1 + the thread that wrote the piece, over the whole grid; ATOMIC: any with atomics
 };
 
 Region regions[MAX_ARRAYS];
 int num_regions;
 char *arena, *arena_end, *arena_next, *shared_arena, *shared_next;
 Region* slots[MAX_ARRAYS];
-int order, granule = 4;
+int order, granule = 4, launch;
 int poison = 0xff;  // NaN; in odd orders 0x7f: 3.4e38, which no maximum hides
 uint64_t seed;
 size_t dynamic_bytes, page;

@@ -6,6 +6,7 @@ namespace {
 
 constexpr uint32_t IN_FLIGHT = 0xffffffffu;
 constexpr uint16_t SEVERAL = 0xffff;
+constexpr uint32_t ATOMIC = 0xffffffffu;
 
 bool in_order(uint32_t when, uint16_t who, uint32_t warp_when) {  // before the running thread's present access?
   if (when != epoch || who == current) return true;
@@ -54,11 +55,32 @@ void result_access(Region& r, const char* at, size_t bytes, bool writes) {
       if (!writer)
         fail("thread %d of block %u reads byte %zu of %s, which nothing has written yet", current, blockIdx.x,
              i * size_t(granule), r.name);
+      if (writer == ATOMIC)
+        fail("race: thread %d of block %u %s byte %zu of %s, which is changed by atomics, too", current, blockIdx.x,
+             writes ? "writes" : "reads", i * size_t(granule), r.name);
       fail("race: thread %d of block %u %s byte %zu of %s, which thread %u of block %u wrote", current, blockIdx.x,
            writes ? "writes" : "reads", i * size_t(granule), r.name, (writer - 1) % MAX_THREADS,
            (writer - 1) / MAX_THREADS);
     }
     writer = me;
+  }
+}
+
+// What an earlier launch left is there; the order of atomics among each other is nobody's.
+void atomic_access(const void* address, size_t bytes) {
+  const char* at = static_cast<const char*>(address);
+  Region* r = region_of(at, 0);
+  if (!r || at < r->begin || at + bytes > r->end) outside("adds to", at, int(bytes));
+  if (r->shared) fail("thread %d of block %u adds to shared memory atomically, which is not understood", current, blockIdx.x);
+  if (!r->writable) outside("adds to", at, int(bytes));
+  if (reinterpret_cast<uintptr_t>(at) % bytes)
+    fail("misaligned address: thread %d of block %u adds to %zu bytes at byte %td of %s", current, blockIdx.x, bytes,
+         at - r->begin, r->name);
+  for (size_t i = size_t(at - r->begin) / size_t(granule); i <= size_t(at + bytes - 1 - r->begin) / size_t(granule); ++i) {
+    if (r->writers[i] && r->writers[i] != ATOMIC)
+      fail("race: thread %d of block %u adds to byte %zu of %s, which thread %u of block %u wrote", current, blockIdx.x,
+           i * size_t(granule), r->name, (r->writers[i] - 1) % MAX_THREADS, (r->writers[i] - 1) / MAX_THREADS);
+    r->writers[i] = ATOMIC;
   }
 }
 

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.errors import RunError
@@ -38,7 +38,7 @@ _PTX_REGISTERS = {"pred": "bool", "b32": "unsigned", "u32": "unsigned", "s32": "
 
 
 def cpp_source(kernel: CudaKernel, shim: str, *, traced: bool) -> str:
-    """Return the C++ source of a kernel: the shim's headers, the CUDA C, and the function that the shim calls.
+    """Return the C++ source of a kernel: the shim's headers, the CUDA C, and what the shim calls its functions by.
 
     Parameters
     ----------
@@ -55,12 +55,17 @@ def cpp_source(kernel: CudaKernel, shim: str, *, traced: bool) -> str:
         The source has no such kernel, or holds inline assembly that is not understood.
     """
     text = kernel.source
-    if not re.search(rf"\b{re.escape(kernel.name)}\s*\(", text):
-        raise RunError(f"the CUDA source has no function {kernel.name}")
+    for launch in kernel.launches:
+        if not re.search(rf"\b{re.escape(launch.name)}\s*\(", text):
+            raise RunError(f"the CUDA source has no function {launch.name}")
     wanted = {_HEADERS[name] for name in _INCLUDE.findall(text) if name in _HEADERS}
     text = _INCLUDE.sub("", text)
-    text = _local_arrays(_shared_arrays(_assembly(text)), kernel.name)
-    pointers = ", ".join(f"shim_any{{arguments[{place}]}}" for place in range(len(kernel.parameters)))
+    text = _local_arrays(_shared_arrays(_assembly(text)), [launch.name for launch in kernel.launches])
+    calls = [
+        f"if (launch == {number}) {launch.name}({', '.join(f'shim_any{{arguments[{place}]}}' for place in places)});"
+        for number, launch in enumerate(kernel.launches)
+        for places in [range(len(launch.parameters))]
+    ]
     architecture = int(re.sub(r"\D", "", kernel.arch) or 0) * 10
     return "\n".join(
         [
@@ -71,7 +76,7 @@ def cpp_source(kernel: CudaKernel, shim: str, *, traced: bool) -> str:
             text,
             "struct shim_any { void* p; template <class T> operator T*() const { return (T*)p; } };",
             f'extern "C" const int shim_traced; extern "C" const int shim_traced = {int(traced)};',
-            f'extern "C" void shim_kernel(void** arguments) {{ {kernel.name}({pointers}); }}',
+            f'extern "C" void shim_kernel(int launch, void** arguments) {{ {" ".join(calls)} }}',
             "",
         ]
     )
@@ -100,8 +105,9 @@ def _shared_arrays(text: str) -> str:
     return text
 
 
-def _local_arrays(text: str, name: str) -> str:
-    body = [match.end() for match in re.finditer(rf"\b{re.escape(name)}\s*\(", text)][-1]
+def _local_arrays(text: str, names: Iterable[str]) -> str:
+    """Fill the arrays of kernels, which follow all helpers; each is mentioned last where it is defined."""
+    body = min([match.end() for match in re.finditer(rf"\b{re.escape(name)}\s*\(", text)][-1] for name in names)
     filled = _LOCAL.sub(r"\g<0> SHIM_FILL(\g<1>)", text[body:])
     return text[:body] + filled
 

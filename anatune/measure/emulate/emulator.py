@@ -20,13 +20,14 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.errors import MissingDependencyError, RunError
 from anatune.files import no_scratch, scratch_folder
 from anatune.measure.emulate.cuda_text import cpp_source
 from anatune.measure.run.correctness import Array, array_dtype
 
-__all__ = ["ALL_BLOCKS", "Blocks", "EmulatedKernel", "compiler"]
+__all__ = ["ALL_BLOCKS", "Blocks", "EmulatedKernel", "compiler", "written_by"]
 
 _COMPILE_LIMIT_S = 120.0
 _FLAGS = ("-std=c++17", "-w", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
@@ -155,6 +156,7 @@ class EmulatedKernel:
         *,
         order: int = 0,
         blocks: Blocks = ALL_BLOCKS,
+        launch: int | None = None,
         limit_s: float = 60.0,
     ) -> None:
         """Run it once; the result's array is changed in place.
@@ -167,42 +169,52 @@ class EmulatedKernel:
             Threads and warps ascending (0), descending (1), or at random with this seed (2 and more). Asynchronous
             copies arrive when they are waited for (0), at once (1), or either (2 and more).
         blocks : Blocks
-            Part of the grid.
+            Part of the grid, of every launch.
+        launch : int, optional
+            Run this one of `CudaKernel.launches` only; `arrays` has the workspace then, which is changed, too. By
+            default all run, in order.
         limit_s : float
-            Longest time, seconds.
+            Longest time of a launch, seconds.
 
         Raises
         ------
         RunError
             An array is missing or of another kind; or what the kernel did wrong, in one line.
         """
-        places, size = [], 0
-        for buffer in self.kernel.parameters:
-            array = self._checked(buffer.tensor, arrays)
-            places.append(size)
+        kernel = self.kernel
+        arrays, own = dict(arrays), kernel.workspace
+        if own is not None and launch is None:
+            arrays[own.tensor] = np.empty(own.shape, array_dtype(own.dtype))
+            arrays[own.tensor].reshape(-1).view(np.uint8)[:] = 0xFF
+        chosen = range(len(kernel.launches)) if launch is None else [launch]
+        buffers = {one.tensor: one for at in chosen for one in kernel.launches[at].parameters}
+        places, size = {}, 0
+        for tensor, buffer in buffers.items():
+            array = self._checked(buffer, arrays)
+            places[tensor] = size
             size += -(-max(array.nbytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         with _file_of(size) as file, mmap.mmap(file.fileno(), size) as memory:
-            words = []
             whole = np.frombuffer(memory, np.uint8)
             whole[:] = 0xFF
             views = {}
-            for buffer, place in zip(self.kernel.parameters, places, strict=True):
-                array = arrays[buffer.tensor]
-                start = place + _start(array.nbytes, order)
-                view = whole[start : start + array.nbytes]
-                view[:] = array.reshape(-1).view(np.uint8)
-                views[buffer.tensor] = view
-                writable = buffer.tensor == self.kernel.result
-                words += [buffer.tensor, str(array.nbytes), str(place), str(int(writable))]
+            for tensor, place in places.items():
+                start = place + _start(arrays[tensor].nbytes, order)
+                views[tensor] = whole[start : start + arrays[tensor].nbytes]
+                views[tensor][:] = arrays[tensor].reshape(-1).view(np.uint8)
             try:
-                self._run(file.fileno(), words, order, blocks, limit_s)
-                result = arrays[self.kernel.result]
-                result.reshape(-1).view(np.uint8)[:] = views[self.kernel.result]
+                for at in chosen:
+                    words = []
+                    for tensor in (one.tensor for one in kernel.launches[at].parameters):
+                        writable = tensor in written_by(kernel, at)
+                        words += [tensor, str(arrays[tensor].nbytes), str(places[tensor]), str(int(writable))]
+                    self._run(file.fileno(), at, words, order, blocks, limit_s)
+                for tensor in {one for at in chosen for one in written_by(kernel, at)}:
+                    arrays[tensor].reshape(-1).view(np.uint8)[:] = views[tensor]
             finally:
-                del whole, view, views
+                del whole, views
 
-    def _checked(self, name: str, arrays: Mapping[str, Array]) -> Array:
-        buffer = next(buffer for buffer in self.kernel.parameters if buffer.tensor == name)
+    def _checked(self, buffer: Buffer, arrays: Mapping[str, Array]) -> Array:
+        name = buffer.tensor
         if name not in arrays:
             raise RunError(f"{self.kernel.name}: the array for {name} is missing")
         array = arrays[name]
@@ -213,11 +225,11 @@ class EmulatedKernel:
             )
         return array
 
-    def _run(self, file: int, words: list[str], order: int, blocks: Blocks, limit_s: float) -> None:
-        kernel = self.kernel
-        granule = min(array_dtype(buffer.dtype).itemsize for buffer in kernel.parameters)
-        numbers = [order, order, kernel.grid, kernel.block, blocks.first, blocks.stride]
-        numbers += [kernel.dynamic_shared_bytes, min(granule, 4)]
+    def _run(self, file: int, number: int, words: list[str], order: int, blocks: Blocks, limit_s: float) -> None:
+        launch = self.kernel.launches[number]
+        granule = min(array_dtype(buffer.dtype).itemsize for buffer in launch.parameters)
+        numbers = [number, order, order, launch.grid, launch.block, blocks.first, blocks.stride]
+        numbers += [launch.dynamic_shared_bytes, min(granule, 4)]
         try:
             done = subprocess.run(
                 [str(self._program), str(file), *map(str, numbers), *words],
@@ -229,12 +241,21 @@ class EmulatedKernel:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise RunError(f"{kernel.name} did not finish within {limit_s:g} s on the CPU") from None
+            raise RunError(f"{launch.name} did not finish within {limit_s:g} s on the CPU") from None
         except OSError as error:
             raise RunError(f"{self._program} cannot be started: {error.strerror or error}; set TMPDIR") from None
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
-            raise RunError(f"{kernel.name}: {lines[-1].strip()}")
+            raise RunError(f"{launch.name}: {lines[-1].strip()}")
+
+
+def written_by(kernel: CudaKernel, launch: int) -> frozenset[str]:
+    """Return the tensors that a launch may write: the result, and the workspace up to the principal kernel."""
+    parameters = {one.tensor for one in kernel.launches[launch].parameters}
+    allowed = {kernel.result}
+    if kernel.workspace is not None and launch <= len(kernel.before):
+        allowed.add(kernel.workspace.tensor)
+    return frozenset(parameters & allowed)
 
 
 def _file_of(size: int) -> IO[bytes]:

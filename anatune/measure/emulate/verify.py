@@ -2,12 +2,14 @@
 
 The first run takes the whole grid with ascending threads and is compared with float64. The others start from the
 complement of its result and must reproduce it, bit for bit, wherever they write: the order of threads is nothing that
-a right kernel depends on. Blocks spread over the grid run with every access traced.
+a right kernel depends on. Blocks spread over the grid run with every access traced. Where several launches make the
+result, each is looked at like this by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
-from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, EmulatedKernel
+from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, EmulatedKernel, written_by
 from anatune.measure.run.correctness import Array, Correctness, Expected, array_dtype, compare, fill_bytes
 
 __all__ = ["check_kernel", "spread_blocks"]
@@ -50,29 +52,74 @@ def check_kernel(workload: Workload, kernel: CudaKernel, inputs: Mapping[str, Ar
         There is no C++ compiler.
     """
     limit_s = 60.0 + workload.flop / 1e8
+    flop = max(1, workload.flop)
     traced = EmulatedKernel(kernel, traced=True)
+    program: EmulatedKernel | None = None
     arrays, result = _with_result(kernel, inputs)
     _bytes(result)[...] = fill_bytes(str(result.dtype))[0]
-    traced.run(arrays, blocks=spread_blocks(kernel.grid, _TRACED_FLOP / max(1, workload.flop)), limit_s=limit_s)
-
-    program = EmulatedKernel(kernel)
-    _bytes(result)[...] = fill_bytes(str(result.dtype))[0]
-    program.run(arrays, limit_s=limit_s)
+    changes: list[dict[str, _Change]] = []
+    for number in range(len(kernel.launches)):
+        before = {tensor: arrays[tensor].copy() for tensor in written_by(kernel, number)}
+        blocks = spread_blocks(kernel.launches[number].grid, _TRACED_FLOP / flop)
+        traced.run(
+            {**arrays, **{t: a.copy() for t, a in before.items()}}, launch=number, blocks=blocks, limit_s=limit_s
+        )
+        program = program or EmulatedKernel(kernel)
+        program.run(arrays, launch=number, limit_s=limit_s)
+        changes.append({tensor: _Change(array, arrays[tensor].copy()) for tensor, array in before.items()})
+    assert program is not None
     answer = compare(workload, result, want)
     if not answer.ok:
         return answer
-    first = _bytes(result).copy()
     for order in _ORDERS:
-        # an integer result can equal its fill: a run with another one over the whole grid tells
-        whole = order == 1 and result.dtype.kind == "i"
-        blocks = ALL_BLOCKS if whole else spread_blocks(kernel.grid, _ORDER_FLOP / max(1, workload.flop))
-        _bytes(result)[...] = ~first
-        program.run(arrays, order=order, blocks=blocks, limit_s=limit_s)
-        complaint = _difference(kernel, result, first, complete=blocks == ALL_BLOCKS)
+        if order == 1 and result.dtype.kind == "i":
+            # an integer result can equal its fill: a run with another one over the whole grid tells
+            first = result.copy()
+            _bytes(result)[...] = ~_bytes(first)
+            program.run(arrays, order=order, limit_s=limit_s)
+            complaint = _difference(kernel.result, result, _Change(first, first), partly=False, adds=True)
+        else:
+            complaint = _reordered(program, arrays, changes, order, _ORDER_FLOP / flop, limit_s)
         if complaint:
             how = "descending" if order == 1 else "random"
             return Correctness(False, answer.max_rel_error, f"{complaint} when threads run in {how} order")
     return answer
+
+
+class _Change(NamedTuple):
+    """An array before and after a launch."""
+
+    before: Array
+    after: Array
+
+
+def _reordered(
+    program: EmulatedKernel,
+    arrays: Mapping[str, Array],
+    changes: Sequence[Mapping[str, _Change]],
+    order: int,
+    share: float,
+    limit_s: float,
+) -> str:
+    """Run each launch by itself in another order of its threads, from what it found the first time.
+
+    It starts from the complement of what it wrote, and must write the same; what is added to something that is there
+    starts from that, and takes the whole grid.
+    """
+    kernel = program.kernel
+    for number, changed in enumerate(changes):
+        adds = number > 0 and number == len(kernel.before)
+        blocks = ALL_BLOCKS if adds else spread_blocks(kernel.launches[number].grid, share)
+        now = {tensor: found.before.copy() for tensor, found in changed.items()}
+        if not adds:
+            for tensor, found in changed.items():
+                _bytes(now[tensor])[...] = ~_bytes(found.after)
+        program.run({**arrays, **now}, order=order, blocks=blocks, launch=number, limit_s=limit_s)
+        for tensor, found in changed.items():
+            complaint = _difference(tensor, now[tensor], found, partly=blocks != ALL_BLOCKS, adds=adds)
+            if complaint:
+                return complaint
+    return ""
 
 
 def spread_blocks(grid: int, share: float) -> Blocks:
@@ -85,11 +132,13 @@ def spread_blocks(grid: int, share: float) -> Blocks:
 
 
 def _with_result(kernel: CudaKernel, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
-    """Return the kernel's arrays by tensor, with a new one for the result."""
+    """Return the kernel's arrays by tensor, with new ones for the result and the workspace."""
     arrays: dict[str, Array] = {}
-    for buffer in kernel.parameters:
-        if buffer.tensor == kernel.result:
+    own = () if kernel.workspace is None else (kernel.workspace,)
+    for buffer in (*kernel.tensors.values(), *own):
+        if buffer.tensor == kernel.result or buffer in own:
             arrays[buffer.tensor] = np.empty(buffer.shape, array_dtype(buffer.dtype))
+            _bytes(arrays[buffer.tensor])[...] = 0xFF
         elif buffer.tensor in inputs:
             arrays[buffer.tensor] = np.ascontiguousarray(inputs[buffer.tensor])
     if kernel.result not in arrays:
@@ -101,16 +150,21 @@ def _bytes(array: Array) -> NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-def _difference(kernel: CudaKernel, result: Array, first: NDArray[np.uint8], *, complete: bool) -> str:
-    """Say which element is neither as in the first run nor, unless the run was complete, untouched; "" if none."""
-    size = result.dtype.itemsize
-    now, before = _bytes(result).reshape(-1, size), first.reshape(-1, size)
-    same = (now == before).all(axis=1)
-    if not complete:
-        same |= (now == ~before).all(axis=1)
+def _difference(tensor: str, now: Array, wanted: _Change, *, partly: bool, adds: bool) -> str:
+    """Say which element is not what the first run made of it; "" if none.
+
+    Unless the launch adds to what is there, all elements began as the complement of that: those that no block wrote
+    (`partly`: only some blocks ran), or that the first run did not change either, may still be it.
+    """
+    size = now.dtype.itemsize
+    after = _bytes(wanted.after).reshape(-1, size)
+    same = (_bytes(now).reshape(-1, size) == after).all(axis=1)
+    if not adds:
+        kept = (_bytes(now).reshape(-1, size) == ~after).all(axis=1)
+        same |= kept if partly else kept & (_bytes(wanted.before).reshape(-1, size) == after).all(axis=1)
     if same.all():
         return ""
     where = int(np.argmin(same))
-    place = ", ".join(str(int(index)) for index in np.unravel_index(where, result.shape))
-    value, earlier = result.reshape(-1)[where], first.view(result.dtype)[where]
-    return f"{kernel.result}[{place}] is {float(value):.6g} instead of {float(earlier):.6g}"
+    place = ", ".join(str(int(index)) for index in np.unravel_index(where, now.shape))
+    value, earlier = now.reshape(-1)[where], wanted.after.reshape(-1)[where]
+    return f"{tensor}[{place}] is {float(value):.6g} instead of {float(earlier):.6g}"

@@ -1,0 +1,87 @@
+"""A built kernel on a device: its functions loaded, its workspace allocated, all its launches as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from anatune.codegen.cuda.artifact import GpuArtifact, read_image
+from anatune.errors import RunError
+from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
+
+__all__ = ["LoadedKernel", "load_kernel"]
+
+
+class LoadedKernel(NamedTuple):
+    """What `load_kernel` made.
+
+    Attributes
+    ----------
+    functions : tuple of GpuFunction
+        In the order of the launches.
+    workspace : GpuBuffer or None
+        Memory of its own.
+    call : callable
+        Launches all of it once, in order, and returns at once.
+    """
+
+    functions: tuple[GpuFunction, ...]
+    workspace: GpuBuffer | None
+    call: Callable[[], None]
+
+    def unload(self, device: GpuDevice) -> None:
+        """Let it go."""
+        _unload(device, self.functions, self.workspace)
+
+
+def load_kernel(device: GpuDevice, artifact: GpuArtifact, buffers: Mapping[str, GpuBuffer]) -> LoadedKernel:
+    """Load a kernel onto a device, and bind its parameters.
+
+    Parameters
+    ----------
+    device
+        An open device of the artifact's architecture.
+    artifact
+        What was built.
+    buffers : mapping of str to GpuBuffer
+        Its tensors.
+
+    Raises
+    ------
+    RunError
+        The device refuses it, there is no memory for its workspace, or a tensor is missing or of another size.
+    """
+    for tensor, buffer in artifact.tensors.items():
+        known = buffers.get(tensor)
+        if known is None or known.num_bytes != buffer.num_bytes:
+            raise RunError(f"the kernel takes {tensor} of {buffer.num_bytes} bytes, which the workload lacks")
+    image = read_image(artifact)
+    functions: list[GpuFunction] = []
+    workspace: GpuBuffer | None = None
+    try:
+        for launch in artifact.launches:
+            functions.append(device.load(image, launch.name, launch.dynamic_shared_bytes))
+        bound = dict(buffers)
+        if artifact.workspace is not None:
+            workspace = device.allocate(artifact.workspace.num_bytes)
+            bound[artifact.workspace.tensor] = workspace
+        calls = [
+            device.prepare(function, launch.grid, launch.block, [bound[one.tensor] for one in launch.parameters])
+            for function, launch in zip(functions, artifact.launches, strict=True)
+        ]
+    except RunError:
+        _unload(device, functions, workspace)
+        raise
+
+    def call() -> None:
+        for one in calls:
+            one()
+
+    return LoadedKernel(tuple(functions), workspace, calls[0] if len(calls) == 1 else call)
+
+
+def _unload(device: GpuDevice, functions: Iterable[GpuFunction], workspace: GpuBuffer | None) -> None:
+    for function in functions:
+        device.unload(function)
+    if workspace is not None:
+        workspace.free()
