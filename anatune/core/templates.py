@@ -91,6 +91,9 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         What it is for. The first template of a device's kind is its default.
     code : str
         Sub-package of ``anatune/numerics`` whose compiled code its model runs.
+    ranges : str or None
+        ``(ranged workload, hardware) -> ProgramFamily`` (`model.ranges.family`): programs that take an extent when they
+        are called; None: it has none.
     tensor_cores : bool
         Whether products are made on matrix units: float32 operands are rounded to tf32, sums are cut off.
     widens : str or None
@@ -132,6 +135,7 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     former: str | None = None
     device: DeviceKind
     code: str
+    ranges: str | None = None
     tensor_cores: bool = False
     widens: str | None = None
     joins: bool = False

@@ -1,0 +1,311 @@
+"""Workloads of which one extent varies: the nest at each extent, which axes can vary, and how people type it.
+
+``matmul 1..8192x4096x4096`` ranges over i from 1 to 8192; ``64..4096:64`` takes steps of 64, ``1,2,4,8`` is a list.
+
+Notation
+--------
+ranged axis : the one whose extent varies; a kernel for a range takes it when it is called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from numbers import Integral
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.arguments import is_iterable, shown
+from anatune.core.workload.access import MAX_INTEGER
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators import CONSTRUCTORS
+from anatune.core.workload.text import parse_workload
+from anatune.errors import WorkloadError
+
+__all__ = ["MOST_EXTENTS", "RangedWorkload", "check_rangeable", "has_range", "parse_ranged", "ranged"]
+
+MOST_EXTENTS = 65_536
+"""Most extents of one range: each of them is looked at."""
+_EXAMPLE = "matmul 1..8192x4096x4096, 64..4096:64x768x768 or 1,2,4,8x4096x4096"
+_WORD = re.compile(r"[0-9.,:]+(x[0-9.,:]+)*")
+_RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?::([0-9]{1,18}))?")
+_LIST = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})+")
+
+
+class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """A workload at every extent of one of its axes. Immutable, hashable; JSON both ways.
+
+    Attributes
+    ----------
+    largest : Workload
+        The workload at the largest extent.
+    axis : str
+        The axis that varies.
+    extents : tuple of int
+        Its extents, ascending, each once.
+    """
+
+    largest: Workload
+    axis: str
+    extents: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.axis not in self.largest.extents:
+            axes = ", ".join(self.largest.extents)
+            raise WorkloadError(
+                f"range: {self.largest.operator} has no axis {shown(self.axis)}, expected one of {axes}"
+            )
+        if not self.extents or self.extents[-1] != self.largest.extents[self.axis]:
+            raise WorkloadError(f"range: extents {shown(self.extents)} do not end with the workload's own")
+        check_rangeable(self.largest, self.axis)
+
+    def __repr__(self) -> str:
+        return f"RangedWorkload({self.describe()})"
+
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """The extents, (num_extents,) int64, ascending."""
+        return np.array(self.extents, dtype=np.int64)
+
+    def at(self, extent: int) -> Workload:
+        """Return the workload at one extent, also at one that is not listed."""
+        return _resized(self.largest, self.axis, int(extent), self._attribute)
+
+    @cached_property
+    def _attribute(self) -> str:
+        return _attribute_of(self.largest, self.axis)
+
+    def spelled(self) -> str:
+        """Return the extents in short: "1..8192", "64..4096:64", or all of them."""
+        steps = np.unique(np.diff(self.numbers))
+        if len(self.extents) > 2 and len(steps) == 1:
+            step = int(steps[0])
+            return f"{self.extents[0]}..{self.extents[-1]}" + ("" if step == 1 else f":{step}")
+        return ",".join(map(str, self.extents))
+
+    def describe(self) -> str:
+        """One line: operator, axes with extents, dtypes."""
+        loops = " ".join(
+            f"{axis.name}={self.spelled() if axis.name == self.axis else axis.extent}" for axis in self.largest.axes
+        )
+        tail = "".join(f"+{step}" for step in self.largest.epilogue)
+        return f"{self.largest.operator}{tail} {loops} {self.largest.formats}"
+
+
+def check_rangeable(workload: Workload, axis: str) -> None:
+    """Raise WorkloadError unless the extent of an axis can vary alone.
+
+    That is so where each tensor that uses it has a dimension for it alone: a kernel then needs to know nothing but the
+    extent. A convolution's window and the positions it slides over have none.
+    """
+    obstacle = _obstacle(workload, axis)
+    if obstacle is None:
+        return
+    free = ", ".join(name for name in workload.extents if _obstacle(workload, name) is None)
+    raise WorkloadError(
+        f"range: axis {axis} of {workload.operator} cannot vary: {obstacle}, expected by the axis alone; range over "
+        f"{free or 'an axis of another workload'}"
+    )
+
+
+def _obstacle(workload: Workload, axis: str) -> str | None:
+    """Return which dimension is not an axis's own, in words; None: all that it moves along are."""
+    for access in workload.tensors:
+        for dimension, (terms, offset, size) in enumerate(
+            zip(access.indices, access.offsets, access.shape, strict=True)
+        ):
+            if all(term.axis != axis for term in terms):
+                continue
+            alone = len(terms) == 1 and terms[0].coefficient == 1
+            if alone and offset == 0 and size == workload.extents[axis]:
+                continue
+            index = " + ".join(t.axis if t.coefficient == 1 else f"{t.coefficient} {t.axis}" for t in terms)
+            index += f" - {-offset}" if offset < 0 else f" + {offset}" if offset else ""
+            return f"dimension {dimension} of {access.tensor} is indexed by {index}"
+    return None
+
+
+def _resized(workload: Workload, axis: str, extent: int, attribute: str) -> Workload:
+    """Return a workload with another extent of an axis that has dimensions of its own."""
+    if extent == workload.extents[axis]:
+        return workload
+
+    def resized(access: Any) -> Any:
+        shape = tuple(
+            extent if any(term.axis == axis for term in terms) else size
+            for terms, size in zip(access.indices, access.shape, strict=True)
+        )
+        return msgspec.structs.replace(access, shape=shape)
+
+    return msgspec.structs.replace(
+        workload,
+        axes=tuple(msgspec.structs.replace(a, extent=extent) if a.name == axis else a for a in workload.axes),
+        reads=tuple(map(resized, workload.reads)),
+        write=resized(workload.write),
+        epilogue_reads=tuple(map(resized, workload.epilogue_reads)),
+        attributes=tuple((key, extent if key == attribute else value) for key, value in workload.attributes),
+    )
+
+
+def _attribute_of(workload: Workload, axis: str) -> str:
+    """Return the argument of the constructor that is the extent of an axis.
+
+    Found by trying: the one that, one larger, makes that axis one longer and no other.
+
+    Raises
+    ------
+    WorkloadError
+        There is none.
+    """
+    own = workload.attribute
+    for name, value in own.items():
+        if value != workload.extents[axis] or isinstance(value, bool) or not isinstance(value, int):
+            continue
+        try:
+            larger = CONSTRUCTORS[workload.operator](**{**own, name: value + 1})
+        except (KeyError, WorkloadError):
+            continue
+        if dict(larger.extents) == {**workload.extents, axis: value + 1}:
+            return name
+    raise WorkloadError(
+        f"range: axis {axis} of {workload.operator} is no extent that its constructor takes, expected for example "
+        "the rows of a matrix product or the batch of a convolution"
+    )
+
+
+def ranged(workload: Workload, axis: object, extents: object) -> RangedWorkload:
+    """Return a workload at many extents of one axis.
+
+    Parameters
+    ----------
+    workload : Workload
+        At any extent of the axis.
+    axis : str
+        Name of the axis.
+    extents : str, or iterable of int
+        "1..8192", "64..4096:64", "1,2,4,8", ``range(1, 8193)``, or a list; in any order.
+
+    Raises
+    ------
+    WorkloadError
+        There is no such axis, or its extent cannot vary alone; the extents are none, no integers from 1, or too many.
+    """
+    if not isinstance(workload, Workload):
+        raise WorkloadError(f"range: workload is {shown(workload)}, expected a Workload, as anatune.matmul(...) makes")
+    if not isinstance(axis, str) or axis not in workload.extents:
+        axes = ", ".join(workload.extents)
+        raise WorkloadError(f"range: {workload.operator} has no axis {shown(axis)}, expected one of {axes}")
+    check_rangeable(workload, axis)
+    if isinstance(extents, str):
+        numbers: Iterable[object] = _numbers(extents)
+    elif is_iterable(extents):
+        numbers = extents
+    else:
+        raise WorkloadError(f"range: extents are {shown(extents)}, expected '1..8192', range(1, 8193) or a list")
+    found = _checked(numbers)
+    return RangedWorkload(_resized(workload, axis, found[-1], _attribute_of(workload, axis)), axis, found)
+
+
+def _checked(numbers: Iterable[object]) -> tuple[int, ...]:
+    """Return extents in order, each once."""
+    found: set[int] = set()
+    for number in numbers:
+        if not isinstance(number, Integral) or isinstance(number, bool) or not 1 <= number <= MAX_INTEGER:
+            raise WorkloadError(f"range: {shown(number)} is no extent, expected integers from 1 to {MAX_INTEGER}")
+        found.add(int(number))
+        if len(found) > MOST_EXTENTS:
+            raise WorkloadError(
+                f"range: more than {MOST_EXTENTS:,} extents; expected fewer: take steps, as 64..4096:64"
+            )
+    if not found:
+        raise WorkloadError("range: no extents, expected at least one; write for example 1..8192")
+    return tuple(sorted(found))
+
+
+# ---- as people type it -------------------------------------------------------------------------------------
+
+
+def _numbers(text: str) -> Sequence[int]:
+    """Return the extents of one range or list; one number is itself.
+
+    Raises
+    ------
+    WorkloadError
+        It is neither, is reversed or has no steps.
+    """
+    if re.fullmatch("[0-9]{1,18}", text):
+        return [int(text)]
+    if _LIST.fullmatch(text):
+        return [int(part) for part in text.split(",")]
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        raise WorkloadError(f"range {text!r:.60}: expected FIRST..LAST, FIRST..LAST:STEP or a list; write {_EXAMPLE}")
+    first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+    if first > last:
+        raise WorkloadError(f"range {text}: the first extent is larger than the last; write {last}..{first}")
+    if first < 1 or step < 1:
+        what = "starts at 0" if first < 1 else "has steps of 0"
+        raise WorkloadError(f"range {text} {what}, expected extents and steps from 1; write for example 1..8192")
+    return range(first, last + 1, step)
+
+
+def has_range(words: Sequence[str]) -> bool:
+    """Whether one of a workload's words holds a range or a list of extents."""
+    return any(_is_ranged(word) for word in words)
+
+
+def _is_ranged(word: str) -> bool:
+    return _WORD.fullmatch(word) is not None and (".." in word or "," in word)
+
+
+def parse_ranged(words: Sequence[str], **options: Any) -> RangedWorkload:
+    """Return the workload of words of which one extent is a range or a list; options as in `parse_workload`.
+
+    Raises
+    ------
+    WorkloadError, UnknownNameError
+        As `parse_workload` and `ranged`; there is more than one range, or none.
+
+    Examples
+    --------
+    >>> parse_ranged(["matmul", "1..8192x4096x4096"]).axis
+    'i'
+    """
+    places = [
+        (at, place)
+        for at, word in enumerate(words)
+        if _is_ranged(word)
+        for place, part in enumerate(word.split("x"))
+        if not re.fullmatch("[0-9]*", part)
+    ]
+    if len(places) != 1:
+        raise WorkloadError(
+            f"range: {' '.join(words)!r:.80} has {len(places)} ranges, expected one extent that varies; write "
+            f"{_EXAMPLE}"
+        )
+    at, place = places[0]
+    parts = words[at].split("x")
+    extents = _checked(_numbers(parts[place]))
+
+    def workload_at(extent: int) -> Workload:
+        parts[place] = str(extent)
+        return parse_workload([*words[:at], "x".join(parts), *words[at + 1 :]], **options)
+
+    largest = workload_at(extents[-1])
+    # The word's axis: what else changes with it. A second extent that no constructor refuses tells.
+    other = workload_at(extents[0] if len(extents) > 1 else extents[-1] + 1)
+    changed = [name for name in largest.extents if _differs(largest, other, name)]
+    if len(changed) != 1 or largest.extents[changed[0]] != extents[-1]:
+        raise WorkloadError(
+            f"range: {words[at]} changes {' and '.join(changed) or 'no axis'} of {largest.operator}, expected the "
+            "extent of one axis alone; range over the batch, channels or a side of a product"
+        )
+    return RangedWorkload(largest, changed[0], extents)
+
+
+def _differs(one: Workload, other: Workload, axis: str) -> bool:
+    return one.extents[axis] != other.extents.get(axis)

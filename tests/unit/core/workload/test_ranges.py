@@ -1,0 +1,102 @@
+"""Workloads of which one extent varies: as people type them, at each extent, and what cannot vary."""
+
+import msgspec
+import numpy as np
+import pytest
+
+import anatune
+from anatune.core.workload.ranges import MOST_EXTENTS, RangedWorkload, has_range, parse_ranged, ranged
+from anatune.errors import WorkloadError
+
+
+@pytest.mark.parametrize(
+    ("words", "axis", "extents"),
+    [
+        ("matmul 1..8192x4096x4096", "i", range(1, 8193)),
+        ("matmul 512x64..256:64x32", "j", [64, 128, 192, 256]),
+        ("matmul 512x64x7..9", "k", [7, 8, 9]),
+        ("matmul 1,8,2x64x64", "i", [1, 2, 8]),
+        ("batch_matmul 12x3..5x128x64", "i", [3, 4, 5]),
+        ("conv2d 1..4x64x56x56 64x64x3x3", "n", [1, 2, 3, 4]),
+        ("conv2d 1x64x56x56 3..5x64x3x3", "f", [3, 4, 5]),
+    ],
+)
+def test_words_are_read_and_each_extent_is_the_constructors_own_workload(words, axis, extents):
+    found = parse_ranged(words.split())
+    assert (found.axis, found.extents) == (axis, tuple(sorted(extents)))
+    for extent in (found.extents[0], found.extents[-1]):
+        single = found.at(extent)
+        assert single.extents[axis] == extent
+        assert single == anatune.core.workload.operators.CONSTRUCTORS[single.operator](**single.attribute)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=RangedWorkload) == found
+    np.testing.assert_array_equal(found.numbers, found.extents)
+
+
+def test_options_reach_the_constructor():
+    found = parse_ranged(["conv2d", "1..4x64x56x56", "64x64x3x3"], stride="2", padding="1", epilogue="bias,relu")
+    assert found.at(3) == anatune.conv2d(
+        n=3, c=64, h=56, w=56, k=64, r=3, s=3, stride=2, padding=1, epilogue=("bias", "relu")
+    )
+
+
+def test_a_residual_of_the_results_shape_grows_with_it():
+    found = ranged(anatune.matmul(8, 16, 32, epilogue=("bias", "add")), "i", "1..8")
+    assert found.at(5) == anatune.matmul(5, 16, 32, epilogue=("bias", "add"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("matmul 8..1x4x4", "larger than the last"),
+        ("matmul 0..8x4x4", "starts at 0"),
+        ("matmul 1..8:0x4x4", "steps of 0"),
+        ("matmul 1..x4x4", "expected FIRST..LAST"),
+        ("matmul ..x4x4", "expected FIRST..LAST"),
+        ("matmul 0,1x4x4", "no extent"),
+        ("matmul 1..8x1..8x4", "2 ranges"),
+        ("matmul 1..99999999x4x4", "65,536"),
+        ("conv2d 1x64x56x56 64x64x1..3x3", "y and ry"),
+        ("conv2d 1x64x7..56x56 64x64x3x3", "expected by the axis alone"),
+        ("conv2d 1x64x56x56 64x64x1..3x3 --padding 0", "ry"),
+    ],
+)
+def test_what_is_no_range_is_refused_in_one_line(words, message):
+    with pytest.raises(WorkloadError, match=message) as caught:
+        parse_ranged(words.split())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("axis", ["ry", "rx", "y"])
+def test_windows_and_what_they_slide_over_cannot_vary(axis):
+    workload = anatune.conv2d(n=1, c=64, h=56, w=56, k=64, r=3, s=3, padding=1)
+    with pytest.raises(WorkloadError, match=f"axis {axis} of conv2d cannot vary.*range over n, f, rc$"):
+        ranged(workload, axis, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("axis", "extents", "message"),
+    [
+        ("z", "1..8", "no axis 'z', expected one of i, j, k"),
+        ("i", [], "no extents"),
+        ("i", [1.5], "no extent"),
+        ("i", [True], "no extent"),
+        ("i", 8, "expected '1..8192'"),
+        ("i", range(1, MOST_EXTENTS + 2), "more than"),
+    ],
+)
+def test_what_the_library_is_given_is_checked(axis, extents, message):
+    with pytest.raises(WorkloadError, match=message):
+        ranged(anatune.matmul(4, 4, 4), axis, extents)
+
+
+def test_plain_words_have_no_range():
+    assert has_range(["matmul", "1..8x4x4"])
+    assert has_range(["matmul", "1,2x4x4"])
+    assert not has_range(["matmul", "8x4x4"])
+    assert not has_range(["einsum", "bij,bjk->bik", "16x32x64", "16x64x128"])
+
+
+def test_ranges_are_spelled_in_short():
+    assert ranged(anatune.matmul(4, 4, 4), "i", range(1, 9)).spelled() == "1..8"
+    assert ranged(anatune.matmul(4, 4, 4), "i", range(4, 17, 4)).spelled() == "4..16:4"
+    assert ranged(anatune.matmul(4, 4, 4), "i", [3, 1]).spelled() == "1,3"
