@@ -214,7 +214,7 @@ def _checked(numbers: Iterable[object]) -> tuple[int, ...]:
     """Return extents in order, each once."""
     found: set[int] = set()
     for number in numbers:
-        if not isinstance(number, Integral) or isinstance(number, bool) or not 1 <= number <= MAX_INTEGER:
+        if not isinstance(number, Integral) or isinstance(number, bool) or not 1 <= int(number) <= MAX_INTEGER:
             raise WorkloadError(f"range: {shown(number)} is no extent, expected integers from 1 to {MAX_INTEGER}")
         found.add(int(number))
         if len(found) > MOST_EXTENTS:
