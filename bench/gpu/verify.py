@@ -3,7 +3,8 @@
     python -m bench.gpu.verify [--points 7] [--hw rtx3090 ...] [--only conv2d] [--mutants 30] [--seed 0] [--json FILE]
 
 Half of the points become pipelined ones, with stages or padded rows of shared memory; names that begin with "tensor"
-use the template for tensor cores. Exit status 1 if a point was wrong or could not be generated.
+use the template for tensor cores; those that begin with "awkward" have tiles that do not divide their extents. Exit
+status 1 if a point was wrong or could not be generated.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from anatune.measure.run.correctness import expected, random_inputs
 from anatune.measure.run.rounding import operands_used
 from anatune.model.cuda.model import GpuModel
 from anatune.model.tensorcore.model import TensorCoreModel
+from bench.gpu.awkward import awkward_workloads, covering_schedule
 from bench.gpu.mutants import mutants
 
 __all__ = ["Row", "workloads"]
@@ -95,6 +97,8 @@ def workloads() -> Iterator[tuple[str, Workload]]:
     yield "tensor matmul tf32", matmul(64, 96, 64)
     yield "tensor batch_matmul", batch_matmul(3, 32, 64, 32, dtype="float16")
     yield "tensor conv2d", conv2d(1, 32, 8, 8, 64, 3, 3, padding=1, layout="NHWC", dtype="float16", epilogue=("bias",))
+    for name, workload in awkward_workloads():
+        yield f"awkward {name}", workload
 
 
 def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: int) -> list[Schedule]:
@@ -102,9 +106,11 @@ def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: 
         if (hardware.compute_capability or 0.0) < 8.0:
             return []
         return TensorCoreModel(workload, hardware).space.sample(count, seed)
+    draw = random.Random(seed)
     if workload.dtype == "bfloat16" and (hardware.compute_capability or 0.0) < 8.0:
         return []
-    draw = random.Random(seed)
+    if name.startswith("awkward"):
+        return [covering_schedule(workload, hardware, draw) for _ in range(count)]
     found = GpuModel(workload, hardware).space.sample(count, seed)
     return [schedule if draw.random() < 0.5 else _staged(schedule, draw) for schedule in found]
 

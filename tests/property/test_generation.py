@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Any
 
@@ -19,6 +20,7 @@ from anatune.core.workload.access import check_name
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, WorkloadError
 from anatune.model.templates import make_model
+from bench.gpu.awkward import covering_schedule
 from tests.property.test_workload_properties import workloads
 
 GPUS = ["k80", "gtx1080ti", "v100_sxm2", "t4", "a100_sxm", "rtx3090", "h100_sxm"]
@@ -43,6 +45,16 @@ def test_legal_points_are_generated(workload: Workload, template: str, data: st.
             assert cuda_kernel(schedule).source
         else:
             assert lower(schedule, threads=data.draw(st.integers(1, 2)), prepacked=data.draw(st.booleans())).module
+
+
+@given(workloads, st.sampled_from(GPUS), st.randoms(use_true_random=False))
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_tiles_that_do_not_divide_compute_the_same(workload: Workload, device: str, draw: random.Random) -> None:
+    hardware = anatune.hardware(device)
+    if (hardware.needed_capability(workload.dtypes) or 0.0) > hardware.compute_capability:
+        return  # the device lacks its arithmetic
+    answer = anatune.verify(covering_schedule(workload, hardware, draw))
+    assert answer.ok, answer.message
 
 
 def may_be_called(word: str) -> bool:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 
-__all__ = ["Side", "Walk", "fetch_width", "sides_of", "walk_of"]
+__all__ = ["Guard", "Side", "Walk", "fetch_width", "guards_of", "sides_of", "walk_of"]
 
 _VECTOR_BYTES = 16
 """Widest load or store of a thread."""
@@ -27,6 +27,13 @@ _BRANCH_COST = 1.0
 _LINE_BYTES = 128
 """A warp's load takes a cycle for each line that it touches. Source: [Accel-Sim] L1."""
 _WARP = 32
+
+
+class Guard(NamedTuple):
+    """On which sides of a dimension positions may lie outside the tensor: before its first one, behind its last one."""
+
+    before: bool
+    behind: bool
 
 
 class Side(NamedTuple):
@@ -81,6 +88,15 @@ class Walk(NamedTuple):
     def positions(self, at: int) -> int:
         """Return the positions of side number `at`, in copies."""
         return self.sides[at].span // (self.width if at == len(self.sides) - 1 else 1)
+
+
+def guards_of(access: Access, extents: Mapping[str, int]) -> tuple[Guard, ...]:
+    """Return on which sides of each dimension positions lie outside, for so many iterations of each axis."""
+    found = []
+    for terms, offset, extent in zip(access.indices, access.offsets, access.shape, strict=True):
+        last = offset + sum(term.coefficient * (extents[term.axis] - 1) for term in terms)
+        found.append(Guard(offset < 0, last >= extent))
+    return tuple(found)
 
 
 def sides_of(access: Access, spans: Sequence[int], pitches: Sequence[int], guarded: Sequence[bool]) -> list[Side]:

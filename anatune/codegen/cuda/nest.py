@@ -5,18 +5,22 @@ Notation
 level : one factor of an axis; spatial: block, vthread, thread, reg_outer, reg_inner; reduction: k0, k1, k2.
 stride of a level : iterations of the axis that one step of the level covers.
 tile : the box of a tensor that a block needs for one step of the k0 loops, row-major, its rows `pitch` elements apart.
+covered : iterations of an axis's loops, the product of its factors. Of a guarded axis they are more than its extent:
+    the last block, or the last step, passes its end.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from anatune.codegen.cuda.fetch import Side, Walk, fetch_width, sides_of, walk_of
+from anatune.codegen.cuda.fetch import Guard, Side, Walk, fetch_width, guards_of, sides_of, walk_of
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import ASYNC_SINCE, REDUCTION_LEVELS, SPATIAL_LEVELS, pipeline_of
+from anatune.core.rules.guards import covered_extents, guarded_axes
 from anatune.core.schedule import Schedule
 from anatune.core.templates import CUDA, PIPELINED
 from anatune.core.workload.nest import DTYPE_BYTES, Access
@@ -55,8 +59,10 @@ class StagedTile(NamedTuple):
         Elements that a thread copies at once.
     threads : int
         Threads of the block.
-    guarded : tuple of bool
-        Whether positions of a dimension may lie outside the tensor (padding).
+    padding : tuple of Guard
+        On which sides of a dimension positions lie outside the tensor although no loop passes its axis's end.
+    guards : tuple of Guard
+        On which sides they may lie outside at all: where loops pass the ends of guarded axes, too.
     load : int
         Elements that a thread reads from the tile at once.
     load_level : (axis, level) or None
@@ -71,7 +77,8 @@ class StagedTile(NamedTuple):
     sides: tuple[Side, ...]
     fetch: int
     threads: int
-    guarded: tuple[bool, ...]
+    padding: tuple[Guard, ...]
+    guards: tuple[Guard, ...]
     load: int
     load_level: Level | None
 
@@ -165,7 +172,17 @@ class GpuNest:
 
     def tile_extent(self, axis: str) -> int:
         """Return the iterations of `axis` inside a block and a staging step."""
-        return self.workload.extents[axis] // self.schedule.tiles[axis][0]
+        return math.prod(self.schedule.tiles[axis][1:])
+
+    @cached_property
+    def covered(self) -> Mapping[str, int]:
+        """Axis -> iterations of all its loops."""
+        return covered_extents(self.schedule.tiles)
+
+    @cached_property
+    def guarded(self) -> tuple[str, ...]:
+        """The axes whose loops pass their ends."""
+        return guarded_axes(self.schedule.tiles, self.workload.extents)
 
     def _product(self, axes: tuple[str, ...], *levels: str) -> int:
         return math.prod(self.extent(axis, level) for axis in axes for level in levels)
@@ -289,7 +306,7 @@ class GpuNest:
             self.stages > 1
             and self._capability >= ASYNC_SINCE
             and all(
-                tile.fetch * element in (4, 8, 16) and not (self.workload.body == "max" and any(tile.guarded))
+                tile.fetch * element in (4, 8, 16) and not (self.workload.body == "max" and any(map(any, tile.padding)))
                 for tile in self.tiles
             )
         )
@@ -315,15 +332,24 @@ class GpuNest:
         for d in range(len(spans) - 2, -1, -1):
             pitches[d] = pitches[d + 1] * spans[d + 1] + (self.pad if d == len(spans) - 2 else 0)
         size = 1 + sum((span - 1) * pitch for span, pitch in zip(spans, pitches, strict=True))
-        guarded = []
-        for terms, offset, extent in zip(access.indices, access.offsets, access.shape, strict=True):
-            last = offset + sum(term.coefficient * (self.workload.extents[term.axis] - 1) for term in terms)
-            guarded.append(offset < 0 or last >= extent)
+        guards = guards_of(access, self.covered)
+        guarded = [any(guard) for guard in guards]
         sides = tuple(sides_of(access, spans, pitches, guarded))
         asked = self.schedule.vector.get(access.tensor, 1)
         fetch = fetch_width(asked, access, sides, self._fetch_steps(access), guarded)
         tile = StagedTile(
-            access, spans, tuple(pitches), 0, size, sides, fetch, self.num_threads, tuple(guarded), 1, None
+            access=access,
+            spans=spans,
+            pitches=tuple(pitches),
+            base=0,
+            size=size,
+            sides=sides,
+            fetch=fetch,
+            threads=self.num_threads,
+            padding=guards_of(access, self.workload.extents),
+            guards=guards,
+            load=1,
+            load_level=None,
         )
         load, level = self._shared_vector(tile)
         return tile._replace(load=load, load_level=level)
@@ -332,7 +358,7 @@ class GpuNest:
         """Return for each dimension what divides the positions at which tiles begin, its offset apart."""
         steps = []
         for terms in access.indices:
-            moving = [t for t in terms if self.workload.extents[t.axis] > self.tile_extent(t.axis)]
+            moving = [term for term in terms if self.covered[term.axis] > self.tile_extent(term.axis)]
             steps.append(math.gcd(*(term.coefficient * self.tile_extent(term.axis) for term in moving)))
         return steps
 

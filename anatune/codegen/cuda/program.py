@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from anatune.codegen.activations import activated
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES
 from anatune.codegen.cuda.nest import GpuNest, StagedTile
-from anatune.codegen.cuda.staging import Staging, Terms, digits, neutral, origin
+from anatune.codegen.cuda.staging import Staging, Terms, all_of, digits, neutral, origin, within
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
 from anatune.core.workload.number_formats import STEP_OPERANDS
@@ -114,8 +114,7 @@ class GpuProgram:
         with self.text.scope(f"for step in range({steps}):"):
             self._barrier()
             with self.text.scope(f"if step < {steps - 1}:"):
-                for tile in nest.tiles:
-                    self.staging.fetch(tile, "(step + 1)", target=_held(tile))
+                self._fetch("(step + 1)")
             self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
             with self.text.scope(f"if step < {steps - 1}:"):
                 for tile in nest.tiles:
@@ -123,12 +122,16 @@ class GpuProgram:
 
     def _stage(self, step: str) -> None:
         """Copy all tiles of a step into the first buffer."""
-        tiles = self.nest.tiles
-        held = self.nest.through_registers
-        for tile in tiles:
-            self.staging.fetch(tile, step, target=_held(tile) if held else "")
-        for tile in tiles if held else ():
+        self._fetch(step)
+        for tile in self.nest.tiles if self.nest.through_registers else ():
             self.staging.put(tile, _held(tile))
+
+    def _fetch(self, step: str) -> None:
+        """Copy all tiles of a step into registers, or straight into the first buffer."""
+        held, staging = self.nest.through_registers, self.staging
+        staging.of_step(
+            step, lambda tile, guards: staging.fetch(tile, step, guards, target=_held(tile) if held else "")
+        )
 
     def _async_pipeline(self) -> None:
         """Write the loop with cp.async: step n + stages - 1 is on its way while step n is computed.
@@ -151,8 +154,8 @@ class GpuProgram:
             self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
 
     def _copy_async(self, step: str, offset: str) -> None:
-        for tile in self.nest.tiles:
-            self.staging.copy_async(tile, step, offset)
+        staging = self.staging
+        staging.of_step(step, lambda tile, guards: staging.copy_async(tile, step, guards, offset))
 
     def _barrier(self) -> None:
         self.text.line('T.evaluate(T.tvm_storage_sync("shared"))')
@@ -342,26 +345,32 @@ class GpuProgram:
         inner = nest.extent(axis, "reg_inner")
         width = min(16 // max(4, DTYPE_BYTES[access.dtype]), inner & -inner)
         tensors = [access, *self.workload.epilogue_reads, *(() if nest.tiles else self.workload.reads)]
-        while width > 1 and not all(_aligned(tensor, axis, width) for tensor in tensors):
+        extent = self.workload.extents[axis]
+        # of a guarded axis, a vector must end inside or lie outside as a whole
+        while width > 1 and (extent % width or not all(_aligned(tensor, axis, width) for tensor in tensors)):
             width //= 2
         return width
 
     def _index(self, access: Access, lane: str) -> str:
         """Return the element of a result-like tensor that belongs to the present iteration."""
-        nest = self.nest
         indices = []
         for terms in access.indices:
             parts: Terms = []
             for term in terms:
-                found = [*origin(nest, term.axis, "0"), *digits(nest, "tx", nest.spatial, "thread", term.axis)]
-                for level in ("vthread", "reg_outer", "reg_inner"):
-                    if nest.extent(term.axis, level) > 1:
-                        found.append((self._variable(term.axis, level), nest.stride(term.axis, level)))
-                parts += [(name, size * term.coefficient) for name, size in found]
+                parts += [(name, size * term.coefficient) for name, size in self._position(term.axis)]
             indices.append(affine(self._widened(parts)))
             if lane and terms and any(term.axis == self.output_axes[-1] for term in terms):
                 indices[-1] += lane
         return f"{access.tensor}[{', '.join(indices) or '()'}]"
+
+    def _position(self, axis: str) -> Terms:
+        """Return the present iteration of a spatial axis."""
+        nest = self.nest
+        found = [*origin(nest, axis, "0"), *digits(nest, "tx", nest.spatial, "thread", axis)]
+        for level in ("vthread", "reg_outer", "reg_inner"):
+            if nest.extent(axis, level) > 1:
+                found.append((self._variable(axis, level), nest.stride(axis, level)))
+        return found
 
     def _widened(self, terms: Terms) -> Terms:
         """Return `terms` for a loop over vectors of results instead of single ones."""
@@ -373,7 +382,20 @@ class GpuProgram:
         return [(n, s * self.vector if n == name else s) for n, s in terms if not (whole and n == name)]
 
     def _store(self, value: Callable[[str], str]) -> None:
-        """Write the epilogue and the stores; `value` gives the expression of a result from its place."""
+        """Write the epilogue and the stores; `value` gives the expression of a result from its place.
+
+        Like copies, they are written twice where axes are guarded: without and with tests for being inside.
+        """
+        nest = self.nest
+        inside = within(nest)
+        if inside:
+            with self.text.scope(f"if {all_of(inside)}:"):
+                self._results(value, [])
+        with self.text.scope("else:" if inside else ""):
+            self._results(value, [axis for axis in self.output_axes if axis in nest.guarded])
+
+    def _results(self, value: Callable[[str], str], guarded: Sequence[str]) -> None:
+        """Write the results that lie inside the axes `guarded`."""
         nest, write = self.nest, self.workload.write
         axes = self.output_axes
         heads = [*self._loops(axes, "vthread"), *self._loops(axes, "reg_outer"), *self._loops(axes, "reg_inner")]
@@ -383,6 +405,9 @@ class GpuProgram:
             heads[-1] = self._loop(f"reg_inner_{last}", nest.extent(last, "reg_inner") // self.vector, "reg_inner")
             heads.append(f"for v in T.vectorized({self.vector}):")
             lane = " + v"
+        tests = [f"{affine(self._widened(self._position(a)))} < {self.workload.extents[a]}" for a in guarded]
+        if tests:  # outside of vectors
+            heads.insert(len(heads) - (self.vector > 1), f"if {all_of(tests)}:")
         with self.text.scope(*heads):
             result = value(affine(self._widened(self._accumulator())) + lane)
             if self.workload.body == "average":

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from anatune.codegen.cuda.fetch import Guard
 from anatune.codegen.cuda.nest import GpuNest, StagedTile
 from anatune.codegen.script import Script, affine
 from anatune.core.workload.nest import DTYPE_BYTES
 
-__all__ = ["Staging", "Terms", "digits", "neutral", "origin"]
+__all__ = ["Staging", "Terms", "all_of", "digits", "neutral", "origin", "within"]
 
 _MOST_UNROLLED_COPIES = 32
 """Copies of a thread up to which all are written out: their loads are on their way together."""
@@ -47,7 +48,24 @@ class Staging:
         self.text = text
         self.dtype = nest.workload.dtype
 
-    def fetch(self, tile: StagedTile, step: str, *, target: str = "", offset: str = "") -> None:
+    def of_step(self, step: str, copy: Callable[[StagedTile, Sequence[Guard]], None]) -> None:
+        """Write the copies of all tiles for step `step`; `copy` writes those of one, with tests for its guards.
+
+        Where axes are guarded they are written twice: for blocks and steps that end inside all of them, which test no
+        more than padding, and for those at an edge. All threads of a block go the same way.
+        """
+        tiles, inside = self.nest.tiles, within(self.nest, step)
+        if inside:
+            with self.text.scope(f"if {all_of(inside)}:"):
+                for tile in tiles:
+                    copy(tile, tile.padding)
+        with self.text.scope("else:" if inside else ""):
+            for tile in tiles:
+                copy(tile, tile.guards)
+
+    def fetch(
+        self, tile: StagedTile, step: str, guards: Sequence[Guard], *, target: str = "", offset: str = ""
+    ) -> None:
         """Copy a tile of step `step` from global memory into shared memory, or into the thread's array `target`."""
         lane = " + v" if tile.fetch > 1 else ""
         for piece in self._pieces(tile):
@@ -55,10 +73,10 @@ class Staging:
                 there = f"{target}[{affine([(piece.place, tile.fetch)])}{lane}]"
             else:
                 there = f"smem[{offset}{self._shared(tile, piece)}{lane}]"
-            element, conditions = self._element(tile, step, piece, lane)
+            element, conditions = self._element(tile, step, piece, guards, lane)
             if conditions:
                 outside = neutral(self.nest.workload.body, tile.access.dtype)
-                element = f"T.if_then_else(T.And({_all(conditions)}), {element}, {outside})"
+                element = f"T.if_then_else({all_of(conditions)}, {element}, {outside})"
             with self.text.scope(*piece.heads, _vector(tile)):
                 self.text.line(f"{there} = {element}")
 
@@ -70,16 +88,21 @@ class Staging:
                 there = f"{offset}{self._shared(tile, piece)}{lane}"
                 self.text.line(f"smem[{there}] = {source}[{affine([(piece.place, tile.fetch)])}{lane}]")
 
-    def copy_async(self, tile: StagedTile, step: str, offset: str) -> None:
-        """Start the copies of a tile of step `step`; positions outside the tensor become zeros."""
+    def copy_async(self, tile: StagedTile, step: str, guards: Sequence[Guard], offset: str) -> None:
+        """Start the copies of a tile of step `step`; positions outside the tensor become zeros.
+
+        What is neutral to a largest value is none: there is no padding then, and what lies behind the ends of guarded
+        axes becomes the last elements before them, which change no largest value.
+        """
         num_bytes = tile.fetch * DTYPE_BYTES[self.dtype]
         name = f"cp.async.{'cg' if num_bytes == 16 else 'ca'}.shared.global"
         for piece in self._pieces(tile):
-            element, conditions = self._element(tile, step, piece, "")
+            repeats = self.nest.workload.body == "max"
+            element, conditions = self._element(tile, step, piece, guards, "", repeats=repeats)
             there = f"T.address_of(smem[{offset}{self._shared(tile, piece)}])"
             size = ""
             if conditions:
-                size = f", T.Select(T.And({_all(conditions)}), T.uint32({num_bytes}), T.uint32(0))"
+                size = f", T.Select({all_of(conditions)}, T.uint32({num_bytes}), T.uint32(0))"
             with self.text.scope(*piece.heads):
                 self.text.line(f'T.evaluate(T.ptx["{name}"]({there}, T.address_of({element}), {num_bytes}{size}))')
 
@@ -133,8 +156,12 @@ class Staging:
             constant += start * pitch
         return affine(found, constant)
 
-    def _element(self, tile: StagedTile, step: str, piece: _Piece, lane: str) -> tuple[str, list[str]]:
+    def _element(
+        self, tile: StagedTile, step: str, piece: _Piece, guards: Sequence[Guard], lane: str, *, repeats: bool = False
+    ) -> tuple[str, list[str]]:
         """Return the element of the tensor where the present copy begins, and the conditions for being inside.
+
+        With `repeats`, copies behind an end are the last ones before it instead.
 
         Positions of joined dimensions count along the last of them, whose index passes its end: addresses are linear.
         """
@@ -146,8 +173,13 @@ class Staging:
                 parts += [(name, term.coefficient * size) for name, size in origin(self.nest, term.axis, step)]
             inside, start = piece.positions.get(d, ([], 0))
             index = affine(parts + inside, offset + start)
-            if tile.guarded[d]:
-                conditions += [f"0 <= {index}", f"{index} < {access.shape[d]}"]
+            if guards[d].behind and repeats:
+                last = access.shape[d] - (tile.fetch if d == len(access.indices) - 1 else 1)
+                index = f"T.min({index}, {last})"
+            elif guards[d].behind:
+                conditions.append(f"{index} < {access.shape[d]}")
+            if guards[d].before:
+                conditions.append(f"0 <= {index}")
             indices.append(index + (lane if d == len(access.indices) - 1 else ""))
         return f"{access.tensor}[{', '.join(indices) or '()'}]", conditions
 
@@ -161,11 +193,26 @@ def origin(nest: GpuNest, axis: str, step: str) -> Terms:
 
 def digits(nest: GpuNest, name: str, axes: Sequence[str], level: str, axis: str) -> Terms:
     """Return the part of a fused loop variable that belongs to one level of `axis`, with its stride."""
-    at = axes.index(axis)
-    inner = math.prod(nest.extent(other, level) for other in axes[at + 1 :])
-    outer = math.prod(nest.extent(other, level) for other in axes[:at])
-    digit = _digit(name, inner, nest.extent(axis, level), outer)
+    digit = _digit_of(nest, name, axes, level, axis)
     return [] if digit == "0" else [(digit, nest.stride(axis, level))]
+
+
+def within(nest: GpuNest, step: str = "") -> list[str] | None:
+    """Return when a block ends inside all guarded spatial axes, and step `step`, if given, inside reduction axes.
+
+    None: no block or no step does.
+    """
+    tests = []
+    for axis in nest.guarded:
+        is_spatial = axis in nest.spatial
+        if not is_spatial and not step:
+            continue
+        level, name, axes = ("block", "bx", nest.spatial) if is_spatial else ("k0", step, nest.reduction)
+        last = nest.extent(axis, level) - 1
+        if last == 0:
+            return None
+        tests.append(f"{_digit_of(nest, name, axes, level, axis)} < {last}")
+    return tests
 
 
 def neutral(body: str, dtype: str) -> str:
@@ -179,6 +226,14 @@ def _vector(tile: StagedTile) -> str:
     return f"for v in T.vectorized({tile.fetch}):" if tile.fetch > 1 else ""
 
 
+def _digit_of(nest: GpuNest, name: str, axes: Sequence[str], level: str, axis: str) -> str:
+    """Return the digit of one level of `axis` in a fused loop variable."""
+    at = axes.index(axis)
+    inner = math.prod(nest.extent(other, level) for other in axes[at + 1 :])
+    outer = math.prod(nest.extent(other, level) for other in axes[:at])
+    return _digit(name, inner, nest.extent(axis, level), outer)
+
+
 def _digit(name: str, inner: int, extent: int, outer: int) -> str:
     """Return one digit of a mixed-radix number, as an expression; "0" where it can have one value only."""
     if extent == 1 or name == "0":
@@ -187,10 +242,6 @@ def _digit(name: str, inner: int, extent: int, outer: int) -> str:
     return f"({shifted} % {extent})" if outer > 1 else f"({shifted})"
 
 
-def _all(conditions: Sequence[str]) -> str:
-    """Return the operands of nested ``T.And``."""
-    if len(conditions) == 1:
-        return f"{conditions[0]}, True"
-    if len(conditions) == 2:
-        return ", ".join(conditions)
-    return f"{conditions[0]}, T.And({_all(conditions[1:])})"
+def all_of(conditions: Sequence[str]) -> str:
+    """Return the conjunction of at least one condition."""
+    return conditions[0] if len(conditions) == 1 else f"T.And({conditions[0]}, {all_of(conditions[1:])})"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anatune
-from anatune.codegen.cuda.fetch import Side, fetch_width, sides_of, walk_of
+from anatune.codegen.cuda.fetch import Guard, Side, fetch_width, guards_of, sides_of, walk_of
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nest import GpuNest
 from anatune.core.workload.nest import Access, Term
@@ -104,6 +104,15 @@ def test_vectors_are_whole_and_aligned(shape, spans, steps, offsets, asked, widt
     tensor = access(shape, offsets)
     sides = sides_of(tensor, spans, row_major(spans), guarded)
     assert fetch_width(asked, tensor, sides, steps, guarded) == width
+
+
+def test_only_sides_on_which_positions_can_lie_outside_are_guarded():
+    padded = access((10, 10, 10), (-1, 0, 0))
+    guards = guards_of(padded, {"a0": 10, "a1": 10, "a2": 12})
+    assert guards == (Guard(True, False), Guard(False, False), Guard(False, True))
+    workload = anatune.conv2d(1, 4, 9, 9, 8, 3, 3, stride=2)  # 4 x 4 results, which leave nothing over
+    covered = dict(workload.extents) | {"x": 5}
+    assert [tuple(guard) for guard in guards_of(workload.reads[0], covered)] == [(False, False)] * 3 + [(False, True)]
 
 
 def test_the_kernel_axes_of_a_1x1_convolution_do_not_keep_it_from_reading_vectors_along_channels():

@@ -127,6 +127,46 @@ def test_the_compiler_sees_the_shared_memory_that_the_model_counts(device, steps
             assert anatune.inspect(point)["shared_bytes"] == counted
 
 
+def test_blocks_and_steps_inside_copy_and_store_without_tests():
+    tiles = {"i": (3, 1, 4, 1, 8), "j": (2, 1, 8, 1, 4), "k": (3, 4, 4)}
+    source = cuda_kernel(schedule(anatune.matmul(69, 64, 36), tiles=tiles, vector={"A": 4, "B": 4})).source
+    # rows reach behind their end in the last block, k in the last step; columns never do
+    assert "((((int)blockIdx.x) < 4) && (step < 2))" in source
+    assert source.count("((int)blockIdx.x) < 4)") == 2  # copies, stores
+    assert source.count(" * frag_B_ptr") == 1  # arithmetic is written once
+    assert "< 69)" in source
+    assert "< 64)" not in source
+    assert "*(float4*)(A_ptr" in source
+    assert source.count("*(float4*)(C_ptr") == 2
+    perfect = cuda_kernel(schedule(anatune.matmul(96, 64, 48), tiles=tiles, vector={"A": 4, "B": 4})).source
+    assert "if (" not in perfect[perfect.index("__global__") :]
+
+
+def test_nothing_is_written_twice_where_no_block_lies_inside():
+    tiles = {"i": (1, 1, 4, 1, 8), "j": (2, 1, 8, 1, 4), "k": (3, 4, 4)}
+    source = cuda_kernel(schedule(anatune.matmul(31, 64, 48), tiles=tiles)).source
+    assert "((int)blockIdx.x) <" not in source
+    assert source.count("C_ptr[") + source.count("(C_ptr +") == 1
+    assert source.count("< 31)") == 2
+
+
+def test_vectors_stay_whole_at_the_ends_of_guarded_axes():
+    tiles = {"i": (2, 1, 4, 1, 8), "j": (2, 1, 8, 1, 4), "k": (3, 4, 4)}
+    source = cuda_kernel(schedule(anatune.matmul(64, 62, 46), tiles=tiles, vector={"A": 4, "B": 2})).source
+    assert "*(float4*)(A_ptr" not in source
+    assert "*(float2*)(B_ptr" in source
+    assert "*(float2*)(C_ptr" in source
+    assert "*(float4*)(C_ptr" not in source
+
+
+def test_asynchronous_copies_repeat_the_last_element_where_zeros_could_be_largest():
+    tiles = {"d0": (2, 1, 4, 1, 1), "d1": (4, 4, 4)}
+    kernel = cuda_kernel(schedule(anatune.reduction((8, 50), axes=1, kind="max"), tiles=tiles, stages=3))
+    assert "cp.async" in kernel.source
+    assert "src_size" not in kernel.source  # which fills with zeros
+    assert ", 49)" in kernel.source
+
+
 def test_more_than_48_kb_of_shared_memory_are_asked_for_at_the_launch():
     workload = anatune.matmul(256, 256, 64)
     tiles = {"i": (1, 1, 16, 1, 16), "j": (1, 1, 16, 1, 16), "k": (1, 2, 32)}

@@ -1,5 +1,7 @@
 """GPU schedules without a GPU: random legal points are right, and faults put into their kernels are found."""
 
+import random
+
 import msgspec
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from anatune.measure.emulate.emulator import ALL_BLOCKS, compiler
 from anatune.measure.emulate.verify import check_kernel, spread_blocks
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.model.cuda.model import GpuModel
+from bench.gpu.awkward import awkward_workloads, covering_schedule
 from bench.gpu.mutants import mutants
 
 try:
@@ -37,6 +40,7 @@ WORKLOADS = {
     "max_pool2d": max_pool2d(1, 8, 9, 9, 3, 3, stride=2, padding=1),
     "reduction": reduction((24, 60), axes=1),
 }
+AWKWARD = dict(awkward_workloads())
 
 
 def point(workload, seed, hardware="rtx3090", most_threads=256):
@@ -57,6 +61,15 @@ def test_random_points(name):
     assert answer.message == ""
     assert answer.ok
     assert answer.max_rel_error <= answer.tolerance
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_tiles_that_do_not_divide(name):
+    draw = random.Random(name)
+    for _ in range(2):
+        schedule = covering_schedule(AWKWARD[name], anatune.hardware("a100"), draw)
+        answer = anatune.verify(schedule)
+        assert answer.ok, (schedule.describe(), answer.message)
 
 
 def pipelined(workload, seed, **options):
