@@ -50,12 +50,12 @@ def affine(terms: Iterable[tuple[str, int]], constant: int = 0) -> str:
     return " + ".join(words)
 
 
-def buffer_type(shape: Sequence[int], dtype: str) -> str:
+def buffer_type(shape: Sequence[int | str], dtype: str) -> str:
     """Return the type of a parameter."""
     return f'T.Buffer(({", ".join(map(str, shape))}{"," if len(shape) == 1 else ""}), "{dtype}")'
 
 
-def whole_region(shape: Sequence[int]) -> str:
+def whole_region(shape: Sequence[int | str]) -> str:
     """Return the region of a whole buffer."""
     return ", ".join(f"0:{extent}" for extent in shape) or "()"
 

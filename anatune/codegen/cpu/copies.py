@@ -38,10 +38,21 @@ def copy_function(nest: LoopNest, workload: Workload, access: Access, layout: La
 
 
 def write_copy(
-    text: Script, nest: LoopNest, workload: Workload, access: Access, layout: Layout, target: str, *, parallel: bool
+    text: Script,
+    nest: LoopNest,
+    workload: Workload,
+    access: Access,
+    layout: Layout,
+    target: str,
+    *,
+    parallel: bool,
+    shape: Sequence[int | str] = (),
 ) -> None:
-    """Write the loops that fill `target` with `access` in `layout`."""
-    copy = _Copy(text, nest, workload, access, target, parallel)
+    """Write the loops that fill `target` with `access` in `layout`.
+
+    `shape`: the tensor's, where the first extent is a variable; of strided copies alone.
+    """
+    copy = _Copy(text, nest, workload, access, target, parallel, tuple(shape) or access.shape)
     if isinstance(layout, Slivers):
         if layout.size > layout.sums_at:
             text.line(f'{target}_sum = T.sblock_alloc_buffer((1,), "int32")')
@@ -62,10 +73,11 @@ class _Copy:
     access: Access
     target: str
     parallel: bool
+    shape: tuple[int | str, ...]
 
     def _block(self, size: int) -> None:
         self.text.open(f'with T.sblock("{self.target}_fill"):')
-        self.text.line(f"T.reads({self.access.tensor}[{whole_region(self.access.shape)}])")
+        self.text.line(f"T.reads({self.access.tensor}[{whole_region(self.shape)}])")
         self.text.line(f"T.writes({self.target}[0:{size}])")
 
     def _fill(self) -> str:
@@ -112,7 +124,9 @@ class _Copy:
             if stop - start > 1:
                 kind = "T.parallel" if parallel else "range"
                 parallel = False
-                self.text.open(f"for d{number} in {kind}({stop - start}):")
+                size = self.shape[dimension.index]
+                count = size if isinstance(size, str) else stop - start
+                self.text.open(f"for d{number} in {kind}({count}):")
                 terms.append((f"d{number}", dimension.pitch))
                 position = affine([(f"d{number}", 1)], start + dimension.low)
             indices[dimension.index] = position

@@ -10,7 +10,7 @@ Notation: see `register_tile`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from anatune.codegen.cpu.amx import tile_steps, tile_sums
 from anatune.codegen.cpu.epilogue import added, finish
@@ -28,7 +28,7 @@ from anatune.core.hardware.dot import HALF_SUMS, TILES
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.errors import BuildError
 
-__all__ = ["microkernel_ir", "module_ir"]
+__all__ = ["choice_ir", "microkernel_ir", "module_ir"]
 
 _SHORT_STEPS = 4
 """Unrolled steps up to which LLVM keeps to the order of the loads by itself where registers are free. Source: tiles of
@@ -50,15 +50,7 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     code = LlvmCode(kernel.lanes, kernel.accumulator, kernel.body)
     count = len(kernel.operands)
     extra = [operand for _, operand in kernel.epilogue if operand is not None]
-    dtypes = [*(operand.dtype for operand in kernel.operands), kernel.result.dtype, *(e.dtype for e in extra)]
-    if kernel.start is not None:
-        dtypes.append("int8")
-    if kernel.keeps_sums:
-        dtypes.append(kernel.accumulator)
-    arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(len(dtypes))]
-    arguments.append("i32 %flags")
-    arguments += [f"i64 %first{level}, i64 %end{level}" for level in kernel.moving]
-    arguments += [f"i64 %stream{i}" for i, operand in enumerate(kernel.operands) if operand.stream is not None]
+    dtypes, arguments = _dtypes(kernel), _arguments(kernel)
     code.line(f"define internal void @{kernel.name}({', '.join(arguments)}) noinline nounwind {kernel.attributes} {{")
     code.line("entry:")
     code.align_frame(kernel.lanes * DTYPE_BYTES[kernel.accumulator])
@@ -89,6 +81,47 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     code.line("  ret void")
     code.line("}")
     return "\n".join(code.lines), code.declared
+
+
+def _dtypes(kernel: Microkernel) -> list[str]:
+    """Return the element dtype of each pointer argument."""
+    extra = [operand for _, operand in kernel.epilogue if operand is not None]
+    dtypes = [*(operand.dtype for operand in kernel.operands), kernel.result.dtype, *(e.dtype for e in extra)]
+    if kernel.start is not None:
+        dtypes.append("int8")
+    if kernel.keeps_sums:
+        dtypes.append(kernel.accumulator)
+    return dtypes
+
+
+def _arguments(kernel: Microkernel) -> list[str]:
+    """Return the arguments of the function, types and names."""
+    arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(len(_dtypes(kernel)))]
+    arguments.append("i32 %flags")
+    arguments += [f"i64 %first{level}, i64 %end{level}" for level in kernel.moving]
+    arguments += [f"i64 %stream{i}" for i, operand in enumerate(kernel.operands) if operand.stream is not None]
+    return arguments
+
+
+def choice_ir(name: str, kernels: Mapping[int, Microkernel]) -> str:
+    """Return a function ``void name(arguments of the microkernels, i64 size)`` that calls the one of that size.
+
+    Parameters
+    ----------
+    kernels : mapping of int to Microkernel
+        Size -> a microkernel; all take the same arguments.
+    """
+    some = next(iter(kernels.values()))
+    arguments = ", ".join(_arguments(some))
+    cases = " ".join(f"i64 {size}, label %size{size}" for size in kernels)
+    lines = [
+        f"define internal void @{name}({arguments}, i64 %size) noinline nounwind {some.attributes} {{",
+        "entry:",
+        f"  switch i64 %size, label %none [ {cases} ]",
+    ]
+    for size, kernel in kernels.items():
+        lines += [f"size{size}:", f"  tail call void @{kernel.name}({arguments})", "  ret void"]
+    return "\n".join([*lines, "none:", "  unreachable", "}"])
 
 
 def _started(code: LlvmCode, kernel: Microkernel, base: str, neutral: Tile) -> Tile:

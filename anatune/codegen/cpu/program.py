@@ -7,8 +7,10 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from anatune.codegen.cpu.copies import copy_function, write_copy
+from anatune.codegen.cpu.extents import RunTimeExtent, product_of_trips, repeats, trips
 from anatune.codegen.cpu.kernels import Kernels
 from anatune.codegen.cpu.layout import Layout
 from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
@@ -17,9 +19,9 @@ from anatune.codegen.cpu.padding import Skip
 from anatune.codegen.cpu.register_tile import Microkernel
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.schedule import Schedule
-from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
+from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
 
-__all__ = ["CpuProgram", "program_of", "wide", "write_calls"]
+__all__ = ["CpuProgram", "ProgramWriter", "Tile", "packings_of", "program_of", "wide", "write_calls"]
 
 
 @dataclass(frozen=True)
@@ -55,32 +57,66 @@ class CpuProgram:
         return sum(int(size) * DTYPE_BYTES[dtype] for size, dtype in found)
 
 
-_Tile = tuple[Mapping[str, Part], Microkernel]
+Tile = tuple[Mapping[str, Part], Microkernel]
 """The parts of each axis that a register tile is made of, and its microkernel."""
 
 
-class _Writer:
-    """One program while it is written down."""
+class ProgramWriter:
+    """One program while it is written down.
 
-    def __init__(self, kernels: Kernels, ahead: frozenset[str], *, parallel: bool) -> None:
+    Parameters
+    ----------
+    kernels
+        Loops and layouts.
+    ahead : frozenset of str
+        Operands that are taken in packed form.
+    parallel : bool
+        Spread the outermost loops over threads.
+    moving : RunTimeExtent, optional
+        The axis whose extent the shapes of the arguments say.
+    """
+
+    def __init__(
+        self, kernels: Kernels, ahead: frozenset[str], *, parallel: bool, moving: RunTimeExtent | None = None
+    ) -> None:
         self.workload, self.nest, self.layouts = kernels.workload, kernels.nest, kernels.layouts
         self.kernels = kernels
         self.ahead = ahead
         self.parallel = parallel
+        self.moving = moving
 
-    def parameters(self) -> list[tuple[str, str]]:
-        """Return (tensor, TVMScript buffer) of every argument of the kernel."""
-        found = []
+    def _shapes(self) -> dict[str, tuple[int | str, ...]]:
+        """Return the shape of every argument of the kernel."""
+        found: dict[str, tuple[int | str, ...]] = {}
         for access, layout in zip(self.workload.reads, self.layouts, strict=True):
-            shape = (layout.size,) if access.tensor in self.ahead else access.shape
-            found.append((access.tensor, buffer_type(shape, access.dtype)))
+            found[access.tensor] = (layout.size,) if access.tensor in self.ahead else self._shape(access)
         for access in (*self.workload.epilogue_reads, self.workload.write):
-            found.append((access.tensor, buffer_type(access.shape, access.dtype)))
+            found[access.tensor] = self._shape(access)
         return found
 
-    def main(self, tiles: Sequence[_Tile]) -> str:
+    def _shape(self, access: Access) -> tuple[int | str, ...]:
+        return access.shape if self.moving is None else self.moving.shape(access)
+
+    def _open(self, text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]]) -> None:
+        """Write the head of the function; arguments of unknown shape are handles that a buffer is matched to."""
+        dtypes = {access.tensor: access.dtype for access in self.workload.tensors}
+        moving = self.moving
+        unknown = [tensor for tensor, shape in shapes.items() if moving is not None and moving.name in shape]
+        parameters = [
+            (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, dtypes[tensor]))
+            for tensor, shape in shapes.items()
+        ]
+        open_function(text, name, parameters)
+        if moving is not None:
+            text.line(f"{moving.name} = T.int32()")
+        for tensor in unknown:
+            text.line(f'{tensor} = T.match_buffer({tensor}_argument, {_tuple(shapes[tensor])}, "{dtypes[tensor]}")')
+
+    def main(self, tiles: Sequence[Tile], name: str = "main") -> str:
+        """Return the function of the whole nest."""
         text = Script()
-        open_function(text, "main", self.parameters())
+        shapes = self._shapes()
+        self._open(text, name, shapes)
         pointers: list[str] = []
         for access, layout in zip(self.workload.reads, self.layouts, strict=True):
             if layout.is_copy and access.tensor not in self.ahead:
@@ -90,8 +126,9 @@ class _Writer:
                 pointers.append(access.tensor)
         for access, layout, pointer in zip(self.workload.reads, self.layouts, pointers, strict=True):
             if pointer != access.tensor:
-                write_copy(text, self.nest, self.workload, access, layout, pointer, parallel=self.parallel)
-        shapes = dict(self.parameters())
+                shape = self._shape(access)
+                write_copy(text, self.nest, self.workload, access, layout, pointer, parallel=self.parallel, shape=shape)
+                shapes[pointer] = (layout.size,)
         keeps_sums = any(kernel.keeps_sums for _, kernel in tiles)
         if keeps_sums:
             write = self.workload.write
@@ -99,34 +136,37 @@ class _Writer:
             text.line(f'{write.tensor}_sums = T.sblock_alloc_buffer(({write.num_elements},), "{dtype}")')
         text.open('with T.sblock("nest"):')
         names = [*pointers, *(access.tensor for access in self.workload.epilogue_reads)]
-        regions = [f"{name}[{whole_region(_shape_of(shapes, name, self.workload, self.layouts))}]" for name in names]
+        regions = [f"{name}[{whole_region(shapes[name])}]" for name in names]
         text.line(f"T.reads({', '.join(regions)})")
         written = self.workload.write
-        regions = [f"{written.tensor}[{whole_region(written.shape)}]"]
+        regions = [f"{written.tensor}[{whole_region(shapes[written.tensor])}]"]
         starts = [pointers[self.layouts.index(self.kernels.start.slivers)]] if self.kernels.start is not None else []
         pointers = [*pointers, written.tensor, *names[len(pointers) :], *starts]
         if keeps_sums:
             regions.append(f"{written.tensor}_sums[0:{written.num_elements}]")
             pointers.append(f"{written.tensor}_sums")
         text.line(f"T.writes({', '.join(regions)})")
+        for definition in self.moving.definitions if self.moving is not None else ():
+            text.line(definition)
         self._loops(text, tiles, pointers)
         text.close()
         return str(text)
 
-    def _loops(self, text: Script, tiles: Sequence[_Tile], pointers: list[str]) -> None:
+    def _loops(self, text: Script, tiles: Sequence[Tile], pointers: list[str]) -> None:
         # TVM loses a pragma of a parallel loop with 64-bit bounds
         with text.scope('for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'):
-            write_calls(text, self.kernels, tiles, pointers, parallel=self.parallel)
+            write_calls(text, self.kernels, tiles, pointers, parallel=self.parallel, moving=self.moving)
 
 
 def write_calls(
     text: Script,
     kernels: Kernels,
-    tiles: Sequence[_Tile],
+    tiles: Sequence[Tile],
     pointers: Sequence[str],
     origins: Sequence[str] = (),
     *,
     parallel: bool = False,
+    moving: RunTimeExtent | None = None,
 ) -> None:
     """Write the loops of a schedule and its calls of microkernels.
 
@@ -138,20 +178,23 @@ def write_calls(
         For each buffer an index that its tensor begins at; none: 0.
     parallel : bool
         Spread the outermost loops over threads.
+    moving : RunTimeExtent, optional
+        An axis whose extent is a variable: its tiles have one part each, and microkernels of several sizes take the
+        elements of a call as their last argument.
     """
     nest = kernels.nest
     outer, cache = nest.cache[: nest.num_outer], nest.cache[nest.num_outer :]
     depth = text.depth
     if parallel and math.prod(loop.extent for loop in outer) > 1:
-        text.open(f"for chunk in T.parallel({math.prod(loop.extent for loop in outer)}):")
-        variables = _digits("chunk", outer)
+        text.open(f"for chunk in T.parallel({product_of_trips(outer, moving)}):")
+        variables = _digits("chunk", outer, moving)
     else:
         variables = {}
         for number, loop in enumerate(outer):
-            text.open(f"for o{number} in range({loop.extent}):")
+            text.open(f"for o{number} in range({trips(loop, moving)}):")
             variables[loop] = f"o{number}"
     for number, loop in enumerate(cache):
-        text.open(f"for t{number} in range({loop.extent}):")
+        text.open(f"for t{number} in range({trips(loop, moving)}):")
         variables[loop] = f"t{number}"
     sums = [(variables[loop], loop) for loop in nest.cache if loop.axis not in nest.parts]
     flags = "0"
@@ -169,7 +212,7 @@ def write_calls(
 
     def call(parts: Mapping[str, Part], kernel: Microkernel) -> None:
         sizes = {axis: part.size for axis, part in parts.items()}
-        calls = {axis: f"c_{axis}" for axis in nest.calls if parts[axis].count > 1}
+        calls = {axis: f"c_{axis}" for axis in nest.calls if repeats(axis, parts[axis], moving)}
         arguments: list[str] = []
         addresses: list[tuple[list[tuple[str, int]], int]] = []
         for layout, pointer, origin in zip(layouts, pointers, begins, strict=True):
@@ -179,28 +222,36 @@ def write_calls(
             for axis, part in parts.items():
                 constant += layout.call_stride(axis, part.start, sizes)
             for axis, variable in calls.items():
-                terms.append((variable, layout.call_stride(axis, sizes[axis], sizes)))
+                if moving is not None and axis == moving.axis:
+                    terms.append((moving.start(variable), layout.call_stride(axis, 1, sizes)))
+                else:
+                    terms.append((variable, layout.call_stride(axis, sizes[axis], sizes)))
             arguments.append(f"{pointer}.data, {wide(affine(terms, constant))}")
             addresses.append((terms, constant))
         arguments.append(flags)
         for _, skip in kernels.moving:
             arguments += _taps(kernels, skip, variables, parts[skip.axis], calls)
         names: dict[Hashable, str] = dict([*variables.items(), *calls.items()])
+        if moving is not None and moving.axis in calls:
+            names[moving.axis] = moving.share(calls[moving.axis])
         for operand, (terms, constant) in zip(kernel.operands, addresses, strict=False):
             if operand.stream is not None:
                 shares = [(names[loop], share) for loop, share in operand.stream.shares.items() if loop in names]
                 arguments.append(wide(affine([*terms, *shares], constant + operand.stream.distance)))
+        if moving is not None and moving.axis in calls and moving.most > 1:
+            arguments.append(wide(moving.size(calls[moving.axis])))
         text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}))')
 
-    _calls(text, tiles, nest.calls, call)
+    _calls(text, tiles, nest.calls, call, moving)
     text.close(text.depth - depth)
 
 
 def _calls(
     text: Script,
-    tiles: Iterable[_Tile],
+    tiles: Iterable[Tile],
     axes: Sequence[str],
     call: Callable[[Mapping[str, Part], Microkernel], None],
+    moving: RunTimeExtent | None,
 ) -> None:
     """Write the loops of calls: all parts of an inner axis before an outer one's next, so that operands are reused.
 
@@ -211,10 +262,11 @@ def _calls(
             call(parts, kernel)
         return
     for part, own in itertools.groupby(tiles, key=lambda tile: tile[0][axes[0]]):
-        if part.count > 1:
-            text.open(f"for c_{axes[0]} in range({part.count}):")
-        _calls(text, list(own), axes[1:], call)
-        text.close(int(part.count > 1))
+        count = repeats(axes[0], part, moving)
+        if count:
+            text.open(f"for c_{axes[0]} in range({count}):")
+        _calls(text, list(own), axes[1:], call, moving)
+        text.close(int(bool(count)))
 
 
 def _taps(
@@ -236,27 +288,43 @@ def wide(index: str) -> str:
     return f'T.Cast("int64", T.Cast("int32", {index}))'
 
 
-def _shape_of(
-    parameters: Mapping[str, str], name: str, workload: Workload, layouts: Sequence[Layout]
-) -> tuple[int, ...]:
-    """Return the shape of a parameter or copy."""
-    for access, layout in zip(workload.reads, layouts, strict=True):
-        if name == f"{access.tensor}_copy":
-            return (layout.size,)
-        if name == access.tensor:
-            return (layout.size,) if f"(({layout.size},)" in parameters[name] else access.shape
-    return workload.tensor(name).shape
+def _tuple(shape: Sequence[int | str]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
-def _digits(variable: str, loops: Sequence[Loop]) -> dict[Loop, str]:
+def _digits(variable: str, loops: Sequence[Loop], moving: RunTimeExtent | None) -> dict[Loop, str]:
     """Return the mixed-radix digits of one fused variable, outer loop first."""
     digits: dict[Loop, str] = {}
-    below = 1
-    for loop in reversed(loops):
-        quotient = f"{variable} // {below}" if below > 1 else variable
-        digits[loop] = f"({quotient}) % {loop.extent}"
-        below *= loop.extent
-    return {loop: f"({digits[loop]})" for loop in loops}
+    for place, loop in enumerate(loops):
+        below = product_of_trips(loops[place + 1 :], moving)
+        quotient = (
+            variable if below == "1" else f"{variable} // ({below})" if "*" in below else f"{variable} // {below}"
+        )
+        digits[loop] = f"(({quotient}) % {trips(loop, moving)})"
+    return digits
+
+
+class Packings(NamedTuple):
+    """Functions that pack operands ahead of the run, and the elements of what they make, by tensor."""
+
+    packing: dict[str, str]
+    packed_sizes: dict[str, int]
+
+
+def packings_of(kernels: Kernels, ahead: frozenset[str], *, parallel: bool) -> Packings:
+    """Return what packs the operands `ahead`."""
+    packed = [
+        (access, layout)
+        for access, layout in zip(kernels.workload.reads, kernels.layouts, strict=True)
+        if access.tensor in ahead
+    ]
+    return Packings(
+        {
+            access.tensor: copy_function(kernels.nest, kernels.workload, access, layout, parallel=parallel)
+            for access, layout in packed
+        },
+        {access.tensor: layout.size for access, layout in packed},
+    )
 
 
 def program_of(
@@ -285,18 +353,9 @@ def program_of(
     ahead = frozenset(names if prepacked else ())
     parallel = bool(schedule.options.get("parallel", False)) and threads > 1
     tiles = [(parts, kernels.microkernel(f"{prefix}_{number}", parts)) for number, parts in enumerate(kernels.tiles())]
-    packed = [
-        (access, layout)
-        for access, layout in zip(kernels.workload.reads, kernels.layouts, strict=True)
-        if access.tensor in ahead
-    ]
     return CpuProgram(
-        main=_Writer(kernels, ahead, parallel=parallel).main(tiles),
-        packing={
-            access.tensor: copy_function(kernels.nest, kernels.workload, access, layout, parallel=parallel)
-            for access, layout in packed
-        },
-        packed_sizes={access.tensor: layout.size for access, layout in packed},
+        main=ProgramWriter(kernels, ahead, parallel=parallel).main(tiles),
+        **packings_of(kernels, ahead, parallel=parallel)._asdict(),
         llvm=module_ir([microkernel_ir(kernel) for _, kernel in tiles]),
         kernels=tuple(kernel for _, kernel in tiles),
     )

@@ -1,0 +1,94 @@
+"""An extent that is known at run time, as expressions of TVMScript."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anatune.codegen.cpu.nest import Loop, Part
+from anatune.core.workload.nest import Access
+
+__all__ = ["RunTimeExtent", "product_of_trips", "repeats", "trips"]
+
+_EXTENT, _CALLS, _SIZE, _SMALL = "extent", "num_calls", "least_size", "num_small"
+
+
+@dataclass(frozen=True)
+class RunTimeExtent:
+    """One axis whose extent is an argument, and how calls of microkernels share it out (see `core.space.cpu_ranges`).
+
+    ``num_calls`` calls, of which the first ``num_small`` compute ``least_size`` elements each, the others one more.
+
+    Attributes
+    ----------
+    axis : str
+    most : int
+        Largest number of elements of a call.
+    repeats : int
+        Calls that microkernels are made for, where what they ask for ahead depends on the number; 0: the axis has no
+        loop of calls, but one of single iterations outside.
+    """
+
+    axis: str
+    most: int
+    repeats: int
+
+    @property
+    def name(self) -> str:
+        """The variable that holds the extent."""
+        return _EXTENT
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """Statements that share out the extent."""
+        values = {
+            _CALLS: f"T.truncdiv({_EXTENT} + {self.most - 1}, {self.most})",
+            _SIZE: f"T.truncdiv({_EXTENT}, {_CALLS})",
+            _SMALL: f"{_CALLS} + {_CALLS} * {_SIZE} - {_EXTENT}",
+        }
+        if self.most == 1:
+            return ()
+        return tuple(f"{name}: T.let[T.int32] = {value}" for name, value in values.items())
+
+    def shape(self, access: Access) -> tuple[int | str, ...]:
+        """Return a tensor's shape, the extent in it by name."""
+        return (_EXTENT, *access.shape[1:]) if access.uses(self.axis) else access.shape
+
+    def num_calls(self) -> str:
+        """Return the number of calls along the axis."""
+        return _EXTENT if self.most == 1 else _CALLS
+
+    def start(self, call: str) -> str:
+        """Return the first element of a call."""
+        return call if self.most == 1 else f"({call} * {_SIZE} + T.max(0, {call} - {_SMALL}))"
+
+    def size(self, call: str) -> str:
+        """Return the elements of a call."""
+        return f"{_SIZE} + T.Select({call} >= {_SMALL}, 1, 0)"
+
+    def share(self, call: str) -> str:
+        """Return which of `repeats` shares of what lies ahead a call asks for; calls beyond them repeat the last."""
+        return f"T.min({call}, {self.repeats - 1})"
+
+
+def trips(loop: Loop, moving: RunTimeExtent | None) -> str:
+    """Return the iterations of a loop."""
+    return moving.name if moving is not None and loop.axis == moving.axis else str(loop.extent)
+
+
+def product_of_trips(loops: Sequence[Loop], moving: RunTimeExtent | None) -> str:
+    """Return the iterations of loops that are fused into one."""
+    number, words = 1, []
+    for loop in loops:
+        if moving is not None and loop.axis == moving.axis:
+            words.append(moving.name)
+        else:
+            number *= loop.extent
+    return " * ".join([*words, *[str(number)] * (number > 1 or not words)])
+
+
+def repeats(axis: str, part: Part, moving: RunTimeExtent | None) -> str:
+    """Return the calls of a part; "" where there is one."""
+    if moving is not None and axis == moving.axis:
+        return moving.num_calls() if moving.repeats else ""
+    return str(part.count) if part.count > 1 else ""

@@ -1,0 +1,92 @@
+"""CPU programs that take the extent of an axis at run time.
+
+The loops are those of `core.space.cpu_ranges.schedule_at` for every extent, with the number of calls as a variable.
+Each call computes one of few numbers of elements: there is a microkernel for each of them, and a function that chooses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+from anatune.codegen.cpu.extents import RunTimeExtent
+from anatune.codegen.cpu.kernels import Kernels
+from anatune.codegen.cpu.microkernel import choice_ir, microkernel_ir, module_ir
+from anatune.codegen.cpu.nest import Part
+from anatune.codegen.cpu.program import CpuProgram, ProgramWriter, Tile, packings_of
+from anatune.codegen.cpu.register_tile import Microkernel
+from anatune.core.schedule import Schedule
+from anatune.core.space.cpu_ranges import most_elements, sizes_of_calls
+from anatune.errors import SpaceError
+
+__all__ = ["ranged_program"]
+
+
+def ranged_program(
+    schedule: Schedule, axis: str, least: int, *, threads: int = 1, name: str = "main", prefix: str = "microkernel"
+) -> CpuProgram:
+    """Write a schedule as a program for extents of `axis` from `least` to the schedule's own.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of the largest extent.
+    threads : int
+        1 makes the parallel loop serial.
+    name : str
+        Of the function. It takes tensors of any extent of the range, all of the same one, constants packed ahead.
+    prefix : str
+        Of the microkernels' names: they are global in a library.
+
+    Raises
+    ------
+    SpaceError
+        One program cannot run other extents (see `core.space.cpu_ranges`), or options contradict the tiles.
+    BuildError
+        A tensor is too large for 32-bit indices.
+    """
+    largest = schedule.workload.extents[axis]
+    if not 1 <= least <= largest:
+        raise SpaceError(f"range of {axis} is {least} to {largest}, expected 1 or more, ascending")
+    most = most_elements(schedule, axis)
+    middle = max(least, math.isqrt(least * largest))
+    kernels = Kernels(schedule)
+    in_calls = all(loop.axis != axis for loop in kernels.nest.cache)
+    repeats = max(2, -(-middle // most)) if in_calls else 0
+    moving = RunTimeExtent(axis, most, repeats)
+    sizes = sorted({size for extent in range(least, largest + 1) for size in sizes_of_calls(extent, most)})
+
+    tiles: list[Tile] = []
+    functions: list[tuple[str, set[str]]] = []
+    made: list[Microkernel] = []
+    others = [other for other in kernels.nest.calls if other != axis]
+    for number, found in enumerate(itertools.product(*(kernels.parts[other] for other in others))):
+        parts = dict(zip(others, found, strict=True))
+        own: dict[int, Microkernel] = {}
+        for size in sizes:
+            part = Part(0, max(repeats, 1), size)
+            kernels.parts[axis] = (part,)
+            own[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
+            functions.append(microkernel_ir(own[size]))
+        made += own.values()
+        chosen = own[sizes[-1]]
+        if most > 1:
+            chosen = replace(chosen, name=f"{prefix}_{number}")
+            functions.append((choice_ir(chosen.name, own), set()))
+        tiles.append(({axis: Part(0, max(repeats, 1), sizes[-1]), **parts}, chosen))
+    ahead = frozenset(str(tensor) for tensor in _words(schedule, "packed_ahead"))
+    parallel = bool(schedule.options.get("parallel", False)) and threads > 1
+    packings = packings_of(kernels, ahead, parallel=parallel)
+    return CpuProgram(
+        main=ProgramWriter(kernels, ahead, parallel=parallel, moving=moving).main(tiles, name),
+        packing=packings.packing,
+        packed_sizes=packings.packed_sizes,
+        llvm=module_ir(functions),
+        kernels=tuple(made),
+    )
+
+
+def _words(schedule: Schedule, name: str) -> tuple[str, ...]:
+    words: tuple[str, ...] = schedule.options.get(name, ())  # type: ignore[assignment]
+    return words
