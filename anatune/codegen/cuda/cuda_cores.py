@@ -34,8 +34,17 @@ def kernel_program(schedule: Schedule) -> KernelProgram:
     check_limits(nest.hardware, nest.num_threads, nest.shared_bytes)
     program = GpuProgram(nest)
     script, resident_blocks = program.script(), _resident_blocks(nest) if program.is_dynamic else 0
+    around = program.reduction
     return KernelProgram(
-        script, nest.num_blocks, nest.num_threads, nest.shared_bytes, resident_blocks, with_byte_offsets
+        script,
+        nest.num_blocks,
+        nest.num_threads,
+        nest.shared_bytes,
+        resident_blocks,
+        with_byte_offsets,
+        around.before,
+        around.after,
+        around.workspace,
     )
 
 

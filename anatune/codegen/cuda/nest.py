@@ -21,6 +21,7 @@ from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import ASYNC_SINCE, REDUCTION_LEVELS, SPATIAL_LEVELS, pipeline_of
 from anatune.core.rules.guards import covered_extents, guarded_axes
+from anatune.core.rules.split import split_of
 from anatune.core.schedule import Schedule
 from anatune.core.templates import CUDA, PIPELINED
 from anatune.core.workload.nest import DTYPE_BYTES, Access
@@ -132,8 +133,9 @@ class GpuNest:
         self._check_dtype()
         if limit := generation_limit(self.workload, hardware):
             raise BuildError(limit)
+        self.split = split_of(schedule.options)
         # more buffers than steps would never be filled
-        self.stages = min(stages, self.num_steps)
+        self.stages = min(stages, self.num_steps if self.split.whole else self.split.steps(self.num_steps))
         self.tiles = self._tiles() if self.workload.reduction_axes else ()
         if self.stages > 2 and not self.is_async:
             raise BuildError(
@@ -188,9 +190,14 @@ class GpuNest:
         return math.prod(self.extent(axis, level) for axis in axes for level in levels)
 
     @cached_property
+    def num_tiles(self) -> int:
+        """Tiles of the result: blocks of the grid, where no reduction is split."""
+        return self._product(self.spatial, "block")
+
+    @cached_property
     def num_blocks(self) -> int:
         """Blocks of the grid."""
-        return self._product(self.spatial, "block")
+        return self.split.num_blocks(self.num_tiles)
 
     @cached_property
     def num_threads(self) -> int:
@@ -199,7 +206,7 @@ class GpuNest:
 
     @cached_property
     def num_steps(self) -> int:
-        """Staging steps: iterations of all k0 loops."""
+        """Staging steps of a tile: iterations of all k0 loops."""
         return self._product(self.reduction, "k0")
 
     @cached_property
@@ -414,4 +421,4 @@ def program_key(schedule: Schedule) -> str:
     except AnatuneError:
         return schedule.key
     tiles = [(tile.pitches, tile.base, tile.fetch, tile.load, tile.load_level) for tile in nest.tiles]
-    return repr((schedule.tiles, sorted(nest.unrolled), nest.stages, tiles))
+    return repr((schedule.tiles, sorted(nest.unrolled), nest.stages, tiles, nest.split))

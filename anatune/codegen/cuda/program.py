@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from anatune.codegen.activations import activated
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES
 from anatune.codegen.cuda.nest import GpuNest, StagedTile
+from anatune.codegen.cuda.splitting import Part, SplitReduction
 from anatune.codegen.cuda.staging import Staging, Terms, all_of, digits, neutral, origin, within
-from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.codegen.script import Script, affine, buffer_type, open_function
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
 from anatune.core.workload.number_formats import STEP_OPERANDS
 
@@ -43,27 +44,27 @@ class GpuProgram:
         self.output_axes = tuple(dict.fromkeys(self.workload.output_axes))
         self.vector = self._result_width()
         self.staging = Staging(nest, self.text)
+        self.reduction = SplitReduction(
+            nest.split,
+            self.workload,
+            tiles=nest.num_tiles,
+            steps=nest.num_steps,
+            threads=nest.num_threads,
+            accumulators=nest.num_accumulators,
+        )
 
     # -- the whole ---------------------------------------------------------------------------------------------
 
     def script(self) -> str:
         """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
-        nest, text = self.nest, self.text
-        operands = self.workload.operands
-        tensors = (*operands, self.workload.write)
+        text = self.text
+        tensors = (*self.workload.operands, self.workload.write)
         open_function(text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in tensors])
-        text.open(f'for bx in T.thread_binding({nest.num_blocks}, thread="blockIdx.x"):')
-        text.open(f'for tx in T.thread_binding({nest.num_threads}, thread="threadIdx.x"):')
-        text.open('with T.sblock("kernel"):')
-        text.line(f"T.reads({', '.join(f'{a.tensor}[{whole_region(a.shape)}]' for a in operands)})")
-        text.line(f"T.writes({self.workload.write.tensor}[{whole_region(self.workload.write.shape)}])")
-        if nest.tiles:
-            self._staged()
-        else:
-            self._direct()
+        body = self._staged if self.nest.tiles else self._direct
+        self.reduction.write(text, "kernel", body, self._sum_of_parts)
         return str(text)
 
-    def _staged(self) -> None:
+    def _staged(self, part: Part) -> None:
         nest, text = self.nest, self.text
         scope = "shared.dyn" if self.is_dynamic else "shared"
         self._allocate("smem", nest.stages * nest.shared_elements, self.dtype, scope)
@@ -73,12 +74,32 @@ class GpuProgram:
                 steps = nest.chunk if tile.along_reduction else 1
                 size = nest.register_extent(tile.access) * steps
                 self._allocate(f"frag_{tile.access.tensor}", size, self.dtype, "local")
-        kind = "unroll" if nest.is_static and "reg_outer" in nest.unrolled else "serial"
+        kind = self._accumulator_loop
         with self.text.scope(f"for r in T.{kind}({nest.num_accumulators}):" if nest.num_accumulators > 1 else ""):
             place = "r" if nest.num_accumulators > 1 else "0"
             text.line(f"acc[{place}] = {neutral(self.workload.body, self.accumulator)}")
-        self._pipeline()
+        self._pipeline(part)
+        self.reduction.store(text, kind, self._store_sums, self._add_sums)
+
+    def _sum_of_parts(self) -> None:
+        """Write the kernel that stores sums of parts."""
+        self._allocate("acc", self.nest.num_accumulators, self.accumulator, "local")
+        self.reduction.add_up(self.text, self._accumulator_loop, lambda one, other: self._joined(one, [other]))
+        self._store_sums()
+
+    @property
+    def _accumulator_loop(self) -> str:
+        """Kind of a loop over all accumulators."""
+        return "unroll" if self.nest.is_static and "reg_outer" in self.nest.unrolled else "serial"
+
+    def _store_sums(self) -> None:
         self._store(lambda index: f"acc[{index}]")
+
+    def _add_sums(self) -> None:
+        """Add the accumulators to the result, one by one."""
+        width, self.vector = self.vector, 1
+        self._store(lambda index: f"acc[{index}]", adds=True)
+        self.vector = width
 
     @property
     def is_dynamic(self) -> bool:
@@ -90,33 +111,32 @@ class GpuProgram:
 
     # -- staging -----------------------------------------------------------------------------------------------
 
-    def _pipeline(self) -> None:
+    def _pipeline(self, part: Part) -> None:
         """Write the loop over the staging steps."""
         nest = self.nest
-        steps = nest.num_steps
         if nest.is_async:
-            self._async_pipeline()
+            self._async_pipeline(part)
             return
         if nest.through_registers:
             for tile in nest.tiles:
                 self._allocate(_held(tile), tile.walk.copies * tile.fetch, self.dtype, "local")
         if nest.stages == 1:
-            with self.text.scope(f"for step in range({steps}):" if steps > 1 else ""):
-                self._stage("step" if steps > 1 else "0")
+            with self.text.scope(f"for step in range({part.count}):" if part.most > 1 else ""):
+                self._stage(part.step("step" if part.most > 1 else "0"))
                 self._barrier()
                 self._compute("")
-                if steps > 1:
+                if part.most > 1:
                     self._barrier()
             return
         # Registers hold step n + 1 while step n is computed, and go to the other buffer afterwards: all threads have
         # read it before the barrier of step n, and read it again behind that of step n + 1.
-        self._stage("0")
-        with self.text.scope(f"for step in range({steps}):"):
+        self._stage(part.step("0"))
+        with self.text.scope(f"for step in range({part.count}):"):
             self._barrier()
-            with self.text.scope(f"if step < {steps - 1}:"):
-                self._fetch("(step + 1)")
+            with self.text.scope(part.before(1)):
+                self._fetch(part.step("(step + 1)"))
             self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
-            with self.text.scope(f"if step < {steps - 1}:"):
+            with self.text.scope(part.before(1)):
                 for tile in nest.tiles:
                     self.staging.put(tile, _held(tile), f"(step + 1) % {nest.stages} * {nest.shared_elements} + ")
 
@@ -133,7 +153,7 @@ class GpuProgram:
             step, lambda tile, guards: staging.fetch(tile, step, guards, target=_held(tile) if held else "")
         )
 
-    def _async_pipeline(self) -> None:
+    def _async_pipeline(self, part: Part) -> None:
         """Write the loop with cp.async: step n + stages - 1 is on its way while step n is computed.
 
         One barrier a step: after it all threads' copies of step n are there, and all have read the buffer of step
@@ -141,15 +161,18 @@ class GpuProgram:
         """
         nest = self.nest
         ahead = nest.stages - 1
-        for first in range(ahead):
-            if first < nest.num_steps:
-                self._copy_async(str(first), f"{first * nest.shared_elements} + ")
+        for number in range(ahead):
+            condition = part.has(number)
+            if condition is not None:
+                with self.text.scope(condition):
+                    self._copy_async(part.step(str(number)), f"{number * nest.shared_elements} + ")
             self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')
-        with self.text.scope(f"for step in range({nest.num_steps}):"):
+        with self.text.scope(f"for step in range({part.count}):"):
             self.text.line(f'T.evaluate(T.ptx["cp.async.wait_group"]({ahead - 1}))')
             self._barrier()
-            with self.text.scope(f"if step < {nest.num_steps - ahead}:" if nest.num_steps > ahead else "if False:"):
-                self._copy_async(f"(step + {ahead})", f"(step + {ahead}) % {nest.stages} * {nest.shared_elements} + ")
+            with self.text.scope(part.before(ahead)):
+                buffer = f"(step + {ahead}) % {nest.stages} * {nest.shared_elements} + "
+                self._copy_async(part.step(f"(step + {ahead})"), buffer)
             self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')
             self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
 
@@ -328,9 +351,11 @@ class GpuProgram:
 
     def _combined(self, before: str, values: Sequence[str]) -> str:
         """Return the body's expression of the accumulator and the operands."""
-        values = [self._cast(value, self.dtype, self.accumulator) for value in values]
-        body = self.workload.body
-        if body == "max":
+        return self._joined(before, [self._cast(value, self.dtype, self.accumulator) for value in values])
+
+    def _joined(self, before: str, values: Sequence[str]) -> str:
+        """Return the body's expression of the accumulator and values of its dtype."""
+        if self.workload.body == "max":
             return f"T.max({before}, {values[0]})"
         return f"{before} + {' * '.join(values)}"
 
@@ -381,20 +406,21 @@ class GpuProgram:
         whole = self.nest.extent(axis, "reg_inner") == self.vector
         return [(n, s * self.vector if n == name else s) for n, s in terms if not (whole and n == name)]
 
-    def _store(self, value: Callable[[str], str]) -> None:
+    def _store(self, value: Callable[[str], str], *, adds: bool = False) -> None:
         """Write the epilogue and the stores; `value` gives the expression of a result from its place.
 
         Like copies, they are written twice where axes are guarded: without and with tests for being inside.
+        With `adds` results are added to what is there.
         """
         nest = self.nest
         inside = within(nest)
         if inside:
             with self.text.scope(f"if {all_of(inside)}:"):
-                self._results(value, [])
+                self._results(value, [], adds=adds)
         with self.text.scope("else:" if inside else ""):
-            self._results(value, [axis for axis in self.output_axes if axis in nest.guarded])
+            self._results(value, [axis for axis in self.output_axes if axis in nest.guarded], adds=adds)
 
-    def _results(self, value: Callable[[str], str], guarded: Sequence[str]) -> None:
+    def _results(self, value: Callable[[str], str], guarded: Sequence[str], *, adds: bool) -> None:
         """Write the results that lie inside the axes `guarded`."""
         nest, write = self.nest, self.workload.write
         axes = self.output_axes
@@ -420,14 +446,21 @@ class GpuProgram:
                 else:
                     access = next(extra)
                     result = f"{result} + {self._cast(self._index(access, lane), access.dtype, self.accumulator)}"
-            self.text.line(f"{self._index(write, lane)} = {self._cast(f'({result})', self.accumulator, write.dtype)}")
+            result = self._cast(f"({result})", self.accumulator, write.dtype)
+            there = self._index(write, lane)
+            if adds:
+                self.text.line(
+                    f'T.evaluate(T.call_extern("{write.dtype}", "atomicAdd", T.address_of({there}), {result}))'
+                )
+            else:
+                self.text.line(f"{there} = {result}")
 
     def _mean(self, value: str, count: int) -> str:
         if self.accumulator == "int32":
             return f"T.truncdiv({value}, {count})"
         return f"{value} * T.float32({1.0 / count!r})"
 
-    def _direct(self) -> None:
+    def _direct(self, _: Part) -> None:
         """Write an operator without a reduction: operands come straight from global memory."""
         body = self.workload.body
         lane = " + v" if self.vector > 1 else ""

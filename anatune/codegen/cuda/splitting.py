@@ -1,0 +1,236 @@
+"""Split reductions as TVMScript text: which tile and which steps a block has, and how parts of sums come together.
+
+The principal kernel's blocks are ``whole`` tiles, then ``split`` parts of each other tile. Parts keep their
+accumulators in a workspace, neighbouring threads in neighbouring places, and a kernel behind adds them up in order, so
+that results do not depend on which block ends first; it has a block for each tile, with the same threads, and stores as
+the principal one does. Atomic parts are added to the result itself, which a kernel before sets to zero.
+
+In all kernels ``bx`` is the number of the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from anatune.codegen.buffer import Buffer
+from anatune.codegen.cuda.kernel import LaunchSize
+from anatune.codegen.script import Script, whole_region
+from anatune.core.rules.split import Split
+from anatune.core.workload.access import ACCUMULATOR_DTYPE
+from anatune.core.workload.nest import Workload
+
+__all__ = ["Part", "SplitReduction"]
+
+_WORKSPACE = "workspace"
+"""The array that parts of sums lie in."""
+_BLOCK = "block"
+"""Number of a block where that is no tile's."""
+_ZEROING_THREADS = 256
+"""Of a block that zeroes a result."""
+_LOADS = 32
+"""Loads of a thread that are on their way together while parts are summed."""
+
+
+class Part(NamedTuple):
+    """The steps of a tile that the present block has.
+
+    Attributes
+    ----------
+    first : str
+        Expression of the first one; "" if that is 0 in every block.
+    count : str
+        How many.
+    least, most : int
+        Bounds of that over all blocks.
+    """
+
+    first: str
+    count: str
+    least: int
+    most: int
+
+    def step(self, number: str) -> str:
+        """Return which step of the tile is the block's step `number`."""
+        if not self.first:
+            return number
+        return f"({self.first})" if number == "0" else f"({self.first} + {number})"
+
+    def has(self, number: int) -> str | None:
+        """Return the condition that the block has a step `number`: "" if all have, None if no block has."""
+        if number < self.least:
+            return ""
+        return f"if {number} < {self.count}:" if number < self.most else None
+
+    def before(self, count: int) -> str:
+        """Return the condition that a step ``step`` is not among the last `count`; "if False:" if it always is."""
+        if self.most <= count:
+            return "if False:"
+        return f"if step < {self.count} - {count}:" if self.least < self.most else f"if step < {self.most - count}:"
+
+
+class SplitReduction:
+    """Writes what split reductions add to the program of a kernel. Without a split nothing is added.
+
+    Parameters
+    ----------
+    split : Split
+    workload : Workload
+    tiles, steps : int
+        Of the kernel; steps of a tile.
+    threads, accumulators : int
+        Threads of a block, accumulators of a thread.
+
+    Attributes
+    ----------
+    workspace : Buffer or None
+        Where parts of sums lie.
+    before, after : tuple of LaunchSize
+        The kernels around the principal one.
+    """
+
+    def __init__(
+        self, split: Split, workload: Workload, *, tiles: int, steps: int, threads: int, accumulators: int
+    ) -> None:
+        self.split, self.workload = split, workload
+        self._steps, self._threads, self._accumulators = steps, threads, accumulators
+        self._size = LaunchSize(split.num_blocks(tiles), threads)
+        self._result = f"{workload.write.tensor}[{whole_region(workload.write.shape)}]"
+        self.workspace: Buffer | None = None
+        self.before: tuple[LaunchSize, ...] = ()
+        self.after: tuple[LaunchSize, ...] = ()
+        if split.atomic:
+            self.before = (LaunchSize(-(-workload.write.num_elements // _ZEROING_THREADS), _ZEROING_THREADS),)
+        elif split.is_split:
+            self.after = (LaunchSize(tiles - split.whole, threads),)
+            size = split.num_parts(tiles) * accumulators * threads
+            self.workspace = Buffer(_WORKSPACE, ACCUMULATOR_DTYPE[workload.dtype], (size,))
+
+    def write(self, text: Script, name: str, principal: Callable[[Part], None], finish: Callable[[], None]) -> None:
+        """Write all kernels.
+
+        Parameters
+        ----------
+        name : str
+            Of the principal kernel's block.
+        principal : callable
+            Writes its body, given the steps that it has.
+        finish : callable
+            Writes the body of the kernel behind it, in which `add_up` is called.
+        """
+        operands = [f"{a.tensor}[{whole_region(a.shape)}]" for a in self.workload.operands]
+        if not self.split.is_split:
+            with self._kernel(text, "bx", name, self._size, operands, [self._result]):
+                principal(Part("", str(self._steps), self._steps, self._steps))
+            return
+        with text.scope('with T.sblock("root"):'):
+            text.line("T.reads()")
+            text.line("T.writes()")
+            own = []
+            if self.workspace is not None:
+                text.line(f'{_WORKSPACE} = T.sblock_alloc_buffer({self.workspace.shape}, "{self.workspace.dtype}")')
+                own = [f"{_WORKSPACE}[{whole_region(self.workspace.shape)}]"]
+            for size in self.before:
+                with self._kernel(text, _BLOCK, "zero", size, [], [self._result]):
+                    self._zero(text, size)
+            with self._kernel(text, _BLOCK, name, self._size, operands, [*own, self._result]):
+                principal(self._part(text))
+            for size in self.after:
+                with self._kernel(text, _BLOCK, "sum", size, [*own, *operands], [self._result]):
+                    text.line(f"bx: T.int32 = {_BLOCK}{f' + {self.split.whole}' if self.split.whole else ''}")
+                    finish()
+
+    @contextmanager
+    def _kernel(
+        self, text: Script, block: str, name: str, size: LaunchSize, reads: list[str], writes: list[str]
+    ) -> Iterator[None]:
+        heads = (
+            f'for {block} in T.thread_binding({size.grid}, thread="blockIdx.x"):',
+            f'for tx in T.thread_binding({size.block}, thread="threadIdx.x"):',
+            f'with T.sblock("{name}"):',
+        )
+        with text.scope(*heads):
+            text.line(f"T.reads({', '.join(reads)})")
+            text.line(f"T.writes({', '.join(writes)})")
+            yield
+
+    def _part(self, text: Script) -> Part:
+        """Write which tile and steps the present block has."""
+        split, steps = self.split, self._steps
+        per = split.steps(steps)
+        least = steps - (split.split - 1) * per
+        if split.whole:
+            alone, beyond = f"{_BLOCK} < {split.whole}", f"{_BLOCK} - {split.whole}"
+            tile = f"T.truncdiv({beyond}, {split.split}) + {split.whole}"
+            text.line(f"bx: T.int32 = T.Select({alone}, {_BLOCK}, {tile})")
+            text.line(f"first: T.int32 = T.Select({alone}, 0, T.truncmod({beyond}, {split.split}) * {per})")
+            text.line(f"steps: T.int32 = T.Select({alone}, {steps}, T.min({steps} - first, {per}))")
+            return Part("first", "steps", least, steps)
+        text.line(f"bx: T.int32 = {_BLOCK} // {split.split}")
+        text.line(f"first: T.int32 = {_BLOCK} % {split.split} * {per}")
+        if least == per:
+            return Part("first", str(per), per, per)
+        text.line(f"steps: T.int32 = T.min({steps} - first, {per})")
+        return Part("first", "steps", least, per)
+
+    def store(self, text: Script, kind: str, store: Callable[[], None], add: Callable[[], None]) -> None:
+        """Write the principal kernel's end.
+
+        Parameters
+        ----------
+        kind : str
+            Of loops over accumulators: "unroll" or "serial".
+        store, add : callable
+            Write the stores of whole sums; additions to the result.
+        """
+        split = self.split
+        if not split.is_split:
+            store()
+            return
+        if split.whole:
+            with text.scope(f"if {_BLOCK} < {split.whole}:"):
+                store()
+        with text.scope("else:" if split.whole else ""):
+            if split.atomic:
+                add()
+                return
+            part = f"({_BLOCK} - {split.whole})" if split.whole else _BLOCK
+            with text.scope(f"for r in T.{kind}({self._accumulators}):"):
+                place = f"({part} * {self._accumulators} + r) * {self._threads} + tx"
+                text.line(f"{_WORKSPACE}[{place}] = acc[r]")
+
+    def add_up(self, text: Script, kind: str, combine: Callable[[str, str], str]) -> None:
+        """Write what sets ``acc`` to the sums of the parts of a tile, in order.
+
+        Parameters
+        ----------
+        kind : str
+            Of loops over accumulators: "unroll" or "serial".
+        combine : callable
+            Returns the expression of two sums.
+        """
+        count, split = self._accumulators, self.split.split
+        head = f"for r in T.{kind}({count}):"
+
+        def part(number: str) -> str:
+            return f"{_WORKSPACE}[(({_BLOCK} * {split} + {number}) * {count} + r) * {self._threads} + tx]"
+
+        with text.scope(head):
+            text.line(f"acc[r] = {part('0')}")
+        at_once = max(1, _LOADS // count)
+        rounds, rest = divmod(split - 1, at_once)
+        for first, rolled, unrolled in ((1, rounds, at_once), (1 + rounds * at_once, 1, rest)):
+            if rolled and unrolled:
+                with text.scope(f"for s in range({rolled}):", f"for p in T.unroll({unrolled}):", head):
+                    text.line(f"acc[r] = {combine('acc[r]', part(f'(s * {unrolled} + p + {first})'))}")
+
+    def _zero(self, text: Script, size: LaunchSize) -> None:
+        """Write the zeroing of the result."""
+        write = self.workload.write
+        number, inner, indices = f"({_BLOCK} * {size.block} + tx)", 1, []
+        for extent in reversed(write.shape):
+            indices.append(f"{number} // {inner} % {extent}")
+            inner *= extent
+        with text.scope(f"if {number} < {inner}:" if inner % size.block else ""):
+            text.line(f"{write.tensor}[{', '.join(reversed(indices)) or '()'}] = T.{write.dtype}(0)")
