@@ -121,7 +121,7 @@ class GpuProgram:
             for tile in nest.tiles:
                 self._allocate(_held(tile), tile.walk.copies * tile.fetch, self.dtype, "local")
         if nest.stages == 1:
-            with self.text.scope(f"for step in range({part.count}):" if part.most > 1 else ""):
+            with self.text.scope(f"for step in range({part.turns}):" if part.most > 1 else ""):
                 self._stage(part.step("step" if part.most > 1 else "0"))
                 self._barrier()
                 self._compute("")
@@ -131,7 +131,7 @@ class GpuProgram:
         # Registers hold step n + 1 while step n is computed, and go to the other buffer afterwards: all threads have
         # read it before the barrier of step n, and read it again behind that of step n + 1.
         self._stage(part.step("0"))
-        with self.text.scope(f"for step in range({part.count}):"):
+        with self.text.scope(f"for step in range({part.turns}):"):
             self._barrier()
             with self.text.scope(part.before(1)):
                 self._fetch(part.step("(step + 1)"))
@@ -167,7 +167,7 @@ class GpuProgram:
                 with self.text.scope(condition):
                     self._copy_async(part.step(str(number)), f"{number * nest.shared_elements} + ")
             self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')
-        with self.text.scope(f"for step in range({part.count}):"):
+        with self.text.scope(f"for step in range({part.turns}):"):
             self.text.line(f'T.evaluate(T.ptx["cp.async.wait_group"]({ahead - 1}))')
             self._barrier()
             with self.text.scope(part.before(ahead)):

@@ -40,14 +40,14 @@ class Part(NamedTuple):
     ----------
     first : str
         Expression of the first one; "" if that is 0 in every block.
-    count : str
+    turns : str
         How many.
     least, most : int
         Bounds of that over all blocks.
     """
 
     first: str
-    count: str
+    turns: str
     least: int
     most: int
 
@@ -61,13 +61,13 @@ class Part(NamedTuple):
         """Return the condition that the block has a step `number`: "" if all have, None if no block has."""
         if number < self.least:
             return ""
-        return f"if {number} < {self.count}:" if number < self.most else None
+        return f"if {number} < {self.turns}:" if number < self.most else None
 
     def before(self, count: int) -> str:
         """Return the condition that a step ``step`` is not among the last `count`; "if False:" if it always is."""
         if self.most <= count:
             return "if False:"
-        return f"if step < {self.count} - {count}:" if self.least < self.most else f"if step < {self.most - count}:"
+        return f"if step < {self.turns} - {count}:" if self.least < self.most else f"if step < {self.most - count}:"
 
 
 class SplitReduction:
