@@ -56,6 +56,8 @@ def test_launches_do_not_scale_and_memory_is_a_floor():
     assert bound.ratio == pytest.approx(15 / 12)
     assert bound.bandwidth == pytest.approx(12 / 17)
     assert math.isnan(replace(row, neighbour=None).ratio)
+    assert not replace(row, plan=plan(time_s=(1.6 * 11 + 2 - 1e-6) * 1e-6)).is_far
+    assert replace(row, plan=plan(time_s=(1.6 * 11 + 2 + 1e-6) * 1e-6)).is_far
 
 
 def test_what_misses_is_printed_with_its_parts():
@@ -65,7 +67,7 @@ def test_what_misses_is_printed_with_its_parts():
     ]
     head, *rest = awkward.summary_lines(rows)
     assert "geometric mean 1.483 (aim 1.15: missed)" in head
-    assert "worst 2.00 (far; aim 1.6: missed), above it 1 of 2" in head
+    assert "worst 2.00 (far; aim 1.6: missed), above it 1 of 2, 1 by the times" in head
     assert rest == ["  2.00 far: cuda i=1: fma 20.0", "  2.00 m: cuda i=1: fma 10.0"]
     assert len(awkward.summary_lines(rows[:1])) == 1
 
