@@ -65,9 +65,11 @@ class Part(NamedTuple):
 
     def before(self, count: int) -> str:
         """Return the condition that a step ``step`` is not among the last `count`; "if False:" if it always is."""
-        if self.most <= count:
-            return "if False:"
-        return f"if step < {self.turns} - {count}:" if self.least < self.most else f"if step < {self.most - count}:"
+        return f"if step < {self.turns_less(count)}:" if self.most > count else "if False:"
+
+    def turns_less(self, count: int) -> str:
+        """Return the expression of `count` steps less than there are."""
+        return f"{self.turns} - {count}" if self.least < self.most else str(self.most - count)
 
 
 class SplitReduction:
@@ -81,6 +83,8 @@ class SplitReduction:
         Of the kernel; steps of a tile.
     threads, accumulators : int
         Threads of a block, accumulators of a thread.
+    result_bytes : int
+        Shared memory that a block needs for its stores.
 
     Attributes
     ----------
@@ -91,7 +95,15 @@ class SplitReduction:
     """
 
     def __init__(
-        self, split: Split, workload: Workload, *, tiles: int, steps: int, threads: int, accumulators: int
+        self,
+        split: Split,
+        workload: Workload,
+        *,
+        tiles: int,
+        steps: int,
+        threads: int,
+        accumulators: int,
+        result_bytes: int = 0,
     ) -> None:
         self.split, self.workload = split, workload
         self._steps, self._threads, self._accumulators = steps, threads, accumulators
@@ -103,7 +115,7 @@ class SplitReduction:
         if split.atomic:
             self.before = (LaunchSize(-(-workload.write.num_elements // _ZEROING_THREADS), _ZEROING_THREADS),)
         elif split.is_split:
-            self.after = (LaunchSize(tiles - split.whole, threads),)
+            self.after = (LaunchSize(tiles - split.whole, threads, result_bytes),)
             size = split.num_parts(tiles) * accumulators * threads
             self.workspace = Buffer(_WORKSPACE, ACCUMULATOR_DTYPE[workload.dtype], (size,))
 

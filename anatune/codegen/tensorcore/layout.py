@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.rules.split import Split, split_of
 from anatune.core.schedule import Schedule
 from anatune.core.templates import TENSORCORE
 from anatune.core.workload.implicit_gemm import ImplicitGemm, Operand, implicit_gemm
@@ -112,9 +113,24 @@ class TileLayout(NamedTuple):
         return DTYPE_BYTES[self.schedule.workload.dtype]
 
     @property
+    def split(self) -> Split:
+        """How reductions are divided among blocks."""
+        return split_of(self.schedule.options)
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of the result: blocks of the grid, where no reduction is split."""
+        return self.gemm.extents["batch"] * self.grid["m"] * self.grid["n"]
+
+    @property
     def num_blocks(self) -> int:
         """Blocks of the grid."""
-        return self.gemm.extents["batch"] * self.grid["m"] * self.grid["n"]
+        return self.split.num_blocks(self.num_tiles)
+
+    @property
+    def num_accumulators(self) -> int:
+        """Results of a thread."""
+        return self.mma["m"] * self.mma["n"] * 4
 
     @property
     def num_warps(self) -> int:
@@ -142,10 +158,14 @@ class TileLayout(NamedTuple):
         return self.warp_columns + (8 if self.warp_columns % 16 == 0 else 16)
 
     @property
+    def result_bytes(self) -> int:
+        """Shared memory for a block's results on their way to memory."""
+        return self.num_warps * 16 * self.result_pitch * 4
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: the ring, or the results on their way to memory, which take its place."""
-        results = self.num_warps * 16 * self.result_pitch * 4
-        return max(self.stages * self.stage_elements * self.element_bytes, results)
+        return max(self.stages * self.stage_elements * self.element_bytes, self.result_bytes)
 
 
 def _trailing_zeros(value: int) -> int:

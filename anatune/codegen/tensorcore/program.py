@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES, KernelProgram, check_limits
-from anatune.codegen.script import Script, buffer_type, open_function, whole_region
+from anatune.codegen.cuda.splitting import Part, SplitReduction
+from anatune.codegen.script import Script, buffer_type, open_function
 from anatune.codegen.tensorcore.index import all_of, axis_values, element, inside_tests, sum_of
 from anatune.codegen.tensorcore.layout import OperandTile, TileLayout, layout_of
-from anatune.codegen.tensorcore.results import write_results
+from anatune.codegen.tensorcore.results import RESULT_ARRAYS, write_results
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 
@@ -37,31 +38,35 @@ class _Writer:
         self.workload = schedule.workload
         self.layout = layout
         self.text = Script()
+        self.reduction = SplitReduction(
+            layout.split,
+            self.workload,
+            tiles=layout.num_tiles,
+            steps=layout.grid["k"],
+            threads=layout.num_threads,
+            accumulators=layout.num_accumulators,
+            result_bytes=layout.result_bytes,
+        )
 
     # -- frame -------------------------------------------------------------------------------------------------
 
     def script(self) -> str:
         """Return the text of ``main``."""
-        text, layout = self.text, self.layout
-        workload = self.workload
-        operands = workload.operands
-        accesses = (*operands, workload.write)
-        open_function(text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in accesses])
-        text.open(f'for bx in T.thread_binding({layout.num_blocks}, thread="blockIdx.x"):')
-        text.open(f'for tx in T.thread_binding({layout.num_threads}, thread="threadIdx.x"):')
-        text.open('with T.sblock("root"):')
-        text.line(f"T.reads({', '.join(f'{a.tensor}[{whole_region(a.shape)}]' for a in operands)})")
-        text.line(f"T.writes({workload.write.tensor}[{whole_region(workload.write.shape)}])")
-        scope = "shared.dyn" if layout.shared_bytes > STATIC_SHARED_BYTES else "shared"
-        element = "uint16" if layout.element_bytes == 2 else "uint32"
-        self._allocate("smem", layout.shared_bytes // layout.element_bytes, element, scope)
-        self._allocate("acc", layout.mma["m"] * layout.mma["n"] * 4, "float32")
+        accesses = (*self.workload.operands, self.workload.write)
+        open_function(self.text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in accesses])
+        self.reduction.write(self.text, "kernel", self._principal, self._sum_of_parts)
+        return str(self.text)
+
+    def _principal(self, part: Part) -> None:
+        """Write the kernel that multiplies."""
+        text, layout, self.part = self.text, self.layout, part
+        self._allocate_results(layout.shared_bytes)
         self._allocate("frag_m", 2 * layout.mma["m"] * 4, "uint32")
         self._allocate("frag_n", 2 * layout.mma["n"] * 2, "uint32")
         for tile in self._through_registers():
             self._allocate(f"stage_{tile.tensor}", -(-tile.copies // layout.num_threads), "uint16")
         self._place()
-        text.open(f"for r in T.unroll({layout.mma['m'] * layout.mma['n'] * 4}):")
+        text.open(f"for r in T.unroll({layout.num_accumulators}):")
         text.line("acc[r] = T.float32(0)")
         text.close()
         if layout.stages == 1:
@@ -69,8 +74,26 @@ class _Writer:
         else:
             self._pipeline()
             text.line('T.tvm_storage_sync("shared")')
-        write_results(text, layout, self._origin)
-        return str(text)
+        self.reduction.store(text, "unroll", self._store, lambda: self._store(adds=True))
+
+    def _sum_of_parts(self) -> None:
+        """Write the kernel that stores sums of parts."""
+        self._allocate_results(self.layout.result_bytes)
+        self._place()
+        self.reduction.add_up(self.text, "unroll", lambda one, other: f"{one} + {other}")
+        self._store()
+
+    def _store(self, *, adds: bool = False) -> None:
+        write_results(self.text, self.layout, self._origin, adds=adds)
+
+    def _allocate_results(self, shared_bytes: int) -> None:
+        """Allocate shared memory, accumulators, and what results need on their way."""
+        element = "uint16" if self.layout.element_bytes == 2 else "uint32"
+        scope = "shared.dyn" if shared_bytes > STATIC_SHARED_BYTES else "shared"
+        self._allocate("smem", shared_bytes // self.layout.element_bytes, element, scope)
+        self._allocate("acc", self.layout.num_accumulators, "float32")
+        for name, size, dtype in RESULT_ARRAYS:
+            self._allocate(name, size, dtype)
 
     def _allocate(self, name: str, size: int, dtype: str, scope: str = "local") -> None:
         self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
@@ -136,7 +159,7 @@ class _Writer:
         places = {
             "batch": self._origin["batch"],
             operand.rows: sum_of(self._origin[operand.rows], along_rows),
-            "k": sum_of(f"({step}) * {layout.block['k']}" if layout.grid["k"] > 1 else "0", along_k),
+            "k": sum_of(f"({self.part.step(step)}) * {layout.block['k']}" if layout.grid["k"] > 1 else "0", along_k),
         }
         values = axis_values(layout.gemm, self.workload, places)
         conditions = [
@@ -187,7 +210,7 @@ class _Writer:
 
     def _one_stage(self) -> None:
         layout, text = self.layout, self.text
-        text.open(f"for k0 in T.serial({layout.grid['k']}):")
+        text.open(f"for k0 in T.serial({self.part.turns}):")
         self._fetch("k0", store=True)
         self._commit()
         self._arrived(0)
@@ -199,17 +222,19 @@ class _Writer:
 
     def _pipeline(self) -> None:
         """Write the loop whose fragments are read one step ahead, the first of a stage at the end of the one before."""
-        layout, text = self.layout, self.text
-        ahead, steps, depth = layout.stages - 1, layout.grid["k"], layout.mma["k"]
+        layout, text, part = self.layout, self.text, self.part
+        ahead, depth = layout.stages - 1, layout.mma["k"]
         early = depth % 2 == 0  # fragment buffers alternate: their number must not depend on the stage
         for stage in range(ahead):
-            if stage < steps:
-                self._fetch(str(stage), store=True)
+            condition = part.has(stage)
+            if condition is not None:
+                with text.scope(condition):
+                    self._fetch(str(stage), store=True)
             self._commit()
         if early:
             self._arrived(ahead - 1)
             self._fragments("0", 0, 0)
-        text.open(f"for k0 in T.serial({steps}):")
+        text.open(f"for k0 in T.serial({part.turns}):")
         if not early:
             self._arrived(ahead - 1)
             self._fragments("k0", 0, 0)
@@ -223,16 +248,16 @@ class _Writer:
                 self._fragments("k0", step + 1, (step + 1) % 2)
             elif early:
                 self._arrived(ahead - 1)
-                self._fragments(f"T.min(k0 + 1, {steps - 1})", 0, 0)  # the last stage reads what nobody uses
+                self._fragments(f"T.min(k0 + 1, {part.turns_less(1)})", 0, 0)  # the last stage reads what nobody uses
             self._multiply(step % 2)
         text.close()
 
     def _later_stage(self, write: Callable[[], None]) -> None:
         """Write what concerns a stage ahead, for as long as there is one."""
-        ahead, steps = self.layout.stages - 1, self.layout.grid["k"]
-        if steps <= ahead:
+        ahead = self.layout.stages - 1
+        if self.part.most <= ahead:
             return
-        self.text.open(f"if k0 < {steps - ahead}:")
+        self.text.open(f"if k0 < {self.part.turns_less(ahead)}:")
         before = len(self.text.lines)
         write()
         if len(self.text.lines) == before:
@@ -349,6 +374,16 @@ def tensorcore_program(schedule: Schedule) -> KernelProgram:
     """
     layout = layout_of(schedule)
     assert isinstance(schedule.hardware, GpuSpec)
-    script = _Writer(schedule, layout).script()
+    writer = _Writer(schedule, layout)
+    script = writer.script()
     check_limits(schedule.hardware, layout.num_threads, layout.shared_bytes)
-    return KernelProgram(script, layout.num_blocks, layout.num_threads, layout.shared_bytes)
+    around = writer.reduction
+    return KernelProgram(
+        script,
+        layout.num_blocks,
+        layout.num_threads,
+        layout.shared_bytes,
+        before=around.before,
+        after=around.after,
+        workspace=around.workspace,
+    )

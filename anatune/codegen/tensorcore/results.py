@@ -17,15 +17,17 @@ from anatune.core.workload.implicit_gemm import vector_width
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.core.workload.number_formats import STEP_OPERANDS
 
-__all__ = ["write_results"]
+__all__ = ["RESULT_ARRAYS", "write_results"]
 
 _LANE_RESULTS = 4
 """Neighbouring results that a lane handles at once."""
+RESULT_ARRAYS = (("value", 4, "float32"), ("word", 4, "uint32"), ("extra", 1, "float32"))
+"""Registers that `write_results` takes: name, elements, dtype."""
 _FUNCTION = "__device__ __forceinline__ void "
 _SOURCES = {
     "anatune_put_f32x2": "(void* p, float a, float b) {\n  *(float2*)p = make_float2(a, b);\n}\n",
-    "anatune_get_f32x4": """(float& a, float& b, float& c, float& d, const void* p) {
-  float4 v = *(const float4*)p;
+    "anatune_get_f32x4": """(float& a, float& b, float& c, float& d, const void* p, int back) {
+  float4 v = *(const float4*)((const char*)p - back);
   a = v.x; b = v.y; c = v.z; d = v.w;
 }
 """,
@@ -56,30 +58,30 @@ def _call(name: str, *arguments: str) -> str:
     return f'T.evaluate(T.cuda.func_call("{name}", {", ".join(arguments)}, source_code={source!r}))'
 
 
-def write_results(text: Script, layout: TileLayout, origin: Mapping[str, str]) -> None:
+def write_results(text: Script, layout: TileLayout, origin: Mapping[str, str], *, adds: bool = False) -> None:
     """Append the loop over the 16-row slices of a warp's results.
 
     Parameters
     ----------
     origin : mapping of str to str
         "batch", "m", "n" -> where the block's tile starts.
+    adds : bool
+        Whether float32 results are added to what is there.
     """
-    _Results(text, layout, origin).write()
+    _Results(text, layout, origin, adds).write()
 
 
 class _Results:
-    def __init__(self, text: Script, layout: TileLayout, origin: Mapping[str, str]) -> None:
+    def __init__(self, text: Script, layout: TileLayout, origin: Mapping[str, str], adds: bool) -> None:
         self.text = text
         self.layout = layout
         self.workload = layout.schedule.workload
         self.write_access = self.workload.write
-        self.origin = origin
+        self.origin, self.adds = origin, adds
         self.is_half = DTYPE_BYTES[self.write_access.dtype] == 2
 
     def write(self) -> None:
         text, layout = self.text, self.layout
-        for name, size, dtype in (("value", 4, "float32"), ("word", 4, "uint32"), ("extra", 1, "float32")):
-            text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="local")')
         per_float = 4 // layout.element_bytes  # elements of the shared buffer in a float32
         pitch, columns, warps = layout.result_pitch, layout.warp_columns, layout.warps
         own = f"tx // 32 * {16 * pitch * per_float}"
@@ -96,7 +98,9 @@ class _Results:
         row, column = f"((it * 32 + tx % 32) // {lanes})", f"((it * 32 + tx % 32) % {lanes} * {_LANE_RESULTS})"
         place = f"{row} * {pitch * per_float} + {column} * {per_float}"
         values = ", ".join(f"value[{e}]" for e in range(_LANE_RESULTS))
-        text.line(_call("anatune_get_f32x4", values, f"T.address_of(smem[{own} + {place}])"))
+        # named by their last element: TVM makes shared memory as small as the elements that a program names
+        last = f"T.address_of(smem[{own} + {place} + {_LANE_RESULTS * per_float - 1}])"
+        text.line(_call("anatune_get_f32x4", values, last, str(4 * _LANE_RESULTS - layout.element_bytes)))
         warp_row = f"tx // {32 * warps['n']} * {layout.block['m'] // warps['m']}" if warps["m"] > 1 else "0"
         warp_column = f"tx // 32 % {warps['n']} * {columns}" if warps["n"] > 1 else "0"
         self.m = sum_of(self.origin["m"], warp_row, f"mi * 16 + {row}")
@@ -167,6 +171,11 @@ class _Results:
             self.text.line(f'T.ptx["cvt.f32.f16"](extra[0], T.Cast("uint16", {bits}))')
 
     def _store(self, start: int, width: int) -> None:
+        if self.adds:
+            for e in range(start, start + width):
+                there = f"T.address_of({element(self.write_access, self._values(e))})"
+                self.text.line(f'T.evaluate(T.call_extern("float32", "atomicAdd", {there}, value[{e}]))')
+            return
         target = f"T.address_of({element(self.write_access, self._values(start))})"
         if not self.is_half:
             words = [f'T.reinterpret("uint32", value[{e}])' for e in range(start, start + width)]
