@@ -121,12 +121,18 @@ def _check(
     }
     orders["reduction"] = [axis for axis in levels if axis not in spatial]
     pairs = {f"pair.{axis}": axis for axis in pairable_axes(workload, simd, dot)}
+    mosts = {f"most.{axis}": axis for axis in spatial if axis != simd}
     known = ("simd_axis", "simd_lanes", *pairs, *(f"order.{level}" for level in orders), "packed", "packed_ahead")
-    check_names("options", options, (*known, "extension", "parallel"))
+    check_names("options", options, (*known, *mosts, "extension", "parallel"))
     for name, axis in pairs.items():
         if name in options:
             unit = lanes if axis == simd else 1
             _check_pair(name, options[name], tiles[axis], unit, hardware.compute.num_vector_registers)
+    for name, axis in mosts.items():
+        if name in options:
+            pair: Any = options.get(f"pair.{axis}")
+            own = tiles[axis][-1] if pair is None else max(pair[1], pair[3])
+            check_count(f"option {name}", options[name], own, max(own, hardware.compute.num_vector_registers))
     for level, axes in orders.items():
         _check_words(f"order.{level}", options.get(f"order.{level}", ()), axes)
     packed = options.get("packed", ())

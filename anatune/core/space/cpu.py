@@ -23,6 +23,8 @@ reduction axis, and (l2, l1, unroll) of a window axis (rx, ry: they only slide a
 "pair.<axis>"             Only where two microkernels share an axis: (calls, units, calls, units), the smaller kernel
                           first. The register factor is then the whole segment they cover and l1 is 1; units are
                           rows, or vectors on the SIMD axis: (1, 8, 1, 9) covers 17.
+"most.<axis>"             Only of programs for a range of extents (`cpu_ranges`): the most elements that one call covers
+                          at any extent. Nothing of the nest depends on it.
 "order.<level>"           Axes from the outermost to the innermost loop (loops of one iteration need no code).
 "packed"                  Operands copied into tile order, as contiguous slivers along the microkernel's loops. A
                           result that is strided along the SIMD axis is transposed in registers, never packed.

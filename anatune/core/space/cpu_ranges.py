@@ -7,6 +7,7 @@ calls of microkernels in an L1 tile. Then the nest of another extent differs in 
 Notation
 --------
 most : the largest number of elements along the axis that one call of a microkernel computes.
+    The option "most.<axis>" of a schedule says it; without, it is the largest size of the schedule's own calls.
 calls : ``ceil(extent / most)``; they share the extent out evenly, so that sizes differ by one at most
     (`cpu_microkernels.segment_shape`).
 """
@@ -16,12 +17,12 @@ from __future__ import annotations
 import math
 
 from anatune.core.rules.cpu_microkernels import segment_shape
-from anatune.core.schedule import Schedule
-from anatune.core.workload.extents import with_extent
+from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
+from anatune.core.workload.ranges import ranged
 from anatune.errors import SpaceError
 
-__all__ = ["check_axis", "most_elements", "schedule_at", "sizes_of_calls"]
+__all__ = ["calls_of", "check_axis", "most_elements", "schedule_at", "sizes_of_calls"]
 
 _TEMPLATE = "cpu"
 
@@ -67,14 +68,21 @@ def most_elements(schedule: Schedule, axis: str) -> int:
         if schedule.workload.tensor(str(tensor)).uses(axis):
             raise SpaceError(f"no range of {axis}: {tensor} is packed, and its packed form depends on the extent")
     factors = schedule.tiles[axis]
-    *outside, calls, size = factors
-    pair = schedule.options.get(f"pair.{axis}")
-    if pair is not None:
-        assert isinstance(pair, tuple)
-        calls, size = int(pair[0]) + int(pair[2]), max(int(pair[1]), int(pair[3]))
-    if sum(factor > 1 for factor in (*outside, calls * size)) > 1:
+    calls, size = calls_of(schedule, axis)
+    if sum(factor > 1 for factor in (*factors[:-2], calls * size)) > 1:
         raise SpaceError(f"no range of {axis}: its tiles {factors} are loops of several levels, expected one")
-    return size
+    most = schedule.options.get(f"most.{axis}", size)
+    assert isinstance(most, int)
+    return most
+
+
+def calls_of(schedule: Schedule, axis: str) -> tuple[int, int]:
+    """Return the calls of microkernels along an axis in an L1 tile, and the elements of the largest one."""
+    pair = schedule.options.get(f"pair.{axis}")
+    if pair is None:
+        return schedule.tiles[axis][-2:]  # type: ignore[return-value]
+    assert isinstance(pair, tuple)
+    return int(pair[0]) + int(pair[2]), max(int(pair[1]), int(pair[3]))
 
 
 def schedule_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
@@ -90,17 +98,20 @@ def schedule_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
     most = most_elements(schedule, axis)
     factors = schedule.tiles[axis]
     options = {name: value for name, value in schedule.options.items() if name != f"pair.{axis}"}
+    if extent == 1:  # a loop of one iteration has no place among the others
+        options |= {name: _without(words, axis) for name, words in options.items() if name.startswith("order.")}
     level = next((place for place, factor in enumerate(factors[:-2]) if factor > 1), None)
     if level is not None:
         tiles = tuple(extent if place == level else 1 for place in range(len(factors)))
     else:
+        options[f"most.{axis}"] = most
         calls = -(-extent // most)
         tiles = (*(1 for _ in factors[:-2]), calls, extent // calls)
         if extent % calls:
             tiles = (*tiles[:-2], 1, extent)
             options[f"pair.{axis}"] = segment_shape(extent, 1, calls)
     return Schedule(
-        with_extent(schedule.workload, axis, extent),
+        ranged(schedule.workload, axis, (extent,)).largest,
         schedule.hardware,
         schedule.template,
         {**schedule.tiles, axis: tiles},
@@ -108,6 +119,11 @@ def schedule_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
         schedule.vector,
         options,
     )
+
+
+def _without(words: OptionValue, axis: str) -> OptionValue:
+    assert isinstance(words, tuple)
+    return tuple(word for word in words if word != axis)
 
 
 def sizes_of_calls(extent: int, most: int) -> tuple[int, ...]:

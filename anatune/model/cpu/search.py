@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
 from anatune.core.rules.cpu_microkernels import pair_calls
 from anatune.core.space.factor import divisors
+from anatune.model.cpu.groups import Groups, floor_cycles
 from anatune.model.cpu.order import STEP
 from anatune.model.cpu.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT
 from anatune.model.cpu.scoring import CpuScoring
 from anatune.model.watch import Watch
 from anatune.numerics.columns import Bools, Floats, Ints
-from anatune.numerics.cpu.classes import KEY_TIE, KEY_TILES, Caches, Floors, L1Tiles, Options, SearchClass, Terms, Tiles
+from anatune.numerics.cpu.classes import KEY_TIE, KEY_TILES, Floors, L1Tiles, Options, SearchClass, Terms, Tiles
 from anatune.numerics.cpu.lattice import capacities, cover
 from anatune.numerics.cpu.search import best_kernels
 
@@ -87,35 +86,14 @@ def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[In
     return starts, np.array(values, dtype=np.int64).reshape(-1, 3)
 
 
-def _floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
-    """Return core cycles that no microkernel on these L1 tiles undercuts: multiply-adds, calls and stores.
-
-    Infinite for tiles that no call of the space may cover.
-    """
-    nest, cpu = model.nest, model.machine.core
-    simd, lanes, _, has_reduction = nest.simd.tolist()
-    sizes = tiles.astype(float)
-    if nest.group[0] >= 0:  # a step sums a whole group at best
-        sizes[:, nest.group[0]] /= nest.group[1]
-    steps = sizes[:, nest.is_reduction == 1].prod(axis=1)
-    number = (nest.extents / tiles).prod(axis=1)
-    sizes[:, simd] = np.ceil(sizes[:, simd] / lanes)
-    call = (cpu.call_cycles + cpu.fma_latency) / (cpu.register_limit * cpu.registers) if has_reduction else 0.0
-    inside = float(nest.inside_share.prod())
-    each = inside / (cpu.fma_per_cycle * cpu.reachable) + call / steps
-    found: Floats = number * sizes.prod(axis=1) * each
-    for axis, most in model.space.most_inner.items():
-        found[tiles[:, model.space.axes.index(axis)] > most] = np.inf
-    return found
-
-
-class Search:
+class Search(Groups):
     """Finds the best `kept` nodes (L1 tile, microkernel, l1 order, packing, distribution) of the space."""
 
     def __init__(self, model: CpuScoring, kept: int, watch: Watch) -> None:
-        self.model, self._watch = model, watch
+        super().__init__(model)
+        self._watch = watch
         self.lattice = Lattice(model)
-        self.floor: Floats = _floor_cycles(model, self.lattice.tiles)
+        self.floor: Floats = floor_cycles(model, self.lattice.tiles)
         self._floors: dict[bytes, Floors] = {}
         self.heap: Floats = np.full((kept, KEY_TILES + 3 * len(model.space.axes) + 2), np.inf)
         self.count = 0
@@ -123,7 +101,7 @@ class Search:
         self.num_evaluated = self.num_bounded = 0
         self.gap: float | None = None
         lowest_open = math.inf
-        groups = sorted(self._groups(), key=lambda group: group[0])
+        groups = sorted(self._groups(self.floor, self.lattice.num_chunks), key=lambda group: group[0])
         for number, (bound, packed, parallel, threads) in enumerate(groups):
             if bound > self._limit():
                 break
@@ -145,61 +123,6 @@ class Search:
         if self.count < len(self.heap):
             return math.inf
         return math.exp((float(self.heap[0, KEY_TIE]) + 1.0) * STEP) * (1.0 + 1e-9)
-
-    def _time(self, core_s: Floats | float, memory_s: Floats | float, fixed_s: float) -> Floats:
-        exposed = self.model.machine.core.exposed_share
-        return np.asarray(np.maximum(core_s, memory_s) + exposed * np.minimum(core_s, memory_s) + fixed_s)
-
-    def _slowdown(self, threads: float) -> float:
-        """Return how much longer a thread's work takes beside the others, as `numerics.cpu.nest.slowdown`."""
-        return max(1.0, threads / self.model.machine.core.usable_cores)
-
-    def _conditions(self, packed: Bools, parallel: int, threads: float) -> tuple[Caches, float]:
-        """Return the caches of a thread and constant seconds: the same formulas as in `numerics.cpu.point`."""
-        nest, machine = self.model.nest, self.model.machine
-        size = machine.size_bytes / np.minimum(threads, machine.shared_by)
-        fill_s = 1.0 / (machine.fill_bytes_per_cycle * machine.core.clock_hz)
-        slower = self._slowdown(threads)
-        dram_bytes_s = min(machine.core.dram_core_bytes_s, machine.core.dram_socket_bytes_s / threads)
-        fill_s[-1] = 1.0 / (dram_bytes_s * slower)
-        copies = 0.0
-        for x, is_packed in enumerate(packed.tolist()):
-            moved = nest.copy_bytes[x, int(is_packed)]
-            level = 0
-            while level < len(size) - 1 and moved > size[level + 1] * threads:
-                level += 1
-            copies += moved * max(fill_s[level], 1.0 / (nest.copy_rate[x] * machine.core.clock_hz))
-        caches = Caches(packed, machine.core.line_bytes, size, fill_s)
-        return caches, copies * (slower / threads) + (machine.core.start_s if parallel else 0.0)
-
-    def _whole_bytes(self, packed: Bools) -> tuple[Floats, Floats]:
-        """Return the bytes that the whole nest moves into each cache, and its capacity bytes: (C,) each."""
-        nest, machine = self.model.nest, self.model.machine
-        capacity, moved = capacities(nest, machine, nest.extents[None, :], packed)
-        return moved[0], capacity[0]
-
-    def _groups(self) -> Iterator[tuple[float, Bools, int, float]]:
-        """Yield (lower bound, packed tensors, parallel, threads)."""
-        nest, machine = self.model.nest, self.model.machine
-        columns = self.model.space.columns
-        must = [columns.index(f"pack.{tensor}") for tensor in self.model.space.must_pack]
-        free = np.flatnonzero((nest.pack_columns >= 0) & ~np.isin(nest.pack_columns, must))
-        cores = machine.core.num_cores
-        options = [(0, 1.0)]
-        if cores > 1:
-            counts = np.unique(np.minimum(self.lattice.num_chunks, cores))
-            options += [(1, float(n)) for n in counts if n > 1]
-        floor = float(self.floor.min()) / machine.core.clock_hz
-        for flags in itertools.product((False, True), repeat=len(free)):
-            packed = np.isin(nest.pack_columns, must)
-            packed[free] = flags
-            moved, whole = self._whole_bytes(packed)
-            for parallel, threads in options:
-                caches, fixed = self._conditions(packed, parallel, threads)
-                busiest = self._slowdown(threads) / threads
-                filled_s = float((moved * caches.fill_s)[whole > caches.size].sum()) * (1.0 - 1e-12)
-                bound_s = self._time(busiest * floor, busiest * filled_s, fixed)
-                yield float(bound_s), packed, parallel, threads
 
     def _run_group(self, packed: Bools, parallel: int, threads: float) -> float:
         """Search all classes of a group; return the lowest bound of what the time limit left out."""

@@ -7,8 +7,7 @@ import pytest
 import anatune
 from anatune import api
 from anatune.core.space.cpu_ranges import most_elements, schedule_at
-from anatune.core.workload.extents import with_extent
-from anatune.errors import SpaceError, WorkloadError
+from anatune.errors import SpaceError
 
 pytest.importorskip("tvm")
 from anatune.codegen.compat import compile_module, import_tvm, parse_program, target_of
@@ -130,14 +129,3 @@ def test_what_has_no_range_is_one_line():
         most_elements(space.schedule({"i": (1, 1, 1, 2, 20)}, packed=("A", "B")), "i")
     with pytest.raises(SpaceError, match="range of i is 41 to 40"):
         ranged_program(schedule, "i", 41)
-
-
-def test_extents_of_operators():
-    convolution = anatune.conv2d(n=8, c=8, h=8, w=8, k=8, r=3, s=3)
-    for axis, name in (("n", "n"), ("f", "k")):
-        wanted = {name: 5}
-        assert with_extent(convolution, axis, 5) == anatune.conv2d(**{**convolution.attribute, **wanted})
-    with pytest.raises(WorkloadError, match="axis y is the size of no argument"):
-        with_extent(convolution, "y", 5)
-    with pytest.raises(WorkloadError, match="no axis 'z'"):
-        with_extent(convolution, "z", 5)
