@@ -36,6 +36,8 @@ class CpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "flop" of a call; probes say more.
     error : float
         Largest error that its arithmetic explains, over the result's scale; 0.0: a plain sum's.
+    function : str
+        What ``main`` is called in a library of several kernels.
     """
 
     schedule_key: str
@@ -45,3 +47,4 @@ class CpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: int = 1
     facts: dict[str, int] = {}
     error: float = 0.0
+    function: str = "main"

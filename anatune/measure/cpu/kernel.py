@@ -28,7 +28,10 @@ from anatune.measure.run.correctness import (
     same_bytes,
 )
 
-__all__ = ["Kernel", "Library", "Prepared"]
+__all__ = ["Constants", "Kernel", "Library", "Prepared"]
+
+Constants = dict[str, tuple[Array, Array, Block]]
+"""Name -> the array that was given, its contents then, and what was packed of it."""
 
 
 class Library:
@@ -45,7 +48,7 @@ class Library:
 
     def __init__(self, artifact: CpuArtifact) -> None:
         tvm = import_tvm()
-        names = ("main", *(packing.function for packing in artifact.packings))
+        names = (artifact.function, *(packing.function for packing in artifact.packings))
         try:
             self._module = tvm.runtime.load_module(artifact.library)
             functions = [self._module[name] for name in names]
@@ -165,6 +168,8 @@ class Kernel:
         What it computes; what was built.
     folder : Path, optional
         Folder of the library, removed with the kernel.
+    constants : dict, optional
+        Packed constants that kernels of one library share, by the function that packs them.
 
     Raises
     ------
@@ -174,7 +179,13 @@ class Kernel:
         The library cannot be loaded.
     """
 
-    def __init__(self, workload: Workload, artifact: CpuArtifact, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        artifact: CpuArtifact,
+        folder: Path | None = None,
+        constants: Constants | None = None,
+    ) -> None:
         self.workload = workload
         self.artifact = artifact
         self._library = Library(artifact)
@@ -182,7 +193,8 @@ class Kernel:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         if artifact.threads > 1:
             set_pool_threads(artifact.threads)
-        self._constants: dict[str, tuple[Array, Array, Block]] = {}
+        self._constants: Constants = {} if constants is None else constants
+        self._packed_by = {packing.tensor: packing.function for packing in artifact.packings}
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -222,7 +234,7 @@ class Kernel:
 
     def _pack(self, buffer: Buffer, given: Array, checked: Array) -> Block:
         """Return the packed constant, anew only if its contents changed."""
-        name = buffer.tensor
+        name = self._packed_by[buffer.tensor]
         if name in self._constants:
             known, contents, block = self._constants[name]
             frozen = known is given and not checked.flags.writeable and checked.base is None
@@ -231,7 +243,7 @@ class Kernel:
         block = Block(buffer.dtype, buffer.shape)
         block.bytes[:] = 0
         contents = checked.copy()
-        self._library.packers[name](tensor_of(contents), block.tensor)
+        self._library.packers[buffer.tensor](tensor_of(contents), block.tensor)
         self._constants[name] = (given, contents, block)
         return block
 

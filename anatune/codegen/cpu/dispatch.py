@@ -1,0 +1,198 @@
+"""Several CPU programs for one range of extents in one library: which serves which, and what packs their constants."""
+
+from __future__ import annotations
+
+import bisect
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from anatune.codegen.buffer import Buffer
+from anatune.codegen.compat import TvmObject, compile_module, import_tvm, link_library, parse_program, target_of
+from anatune.codegen.cpu.artifact import CpuArtifact, Packing
+from anatune.codegen.cpu.program import CpuProgram
+from anatune.codegen.cpu.ranged import ranged_program
+from anatune.core.accuracy import error_of
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.space.cpu_ranges import schedule_at
+from anatune.errors import BuildError, SpaceError
+
+__all__ = ["Dispatch", "LoweredRange", "RangeArtifact", "build_range", "lower_range"]
+
+
+class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which program computes which extents of an axis. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    axis : str
+    first : int
+        The least extent.
+    schedules : tuple of Schedule
+        The programs, each as the schedule of the largest extent that it serves.
+    lasts, programs : tuple of int
+        Intervals in order: up to each of `lasts`, from the one before it on, the program of that number serves.
+    """
+
+    axis: str
+    first: int
+    schedules: tuple[Schedule, ...]
+    lasts: tuple[int, ...]
+    programs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.schedules or len(self.lasts) != len(self.programs):
+            raise SpaceError("range: no programs, expected one for each interval")
+        if list(self.lasts) != sorted(set(self.lasts)) or not 1 <= self.first <= self.lasts[0]:
+            raise SpaceError(f"range: intervals end at {self.lasts!s:.60}, expected ascending ends")
+        served = {number: last for last, number in zip(self.lasts, self.programs, strict=True)}
+        own = {number: one.workload.extents.get(self.axis) for number, one in enumerate(self.schedules)}
+        if served != own:
+            raise SpaceError(
+                f"range: programs are for {self.axis} up to {list(own.values())!s:.60}, but serve {served!s:.60}"
+            )
+
+    def program_of(self, extent: int) -> int:
+        """Return the number of the program that serves an extent.
+
+        Raises
+        ------
+        SpaceError
+            The extent is outside of the range.
+        """
+        if not self.first <= extent <= self.lasts[-1]:
+            raise SpaceError(f"{self.axis} is {extent}, expected {self.first} to {self.lasts[-1]}, which were built")
+        return self.programs[bisect.bisect_left(self.lasts, extent)]
+
+    def least(self, program: int) -> int:
+        """Return the least extent that a program serves."""
+        place = self.programs.index(program)
+        return self.lasts[place - 1] + 1 if place else self.first
+
+
+class LoweredRange(NamedTuple):
+    """A TVM module of all programs, and what packs their constants.
+
+    Attributes
+    ----------
+    module, target
+        Functions ``main_<program>`` and ``pack_<tensor>_<form>``.
+    programs : tuple of CpuProgram
+    forms : dict of str to tuple of int
+        Constant -> elements of each of its packed forms.
+    form_of : dict of str to tuple of int
+        Constant -> which of its forms each program takes; -1: it takes the tensor itself.
+    """
+
+    module: TvmObject
+    target: TvmObject
+    programs: tuple[CpuProgram, ...]
+    forms: dict[str, tuple[int, ...]]
+    form_of: dict[str, tuple[int, ...]]
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Most memory that a call allocates and releases again."""
+        return max(program.workspace_bytes for program in self.programs)
+
+
+def lower_range(dispatch: Dispatch, *, threads: int = 1) -> LoweredRange:
+    """Turn the programs of a range into one TVM module. Packed forms that are equal are there once.
+
+    Raises
+    ------
+    SpaceError, BuildError
+        As `ranged_program`.
+    MissingDependencyError
+        TVM is not installed.
+    """
+    hardware = dispatch.schedules[0].hardware
+    if not isinstance(hardware, CpuSpec):
+        raise BuildError(f"schedules are for {hardware.name}, expected a CPU")
+    tvm = import_tvm()
+    functions = {}
+    programs: list[CpuProgram] = []
+    texts: dict[str, list[tuple[str, int]]] = {}
+    form_of: dict[str, list[int]] = {}
+    for number, schedule in enumerate(dispatch.schedules):
+        own = ranged_program(
+            schedule.check(),
+            dispatch.axis,
+            dispatch.least(number),
+            threads=threads,
+            name=f"main_{number}",
+            prefix=f"program{number}_microkernel",
+        )
+        programs.append(own)
+        functions[f"main_{number}"] = parse_program(own.main, own.llvm)
+        for tensor, text in own.packing.items():
+            known = texts.setdefault(tensor, [])
+            form = (text, own.packed_sizes[tensor])
+            if form not in known:
+                name = f"pack_{tensor}_{len(known)}"
+                known.append(form)
+                functions[name] = parse_program(text, own.packing_llvm).with_attr("global_symbol", name)
+            form_of.setdefault(tensor, [-1] * number).append(known.index(form))
+        for forms in form_of.values():
+            forms += [-1] * (number + 1 - len(forms))
+    return LoweredRange(
+        tvm.IRModule(functions),
+        target_of(hardware, threads=threads),
+        tuple(programs),
+        {tensor: tuple(size for _, size in known) for tensor, known in texts.items()},
+        {tensor: tuple(forms) for tensor, forms in form_of.items()},
+    )
+
+
+def build_range(dispatch: Dispatch, folder: Path, *, threads: int = 1) -> RangeArtifact:
+    """Build the programs of a range into one library in `folder`.
+
+    Raises
+    ------
+    SpaceError, BuildError, MissingDependencyError
+        As `lower_range`; the programs cannot be compiled or linked.
+    """
+    lowered = lower_range(dispatch, threads=threads)
+    path = Path(folder) / f"{dispatch.schedules[-1].key}_range_{threads}.so"
+    link_library(compile_module(lowered.module, lowered.target), path)
+    return RangeArtifact(str(path), dispatch, lowered.forms, lowered.form_of, threads)
+
+
+class RangeArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A built range: the library is a TVM module with functions as `LoweredRange` says."""
+
+    library: str
+    dispatch: Dispatch
+    forms: dict[str, tuple[int, ...]]
+    form_of: dict[str, tuple[int, ...]]
+    threads: int = 1
+
+    def at(self, extent: int) -> tuple[Schedule, CpuArtifact]:
+        """Return the schedule of one extent, and the library as one that was built for it.
+
+        Raises
+        ------
+        SpaceError
+            The extent is outside of the range.
+        """
+        number = self.dispatch.program_of(extent)
+        schedule = schedule_at(self.dispatch.schedules[number], self.dispatch.axis, extent)
+        arguments, packings = [], []
+        for access in schedule.workload.tensors:
+            form = self.form_of.get(access.tensor, ())[number : number + 1]
+            shape = (self.forms[access.tensor][form[0]],) if form and form[0] >= 0 else access.shape
+            arguments.append(Buffer(access.tensor, access.dtype, shape))
+            if form and form[0] >= 0:
+                packings.append(Packing(access.tensor, f"pack_{access.tensor}_{form[0]}", arguments[-1]))
+        return schedule, CpuArtifact(
+            schedule.key,
+            self.library,
+            tuple(arguments),
+            tuple(packings),
+            self.threads,
+            {"flop": schedule.workload.flop},
+            error_of(schedule),
+            f"main_{number}",
+        )

@@ -1,0 +1,107 @@
+"""The programs of a range as one function of NumPy arrays of any extent."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from pathlib import Path
+
+from anatune.arguments import shown
+from anatune.codegen.cpu.dispatch import Dispatch, RangeArtifact, build_range
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.ranges import ranged
+from anatune.errors import BuildError, RunError, SpaceError
+from anatune.files import scratch_folder
+from anatune.measure.cpu.calls import check_instructions
+from anatune.measure.cpu.kernel import Constants, Kernel
+from anatune.measure.run.correctness import Array, Verification, expected, random_inputs
+
+__all__ = ["RangeKernel", "load_range"]
+
+
+class RangeKernel:
+    """A built range: ``kernel(*arrays)`` computes on arrays in the workload's own layouts, of any extent of the range.
+
+    Constants are packed once for all extents, or once for each packed form where programs have different ones; when
+    they are packed anew says `Kernel`. Not safe to call from several threads at once.
+
+    Attributes
+    ----------
+    artifact : RangeArtifact
+    """
+
+    def __init__(self, artifact: RangeArtifact, folder: Path | None = None) -> None:
+        self.artifact = artifact
+        self._kernels: dict[int, Kernel] = {}
+        self._constants: Constants = {}
+        if folder is not None:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        dispatch = artifact.dispatch
+        workload = dispatch.schedules[0].workload
+        self._place = next(
+            (place, access.tensor) for place, access in enumerate(workload.operands) if access.uses(dispatch.axis)
+        )
+
+    def __call__(self, *arrays: Array) -> Array:
+        """Return the result for `arrays`: the workload's reads, then its epilogue's.
+
+        Raises
+        ------
+        RunError
+            Another number of arrays, one of another shape or dtype, or an extent outside of the range.
+        """
+        place, tensor = self._place
+        if len(arrays) <= place or not getattr(arrays[place], "shape", ()):
+            raise RunError(f"operand {tensor} is missing or {shown(arrays[place:])}, expected an array")
+        try:
+            kernel = self.at(arrays[place].shape[0])
+        except SpaceError as error:
+            raise RunError(f"operand {tensor} has shape {arrays[place].shape}: {error}") from None
+        return kernel(*arrays)
+
+    def at(self, extent: int) -> Kernel:
+        """Return the kernel of one extent.
+
+        Raises
+        ------
+        SpaceError
+            The extent is outside of the range.
+        """
+        if extent not in self._kernels:
+            schedule, artifact = self.artifact.at(extent)
+            self._kernels[extent] = Kernel(schedule.workload, artifact, constants=self._constants)
+        return self._kernels[extent]
+
+    def verify(self, extent: int, seed: int = 0) -> Verification:
+        """Compare the result for random operands of one extent with float64, with guard zones around all arrays.
+
+        Raises
+        ------
+        SpaceError
+            The extent is outside of the range.
+        """
+        dispatch, kernel = self.artifact.dispatch, self.at(extent)
+        workload = ranged(dispatch.schedules[0].workload, dispatch.axis, (extent,)).largest
+        inputs = random_inputs(workload, seed)
+        want = expected(workload, inputs)
+        answer = kernel.prepare(inputs, guarded=True).check(workload, want)
+        return Verification(answer.ok, answer.max_rel_error, answer.message, want.tolerance)
+
+
+def load_range(dispatch: Dispatch, threads: int = 1) -> RangeKernel:
+    """Compile the programs of a range into one library and load it into this process.
+
+    Raises
+    ------
+    SpaceError, BuildError, RunError, MissingDependencyError
+        As `build_range`; the present machine lacks their instructions.
+    """
+    hardware = dispatch.schedules[0].hardware
+    assert isinstance(hardware, CpuSpec)
+    check_instructions(hardware)
+    folder = scratch_folder(BuildError)
+    try:
+        return RangeKernel(build_range(dispatch, folder, threads=threads), folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,120 @@
+"""Programs of many extents: every extent of a range against float64, with guard zones around all tensors."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import anatune
+from anatune import api
+from anatune.core.space.cpu_ranges import schedule_at
+from anatune.errors import RunError, SpaceError
+
+pytest.importorskip("tvm")
+from anatune.codegen.cpu.dispatch import Dispatch
+from anatune.measure.cpu.ranged import load_range
+
+HW = api.hardware("host")
+LANES = HW.compute.simd_bits // 32
+
+
+def runs_right(schedule, axis, extents, threads=1):
+    """Run one program at each extent and compare with float64."""
+    dispatch = Dispatch(axis, min(extents), (schedule,), (schedule.workload.extents[axis],), (0,))
+    kernel = load_range(dispatch, threads)
+    for extent in extents:
+        answer = kernel.verify(extent)
+        assert answer.ok, f"{extent}: {answer.message}"
+
+
+def rows(most, largest, columns=3 * LANES, depth=24, **tiles):
+    """Return a schedule of a matrix product whose calls have at most so many rows."""
+    space = anatune.space(anatune.matmul(most, columns, depth), HW)
+    schedule = space.schedule({"i": (1, 1, 1, 1, most), **tiles}, parallel="j" in tiles)
+    return schedule_at(schedule, "i", largest)
+
+
+@pytest.mark.parametrize("most", [1, 5, 6])
+def test_every_number_of_rows(most):
+    runs_right(rows(most, 40), "i", range(1, 41))
+
+
+def test_threads_share_columns_and_sums_are_completed_in_several_calls():
+    schedule = rows(7, 70, 4 * LANES, k=(1, 3, 2, 4), j=(2, 1, 1, 2, LANES))
+    runs_right(schedule, "i", range(1, 71), threads=2)
+
+
+def test_columns_that_vectors_do_not_divide():
+    columns = 5 * LANES + 3
+    space = anatune.space(anatune.matmul(6, columns, 16), HW)
+    schedule = space.schedule({"i": (1, 1, 1, 1, 6), "j": (1, 1, 1, 1, columns)}, calls={"j": 3})
+    runs_right(schedule_at(schedule, "i", 33), "i", [1, 2, 5, 6, 7, 13, 32, 33])
+
+
+def test_a_range_need_not_begin_at_one():
+    runs_right(rows(7, 23), "i", range(15, 24))
+
+
+@pytest.mark.parametrize(("level", "parallel"), [*itertools.product((0, 2, 3), (False, True))])
+def test_batches_are_loops_of_single_iterations(level, parallel):
+    workload = anatune.batch_matmul(6, 5, LANES, 7)
+    tiles = {"b": tuple(6 if place == level else 1 for place in range(5)), "k": (1, 1, 1, 7)}
+    tiles |= {"i": (5, 1, 1, 1, 1) if parallel and level else (1, 1, 1, 1, 5), "j": (1, 1, 1, 1, LANES)}
+    schedule = anatune.space(workload, HW).schedule(tiles, parallel=parallel)
+    runs_right(schedule, "b", range(1, 7), threads=2 if parallel else 1)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_images_with_padded_copies(layout):
+    workload = anatune.conv2d(
+        n=4, c=3, h=7, w=9, k=LANES, r=3, s=3, padding=1, layout=layout, epilogue=("bias", "relu")
+    )
+    schedule = anatune.space(workload, HW).schedule({"n": (1, 1, 4, 1, 1), "f": (1, 1, 1, 1, LANES)})
+    runs_right(schedule, "n", range(1, 5))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "uint8xint8"])
+def test_narrow_operands(dtype):
+    space = anatune.space(anatune.matmul(4, 2 * LANES, 32, dtype=dtype), HW)
+    schedule = space.schedule({"i": (1, 1, 1, 1, 4), "j": (1, 1, 1, 2, LANES), "k": (1, 2, 1, 16)})
+    runs_right(schedule_at(schedule, "i", 19), "i", range(1, 20))
+
+
+# ---- several programs --------------------------------------------------------------------------------------
+
+
+def several():
+    """Return three programs, two of them with one packed form; the first serves two intervals."""
+    wide = rows(2, 60, 4 * LANES, j=(1, 1, 1, 2, 2 * LANES))
+    narrow = rows(6, 40, 4 * LANES, j=(1, 1, 1, 4, LANES))
+    other = rows(3, 70, 4 * LANES, j=(1, 1, 1, 4, LANES))
+    return Dispatch("i", 2, (wide, narrow, other), (9, 40, 60, 70), (0, 1, 0, 2))
+
+
+def test_one_function_serves_all_extents_and_packs_each_form_once():
+    kernel = load_range(several())
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((24, 4 * LANES)).astype(np.float32)
+    weights.flags.writeable = False
+    for extent in (2, 9, 10, 40, 41, 60, 61, 70):
+        data = rng.standard_normal((extent, 24)).astype(np.float32)
+        np.testing.assert_allclose(kernel(data, weights), data @ weights, rtol=1e-4, atol=1e-4)
+    assert len(kernel._constants) == 2
+    for extent in (1, 71):
+        with pytest.raises(RunError, match=f"i is {extent}, expected 2 to 70, which were built"):
+            kernel(np.zeros((extent, 24), np.float32), weights)
+    with pytest.raises(RunError, match="operand A is missing"):
+        kernel()
+
+
+def test_a_dispatch_that_contradicts_itself_is_one_line():
+    good = several()
+    for changed, said in (
+        ({"lasts": (9, 40, 40, 70)}, "expected ascending ends"),
+        ({"first": 0}, "expected ascending ends"),
+        ({"programs": (0, 1, 0, 1)}, "programs are for i up to"),
+        ({"programs": (0, 1, 0)}, "expected one for each interval"),
+    ):
+        fields = {name: getattr(good, name) for name in good.__struct_fields__} | changed
+        with pytest.raises(SpaceError, match=said):
+            Dispatch(**fields)
