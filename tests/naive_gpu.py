@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import anatune
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.rules.guards import guardable
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
 from anatune.model.cuda.model import GpuModel
@@ -70,7 +71,8 @@ def all_points(model: GpuModel) -> NDArray[np.int64]:
     """Enumerate the whole space axis by axis with itertools (no use of the space's own tables)."""
     choices: list[list[tuple[int, ...]]] = []
     for axis in model.workload.axes:
-        choices.append(tilings(axis.extent, 5 if axis.kind == "spatial" else 3))
+        parts = 5 if axis.kind == "spatial" else 3
+        choices.append(tilings(axis.extent, parts) + guarded_tilings(model.workload, axis.name, parts))
     choices.append([(depth,) for depth in (0, 16, 64, 512, 1024)])
     widths = [(2**e,) for e in range(5) if 2**e * DTYPE_BYTES[model.workload.dtype] <= 16]
     if model.workload.reduction_axes:
@@ -90,6 +92,36 @@ def tilings(extent: int, parts: int) -> list[tuple[int, ...]]:
         if extent % first == 0
         for rest in tilings(extent // first, parts - 1)
     ]
+
+
+def guarded_tilings(workload: Workload, axis: str, parts: int) -> list[tuple[int, ...]]:
+    """Every tiling that covers an axis without dividing it, as `anatune.core.space.guards` describes them."""
+    extent = workload.extents[axis]
+    powers = [power for power in (8, 16, 32, 64, 128, 256) if power <= min(extent, 256 if parts == 5 else 128)]
+    whole = [size for size in range(1, extent + 1) if extent % size == 0]
+    if axis not in guardable(workload) or all(
+        any(2 * power <= 3 * size <= 4.5 * power for size in whole) for power in powers
+    ):
+        return []
+    found = []
+    for size in range(2, 257 if parts == 5 else 129):
+        rest, halves = size, 0
+        while rest % 2 == 0:
+            rest, halves = rest // 2, halves + 1
+        listed = halves > 0 and rest in (1, 3)
+        if parts == 5:
+            listed = size % (2 if size < 16 else 4 if size < 128 else 8) == 0 and all(
+                rest % prime for prime in range(11, rest + 1)
+            )
+        covered = math.ceil(extent / size) * size
+        if listed and extent % size and covered <= 1.125 * extent:
+            found += [(covered // size, *inner) for inner in tilings(size, parts - 1)]
+    return found
+
+
+def tiles_axis(factors: Sequence[int], extent: int) -> bool:
+    """Whether factors multiply to an extent, or cover it with as few tiles as can be."""
+    return math.prod(factors) == extent or factors[0] == math.ceil(extent / math.prod(factors[1:]))
 
 
 def ranking_key(columns: tuple[str, ...], point: tuple[int, ...], time_s: float) -> tuple[object, ...]:
@@ -200,6 +232,23 @@ class Point:
             length += 1
         return length
 
+    def pitch(self, access: Access) -> int:
+        """Elements between the first two runs of the tile in the tensor's memory; 0 where there is one run only."""
+        rows = list(zip(self.spans(access), access.shape, strict=True))
+        partial = [d for d, (span, size) in enumerate(rows) if span < size]
+        return math.prod(access.shape[partial[-1] :]) if partial and partial[-1] > 0 else 0
+
+    def fetched(self, access: Access) -> float:
+        """Share of the tiles, over all blocks and steps, that is not behind the end of an axis."""
+        tiles, extents = self.schedule.tiles, self.workload.extents
+        return math.prod(extents[a] / math.prod(tiles[a]) for a in extents if access.uses(a))
+
+    def guarded(self) -> float:
+        """Share of the fetches at an edge: all but those in the inside of every axis whose last tile is cut."""
+        tiles, extents = self.schedule.tiles, self.workload.extents
+        cut = [a for a in extents if math.prod(tiles[a]) != extents[a]]
+        return 1.0 - math.prod(1.0 - 1.0 / tiles[a][0] for a in cut)
+
     def sector_bytes(self, access: Access) -> float:
         footprint, row = self.footprint(access), self.run(access) * self.element
         rows = footprint * self.element / row
@@ -263,8 +312,11 @@ class Point:
             "SPILLED": self.accumulators if self.is_dynamic() else min(self.accumulators, SPILL_SLOPE * max(0, excess)),
             "RESIDENT": resident,
             "TILE_BYTES": shared,
-            "SECTOR_BYTES": sum(self.sector_bytes(access) for access in reads) if self.is_staged else 0.0,
+            "SECTOR_BYTES": sum(self.fetched(access) * self.sector_bytes(access) for access in reads)
+            if self.is_staged
+            else 0.0,
             "FETCH_LINES": lines,
+            "GUARDED": self.guarded(),
             "DRAM_BYTES": self._dram_bytes(resident),
         }
 
@@ -286,7 +338,7 @@ class Point:
                 if access.uses(axis):
                     distinct *= min(self.grid[axis], left)
                 left = max(1.0, left / self.grid[axis])
-            block = self.footprint(access) * self.element * self.stages
+            block = self.footprint(access) * self.fetched(access) * self.element * self.stages
             everything = block * self.blocks
             windows = self.blocks / at_once
             total += max(min(block * distinct * windows, everything), min(whole, everything))
@@ -385,7 +437,7 @@ class Point:
     def _fetches(self, access: Access) -> tuple[int, float]:
         """Loads of one thread and of all warps: threads take turns in fetching `width` elements."""
         width = self.schedule.vector[access.tensor]
-        if self.run(access) % width or width & (width - 1) or width * self.element > 16:
+        if self.run(access) % width or self.pitch(access) % width or width & (width - 1) or width * self.element > 16:
             width = 1
         footprint = self.footprint(access)
         each = math.ceil(footprint / (self.threads * width))

@@ -1,5 +1,7 @@
 """The GPU tile space, SSSRRSRS: every perfect tiling of every loop, times unroll depth and fetch widths.
 
+Extents whose divisors are poor have tiles that do not divide them, too (`guards`): the last one is guarded.
+
 Loop order of the template (outer to inner), as in TVM's multi-level tiling: block, vthread, thread | k0 (stage both
 operands in shared memory) | k1 | reg_outer | k2 | reg_inner. A spatial axis has five factors (block, vthread, thread,
 reg_outer, reg_inner), a reduction axis three (k0, k1, k2).
@@ -27,7 +29,8 @@ from anatune.core.rules.cuda import (
 from anatune.core.rules.guards import check_covering
 from anatune.core.rules.values import check_names, checked_count, checked_factors
 from anatune.core.schedule import Schedule
-from anatune.core.space.base import LegalityCheck, Space
+from anatune.core.space.base import LegalityCheck, Part, Space
+from anatune.core.space.guards import axis_tilings
 from anatune.core.templates import CUDA
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
@@ -69,6 +72,9 @@ class GpuSpace(Space):
         self.fetch_widths: tuple[int, ...] = tuple(2**e for e in range(widest.bit_length()) if 2**e <= widest)
         self.unroll_depths: tuple[int, ...] = UNROLL_DEPTHS
         self.choices = {"unroll": self.unroll_depths, **{f"vector.{t}": self.fetch_widths for t in self.staged}}
+
+    def _axis(self, axis: str) -> Part:
+        return axis_tilings(self.workload, axis, self.levels[axis])
 
     def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...]:
         """Return what a thread computes along an axis: its part of the results."""

@@ -92,6 +92,7 @@ def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0
         term_axis=ints(term_axis),
         term_coefficient=ints(coefficient),
         dim_size=ints(dim_size),
+        extent=ints([axis.extent for axis in axes]),
         uses=ints([[int(access.uses(axis.name)) for axis in axes] for access in tensors]),
         inner_axis=ints([axis for axis, _ in inner]),
         inner_coefficient=ints([factor for _, factor in inner]),

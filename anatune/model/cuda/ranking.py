@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.space.cuda import GpuSpace
-from anatune.core.space.factor import count_factorisations, divisors, factorisations
+from anatune.core.space.factor import divisors, factorisations
 from anatune.model.base import Guarantee, Ranking
 from anatune.model.cuda.scoring import GpuScoring
 from anatune.model.ranking import Best, gap, rank_whole, rejected
@@ -205,18 +205,17 @@ class BranchAndBound:
 
 
 def options_of(model: GpuScoring) -> Options:
-    """Return the macro options of every axis, spatial axes first."""
+    """Return the macro options of every axis, spatial axes first, as they come in the rows of the space's lists."""
     axes = [*model.workload.spatial_axes, *model.workload.reduction_axes]
     rows = []
     for axis in axes:
+        factors = model.space.table(axis.name)
+        ones = np.ones(len(factors), dtype=np.int64)
         if axis.kind == "spatial":
-            table = factorisations(axis.extent, 3)
-            weight = [count_factorisations(int(reg), 3) for reg in table[:, 2]]
+            option = np.column_stack([factors[:, 0], factors[:, 2], factors[:, [1, 3, 4]].prod(axis=1)])
         else:
-            pairs = factorisations(axis.extent, 2)
-            table = np.column_stack([pairs[:, 0], np.ones(len(pairs), dtype=np.int64), pairs[:, 1]])
-            weight = [len(divisors(int(tile))) for tile in table[:, 2]]
-        rows.append((table, weight))
+            option = np.column_stack([factors[:, 0], ones, factors[:, 1:].prod(axis=1)])
+        rows.append(np.unique(option, axis=0, return_counts=True))
     longest = max(len(weight) for _, weight in rows)
     tables = np.ones((3, len(axes), longest), dtype=np.int64)
     multiplicity = np.zeros((len(axes), longest))

@@ -82,6 +82,8 @@ class Nest(NamedTuple):
     term_axis: Ints
     term_coefficient: Ints
     dim_size: Ints
+    extent: Ints
+    """(axes,): iterations."""
     uses: Ints
     """(tensors, axes): 1 where the tensor's index depends on the axis."""
     inner_axis: Ints
@@ -124,6 +126,12 @@ class Chunk(NamedTuple):
     """(operands, points): elements of the tile that are contiguous in global memory."""
     fragment: Ints
     """(operands, points): elements a thread needs for one step of the reduction."""
+    pitch: Ints
+    """(operands, points): elements from one run of the tile to the next; what divides it aligns all of them."""
+    inside: Floats
+    """(axes, points): share of the tiles' iterations that are not behind the end of the axis."""
+    fetched: Floats
+    """(operands, points): share of the tile that is inside the tensor, over all blocks and steps."""
     temporary: Ints
     """(14, points): work space of single functions."""
     values: Floats
@@ -208,9 +216,11 @@ class Col(IntEnum):
     LOCAL_L2_BYTES = 45
     """Bytes of local memory that the whole kernel moves through L2, not in L2_BYTES."""
     LOCAL_DRAM_BYTES = 46
-    SCRATCH = 47
+    GUARDED = 47
+    """Share of the fetches that test whether they are inside: those of edge blocks and of last steps."""
+    SCRATCH = 48
     """This row and the next: work space of single functions."""
-    COUNT = 49
+    COUNT = 50
 
 
 def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:
@@ -226,6 +236,9 @@ def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:
         footprint=int_rows(num_operands),
         run=int_rows(num_operands),
         fragment=int_rows(num_operands),
+        pitch=int_rows(num_operands),
+        inside=np.ones((num_axes, CHUNK_SIZE)),
+        fetched=np.ones((num_operands, CHUNK_SIZE)),
         temporary=int_rows(14),
         values=np.zeros((int(Col.COUNT), CHUNK_SIZE)),
     )

@@ -181,15 +181,16 @@ def fetch_one(footprint: float, width: float, threads: float, warps: float, warp
 def _fetches(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """Add the global loads of operand `t`.
 
-    A width that does not divide the rows, is no power of two or exceeds 16 bytes falls back to single elements, as the
-    generated code does.
+    A width that does not divide the rows of the tile or of the tensor, is no power of two or exceeds 16 bytes falls
+    back to single elements, as the generated code does.
     """
     v = c.values
-    footprint, run, width = c.footprint[t], c.run[t], c.width[t]
+    footprint, run, width, pitch = c.footprint[t], c.run[t], c.width[t], c.pitch[t]
     threads, warps = v[_THREADS], v[_WARPS]
     for i in range(n):
         loadable = width[i] & (width[i] - 1) == 0 and width[i] * nest.element_bytes <= 16
-        whole = loadable and math.floor(run[i] / width[i]) * width[i] == run[i]
+        both = run[i] | pitch[i]
+        whole = loadable and both & (width[i] - 1) == 0
         used = float(width[i]) if whole else 1.0
         each, block = fetch_one(float(footprint[i]), used, threads[i], warps[i], float(gpu.warp_size))
         v[_FETCHES, i] += each

@@ -66,6 +66,7 @@ _TILE_BYTES = int(Col.TILE_BYTES)
 _SECTOR_BYTES = int(Col.SECTOR_BYTES)
 _FETCH_LINES = int(Col.FETCH_LINES)
 _DRAM_BYTES = int(Col.DRAM_BYTES)
+_GUARDED = int(Col.GUARDED)
 _SCRATCH = int(Col.SCRATCH)
 
 
@@ -74,7 +75,9 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
     """Read points[start : start + n] (rows in the order of GpuSpace.columns) into the chunk."""
     v = c.values
     stages, vthreads, reg_inner, reg_outer, k2 = v[_STAGES], v[_VTHREADS], v[_REG_INNER], v[_REG_OUTER], v[_K2]
+    interior = v[_GUARDED]
     for i in range(n):
+        interior[i] = 1.0
         stages[i] = 1.0
         vthreads[i] = 1.0
         reg_inner[i] = 1.0
@@ -83,6 +86,7 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
     for a in range(nest.num_spatial):
         at = 5 * a
         grid, thread, inner, reg, tile = c.grid[a], c.thread[a], c.inner[a], c.reg[a], c.tile[a]
+        inside, extent = c.inside[a], float(nest.extent[a])
         for i in range(n):
             point = points[start + i]
             consecutive = point[at + 3] * point[at + 4]
@@ -91,20 +95,26 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
             inner[i] = consecutive
             reg[i] = point[at + 1] * consecutive
             tile[i] = point[at + 1] * point[at + 2] * consecutive
+            inside[i] = extent / (point[at] * tile[i])
+            interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
             vthreads[i] *= point[at + 1]
             reg_outer[i] *= point[at + 3]
             reg_inner[i] *= point[at + 4]
     for r in range(nest.num_reduction):
         at = 5 * nest.num_spatial + 3 * r
-        tile = c.tile[nest.num_spatial + r]
+        tile, inside = c.tile[nest.num_spatial + r], c.inside[nest.num_spatial + r]
+        extent = float(nest.extent[nest.num_spatial + r])
         for i in range(n):
             point = points[start + i]
             stages[i] *= point[at]
             tile[i] = point[at + 1] * point[at + 2]
+            inside[i] = extent / (point[at] * tile[i])
+            interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
             k2[i] *= point[at + 2]
     at = 5 * nest.num_spatial + 3 * nest.num_reduction
     unroll = v[_UNROLL]
     for i in range(n):
+        interior[i] = 1.0 - interior[i]
         unroll[i] = points[start + i, at]
     if nest.staged == 1:
         for t in range(nest.num_operands):
@@ -130,10 +140,12 @@ def _footprints(n: int, nest: Nest, c: Chunk) -> None:
     span = c.temporary[0]
     contiguous = c.temporary[1]
     for t in range(nest.num_operands):
-        footprint, run = c.footprint[t], c.run[t]
+        footprint, run, pitch = c.footprint[t], c.run[t], c.pitch[t]
+        inner = 1
         for i in range(n):
             footprint[i] = 1
             run[i] = 1
+            pitch[i] = 0
             contiguous[i] = 1
         for d in range(nest.dim_start[t + 1] - 1, nest.dim_start[t] - 1, -1):
             size = nest.dim_size[d]
@@ -144,10 +156,14 @@ def _footprints(n: int, nest: Nest, c: Chunk) -> None:
                 coefficient = nest.term_coefficient[q]
                 for i in range(n):
                     span[i] += coefficient * (tile[i] - 1)
+            inner *= size
+            row = inner if d > nest.dim_start[t] else 0  # runs of an outermost dimension follow one another
             for i in range(n):
+                ends = contiguous[i] == 1 and span[i] < size
                 footprint[i] *= span[i]
                 run[i] *= min(span[i], size) if contiguous[i] == 1 else 1
-                contiguous[i] = 1 if (contiguous[i] == 1 and span[i] >= size) else 0
+                pitch[i] = row if ends else pitch[i]
+                contiguous[i] = 0 if ends else contiguous[i]
         for i in range(n):
             run[i] = min(run[i], footprint[i])
 
@@ -197,9 +213,15 @@ def _operands(n: int, nest: Nest, c: Chunk) -> None:
         v[_SECTOR_BYTES, i] = 0.0
         v[_FETCH_LINES, i] = 0.0
     for t in range(nest.num_operands):
-        fragment = c.fragment[t]
+        fragment, fetched = c.fragment[t], c.fetched[t]
         for i in range(n):
             fragment[i] = 1
+            fetched[i] = 1.0
+        for a in range(nest.num_spatial + nest.num_reduction):
+            if nest.uses[t, a] == 1:
+                inside = c.inside[a]
+                for i in range(n):
+                    fetched[i] *= inside[i]
         for a in range(nest.num_spatial):
             if nest.uses[t, a] == 1:
                 reg = c.reg[a]
@@ -215,7 +237,7 @@ def _operands(n: int, nest: Nest, c: Chunk) -> None:
             for i in range(n):
                 footprint, run = float(footprints[i]), float(runs[i])
                 tile_bytes[i] += footprint * element
-                sector_bytes[i] += sector_bytes_one(footprint, run, misaligned, element)
+                sector_bytes[i] += fetched[i] * sector_bytes_one(footprint, run, misaligned, element)
                 lines[i] += footprint / min(run, 32.0)
             _shared_bytes(t, n, nest, c)
 
@@ -312,9 +334,9 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             for i in range(n):
                 distinct[i] *= min(float(grid[i]), rest[i]) if used else 1.0
                 rest[i] = max(1.0, rest[i] / grid[i])
-        footprint = c.footprint[t]
+        footprint, fetched = c.footprint[t], c.fetched[t]
         for i in range(n):
-            block_bytes = float(footprint[i]) * nest.element_bytes * stages[i]
+            block_bytes = float(footprint[i]) * fetched[i] * nest.element_bytes * stages[i]
             traffic = block_bytes * blocks[i]
             windows = blocks[i] / min(blocks[i], gpu.num_sms * resident[i])
             dram[i] += max(min(block_bytes * distinct[i] * windows, traffic), min(whole, traffic))

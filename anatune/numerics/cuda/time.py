@@ -23,6 +23,10 @@ __all__ = ["norm4", "time"]
 FETCH_INSTRUCTIONS = 16.0
 """Instructions a fetched element costs: load, store, and about 14 for the address of a fused tile index (divisions by
 constants) and its bounds check. Calibrated."""
+GUARD_INSTRUCTIONS = 3.0
+"""Of a fetched element at an edge, beside these: compare, predicate or select."""
+BRANCH_INSTRUCTIONS = 4.0
+"""Of a warp and staging step that asks whether its fetches are at an edge."""
 STAGE_INSTRUCTIONS = 12.0
 """Loop and barrier instructions of a warp and staging step."""
 STAGE_CYCLES = 30.0
@@ -57,6 +61,7 @@ _TILE_BYTES = int(Col.TILE_BYTES)
 _SECTOR_BYTES = int(Col.SECTOR_BYTES)
 _FETCH_LINES = int(Col.FETCH_LINES)
 _DRAM_BYTES = int(Col.DRAM_BYTES)
+_GUARDED = int(Col.GUARDED)
 _LOADS = int(Col.LOADS)
 _WAVEFRONTS = int(Col.WAVEFRONTS)
 _FETCHES = int(Col.FETCHES)
@@ -140,8 +145,11 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         # one block, one staging step, alone on its SM: cycles
         fma = warps * accumulators * steps * fma_warp
         multiply_adds = accumulators * steps / gpu.packing
-        instructions = warps * (multiply_adds + loads + STAGE_INSTRUCTIONS + local)
-        issue = (instructions + v[_FETCHES_BLOCK, i] * FETCH_INSTRUCTIONS) * issue_slot
+        guarded = v[_GUARDED, i]
+        stage_instructions = STAGE_INSTRUCTIONS + (BRANCH_INSTRUCTIONS if guarded > 0.0 else 0.0)
+        instructions = warps * (multiply_adds + loads + stage_instructions + local)
+        fetch_instructions = FETCH_INSTRUCTIONS + guarded * GUARD_INSTRUCTIONS
+        issue = (instructions + v[_FETCHES_BLOCK, i] * fetch_instructions) * issue_slot
         staging = v[_FETCH_LINES, i] + v[_TILE_BYTES, i] / 128.0
         shared = warps * v[_WAVEFRONTS, i] + (staging + warps * local) * warp / 32.0
         compute = math.sqrt(fma * fma + issue * issue + shared * shared + spill_squared)
