@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from anatune.codegen.buffer import Buffer
 from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, C_TYPES, CFunction, prototype
 
-__all__ = ["c_entries"]
+__all__ = ["c_entries", "describe_tensor", "runtime", "with_packing"]
 
 _RUNTIME = r"""
 #include <stdint.h>
@@ -74,13 +74,13 @@ _PARALLEL = """  int failed = 0;
   return failed ? -1 : 0;"""
 
 
-def _tensor(buffer: Buffer, number: int, pointer: str) -> list[str]:
-    shape = buffer.shape or (1,)
+def describe_tensor(buffer: Buffer, shape: Sequence[int | str], number: int, pointer: str) -> list[str]:
+    """Return the C lines that describe an argument to TVM; the first extent may be an expression."""
+    rank, shape = len(shape), shape or (1,)
     strides = [1]
     for extent in reversed(shape[1:]):
-        strides.insert(0, strides[0] * extent)
+        strides.insert(0, strides[0] * int(extent))
     _, code, bits = C_TYPES[buffer.dtype]
-    rank = len(buffer.shape)
     return [
         f"  int64_t shape{number}[] = {{{', '.join(map(str, shape))}}};",
         f"  int64_t strides{number}[] = {{{', '.join(map(str, strides))}}};",
@@ -98,7 +98,7 @@ def _call(function: CFunction, symbol: str, *, clear: bool = False) -> list[str]
             f"  if ({last.tensor}) memset({last.tensor}, 0, {math.prod(last.shape)}ull * sizeof *{last.tensor});"
         )
     for number, buffer in enumerate(function.arguments):
-        lines += _tensor(buffer, number, buffer.tensor)
+        lines += describe_tensor(buffer, buffer.shape, number, buffer.tensor)
     names = ", ".join(f"tensor{number}" for number in range(len(function.arguments)))
     return [
         f"{prototype(function)} {{",
@@ -123,20 +123,8 @@ def c_entries(name: str, functions: Sequence[CFunction], check: str, threads: in
         Of parallel loops, with `openmp`.
     """
     packing = [function.name.removeprefix(f"{name}_") for function in functions[1:-1]]
-    lines = [
-        f'#include "{name}.h"',
-        _RUNTIME
-        % {
-            "include": "#include <omp.h>" if openmp else "",
-            "check": check,
-            "alignment": ALIGNMENT_BYTES,
-            "launch": _PARALLEL % {"threads": threads} if openmp else _SERIAL,
-            "most": max(len(function.arguments) for function in functions),
-        },
-        f"int {name}_supported(void) {{ return cpu_is_right(); }}",
-        *(f"extern int __tvm_ffi_{symbol}(void *, const Any *, int32_t, Any *);" for symbol in ("main", *packing)),
-        "",
-    ]
+    most = max(len(function.arguments) for function in functions)
+    lines = runtime(name, check, threads, most, ("main", *packing), openmp=openmp)
     own, *others = functions
     if not others:
         return "\n".join([*lines, *_call(own, "__tvm_ffi_main")])
@@ -144,7 +132,40 @@ def c_entries(name: str, functions: Sequence[CFunction], check: str, threads: in
     for function in packers:
         lines += _call(function, f"__tvm_ffi_{function.name.removeprefix(f'{name}_')}", clear=True)
     lines += _call(packed, "__tvm_ffi_main")
-    lines += [f"{prototype(own)} {{", "  int status = -2;"]
+    return "\n".join([*lines, *with_packing(own, packers, packed)])
+
+
+def runtime(
+    name: str, check: str, threads: int, most_arguments: int, symbols: Sequence[str], *, openmp: bool
+) -> list[str]:
+    """Return the lines in front of the entries: TVM's runtime, and the declarations of `symbols`.
+
+    Parameters
+    ----------
+    check, threads
+        As in `c_entries`.
+    most_arguments : int
+        Of one function.
+    """
+    return [
+        f'#include "{name}.h"',
+        _RUNTIME
+        % {
+            "include": "#include <omp.h>" if openmp else "",
+            "check": check,
+            "alignment": ALIGNMENT_BYTES,
+            "launch": _PARALLEL % {"threads": threads} if openmp else _SERIAL,
+            "most": most_arguments,
+        },
+        f"int {name}_supported(void) {{ return cpu_is_right(); }}",
+        *(f"extern int __tvm_ffi_{symbol}(void *, const Any *, int32_t, Any *);" for symbol in symbols),
+        "",
+    ]
+
+
+def with_packing(own: CFunction, packers: Sequence[CFunction], packed: CFunction) -> list[str]:
+    """Return a C function that packs constants into memory of its own and calls `packed`."""
+    lines = [f"{prototype(own)} {{", "  int status = -2;"]
     for function in packers:
         source, target = function.arguments
         kind = C_TYPES[target.dtype][0]
@@ -155,7 +176,7 @@ def c_entries(name: str, functions: Sequence[CFunction], check: str, threads: in
     for function in packers:
         source, target = function.arguments
         lines.append(f"    if (!status) status = {function.name}({source.tensor}, {target.tensor});")
-    passed = ", ".join(buffer.tensor for buffer in packed.arguments)
+    passed = ", ".join([*["extent"] * bool(packed.ranged), *(buffer.tensor for buffer in packed.arguments)])
     lines += [f"    if (!status) status = {packed.name}({passed});", "  }"]
     lines += [f"  free({target});" for target in targets]
-    return "\n".join([*lines, "  return status;", "}", ""])
+    return [*lines, "  return status;", "}", ""]

@@ -25,13 +25,19 @@ C_TYPES = {
 class CFunction(NamedTuple):
     """A function of the library: its name, what it does, its arguments in order (the last one is written).
 
-    `workspace_bytes` is what a call allocates and releases again.
+    `workspace_bytes` is what a call allocates and releases again. `ranged` are tensors whose first extent is an
+    argument, the first one; then those of their `arguments` are the largest.
     """
 
     name: str
     purpose: str
     arguments: tuple[Buffer, ...]
     workspace_bytes: int = 0
+    ranged: tuple[str, ...] = ()
+
+    def shape(self, buffer: Buffer) -> tuple[int | str, ...]:
+        """Return an argument's shape, as C writes it."""
+        return ("extent", *buffer.shape[1:]) if buffer.tensor in self.ranged else buffer.shape
 
 
 class CNeeds(NamedTuple):
@@ -59,7 +65,8 @@ def prototype(function: CFunction) -> str:
     """Return the C declaration of a function, without the semicolon."""
     words = [f"const {C_TYPES[b.dtype][0]} *{b.tensor}" for b in function.arguments[:-1]]
     last = function.arguments[-1]
-    return f"int {function.name}({', '.join([*words, f'{C_TYPES[last.dtype][0]} *{last.tensor}'])})"
+    first = ["int64_t extent"] if function.ranged else []
+    return f"int {function.name}({', '.join([*first, *words, f'{C_TYPES[last.dtype][0]} *{last.tensor}'])})"
 
 
 _HEADER = """\
@@ -69,7 +76,7 @@ _HEADER = """\
  *
  * Arrays are row-major and aligned to {alignment} bytes; the last argument is written and must not overlap any other.
  * Functions return 0; -1: an argument is NULL or not aligned; -2: no memory; -3: the kernel failed; -4: the processor
- * lacks an instruction. They may be called from several threads at once.
+ * lacks an instruction{more_codes}. They may be called from several threads at once.
  *
  {needs}
  *
@@ -101,14 +108,24 @@ def c_header(
     arithmetic: Arithmetic,
     needs: CNeeds,
     link: Sequence[str],
+    more_codes: str = "",
 ) -> str:
-    """Return the header of an exported kernel; `link`: words for the linker."""
+    """Return the header of an exported kernel.
+
+    Parameters
+    ----------
+    link : sequence of str
+        Words for the linker.
+    more_codes : str
+        What else functions may return, and when.
+    """
     said = f"Needs: {', '.join(needs.features) or 'nothing special'} (compiled for -mcpu={needs.cpu}). "
     said += f"Loops run on {needs.threads} threads (OpenMP)." if needs.openmp else "It runs on the calling thread."
     declared = []
     for function in functions:
         rows = [
-            f" *   {one.tensor}: {one.dtype}[{']['.join(map(str, one.shape)) or '1'}]" for one in function.arguments
+            f" *   {one.tensor}: {one.dtype}[{']['.join(map(str, function.shape(one))) or '1'}]"
+            for one in function.arguments
         ]
         purpose = function.purpose[0].upper() + function.purpose[1:]
         if function.workspace_bytes:
@@ -123,5 +140,6 @@ def c_header(
         link=" ".join(link),
         guard=name.upper(),
         name=name,
+        more_codes=more_codes,
         functions="\n".join(declared),
     )

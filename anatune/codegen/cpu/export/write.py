@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from anatune.codegen.arithmetic import arithmetic_of
 from anatune.codegen.buffer import Buffer
-from anatune.codegen.compat import PARTS_OF_ISA, compile_module, features_of
+from anatune.codegen.compat import PARTS_OF_ISA, TvmObject, compile_module, features_of
 from anatune.codegen.cpu.export.entries import c_entries
 from anatune.codegen.cpu.export.features import check_source, code_features
 from anatune.codegen.cpu.export.header import CFunction, CNeeds, c_header
@@ -32,7 +32,17 @@ from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.errors import BuildError
 from anatune.files import replace_file
 
-__all__ = ["CLibrary", "write_c_library"]
+__all__ = [
+    "CLibrary",
+    "Tools",
+    "device_of",
+    "family_of",
+    "find_tools",
+    "names_of",
+    "needs_of",
+    "write_c_library",
+    "write_files",
+]
 
 
 class CLibrary(NamedTuple):
@@ -45,7 +55,7 @@ class CLibrary(NamedTuple):
     link: tuple[str, ...]
 
 
-class _Tools(NamedTuple):
+class Tools(NamedTuple):
     """Programs: the C compiler, what hides symbols of an object, what makes a static library ("": not needed)."""
 
     compiler: str
@@ -78,33 +88,68 @@ def write_c_library(schedule: Schedule, name: str, folder: Path, *, threads: int
     """
     if schedule.options.get("extension") == "amx":
         raise BuildError("kernels on AMX's tiles have never run, so that none is exported: see anatune.inspect()")
-    family = _family(schedule)
-    tools = _tools(form, schedule, family)
+    family = family_of(schedule)
+    tools = find_tools(form, schedule, family)
     lowered = lower(schedule, threads=threads)
     parallel = threads > 1 and bool(schedule.options.get("parallel", False))
     functions = _functions(lowered, name)
-    features = code_features(features_of(lowered.target), family)
-    openmp = _openmp_library(tools.compiler) if parallel else ""
-    needs = CNeeds(schedule.hardware.arch, features, threads if parallel else 1, openmp)
-    library = f"{name}.o" if form == "o" else f"lib{name}.{form}"
-    link = (f"-l{name}",) if form == "so" else (library, *[f"-l{openmp}", "-lpthread"] * parallel, "-lm")
-    device = f"{schedule.hardware.name} ({schedule.hardware.arch})"
-    header = c_header(schedule.workload.describe(), device, name, functions, arithmetic_of(schedule), needs, link)
-    executable = compile_module(lowered.module, lowered.target)
-    with tempfile.TemporaryDirectory(prefix="anatune-") as scratch:
-        place = Path(scratch)
-        (place / f"{name}.h").write_text(header)
-        source = c_entries(name, functions, check_source(features, family), threads, openmp=parallel)
-        (place / "c-entries.c").write_text(source)  # no C identifier, as the library's name is
-        executable.mod.write_to_file(str(place / "of-tvm.o"), "o")
-        _link(tools, place, name, library, openmp=parallel)
-        for written in (place / library, place / f"{name}.h"):
-            # Replaced, not overwritten: a program may have the old library loaded.
-            replace_file(folder / written.name, written.read_bytes())
+    needs = needs_of(schedule, lowered.target, tools, threads if parallel else 1)
+    library, link = names_of(name, form, needs)
+    header = c_header(
+        schedule.workload.describe(), device_of(schedule), name, functions, arithmetic_of(schedule), needs, link
+    )
+    source = c_entries(name, functions, check_source(needs.features, family), threads, openmp=parallel)
+    write_files(compile_module(lowered.module, lowered.target), source, header, name, folder, tools, library, needs)
     return CLibrary(library, f"{name}.h", functions, needs, link)
 
 
-def _link(tools: _Tools, place: Path, name: str, library: str, *, openmp: bool) -> None:
+def needs_of(schedule: Schedule, target: TvmObject, tools: Tools, threads: int) -> CNeeds:
+    """Return what code for a schedule's processor needs; `threads` of its parallel loops, 1: it has none."""
+    features = code_features(features_of(target), family_of(schedule))
+    return CNeeds(schedule.hardware.arch, features, threads, _openmp_library(tools.compiler) if threads > 1 else "")
+
+
+def device_of(schedule: Schedule) -> str:
+    """Return the processor in words."""
+    return f"{schedule.hardware.name} ({schedule.hardware.arch})"
+
+
+def names_of(name: str, form: str, needs: CNeeds) -> tuple[str, tuple[str, ...]]:
+    """Return the library's file name, and the words that link it."""
+    library = f"{name}.o" if form == "o" else f"lib{name}.{form}"
+    others = [f"-l{needs.openmp}", "-lpthread"] if needs.openmp else []
+    return library, (f"-l{name}",) if form == "so" else (library, *others, "-lm")
+
+
+def write_files(
+    executable: TvmObject,
+    source: str,
+    header: str,
+    name: str,
+    folder: Path,
+    tools: Tools,
+    library: str,
+    needs: CNeeds,
+) -> None:
+    """Compile and link; write the library and its header into `folder`.
+
+    Raises
+    ------
+    BuildError
+        It cannot be compiled or linked.
+    """
+    with tempfile.TemporaryDirectory(prefix="anatune-") as scratch:
+        place = Path(scratch)
+        (place / f"{name}.h").write_text(header)
+        (place / "c-entries.c").write_text(source)  # no C identifier, as the library's name is
+        executable.mod.write_to_file(str(place / "of-tvm.o"), "o")
+        _link(tools, place, name, library, openmp=bool(needs.openmp))
+        for written in (place / library, place / f"{name}.h"):
+            # Replaced, not overwritten: a program may have the old library loaded.
+            replace_file(folder / written.name, written.read_bytes())
+
+
+def _link(tools: Tools, place: Path, name: str, library: str, *, openmp: bool) -> None:
     """Make `library` of c-entries.c and of-tvm.o, which lie in `place`."""
     hidden, flags = f"{name}.o", ["-fopenmp"] * openmp
     compile_entries = [tools.compiler, "-O2", "-fPIC", *flags, "-c", "c-entries.c", "-o", "c-entries.o"]
@@ -120,7 +165,7 @@ def _link(tools: _Tools, place: Path, name: str, library: str, *, openmp: bool) 
         _run([tools.ar, "rcs", library, hidden], place)
 
 
-def _family(schedule: Schedule) -> str:
+def family_of(schedule: Schedule) -> str:
     """Return the family of a schedule's processor, "x86_64" or "aarch64".
 
     Raises
@@ -134,7 +179,7 @@ def _family(schedule: Schedule) -> str:
     return PARTS_OF_ISA[hardware.compute.isa][0].split("-")[0]
 
 
-def _tools(form: str, schedule: Schedule, family: str) -> _Tools:
+def find_tools(form: str, schedule: Schedule, family: str) -> Tools:
     """Return the programs that make a library for processors of `family`.
 
     Raises
@@ -149,7 +194,7 @@ def _tools(form: str, schedule: Schedule, family: str) -> _Tools:
             f"{schedule.hardware.name} is a {family} machine, this one is {here}, and there is no cross compiler "
             f"({triple}-gcc with its binutils); install one, or --format tvm exports what TVM can compile there"
         )
-        return _Tools(*(_found((f"{triple}-{tool}",), missing) for tool in ("gcc", "objcopy", "ar")))
+        return Tools(*(_found((f"{triple}-{tool}",), missing) for tool in ("gcc", "objcopy", "ar")))
     missing = "no C compiler was found (cc, gcc, clang), which the library's entries need; install one"
     compiler = _found(("cc", "gcc", "clang"), missing)
     if sys.platform == "darwin":  # its linker hides symbols
@@ -157,7 +202,7 @@ def _tools(form: str, schedule: Schedule, family: str) -> _Tools:
     else:
         objcopy = _found(("objcopy", "llvm-objcopy"), "no objcopy was found, which hides symbols; install binutils")
     ar = _found(("ar", "llvm-ar"), "no ar was found; install binutils") if form == "a" else ""
-    return _Tools(compiler, objcopy, ar)
+    return Tools(compiler, objcopy, ar)
 
 
 def _found(names: Sequence[str], missing: str) -> str:
