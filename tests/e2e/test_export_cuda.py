@@ -9,6 +9,7 @@ import pytest
 
 import anatune as package
 from tests.e2e.cuda_compilers import clang, cuda_include, nvcc, run
+from tests.split_schedules import split_schedule
 
 pytest.importorskip("tvm")
 pytest.importorskip("cuda.bindings")
@@ -26,6 +27,16 @@ EXPORTS = {
     "tensor_half_80": ("a100_sxm", "tensorcore", package.matmul(127, 129, 63, dtype="float16")),
     "tensor_bfloat_86": ("rtx3090", "tensorcore", package.matmul(128, 128, 64, dtype="bfloat16")),
     "tensor_tf32_80": ("a100_sxm", "tensorcore", package.matmul(512, 4096, 1024)),
+}
+SPLITS = {
+    "split_86": ("rtx3090", "cuda", CONV, {"split": 3}),
+    "split_half_80": (
+        "a100_sxm",
+        "tensorcore",
+        package.matmul(127, 129, 640, dtype="float16"),
+        {"split": 4, "whole": 1},
+    ),
+    "atomic_86": ("rtx3090", "pipelined", package.matmul(128, 128, 512), {"split": 2, "atomic": 1}),
 }
 DEVICES = {hw: package.hardware(hw) for hw, _, _ in EXPORTS.values()}
 
@@ -47,11 +58,13 @@ def exports(tmp_path_factory):
 
 
 def schedule_of(name):
+    if name in SPLITS:
+        return split_schedule(*SPLITS[name])
     hw, template, workload = EXPORTS[name]
     return package.plan(workload, DEVICES[hw], top_k=1, template=template).best
 
 
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", [*EXPORTS, *SPLITS])
 def test_nvcc_takes_the_cuda_c_without_a_warning(exports, tmp_path, name):
     from anatune.codegen.cuda.nvrtc import code_size
 
@@ -72,7 +85,7 @@ def test_nvcc_takes_the_cuda_c_without_a_warning(exports, tmp_path, name):
     assert code_size(target.read_bytes(), name) > 0
 
 
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", [*EXPORTS, *SPLITS])
 def test_clang_takes_the_cuda_c_without_a_warning(exports, tmp_path_factory, name):
     command = clang(tmp_path_factory.getbasetemp())
     arch = f"--cuda-gpu-arch=sm_{name.rpartition('_')[2]}"
@@ -183,6 +196,49 @@ def test_c_and_cpp_programs_launch_by_the_header(exports, tmp_path):
     lines = [f"{name} 8 {shared}"] if shared else []
     order = " ".join(str(places[buffer.tensor]) for buffer in kernel.parameters)
     assert ran.stdout.splitlines() == [*lines, f"{name} {kernel.grid} 1 1 {kernel.block} 1 1 {shared} {order}"]
+
+
+SPLIT_PROGRAM = r"""
+#include "split_86.h"
+#include "atomic_86.h"
+int main(void) {
+  CUfunction kernels[SPLIT_86_KERNELS], others[ATOMIC_86_KERNELS];
+  CUmodule module = (CUmodule)&kernels;
+  if (split_86_get(kernels, 0) != CUDA_ERROR_INVALID_HANDLE || split_86_get(kernels, module)) return 1;
+  if (split_86_launch(kernels, 0, 1024, 2048, 3072, 4096, 8192)) return 2;
+  if (split_86_launch(kernels, 0, 1024, 2048, 3072, 4096, 8196) != CUDA_ERROR_INVALID_VALUE) return 3;
+  if (split_86_launch(kernels, (CUstream)module, 1024, 2048, 3072, 4096, 8192) != CUDA_ERROR_INVALID_VALUE) return 4;
+  if (atomic_86_get(others, module) || atomic_86_launch(others, 0, 1024, 2048, 4096)) return 5;
+  return SPLIT_86_WORKSPACE_BYTES > 0 ? 0 : 6;
+}
+"""
+
+
+def test_programs_launch_several_kernels_with_a_workspace(exports, tmp_path):
+    from anatune.codegen.cuda.lower import cuda_kernel
+
+    folder = exports("split_86", "atomic_86")
+    driver = DRIVER.replace("i < 3", "i < 1")  # there are kernels that take the result only
+    for name, text in {"driver.c": driver, "main.c": SPLIT_PROGRAM}.items():
+        (tmp_path / name).write_text(text)
+        words = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-isystem", cuda_include(), "-I", folder, "-c", name)
+        built = run("gcc", "-std=c99", *words, "-o", f"{name}.o", folder=tmp_path)
+        assert (built.returncode, built.stderr) == (0, "")
+    assert run("gcc", "driver.c.o", "main.c.o", "-o", "main", folder=tmp_path).returncode == 0
+    ran = run(tmp_path / "main")
+    assert ran.returncode == 0
+    lines = ran.stdout.splitlines()
+    split, atomic = cuda_kernel(schedule_of("split_86")), cuda_kernel(schedule_of("atomic_86"))
+    workspace, text = split.workspace, (folder / "split_86.h").read_text()
+    assert f"#define SPLIT_86_WORKSPACE_BYTES {workspace.num_bytes}\n" in text
+    assert "each with a workspace of its own" in text.replace("\n * ", " ")
+    assert "WORKSPACE" not in (folder / "atomic_86.h").read_text()
+    names = [words[0] for words in map(str.split, lines)]
+    # the second launch of split_86 fails with its first kernel: nothing behind it is launched
+    assert names == ["split_86", "split_86_after", "split_86", "atomic_86_before", "atomic_86"]
+    principal = split.principal
+    assert lines[0].startswith(f"split_86 {principal.grid} 1 1 {principal.block} 1 1 {principal.dynamic_shared_bytes} ")
+    assert lines[3].startswith(f"atomic_86_before {atomic.before[0].grid} 1 1 256 1 1 0 4096")
 
 
 def test_more_shared_memory_than_a_kernel_may_declare(anatune, tmp_path):

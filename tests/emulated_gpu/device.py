@@ -96,18 +96,20 @@ class Device:
         kernel = compiled
         if not compiled.parameters:
             kernel = self._of_tvm(compiled.source, name, grid[0], block[0], shared, pointers)
-        assert (kernel.grid, kernel.block, kernel.dynamic_shared_bytes) == (grid[0], block[0], shared)
-        key = (name, kernel.parameters)
+        (number,) = [at for at, launch in enumerate(kernel.launches) if launch.name == name]
+        taken = kernel.launches[number]
+        assert (taken.grid, taken.block, taken.dynamic_shared_bytes) == (grid[0], block[0], shared)
+        key = (kernel.name, kernel.parameters)
         if key not in self._emulated:
             self._emulated[key] = EmulatedKernel(kernel)
         arrays = {}
-        for buffer in kernel.parameters:
+        for buffer in taken.parameters:
             address, _ = pointers[buffer.tensor]
             size = int(np.prod(buffer.shape)) * np.dtype(buffer.dtype).itemsize
             assert size <= self._room(address), f"{buffer.tensor} is smaller than the kernel takes it for"
             memory = (ctypes.c_uint8 * size).from_address(address)
             arrays[buffer.tensor] = np.frombuffer(memory, buffer.dtype).reshape(buffer.shape)
-        self._emulated[key].run(arrays)
+        self._emulated[key].run(arrays, launch=number)
 
     def _of_tvm(self, source, name, grid, block, shared, pointers):
         """Return a kernel that TVM wrote: its arrays are as large as there is room for."""

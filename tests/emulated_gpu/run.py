@@ -1,8 +1,9 @@
 """Compiles a small model for a GPU, loads it on the emulated one and compares: ``python -m tests.emulated_gpu.run``.
 
-    python -m tests.emulated_gpu.run MODEL FOLDER [HARDWARE] [ACCURACY]
+    python -m tests.emulated_gpu.run MODEL FOLDER [HARDWARE] [ACCURACY] [SPLIT]
 
-MODEL is a function of `tests.unit.compiling.models`. Writes a line of JSON.
+MODEL is a function of `tests.unit.compiling.models`. With SPLIT the reductions of all its products are divided into so
+many parts, where their steps allow it. Writes a line of JSON.
 """
 
 import hashlib
@@ -10,16 +11,32 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from anatune.errors import SpaceError
 
-def main(name, folder, hardware="rtx3090", accuracy="standard"):
+
+def divided(planned, split):
+    """Return a planned graph whose products split their reductions."""
+    kernels = []
+    for one in planned.kernels:
+        found = msgspec.structs.replace(one.schedule, options={**one.schedule.options, "split": split})
+        try:
+            kernels.append(one._replace(schedule=found.check()))
+        except SpaceError:
+            kernels.append(one)
+    return planned._replace(kernels=kernels)
+
+
+def main(name, folder, hardware="rtx3090", accuracy="standard", split="1"):
     """Write errors of the outputs over their largest magnitude, launches, and what the summary says."""
     import torch
 
     import anatune
     from anatune.codegen.cuda import device_modules
     from anatune.codegen.relax import gpu_kernels
+    from anatune.compiling import gpu
     from tests.emulated_gpu.device import Device
     from tests.unit.compiling import models
 
@@ -33,6 +50,9 @@ def main(name, folder, hardware="rtx3090", accuracy="standard"):
         return cubin
 
     gpu_kernels.compile_kernel = device_modules.compile_kernel = recording
+    if split != "1":
+        choose = gpu.choose_graph
+        gpu.choose_graph = lambda *words: divided(choose(*words), int(split))
     module, x = getattr(models, name)()
     compiled = anatune.compile(module, x, hw=hardware, accuracy=accuracy)
     compiled.save(folder / "model")

@@ -14,6 +14,7 @@ from anatune.codegen.cpu.export.write import write_c_library
 from anatune.codegen.cuda.export.header import ALIGNMENT_BYTES as CUDA_ALIGNMENT_BYTES
 from anatune.codegen.cuda.export.header import prototypes
 from anatune.codegen.cuda.export.write import write_cuda
+from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
 from anatune.codegen.lowered import tvm_module_json
 from anatune.core.schedule import Schedule
@@ -57,7 +58,7 @@ def export_cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, Any]:
     kernel = made.kernel
     functions = [
         {"name": function, "purpose": purpose, "prototype": declaration}
-        for function, (purpose, declaration) in prototypes(name, made.arguments).items()
+        for function, (purpose, declaration) in prototypes(kernel, made.arguments).items()
     ]
     return {
         "format": "cuda",
@@ -71,12 +72,35 @@ def export_cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, Any]:
             "shared_bytes": kernel.shared_bytes,
             "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
             "parameters": [parameter.tensor for parameter in kernel.parameters],
+            **_around(kernel),
         },
         "needs": made.needs,
         "alignment_bytes": CUDA_ALIGNMENT_BYTES,
         "compiler": {"version": compiler_version(), "flags": FLAGS, **msgspec.structs.asdict(made.facts)},
         **_about(schedule, [{**functions[0], "arguments": made.arguments}, *functions[1:]]),
     }
+
+
+def _around(kernel: CudaKernel) -> dict[str, Any]:
+    """Return what is launched before and after the principal kernel, and the workspace: only what there is."""
+    found: dict[str, Any] = {
+        kind: [
+            {
+                "kernel": launch.name,
+                "grid": [launch.grid, 1, 1],
+                "block": [launch.block, 1, 1],
+                "shared_bytes": launch.shared_bytes,
+                "dynamic_shared_bytes": launch.dynamic_shared_bytes,
+                "parameters": [parameter.tensor for parameter in launch.parameters],
+            }
+            for launch in launches
+        ]
+        for kind, launches in (("before", kernel.before), ("after", kernel.after))
+        if launches
+    }
+    if kernel.workspace is not None:
+        found["workspace_bytes"] = kernel.workspace.num_bytes
+    return found
 
 
 def export_module(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import DevicePart, TvmObject, parse_program
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.kernel import CudaKernel
@@ -21,7 +22,7 @@ __all__ = ["GpuModelKernel", "gpu_kernels"]
 
 @dataclass(frozen=True)
 class GpuModelKernel(ModelKernel):
-    """One kernel of a model for a GPU: `function` launches it.
+    """One kernel of a model for a GPU: `function` launches it, and others around it.
 
     Attributes
     ----------
@@ -35,6 +36,11 @@ class GpuModelKernel(ModelKernel):
     kernel: CudaKernel
     part: DevicePart
     cubin: Cubin
+
+    @property
+    def workspace(self) -> Buffer | None:
+        """Memory that the kernel needs."""
+        return self.kernel.workspace
 
     @property
     def block(self) -> int:
@@ -75,14 +81,16 @@ def gpu_kernels(schedules: Mapping[str, Schedule], workers: int) -> dict[str, Gp
 
 
 def _launcher(name: str, schedule: Schedule, kernel: CudaKernel) -> TvmObject:
-    """Return a function of operands and result that runs on the CPU, and launches the kernel."""
+    """Return a function of operands, result and workspace that runs on the CPU, and launches the kernels."""
     text = Script()
-    tensors = (*schedule.workload.operands, schedule.workload.write)
+    tensors = [Buffer.of(one) for one in (*schedule.workload.operands, schedule.workload.write)]
+    tensors += [] if kernel.workspace is None else [kernel.workspace]
     open_function(text, "main", [(one.tensor, buffer_type(one.shape, one.dtype)) for one in tensors])
-    launch = [kernel.grid, kernel.block]
-    if kernel.dynamic_shared_bytes:
-        launch.append(kernel.dynamic_shared_bytes)
-    arguments = [f'"{kernel.name}"', *(f"{one.tensor}.data" for one in kernel.parameters), *map(str, launch)]
-    text.line(f"T.evaluate(T.call_packed({', '.join(arguments)}))")
+    for one in kernel.launches:
+        size = [one.grid, one.block]
+        if one.dynamic_shared_bytes:
+            size.append(one.dynamic_shared_bytes)
+        arguments = [f'"{one.name}"', *(f"{buffer.tensor}.data" for buffer in one.parameters), *map(str, size)]
+        text.line(f"T.evaluate(T.call_packed({', '.join(arguments)}))")
     attributes = {"global_symbol": name, KERNEL: schedule.key, "op_pattern": OPAQUE, "tirx.is_scheduled": True}
     return parse_program(str(text), "").with_attrs(attributes)

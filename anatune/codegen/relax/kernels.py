@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.program import CpuProgram
@@ -47,6 +48,11 @@ class ModelKernel:
     name: str
     function: TvmObject
     packers: dict[str, Packer]
+
+    @property
+    def workspace(self) -> Buffer | None:
+        """Memory that the function takes last, behind the result, and that holds nothing between calls."""
+        return None
 
 
 def model_kernel(name: str, schedule: Schedule, threads: int) -> ModelKernel:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.relax.kernels import ModelKernel
 from anatune.graph.nodes import (
@@ -110,7 +111,9 @@ class _Writer:
                         own = kernels[id(node)]
                         if own.name not in functions:
                             functions[own.name] = builder.add_func(own.function, own.name)
-                        call = self.kernel_call(node, functions[own.name])
+                        call = self.kernel_call(node, functions[own.name], own.workspace)
+                        if own.workspace is not None:
+                            call = relax.TupleGetItem(builder.emit(call), 0)
                     elif node.op.startswith(WRITTEN):
                         made = builder.add_func(node.attributes["function"], node.op.removeprefix(WRITTEN))
                         operands = relax.Tuple([self.argument(one) for one in node.arguments])
@@ -166,14 +169,20 @@ class _Writer:
         assert isinstance(kind, TensorType)
         return self.relax.TensorType(kind.shape, kind.dtype)
 
-    def kernel_call(self, node: Node, function: TvmObject) -> TvmObject:
-        """Return the call of a kernel; operands in the workload's order."""
+    def kernel_call(self, node: Node, function: TvmObject, workspace: Buffer | None) -> TvmObject:
+        """Return the call of a kernel; operands in the workload's order.
+
+        A workspace is a second result, which nobody reads: TVM plans its memory with that of all others.
+        """
         places = {id(value): self.places[id(value), f"{kernel}.{tensor}"] for value, kernel, tensor in self.known(node)}
         operands = [
             self.weight(places[id(value)]) if isinstance(value, Constant) else self.values[id(value)]
             for value in node.arguments
         ]
-        return self.relax.call_tir(function, self.relax.Tuple(operands), self.type_of(node.type))
+        results = self.type_of(node.type)
+        if workspace is not None:
+            results = [results, self.relax.TensorType(workspace.shape, workspace.dtype)]
+        return self.relax.call_tir(function, self.relax.Tuple(operands), results)
 
     def operator_call(self, node: Node) -> TvmObject:
         """Return the call of an operator of TVM's."""

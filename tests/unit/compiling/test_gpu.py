@@ -172,6 +172,21 @@ def test_a_saved_model_is_right_on_an_emulated_gpu(arguments, tmp_path):
     assert {name for name in told["profile"] if name.startswith("anatune_")}
 
 
+def test_a_saved_model_whose_reductions_are_split_is_right_on_an_emulated_gpu(tmp_path):
+    """Several launches a product, the workspace from TVM's memory."""
+    pytest.importorskip("torch")
+    if not (shutil.which("cc") and shutil.which("g++")):
+        pytest.skip("no C and C++ compilers")
+    told = emulated(tmp_path, "residual_network", "rtx3090", "standard", "2")
+    assert told["problems"] == []
+    assert max(told["errors"]) <= 1e-6
+    own = [name for name, *_ in told["launches"] if name.startswith("anatune_")]
+    behind = [name for name in own if name.endswith("_kernel_1")]
+    assert len(behind) >= 2 * 3
+    # each follows what it adds up the parts of
+    assert all(own[at - 1] == name.removesuffix("_1") for at, name in enumerate(own) if name in behind)
+
+
 def test_shared_memory_beyond_what_can_be_declared_is_asked_for_at_the_launch():
     workload = matmul(512, 512, 512)
     schedules = api.plan(workload, "a100", 400, template="tensorcore").schedules

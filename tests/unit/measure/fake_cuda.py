@@ -29,7 +29,7 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.measurer import GPU_ENTRIES
-from anatune.measure.emulate.emulator import EmulatedKernel
+from anatune.measure.emulate.emulator import EmulatedKernel, written_by
 from anatune.measure.run.correctness import array_dtype
 
 STATE = "FAKE_CUDA_STATE"
@@ -86,7 +86,7 @@ _REFERENCE_S = 65e-6
 
 class Image(msgspec.Struct, forbid_unknown_fields=True):
     kernel: CudaKernel | None
-    num_parameters: int
+    num_parameters: int  # of the reference kernel
     seconds: float
     registers: int = 32
     fault: str = ""
@@ -94,11 +94,18 @@ class Image(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Function:
+    """A loaded module, and the one of its functions that was asked for."""
+
     def __init__(self, image):
         self.image = image
         self.program = None
         self.most_dynamic = 49152
         self.stale = True
+        self.number = 0
+
+    @property
+    def launch(self):
+        return self.image.kernel.launches[self.number]
 
 
 class FakeCuda:
@@ -218,8 +225,6 @@ class FakeCuda:
             decoded = msgspec.json.decode(image, type=Image)
         except msgspec.DecodeError:
             return CUresult.CUDA_ERROR_INVALID_IMAGE, None
-        if decoded.kernel is not None:
-            decoded.fault = decoded.fault or self.next_fault()
         self.functions.append(Function(decoded))
         return OK, self.functions[-1]
 
@@ -237,13 +242,18 @@ class FakeCuda:
         return (OK,)
 
     def cuModuleGetFunction(self, module, name):
-        if module.image.kernel is not None and module.image.kernel.name.encode() != name:
-            return CUresult.CUDA_ERROR_NOT_FOUND, None
+        if module.image.kernel is not None:
+            names = [launch.name.encode() for launch in module.image.kernel.launches]
+            if name not in names:
+                return CUresult.CUDA_ERROR_NOT_FOUND, None
+            module.number = names.index(name)
+            if module.launch == module.image.kernel.principal:
+                module.image.fault = module.image.fault or self.next_fault()
         return OK, module
 
     def cuFuncGetAttribute(self, name, function):
-        kernel = function.image.kernel
-        shared = 0 if kernel is None else kernel.shared_bytes - kernel.dynamic_shared_bytes
+        launch = None if function.image.kernel is None else function.launch
+        shared = 0 if launch is None else launch.shared_bytes - launch.dynamic_shared_bytes
         values = {"NUM_REGS": function.image.registers, "LOCAL_SIZE_BYTES": 0, "SHARED_SIZE_BYTES": shared}
         return OK, values.get(name, 1024)
 
@@ -260,7 +270,8 @@ class FakeCuda:
         if shared > function.most_dynamic:
             return (CUresult.CUDA_ERROR_INVALID_VALUE,)
         image = function.image
-        pointers = (ctypes.c_void_p * image.num_parameters).from_address(parameters)
+        count = image.num_parameters if image.kernel is None else len(function.launch.parameters)
+        pointers = (ctypes.c_void_p * count).from_address(parameters)
         addresses = [ctypes.c_uint64.from_address(pointer).value for pointer in pointers]
         self.now += image.seconds
         if image.fault == "refused":
@@ -273,29 +284,31 @@ class FakeCuda:
             (self.state / "lost").touch()
         if image.kernel is not None and function.stale:
             function.stale = False
-            assert (gx, gy, gz, bx, by, bz) == (image.kernel.grid, 1, 1, image.kernel.block, 1, 1)
+            assert (gx, gy, gz, bx, by, bz) == (function.launch.grid, 1, 1, function.launch.block, 1, 1)
+            assert shared == function.launch.dynamic_shared_bytes
             self.emulate(function, addresses)
         return (OK,)
 
     def emulate(self, function, addresses):
         kernel, fault = function.image.kernel, function.image.fault
         arrays, views = {}, {}
-        for buffer, address in zip(kernel.parameters, addresses, strict=True):
+        for buffer, address in zip(function.launch.parameters, addresses, strict=True):
             dtype = array_dtype(buffer.dtype)
             view = self.view(address, int(np.prod(buffer.shape)) * dtype.itemsize)
             views[buffer.tensor] = view
             arrays[buffer.tensor] = view.copy().view(dtype).reshape(buffer.shape)
-        result = arrays[kernel.result]
         if function.image.product:
-            result[...] = arrays["A"] @ arrays["B"]
+            if kernel.result in arrays and function.launch == kernel.principal:
+                arrays[kernel.result][...] = arrays["A"] @ arrays["B"]
         else:
             function.program = function.program or EmulatedKernel(kernel)
-            function.program.run(arrays)
-        if fault == "wrong":
-            result.reshape(-1)[1] = 3
-        views[kernel.result][:] = result.reshape(-1).view(np.uint8)
-        address = dict(zip((b.tensor for b in kernel.parameters), addresses, strict=True))
-        if fault == "writes outside":
+            function.program.run(arrays, launch=function.number)
+        if kernel.result in arrays and fault == "wrong":
+            arrays[kernel.result].reshape(-1)[1] = 3
+        for tensor in written_by(kernel, function.number):
+            views[tensor][:] = arrays[tensor].reshape(-1).view(np.uint8)
+        address = dict(zip((b.tensor for b in function.launch.parameters), addresses, strict=True))
+        if fault == "writes outside" and kernel.result in address:
             self.view(address[kernel.result] - 4, 4)[:] = 1
         if fault == "changes an operand":
             name = next(buffer.tensor for buffer in kernel.parameters if buffer.tensor != kernel.result)

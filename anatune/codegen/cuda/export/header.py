@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from anatune.codegen.arithmetic import Arithmetic, comment_lines
 from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.export.requirements import CudaRequirements
-from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.codegen.cuda.kernel import CudaKernel, Launch
 
 __all__ = ["ALIGNMENT_BYTES", "cuda_header", "prototypes", "source_comment"]
 
@@ -22,12 +22,11 @@ _HEADER = """\
  * Tensors are row-major and contiguous in device memory, aligned to {alignment} bytes; the last one is written and must
  * not overlap any other:
 {tensors}
- * There is no workspace. Launches return at once (CUDA_ERROR_INVALID_VALUE: a tensor is not aligned), and may come from
- * several threads.
+ {memory}
  *
- *   CUmodule module;  CUfunction kernel;
- *   if ({name}_supported(device) && !cuModuleLoad(&module, "{name}.cubin") && !{name}_get(&kernel, module))
- *     {name}_launch(kernel, stream, {arguments});
+ *   CUmodule module;  CUfunction {declared};
+ *   if ({name}_supported(device) && !cuModuleLoad(&module, "{name}.cubin") && !{name}_get({taken}, module))
+ *     {name}_launch({handed}, stream, {arguments});
  *
  {needs}
  * {name}.cu makes others:
@@ -41,7 +40,7 @@ _HEADER = """\
 #define {guard}_GRID {grid}
 #define {guard}_BLOCK {block}
 #define {guard}_DYNAMIC_SHARED_BYTES {shared}
-
+{defines}
 /* Whether the device and the driver can load {name}.cubin: 1 or 0; after cuInit. */
 static inline int {name}_supported(CUdevice device) {{
   int driver = 0, major = 0, minor = 0, shared = 0;
@@ -52,6 +51,11 @@ static inline int {name}_supported(CUdevice device) {{
          major == {major} && minor {compared} {minor} && shared >= {guard}_DYNAMIC_SHARED_BYTES;
 }}
 
+{functions}
+#endif
+"""
+
+_ONE = """\
 static inline CUresult {name}_get(CUfunction *kernel, CUmodule module) {{
   CUresult status = cuModuleGetFunction(kernel, module, "{name}");
 #if {guard}_DYNAMIC_SHARED_BYTES > 0
@@ -67,28 +71,65 @@ static inline CUresult {name}_launch(CUfunction kernel, CUstream stream, {parame
   return cuLaunchKernel(kernel, {guard}_GRID, 1, 1, {guard}_BLOCK, 1, 1, {guard}_DYNAMIC_SHARED_BYTES, stream,
                         arguments, 0);
 }}
-
-#endif
 """
+_SEVERAL = """\
+static inline CUresult {name}_get(CUfunction *kernels, CUmodule module) {{
+  CUresult status = CUDA_SUCCESS;
+{found}
+  return status;
+}}
+
+static inline CUresult {name}_launch(const CUfunction *kernels, CUstream stream, {parameters}) {{
+  CUresult status = CUDA_SUCCESS;
+{arrays}
+  if (({bits}) % {alignment}) return CUDA_ERROR_INVALID_VALUE;
+{launched}
+  return status;
+}}
+"""
+_FOUND = "  if (!status) status = cuModuleGetFunction(&kernels[{at}], module, {name!r});"
+_ALLOWED = """\
+  if (!status)
+    status = cuFuncSetAttribute(kernels[{at}], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, {shared});"""
+_LAUNCHED = """\
+  if (!status)
+    status = cuLaunchKernel(kernels[{at}], {grid}, 1, 1, {block}, 1, 1, {shared}, stream, arguments{at}, 0);"""
+_NO_WORKSPACE = (
+    "There is no workspace. Launches return at once (CUDA_ERROR_INVALID_VALUE: a tensor is not aligned), and may come "
+    "from several threads."
+)
+_WORKSPACE = (
+    "The workspace is device memory of {guard}_WORKSPACE_BYTES bytes, of any contents, aligned likewise; it may be "
+    "used again once a launch has ended. "
+)
+_LAUNCHES = (
+    "A launch is {count} kernels, one behind the other in the stream; it returns at once (CUDA_ERROR_INVALID_VALUE: a "
+    "tensor is not aligned), and may come from several threads"
+)
 
 _SOURCE = """\
 // {title}
 // for {device}; made by anatune.
 {arithmetic}
-// NVRTC, nvcc and clang take it, C++14 or later. {name}<<<{grid}, {block}, {shared}>>>, in the namespace anatune_{name}
-// (its C name is {name}); the order of its tensors: {order}.
+{launches}
 """
+_CALLED = "{name}<<<{grid}, {block}, {shared}>>> (its C name is {name}); the order of its tensors: {order}."
 
 
-def prototypes(name: str, arguments: Sequence[Buffer]) -> dict[str, tuple[str, str]]:
+def prototypes(kernel: CudaKernel, arguments: Sequence[Buffer]) -> dict[str, tuple[str, str]]:
     """Return the header's functions: name -> what it does, and its C declaration."""
+    name, several = kernel.name, len(kernel.launches) > 1
     parameters = ", ".join(f"CUdeviceptr {one.tensor}" for one in arguments)
+    what, taken = ("kernels", "const CUfunction *kernels") if several else ("kernel", "CUfunction kernel")
     return {
         f"{name}_launch": (
-            "launches the kernel",
-            f"CUresult {name}_launch(CUfunction kernel, CUstream stream, {parameters});",
+            f"launches the {what}",
+            f"CUresult {name}_launch({taken}, CUstream stream, {parameters});",
         ),
-        f"{name}_get": ("finds the kernel in a module", f"CUresult {name}_get(CUfunction *kernel, CUmodule module);"),
+        f"{name}_get": (
+            f"finds the {what} in a module",
+            f"CUresult {name}_get(CUfunction *{what}, CUmodule module);",
+        ),
         f"{name}_supported": ("whether a device can load the cubin", f"int {name}_supported(CUdevice device);"),
     }
 
@@ -99,11 +140,24 @@ def source_comment(kernel: CudaKernel, title: str, device: str, arithmetic: Arit
         title=title,
         device=device,
         arithmetic=comment_lines(arithmetic.sentences(), "// "),
-        name=kernel.name,
-        grid=kernel.grid,
-        block=kernel.block,
-        shared=kernel.dynamic_shared_bytes,
-        order=", ".join(one.tensor for one in kernel.parameters),
+        launches="\n".join(
+            comment_lines(text, "// ")
+            for text in (
+                f"NVRTC, nvcc and clang take it, C++14 or later. In the namespace anatune_{kernel.name}:",
+                *map(_called, kernel.launches),
+            )
+        ),
+    )
+
+
+def _called(launch: Launch) -> str:
+    """Say how a kernel is launched."""
+    return _CALLED.format(
+        name=launch.name,
+        grid=launch.grid,
+        block=launch.block,
+        shared=launch.dynamic_shared_bytes,
+        order=", ".join(one.tensor for one in launch.parameters),
     )
 
 
@@ -116,14 +170,19 @@ def cuda_header(
     needs: CudaRequirements,
     compiler: str,
 ) -> str:
-    """Return the header of a kernel whose launch function takes `arguments`, the written one last.
+    """Return the header of a kernel whose launch function takes `arguments`: the written one last, then a workspace.
 
     Parameters
     ----------
     title, device, compiler : str
         What it computes, what it is for, what made the cubin.
     """
-    rows = [f" *   {one.tensor}: {one.dtype} {'x'.join(map(str, one.shape)) or 'scalar'}" for one in arguments]
+    rows = [
+        f" *   {one.tensor}: {one.dtype} {'x'.join(map(str, one.shape)) or 'scalar'}"
+        for one in arguments
+        if one != kernel.workspace
+    ]
+    guard, several = kernel.name.upper(), len(kernel.launches) > 1
     said = f"{kernel.name}.cubin ({compiler}) is for {needs.capabilities()}"
     if kernel.dynamic_shared_bytes:
         said += f" with {kernel.dynamic_shared_bytes} bytes of shared memory a block"
@@ -136,10 +195,16 @@ def cuda_header(
         alignment=ALIGNMENT_BYTES,
         tensors="\n".join(rows),
         name=kernel.name,
+        memory=comment_lines(_memory(kernel, guard), "* ", " * "),
+        declared=f"kernels[{guard}_KERNELS]" if several else "kernel",
+        taken="kernels" if several else "&kernel",
+        handed="kernels" if several else "kernel",
+        defines=_defines(kernel, guard),
+        functions=_functions(kernel, arguments, guard),
         arguments=", ".join(one.tensor for one in arguments),
         needs=comment_lines(said, "* ", " * "),
         arch=kernel.arch,
-        guard=kernel.name.upper(),
+        guard=guard,
         grid=kernel.grid,
         block=kernel.block,
         shared=kernel.dynamic_shared_bytes,
@@ -147,7 +212,45 @@ def cuda_header(
         major=major,
         minor=minor,
         compared=">=" if needs.other_minors else "==",
-        parameters=", ".join(f"CUdeviceptr {one.tensor}" for one in arguments),
-        addresses=", ".join(f"&{one.tensor}" for one in kernel.parameters),
-        bits=" | ".join(one.tensor for one in arguments),
     )
+
+
+def _memory(kernel: CudaKernel, guard: str) -> str:
+    """Return what the header says about workspace and launches."""
+    if len(kernel.launches) == 1:
+        return _NO_WORKSPACE
+    own = "" if kernel.workspace is None else _WORKSPACE.format(guard=guard)
+    shared = "." if kernel.workspace is None else ", each with a workspace of its own."
+    return own + _LAUNCHES.format(count=len(kernel.launches)) + shared
+
+
+def _defines(kernel: CudaKernel, guard: str) -> str:
+    if len(kernel.launches) == 1:
+        return ""
+    own = "" if kernel.workspace is None else f"#define {guard}_WORKSPACE_BYTES {kernel.workspace.num_bytes}\n"
+    return f"#define {guard}_KERNELS {len(kernel.launches)}\n{own}"
+
+
+def _functions(kernel: CudaKernel, arguments: Sequence[Buffer], guard: str) -> str:
+    """Return the functions that find and launch what the cubin holds."""
+    common = {
+        "name": kernel.name,
+        "guard": guard,
+        "parameters": ", ".join(f"CUdeviceptr {one.tensor}" for one in arguments),
+        "bits": " | ".join(one.tensor for one in arguments),
+        "alignment": ALIGNMENT_BYTES,
+    }
+    if len(kernel.launches) == 1:
+        return _ONE.format(addresses=_addresses(kernel.principal), **common)
+    found, arrays, launched = [], [], []
+    for at, one in enumerate(kernel.launches):
+        found.append(_FOUND.format(at=at, name=one.name).replace("'", '"'))
+        if one.dynamic_shared_bytes:
+            found.append(_ALLOWED.format(at=at, shared=one.dynamic_shared_bytes))
+        arrays.append(f"  void *arguments{at}[] = {{{_addresses(one)}}};")
+        launched.append(_LAUNCHED.format(at=at, grid=one.grid, block=one.block, shared=one.dynamic_shared_bytes))
+    return _SEVERAL.format(found="\n".join(found), arrays="\n".join(arrays), launched="\n".join(launched), **common)
+
+
+def _addresses(launch: Launch) -> str:
+    return ", ".join(f"&{one.tensor}" for one in launch.parameters)

@@ -21,13 +21,26 @@ _HEXADECIMAL = re.compile(r"(-?0x[0-9a-f.]+p[+-]\d+)f/\*.*?\*/")
 
 
 def portable(kernel: CudaKernel, name: str) -> CudaKernel:
-    """Return a kernel as the function `name` (a C identifier), in the namespace ``anatune_<name>``."""
-    source = kernel.source.replace(f" {kernel.name}(", f" {name}(")
+    """Return a kernel as the function `name` (a C identifier), in the namespace ``anatune_<name>``.
+
+    Those that are launched before and after it are ``<name>_before`` and ``<name>_after``.
+    """
+    around = {
+        kind: tuple(
+            msgspec.structs.replace(launch, name=f"{name}_{kind}{number or ''}")
+            for number, launch in enumerate(launches)
+        )
+        for kind, launches in (("before", kernel.before), ("after", kernel.after))
+    }
+    names = (*(one.name for one in around["before"]), name, *(one.name for one in around["after"]))
+    source = kernel.source
+    for launch, own in zip(kernel.launches, names, strict=True):
+        source = source.replace(f" {launch.name}(", f" {own}(")
     source = source.replace("__shared__ alignas(", "__shared__ __align__(")  # clang: the standard's place is before it
     source = _HEXADECIMAL.sub(_decimal, _without_unused(source))
     space = f"anatune_{name}"
     source = f"namespace {space} {{\n\n{source.rstrip()}\n\n}}  // namespace {space}\n"
-    return msgspec.structs.replace(kernel, name=name, source=source)
+    return msgspec.structs.replace(kernel, name=name, source=source, **around)
 
 
 def _decimal(number: re.Match[str]) -> str:

@@ -75,6 +75,6 @@ def write_cuda(schedule: Schedule, name: str, folder: Path) -> CudaExport:
 
 
 def _in_order(workload: Workload, kernel: CudaKernel) -> tuple[Buffer, ...]:
-    """Return the kernel's parameters in the workload's order: operands, epilogue's operands, result."""
-    known = {buffer.tensor: buffer for buffer in kernel.parameters}
-    return tuple(known[a.tensor] for a in workload.tensors)
+    """Return all parameters in the workload's order: operands, epilogue's operands, result; then a workspace."""
+    own = () if kernel.workspace is None else (kernel.workspace,)
+    return (*(kernel.tensors[a.tensor] for a in workload.tensors), *own)

@@ -2,6 +2,7 @@
 
 from unittest import mock
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -53,6 +54,22 @@ def test_a_kernel_is_called_on_arrays(device):
     memory = len(device._backend._driver.memory)
     del kernel
     assert len(device._backend._driver.memory) == memory - 4
+
+
+@pytest.mark.parametrize("options", [{"split": 2}, {"split": 2, "whole": 4}, {"split": 2, "atomic": 1}])
+def test_a_kernel_of_several_launches_with_a_workspace(device, options):
+    workload = anatune.matmul(16, 24, 8, epilogue=() if "atomic" in options else ("bias", "relu"))
+    plain = anatune.space(workload, H200).schedule(TILES)
+    kernel = gpu_kernel.build_gpu(msgspec.structs.replace(plain, options=options), device)
+    assert len(kernel.artifact.launches) == 2
+    for seed in (1, 2):
+        inputs = random_inputs(workload, seed)
+        want = expected(workload, inputs)
+        assert np.abs(kernel(*inputs.values()) - want.result).max() <= want.tolerance * want.scale
+    memory, own = len(device._backend._driver.memory), kernel.artifact.workspace is not None
+    assert own != ("atomic" in options)
+    del kernel
+    assert len(device._backend._driver.memory) == memory - len(inputs) - 1 - own
 
 
 def test_another_gpu(device):

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 
 pytest.importorskip("tvm")
@@ -12,7 +13,7 @@ from anatune.errors import DeviceError, SpaceError
 from anatune.measure.cuda.measurer import GpuMeasurer, ManifestMeasurer, build_schedules
 from anatune.measure.run.measurer import Limits
 from anatune.measure.run.timing import TimingProtocol
-from tests.unit.measure.fake_cuda import BACKEND, FAILING, STATE, seconds_of
+from tests.unit.measure.fake_cuda import BACKEND, EMULATED, FAILING, STATE, seconds_of
 
 H200 = anatune.hardware("h200")
 WORKLOAD = anatune.matmul(32, 64, 16)
@@ -62,6 +63,16 @@ def test_schedules_are_checked_and_timed(state, l2):
         assert measurement.time_s == pytest.approx(want)
         assert measurement.relative == pytest.approx(want / 65e-6)
     assert [one.time_s for one in again] == pytest.approx([answers[1][1].time_s, answers[0][1].time_s])
+
+
+@pytest.mark.parametrize("options", [{"split": 2}, {"split": 2, "whole": 3, "atomic": 1}])
+def test_schedules_of_several_launches(state, options):
+    (plain,) = schedules()
+    split = msgspec.structs.replace(plain, options=options)
+    with measurer(entries=EMULATED, backend=BACKEND) as session:
+        ((_, measurement),) = session.measure([split])
+    assert measurement.outcome is Outcome.OK, measurement.message
+    assert 0 < measurement.max_rel_error < 1e-6
 
 
 def test_faults_are_outcomes(state):
