@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
 from anatune.core.accuracy import RELAXED, STANDARD, checked_accuracy
@@ -218,8 +217,8 @@ def plan(
     )
     answer = merged([one.plan for one in ranked], count)
     if compile:
-        # Only GPUs: one template.
-        answer = _compiled(answer, ranked[0].model, ranked[0].points, compile, time_limit_s, compile_progress)
+        models = {one.plan.template: one.model for one in ranked}
+        answer = _compiled(answer, models, compile, time_limit_s, compile_progress)
     return answer.first(top_k)
 
 
@@ -261,8 +260,7 @@ def _check_compiler(hardware: GpuSpec | CpuSpec) -> None:
 
 def _compiled(
     answer: Plan,
-    chosen: Any,
-    points: NDArray[np.int64],
+    models: Mapping[str, Any],
     count: int,
     time_limit_s: float | None,
     progress: Callable[[int, int], None] | None,
@@ -270,7 +268,7 @@ def _compiled(
     """Return the plan with its first programs compiled: ordered by corrected times, the others behind them."""
     from anatune.measure.cuda.compiler import compile_ranking
 
-    result = compile_ranking(chosen, points, count, time_limit_s=time_limit_s, progress=progress)
+    result = compile_ranking(models, answer.schedules, count, time_limit_s=time_limit_s, progress=progress)
     ranked = result.ranked
     behind = [place - 1 for place in result.left] + list(range(result.num_considered, len(answer.schedules)))
     if result.failed and not ranked and not behind:
@@ -282,6 +280,7 @@ def _compiled(
         answer,
         schedules=[entry.schedule for entry in ranked] + [answer.schedules[at] for at in behind],
         predictions=[entry.after for entry in ranked if entry.after] + [answer.predictions[at] for at in behind],
+        template=ranked[0].schedule.template if ranked else answer.template,
         compilation=result,
         num_alike=None,
     )

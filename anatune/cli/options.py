@@ -54,9 +54,10 @@ Template = Annotated[
         metavar="NAME",
         parser=_template,
         help="What schedules look like. GPUs: cuda (the default of plan, prune and export), pipelined (the default of "
-        "tune: cuda with several shared-memory buffers and padded rows) or tensorcore (float16, bfloat16; float32 as "
-        "tf32). CPUs: cpu, winograd (3x3 convolutions of stride 1 in float32) or halfsums (float16 with AVX512_FP16, "
-        "at accuracy relaxed). Left out on CPUs: all that apply, together.",
+        "tune: cuda with several shared-memory buffers and padded rows), thin (products with a vector or at most 16 "
+        "rows, long reductions) or tensorcore (float16, bfloat16; float32 as tf32). CPUs: cpu, winograd (3x3 "
+        "convolutions of stride 1 in float32) or halfsums (float16 with AVX512_FP16, at accuracy relaxed). Left out: "
+        "all that apply, together (GPUs: cuda and thin).",
     ),
 ]
 Accuracy = Annotated[

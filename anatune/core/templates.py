@@ -21,6 +21,7 @@ __all__ = [
     "PIPELINED",
     "TEMPLATES",
     "TENSORCORE",
+    "THIN",
     "WINOGRAD",
     "DeviceKind",
     "Template",
@@ -222,6 +223,19 @@ TENSORCORE = Template(
     program="anatune.codegen.tensorcore.program:tensorcore_program",
 )
 """Block, warp and instruction tiles of the matrix product behind a workload, on tensor cores."""
+THIN = Template(
+    name="thin",
+    device=_GPU,
+    code="thin",
+    joins=True,
+    rules="anatune.core.rules.thin:check_thin",
+    levels="anatune.core.rules.thin:levels_of",
+    applies="anatune.core.rules.thin:applies",
+    model="anatune.model.thin.model:ThinModel",
+    program_key="anatune.core.schedule:schedule_key",
+    program="anatune.codegen.thin.program:thin_program",
+)
+"""Products with a vector or few rows, and long reductions: one operand is streamed once, threads share its sums."""
 CPU = Template(
     name="cpu",
     device=_CPU,
@@ -265,7 +279,7 @@ HALFSUMS = msgspec.structs.replace(
 )
 """The template "cpu" on float16 with sums of a call in half precision (AVX512_FP16), those of calls in float32."""
 
-TEMPLATES = {one.name: one for one in (CUDA, PIPELINED, TENSORCORE, CPU, WINOGRAD, HALFSUMS)}
+TEMPLATES = {one.name: one for one in (CUDA, PIPELINED, TENSORCORE, THIN, CPU, WINOGRAD, HALFSUMS)}
 """Every template by its name. A new one stands here."""
 _FORMER = {one.former: one.name for one in TEMPLATES.values() if one.former}
 

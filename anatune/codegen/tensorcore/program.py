@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from anatune.codegen.cuda.index import all_of, axis_values, element, inside_tests, sum_of
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES, KernelProgram, check_limits
 from anatune.codegen.cuda.splitting import Part, SplitReduction
 from anatune.codegen.script import Script, buffer_type, open_function
-from anatune.codegen.tensorcore.index import all_of, axis_values, element, inside_tests, sum_of
 from anatune.codegen.tensorcore.layout import OperandTile, TileLayout, layout_of
 from anatune.codegen.tensorcore.results import RESULT_ARRAYS, write_results
 from anatune.core.hardware.spec import GpuSpec

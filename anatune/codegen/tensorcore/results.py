@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anatune.codegen.activations import activated
+from anatune.codegen.cuda.index import all_of, axis_values, element, sum_of
 from anatune.codegen.script import Script
-from anatune.codegen.tensorcore.index import all_of, axis_values, element, sum_of
 from anatune.codegen.tensorcore.layout import TileLayout
 from anatune.core.workload.implicit_gemm import vector_width
 from anatune.core.workload.nest import DTYPE_BYTES, Access

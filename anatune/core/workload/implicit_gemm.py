@@ -26,7 +26,10 @@ __all__ = [
     "fetch_pattern",
     "guarded_dimensions",
     "implicit_gemm",
+    "pattern_of",
+    "reduction_orders",
     "strides_of",
+    "touched_bytes",
     "vector_width",
 ]
 
@@ -174,7 +177,7 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
     left, right = (second, first) if is_first else (first, second)
     m, n = (alone[1], alone[0]) if is_first else (alone[0], alone[1])
     widest = VECTOR_BYTES // DTYPE_BYTES[workload.dtype]
-    k = min(_orders(shared, extents), key=lambda k: _fetch_order(workload, (left, m), (right, n), k, widest))
+    k = min(reduction_orders(shared, extents), key=lambda k: _fetch_order(workload, (left, m), (right, n), k, widest))
     store = vector_width(workload.write, n, workload, 4)
     fused = {
         name: math.prod(extents[axis] for axis in axes)
@@ -192,7 +195,7 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
     )
 
 
-def _orders(axes: list[str], extents: Mapping[str, int]) -> list[tuple[str, ...]]:
+def reduction_orders(axes: list[str], extents: Mapping[str, int]) -> list[tuple[str, ...]]:
     """Return the orders of the reduction axes to choose from: as given, or with one of them moved inside."""
     moved = [(*(a for a in axes if a != axis), axis) for axis in reversed(axes) if extents[axis] > 1]
     return [tuple(axes), *moved]
@@ -209,7 +212,7 @@ def _fetch_order(
     width, touched = 0, 0.0
     for access, rows in (left, right):
         width += max(vector_width(access, axes, workload, widest) for axes in (rows, k))
-        touched += min(_touched_bytes(access, axes, workload) for axes in (rows, k))
+        touched += min(touched_bytes(access, axes, workload) for axes in (rows, k))
     return -width, touched
 
 
@@ -219,7 +222,7 @@ def _operand(
     by_rows, by_k = vector_width(access, rows, workload, widest), vector_width(access, k, workload, widest)
     along_k = by_k > by_rows
     if by_k == by_rows:
-        along_k = _touched_bytes(access, k, workload) < _touched_bytes(access, rows, workload)
+        along_k = touched_bytes(access, k, workload) < touched_bytes(access, rows, workload)
     return Operand(access, name, along_k, max(by_rows, by_k), guarded_dimensions(access, workload))
 
 
@@ -232,10 +235,11 @@ class FetchPattern(NamedTuple):
 
 def fetch_pattern(operand: Operand, gemm: ImplicitGemm, workload: Workload) -> FetchPattern:
     """Return where the elements of a row lie in global memory."""
-    return _pattern(operand.access, gemm.k if operand.along_k else gemm.axes(operand.rows), workload)
+    return pattern_of(operand.access, gemm.k if operand.along_k else gemm.axes(operand.rows), workload)
 
 
-def _pattern(access: Access, fused: tuple[str, ...], workload: Workload) -> FetchPattern:
+def pattern_of(access: Access, fused: tuple[str, ...], workload: Workload) -> FetchPattern:
+    """Return where neighbours along a fused index lie in a tensor."""
     strides = strides_of(access)
     run, step = 1, 0
     for axis in reversed(fused):
@@ -249,9 +253,9 @@ def _pattern(access: Access, fused: tuple[str, ...], workload: Workload) -> Fetc
     return FetchPattern(run, step)
 
 
-def _touched_bytes(access: Access, fused: tuple[str, ...], workload: Workload) -> float:
+def touched_bytes(access: Access, fused: tuple[str, ...], workload: Workload) -> float:
     """Return the bytes of the sectors that 32 neighbouring elements along a fused index lie in, on average."""
-    run, step = _pattern(access, fused, workload)
+    run, step = pattern_of(access, fused, workload)
     run = min(run, _WARP)
     return _WARP / run * max(float(_SECTOR_BYTES), run * step * DTYPE_BYTES[access.dtype])
 

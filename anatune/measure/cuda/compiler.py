@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from anatune.codegen.cuda.nvrtc import check_arch, compiler_version
 from anatune.core.compiler_facts import CompilerFacts
@@ -123,8 +121,8 @@ def _compiled(job: BuildJob) -> Compiled:
 
 
 def compile_ranking(
-    model: BaseGpuModel,
-    points: NDArray[np.int64],
+    models: Mapping[str, BaseGpuModel],
+    ranking: Sequence[Schedule],
     count: int,
     *,
     time_limit_s: float | None = None,
@@ -136,12 +134,12 @@ def compile_ranking(
 
     Parameters
     ----------
-    model
-        Of a GPU.
-    points : (num_points, len(model.space.columns)) int64
+    models : mapping of str to BaseGpuModel
+        Template -> its model, of one workload and GPU.
+    ranking : sequence of Schedule
         Best first.
     count : int
-        Programs; fewer if the points are fewer different ones.
+        Programs; fewer if the schedules are fewer different ones.
     time_limit_s : float, optional
         Stop compiling then.
     progress : callable, optional
@@ -154,29 +152,31 @@ def compile_ranking(
     BuildError, MissingDependencyError, RunError
         As `compile_schedules`.
     """
-    key: Callable[[Schedule], Hashable] = template_named(model.space.template).part("program_key")
     version = compiler_version()
     began = time.monotonic()
     chosen: dict[Hashable, int] = {}
     considered = 0
-    for considered, point in enumerate(points, start=1):
-        chosen.setdefault(key(model.space.schedule_of(point)), considered - 1)
+    for considered, schedule in enumerate(ranking, start=1):
+        key = template_named(schedule.template).part("program_key")(schedule)
+        chosen.setdefault((schedule.template, key), considered - 1)
         if len(chosen) == count:
             break
     places = list(chosen.values())
-    schedules = [model.space.schedule_of(points[at]) for at in places]
-    before = model.predictions(points[places]) if places else []
+    schedules = [ranking[at] for at in places]
+    points = [models[schedule.template].space.point_of(schedule) for schedule in schedules]
+    before = [
+        models[schedule.template].predictions(point[None])[0] for schedule, point in zip(schedules, points, strict=True)
+    ]
     results: dict[int, Compiled] = {}
     for at, compiled in compile_schedules(schedules, time_limit_s=time_limit_s, limits=limits, entry=entry):
         results[at] = compiled
         if progress is not None:
             progress(len(results), len(schedules))
     facts = {at: result.facts for at, result in results.items() if result.facts is not None}
-    good = sorted(facts)
-    after = model.compiled_predictions(
-        points[[places[at] for at in good]], [facts[at] for at in good], [before[at] for at in good]
-    )
-    predicted = dict(zip(good, after, strict=True))
+    predicted = {
+        at: models[schedules[at].template].compiled_predictions(points[at][None], [fact], [before[at]])[0]
+        for at, fact in facts.items()
+    }
     entries = tuple(
         CompiledSchedule(
             schedules[at],

@@ -212,6 +212,16 @@ static inline void ptx_st_shared_v2_u32(unsigned to, unsigned a, unsigned b) { s
 static inline void ptx_st_shared_v4_u32(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
   shim_store_shared(to, uint4(a, b, c, d));
 }
+#define SHIM_LOADS(name)                                                                                              \
+  static inline void name##_u8(unsigned& a, const void* p) { a = *(const unsigned char*)p; }                          \
+  static inline void name##_u16(unsigned& a, const void* p) { shim_aligned<2>(p); a = *(const unsigned short*)p; }    \
+  static inline void name##_u32(unsigned& a, const void* p) { shim_aligned<4>(p); a = *(const unsigned*)p; }          \
+  static inline void name##_v2_u32(unsigned& a, unsigned& b, const void* p) {                                         \
+    uint2 v = *(const uint2*)p; a = v.x; b = v.y; }                                                                   \
+  static inline void name##_v4_u32(unsigned& a, unsigned& b, unsigned& c, unsigned& d, const void* p) {               \
+    uint4 v = *(const uint4*)p; a = v.x; b = v.y; c = v.z; d = v.w; }
+SHIM_LOADS(ptx_ld_global)
+SHIM_LOADS(ptx_ld_global_nc)
 static inline void ptx_dp4a_u32_s32(int& d, unsigned a, int b, int c) { d = shim_dp4a(a, b, c); }
 static inline void ptx_dp4a_s32_u32(int& d, int a, unsigned b, int c) { d = shim_dp4a(a, b, c); }
 #define ptx_bar_sync(...) shim_block_barrier(__LINE__)

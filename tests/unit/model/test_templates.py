@@ -22,7 +22,9 @@ def test_a_caller_may_still_use_the_former_name(word):
 def test_messages_have_words():
     with pytest.raises(SpaceError, match="expected one of cpu, winograd, halfsums for xeon_gold_6130"):
         anatune.plan(MATMUL, anatune.hardware("intel_xeon_gold_6130"), template="gpu_pipelined")
-    with pytest.raises(SpaceError, match="template is 'cpu', expected one of cuda, pipelined, tensorcore for a100"):
+    with pytest.raises(
+        SpaceError, match="template is 'cpu', expected one of cuda, pipelined, tensorcore, thin for a100"
+    ):
         anatune.prune(MATMUL, anatune.hardware("a100"), template="cpu")
     with pytest.raises(SpaceError, match="template is 7, expected one of cuda"):
         anatune.space(MATMUL, anatune.hardware("a100"), template=7)

@@ -94,10 +94,15 @@ def test_programs_are_told_apart():
 
 def test_ranking_is_corrected():
     model = api.model(MATMUL, gpu("rtx3090"))
-    points = model.rank(40).points
+    ranking = [model.space.schedule_of(point) for point in model.rank(40).points]
     calls = []
     result = compile_ranking(
-        model, points, 3, progress=lambda *counts: calls.append(counts), entry=f"{STAND_IN}by_unroll", limits=SHORT
+        {"cuda": model},
+        ranking,
+        3,
+        progress=lambda *counts: calls.append(counts),
+        entry=f"{STAND_IN}by_unroll",
+        limits=SHORT,
     )
     assert [entry.rank_before for entry in result.schedules] == sorted(entry.rank_before for entry in result.schedules)
     assert len({program_key(entry.schedule) for entry in result.schedules}) == 3

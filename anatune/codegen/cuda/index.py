@@ -1,13 +1,21 @@
-"""Index arithmetic of the tensor-core template as text: fused indices to axes, axes to elements."""
+"""Index arithmetic of templates over fused indices as text: fused indices to axes, axes to elements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from anatune.core.workload.implicit_gemm import ImplicitGemm
 from anatune.core.workload.nest import Access, Workload
 
-__all__ = ["all_of", "axis_values", "dimension", "element", "inside_tests", "sum_of"]
+__all__ = ["Fused", "all_of", "axis_values", "dimension", "element", "inside_tests", "sum_of"]
+
+
+class Fused(Protocol):
+    """What is asked of a nest with fused indices ("batch", "m", "n", "k")."""
+
+    def axes(self, index: str) -> tuple[str, ...]:
+        """Return the axes of a fused index, outer to inner."""
+        ...
 
 
 def sum_of(*terms: str) -> str:
@@ -22,7 +30,7 @@ def all_of(conditions: Sequence[str]) -> str:
     return f"T.And({conditions[0]}, {all_of(conditions[1:])})"
 
 
-def axis_values(gemm: ImplicitGemm, workload: Workload, places: Mapping[str, str]) -> dict[str, str]:
+def axis_values(gemm: Fused, workload: Workload, places: Mapping[str, str]) -> dict[str, str]:
     """Return axis -> its value, from the values of the fused indices ("batch", "m", "n", "k") that are given."""
     values: dict[str, str] = {}
     for index, place in places.items():

@@ -1,0 +1,1 @@
+"""Thin schedules, streams of one large operand, to TVMScript."""

@@ -1,0 +1,1 @@
+"""The arithmetic of thin kernels: streams of one large operand."""

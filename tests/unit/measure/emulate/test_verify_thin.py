@@ -1,0 +1,105 @@
+"""Thin kernels without a GPU: random legal points are right, and faults put into them are found."""
+
+import contextlib
+import random
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+import anatune
+from anatune import batch_matmul, conv2d, matmul
+from anatune.codegen.cuda.lower import cuda_kernel
+from anatune.core.workload.operators import reduction
+from anatune.errors import MissingDependencyError, RunError
+from anatune.measure.emulate.emulator import compiler
+from anatune.measure.emulate.verify import check_kernel
+from anatune.measure.run.correctness import expected, random_inputs
+from anatune.model.thin.model import ThinModel
+from tests.naive_gpu import gpu
+
+try:
+    compiler()
+except MissingDependencyError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+WORKLOADS = {
+    "primes": matmul(1, 523, 127),
+    "primes transposed": matmul(1, 521, 131, transpose_b=True),
+    "rows epilogue": matmul(3, 260, 128, epilogue=("bias", "add", "relu")),
+    "sixteen rows": matmul(16, 130, 136, transpose_b=True, epilogue=("bias", "relu")),
+    "tall": matmul(515, 5, 64, epilogue=("bias",)),
+    "tall transposed": matmul(512, 2, 96, transpose_a=True),
+    "batch": batch_matmul(12, 1, 64, 64),
+    "batch transposed": batch_matmul(3, 7, 130, 66, transpose_b=True),
+    "float16": matmul(2, 512, 136, dtype="float16", transpose_b=True, epilogue=("bias",)),
+    "float16 along n": matmul(2, 512, 135, dtype="float16"),
+    "bfloat16": matmul(4, 264, 131, dtype="bfloat16", transpose_b=True),
+    "int8": matmul(2, 512, 144, dtype="int8", transpose_b=True),
+    "int8 along n": matmul(3, 520, 71, dtype="int8"),
+    "int8 misaligned": matmul(1, 520, 71, dtype="int8", transpose_b=True),
+    "both small": matmul(16, 16, 1100),
+    "one result": matmul(1, 1, 17000),
+    "conv2d padding": conv2d(1, 40, 3, 3, 50, 3, 3, padding=1, epilogue=("relu",)),
+    "sums of rows": reduction((37, 700), axes=1),
+    "largest of columns": reduction((500, 37), axes=0, kind="max"),
+    "means float16": reduction((16, 1100), axes=1, kind="mean", dtype="float16"),
+    "largest int8": reduction((16, 1101), axes=1, kind="max", dtype="int8"),
+}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_random_points(name):
+    space = ThinModel(WORKLOADS[name], gpu("a100")).space
+    for schedule in space.sample(2, seed=len(name)):
+        assert anatune.verify(schedule).ok, schedule
+
+
+@pytest.mark.parametrize("extent", [63, 64, 65, 127, 129])
+def test_one_below_and_one_above_a_tile(extent):
+    for transposed in (False, True):
+        space = ThinModel(matmul(1, extent, 300, transpose_b=transposed), gpu("a100")).space
+        inner = {"n": (16, 1, 1), "k": (16, 4, 1)} if not transposed else {"n": (8, 2, 1), "k": (16, 2, 4)}
+        assert anatune.verify(space.schedule(inner)).ok
+    space = ThinModel(matmul(1, 300, extent, transpose_b=True), gpu("a100")).space
+    assert anatune.verify(space.schedule({"n": (8, 1, 1), "k": (16, 2, 1)})).ok
+
+
+FAULTS = [
+    ("no barrier", "  __syncthreads();\n", ""),
+    ("a shuffle too short", "__shfl_xor_sync(0xffffffffu, value, distance)", "__shfl_xor_sync(0xffffffffu, value, 1)"),
+    ("a sum left out", "slot < 3;", "slot < 2;"),
+    ("a step left out", "rolled__step < 2;", "rolled__step < 1;"),
+    ("a step too many is loaded", "@in ld.global", "ld.global"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), FAULTS, ids=[name for name, _, _ in FAULTS])
+def test_faults_are_found(name, old, new):
+    workload = matmul(1, 131, 500, transpose_b=True)
+    space = ThinModel(workload, gpu("a100")).space
+    kernel = cuda_kernel(space.schedule({"n": (2, 2, 1), "k": (128, 1, 2)}))
+    inputs = random_inputs(workload, 0)
+    want = expected(workload, inputs)
+    assert check_kernel(workload, kernel, inputs, want).ok
+    assert old in kernel.source
+    wrong = msgspec.structs.replace(kernel, source=kernel.source.replace(old, new))
+    with contextlib.suppress(RunError):  # a race, or an access outside the tensor
+        assert not check_kernel(workload, wrong, inputs, want).ok
+
+
+def test_shuffles_stay_inside_short_blocks():
+    """A block of fewer threads than a warp has shuffles among those that there are."""
+    space = ThinModel(matmul(1, 200, 100, transpose_b=True), gpu("a100")).space
+    schedule = space.schedule({"n": (1, 2, 1), "k": (8, 2, 4)})
+    assert "0xffu" in cuda_kernel(schedule).source
+    assert anatune.verify(schedule).ok
+
+
+def test_random_seed_is_not_needed():
+    """The order of sums is that of the program: two runs agree to the last bit, whatever the order of threads."""
+    workload = matmul(2, 260, 130)
+    schedule = ThinModel(workload, gpu("a100")).space.sample(1, seed=random.Random(0).randrange(9))[0]
+    answers = [anatune.verify(schedule) for _ in range(2)]
+    assert np.isclose(answers[0].max_rel_error, answers[1].max_rel_error, rtol=0, atol=0)
