@@ -121,6 +121,7 @@ class CpuFamily(ProgramFamily):
         if self._simd == axis:
             raise SpaceError(f"{largest.operator}: no range of {axis} on CPUs: vectors run along it")
         self._known: dict[int, _At] = {}
+        self._proven_s: dict[int, float] = {}
 
     def _model(self, extent: int, simd: str | None) -> CpuModel:
         hardware = cast(CpuSpec, self.hardware)
@@ -128,13 +129,11 @@ class CpuFamily(ProgramFamily):
 
     def _at(self, extent: int) -> _At:
         if extent not in self._known:
-            model = self._model(extent, self._simd)
-            single = CpuModel(model.workload, model.hardware)
+            single = model = CpuModel(self.workload.at(extent), cast(CpuSpec, self.hardware))
             least_s = least_seconds(single)
-            if single.space.packed_ahead != model.space.packed_ahead or single.space.simd_axis != self._simd:
+            if single.space.simd_axis != self._simd or constant_tensors(single.workload) != self.constants:
+                model = self._model(extent, self._simd)
                 least_s = min(least_s, least_seconds(model))
-            else:
-                single = model
             self._known[extent] = _At(model, single, least_s)
         return self._known[extent]
 
@@ -231,17 +230,18 @@ class CpuFamily(ProgramFamily):
                 return Bounds(np.minimum(least, limits_s), is_complete=False)
             least[at] = self._at(extent).least_s
             watch.report(_UNSEARCHED * (at + 1) / len(extents))
-        with np.errstate(invalid="ignore"):
-            loose = np.where(np.isfinite(limits_s), limits_s / least, 1.0)
+        loose = np.where(np.isfinite(limits_s), limits_s, least) / least
         order = np.argsort(-loose, kind="stable").tolist()
         rest = max(1.0, float(loose[order[_MOST_SEARCHED]])) if len(order) > _MOST_SEARCHED else 1.0
         wanted = [at for at in order[:_MOST_SEARCHED] if loose[at] > _WORTH_SEARCHING * rest]
         for number, at in enumerate(wanted):
             if watch.is_over:
                 break
-            least[at] = max(least[at], self._searched(extents[at], watch))
+            if extents[at] not in self._proven_s:
+                self._proven_s[extents[at]] = self._searched(extents[at], watch)
             watch.report(_UNSEARCHED + (1.0 - _UNSEARCHED) * (number + 1) / len(wanted))
-        return Bounds(np.minimum(least, limits_s))
+        proven = np.array([self._proven_s.get(extent, 0.0) for extent in extents])
+        return Bounds(np.minimum(np.maximum(least, proven), limits_s))
 
     def _searched(self, extent: int, watch: Watch) -> float:
         """Return the least seconds of any schedule at an extent, to the step of ties; 0.0 where the time ended."""
