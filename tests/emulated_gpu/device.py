@@ -115,7 +115,9 @@ class Device:
         """Return a kernel that TVM wrote: its arrays are as large as there is room for."""
         start = source.index("{", source.rindex(f" {name}("))
         body = source[start : source.find("\n}\n", start)]
-        (written,) = [one for one in pointers if re.search(rf"\b{one}_ptr\b[^;=]*\] = ", body)]
+        (written,) = [
+            one for one in pointers if re.search(rf"\b{one}_ptr\b[^;=]*\] = |atomicAdd\(\(&\({one}_ptr\b", body)
+        ]
         buffers = [
             Buffer(one, dtype, (self._room(address) // np.dtype(dtype).itemsize,))
             for one, (address, dtype) in pointers.items()
