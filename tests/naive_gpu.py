@@ -77,6 +77,8 @@ def all_points(model: GpuModel) -> NDArray[np.int64]:
     widths = [(2**e,) for e in range(5) if 2**e * DTYPE_BYTES[model.workload.dtype] <= 16]
     if model.workload.reduction_axes:
         choices += [widths] * len(model.workload.reads)
+    if len(splits := listed_splits(model.workload, model.hardware)) > 1:
+        choices.append(splits)
     tables = [np.array(choice, dtype=np.int64) for choice in choices]
     grid = np.indices([len(table) for table in tables]).reshape(len(tables), -1)
     return np.concatenate([table[index] for table, index in zip(tables, grid, strict=True)], axis=1)
@@ -116,6 +118,21 @@ def guarded_tilings(workload: Workload, axis: str, parts: int) -> list[tuple[int
         covered = math.ceil(extent / size) * size
         if listed and extent % size and covered <= 1.125 * extent:
             found += [(covered // size, *inner) for inner in tilings(size, parts - 1)]
+    return found
+
+
+def listed_splits(workload: Workload, spec: GpuSpec) -> list[tuple[int, ...]]:
+    """Every deterministic split that a space lists, as `anatune.core.space.split` describes them."""
+    depth = math.prod(axis.extent for axis in workload.reduction_axes)
+    results = math.prod(axis.extent for axis in workload.spatial_axes)
+    device = spec.compute.num_sms * 64 * 64
+    found = [(1, 0, 0)]
+    if not workload.reduction_axes:
+        return found
+    parts = [2, 4, 8, 16, 32, 64, 128, 256]
+    found += [(n, 0, 0) for n in parts if n * 32 <= depth and n < 2 * device / results + 1]
+    if device // 4 <= results <= 24 * device:
+        found += [(n, 1, 0) for n in (2, 4, 8) if n * 32 <= depth]
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anatune.core.accuracy import RELAXED
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.templates import Template, template_of, templates_of
 from anatune.core.workload.nest import Workload
@@ -29,7 +28,7 @@ def tuning_template(workload: Workload, hardware: GpuSpec | CpuSpec) -> Template
 
 
 def make_model(
-    workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None = None, accuracy: str = RELAXED
+    workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None = None, accuracy: str | None = None
 ) -> GpuModel | TensorCoreModel | CpuModel:
     """Return the analytical model of `workload` on `hardware` (with its tile space as ``.space``).
 
@@ -37,8 +36,8 @@ def make_model(
     ----------
     template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
         What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
-    accuracy : {"standard", "relaxed"}
-        What the arithmetic of the space's schedules may need; all of them by default.
+    accuracy : {"standard", "relaxed"}, optional
+        What the arithmetic of the space's schedules may need; left out: all that gives the same results each time.
 
     Raises
     ------
@@ -46,6 +45,6 @@ def make_model(
         The template does not apply to the workload or the hardware.
     """
     record = template_of(template, hardware)
-    limits = {} if record.accuracy is None else {"accuracy": accuracy}
+    limits = {} if record.accuracy is None or accuracy is None else {"accuracy": accuracy}
     made: GpuModel | TensorCoreModel | CpuModel = record.part("model")(workload, hardware, **limits)
     return made

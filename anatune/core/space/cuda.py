@@ -6,17 +6,20 @@ Loop order of the template (outer to inner), as in TVM's multi-level tiling: blo
 operands in shared memory) | k1 | reg_outer | k2 | reg_inner. A spatial axis has five factors (block, vthread, thread,
 reg_outer, reg_inner), a reduction axis three (k0, k1, k2).
 
-A point is an integer vector: the factors axis by axis, then the unroll depth, then one fetch width a staged tensor.
+A point is an integer vector: the factors axis by axis, then the unroll depth, then one fetch width a staged tensor,
+then, where a device is not filled without, how the reduction is split (`split`).
 Nothing is materialised beyond the factorisation tables of single axes; the size is exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import (
     MAX_FETCH_BYTES,
@@ -27,10 +30,12 @@ from anatune.core.rules.cuda import (
     staged_tensors,
 )
 from anatune.core.rules.guards import check_covering
+from anatune.core.rules.split import SPLIT, check_split, num_steps, num_tiles
 from anatune.core.rules.values import check_names, checked_count, checked_factors
 from anatune.core.schedule import Schedule
 from anatune.core.space.base import LegalityCheck, Part, Space
 from anatune.core.space.guards import axis_tilings
+from anatune.core.space.split import split_of_point, split_options, split_part
 from anatune.core.templates import CUDA
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
@@ -63,7 +68,9 @@ class GpuSpace(Space):
     template = CUDA.name
     hardware: GpuSpec
 
-    def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
+    def __init__(
+        self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck, accuracy: str = STANDARD
+    ) -> None:
         check_formats(workload)
         super().__init__(workload, hardware, is_legal)
         self.levels = levels_of(workload)
@@ -72,6 +79,16 @@ class GpuSpace(Space):
         self.fetch_widths: tuple[int, ...] = tuple(2**e for e in range(widest.bit_length()) if 2**e <= widest)
         self.unroll_depths: tuple[int, ...] = UNROLL_DEPTHS
         self.choices = {"unroll": self.unroll_depths, **{f"vector.{t}": self.fetch_widths for t in self.staged}}
+        self.accuracy = checked_accuracy("accuracy", accuracy)
+        self.splits: Part | None = split_part(workload, hardware, accuracy)
+        """Splits of the reduction; None where the device is full without."""
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The lists that the space is the product of: axes, unroll depth, fetch widths, splits where there are any."""
+        found = super().parts
+        at = len(self.axes) + 1 + len(self.staged)
+        return found if self.splits is None else (*found[:at], self.splits, *found[at:])
 
     def _axis(self, axis: str) -> Part:
         return axis_tilings(self.workload, axis, self.levels[axis])
@@ -89,10 +106,13 @@ class GpuSpace(Space):
         return self._plain_schedule(self._values(point))
 
     def _plain_schedule(self, values: Sequence[int]) -> Schedule:
-        """Return the schedule of a point's tiles, unroll depth and fetch widths."""
-        unroll, *widths = values[sum(map(len, self.levels.values())) :]
+        """Return the schedule of a point's tiles, unroll depth, fetch widths and split."""
+        unroll, *rest = values[sum(map(len, self.levels.values())) :]
+        widths, split = rest[: len(self.staged)], tuple(rest[len(self.staged) :])
         vector = dict(zip(self.staged, widths, strict=True))
-        return Schedule(self.workload, self.hardware, self.template, self._tiles(values), unroll, vector)
+        tiles = self._tiles(values)
+        options = split_options(split, num_tiles(tiles, self.workload), self.hardware) if split else {}
+        return Schedule(self.workload, self.hardware, self.template, tiles, unroll, vector, options)
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64.
@@ -100,14 +120,16 @@ class GpuSpace(Space):
         Raises
         ------
         SpaceError
-            The schedule belongs to another workload or template, or its factors do not fit the space.
+            The schedule belongs to another workload or template, or its factors or split do not fit the space.
         """
         self._check_own(schedule)
+        tiles = num_tiles(schedule.tiles, self.workload)
         return np.array(
             [
                 *(factor for axis in self.axes for factor in schedule.tiles[axis]),
                 schedule.unroll,
                 *(schedule.vector.get(tensor, 1) for tensor in self.staged),
+                *split_of_point(schedule, tiles, listed=self.splits is not None),
             ]
         )
 
@@ -116,6 +138,7 @@ class GpuSpace(Space):
         tiles: Mapping[str, Sequence[int]],
         unroll: int = 0,
         vector: Mapping[str, int] | None = None,
+        split: Mapping[str, int] | None = None,
     ) -> Schedule:
         """Build the schedule with these factors; whatever divides or covers the extents, legal on the device or not.
 
@@ -128,6 +151,8 @@ class GpuSpace(Space):
             Largest unrolled body in statements, >= 0; any value (other tuners use other lists).
         vector : mapping of str to int, optional
             Staged tensor -> fetch width in elements, 1 where it is left out.
+        split : mapping of str to int, optional
+            Options of a split reduction: "split", "whole", "atomic" (`core.rules.split`); nothing is split without.
 
         Raises
         ------
@@ -150,4 +175,7 @@ class GpuSpace(Space):
         widths = dict.fromkeys(self.staged, 1)
         for tensor, width in (vector or {}).items():
             widths[tensor] = checked_count(f"vector[{tensor!r}]", width, 1, MAX_INTEGER)
-        return Schedule(self.workload, self.hardware, self.template, complete, int(unroll), widths)
+        options = dict(split or {})
+        check_names("split", options, SPLIT, "option")
+        check_split(self.workload, options, num_tiles(complete, self.workload), num_steps(complete, self.workload))
+        return Schedule(self.workload, self.hardware, self.template, complete, int(unroll), widths, options)

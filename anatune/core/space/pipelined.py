@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import (
     ASYNC_SINCE,
@@ -41,8 +42,10 @@ class PipelinedSpace(GpuSpace):
 
     template = PIPELINED.name
 
-    def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
-        super().__init__(workload, hardware, is_legal)
+    def __init__(
+        self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck, accuracy: str = STANDARD
+    ) -> None:
+        super().__init__(workload, hardware, is_legal, accuracy)
         check_pipeline_applies(workload, hardware)
         self.stage_counts = stage_counts(workload, hardware)
         self.pads = pads(workload)
@@ -52,7 +55,7 @@ class PipelinedSpace(GpuSpace):
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
         values = self._values(point)
         plain = self._plain_schedule(values[:-2])
-        return msgspec.structs.replace(plain, options={"stages": values[-2], "pad": values[-1]})
+        return msgspec.structs.replace(plain, options=dict(plain.options) | {"stages": values[-2], "pad": values[-1]})
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64; errors as `GpuSpace.point_of`."""
@@ -67,6 +70,7 @@ class PipelinedSpace(GpuSpace):
         vector: Mapping[str, int] | None = None,
         stages: int = 2,
         pad: int = 0,
+        split: Mapping[str, int] | None = None,
     ) -> Schedule:
         """Build the schedule with these factors; parameters and errors as `GpuSpace.schedule`.
 
@@ -78,7 +82,8 @@ class PipelinedSpace(GpuSpace):
             Elements between the rows of staged tiles, one of `pads`.
         """
         options = {"stages": self._choice("stages", stages), "pad": self._choice("pad", pad)}
-        return msgspec.structs.replace(super().schedule(tiles, unroll, vector), options=options)
+        plain = super().schedule(tiles, unroll, vector, split)
+        return msgspec.structs.replace(plain, options=dict(plain.options) | options)
 
     def _choice(self, name: str, value: object) -> int:
         return checked_choice(name, value, self.workload, self.hardware)

@@ -26,7 +26,8 @@ class GpuModel(GpuScoring):
 
     def __reduce__(self) -> tuple[object, ...]:
         stages, pad = self._pipeline
-        return partial(type(self), stages=stages, pad=pad), (self.workload, self.hardware)  # its tables are made again
+        made = partial(type(self), stages=stages, pad=pad)
+        return made, (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
 
     def feature_table(self, points: Points) -> FeatureTable:
         """Return the features of points, see `cuda.features`."""

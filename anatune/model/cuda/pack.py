@@ -58,8 +58,8 @@ def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
     return gpu
 
 
-def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0) -> Nest:
-    """Return the loops and accesses of `workload` as arrays, with what the schedules' pipeline has; see Nest."""
+def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0, splits: bool = False) -> Nest:
+    """Return the loops and accesses of `workload` as arrays, with what its schedules have; see Nest."""
     axes = [*workload.spatial_axes, *workload.reduction_axes]
     number = {axis.name: index for index, axis in enumerate(axes)}
     tensors = [*workload.reads, workload.write]
@@ -103,6 +103,7 @@ def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0
         ),
         stages=stages,
         pad=pad,
+        splits=int(splits),
     )
 
 

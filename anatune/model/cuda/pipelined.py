@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.space.pipelined import PipelinedSpace
 from anatune.core.workload.nest import Workload
@@ -34,17 +35,17 @@ class PipelinedModel(GpuModel):
         As `PipelinedSpace`.
     """
 
-    def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
-        super().__init__(workload, hardware)
-        space = PipelinedSpace(workload, hardware, self._is_legal)
+    def __init__(self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD) -> None:
+        super().__init__(workload, hardware, accuracy)
+        space = PipelinedSpace(workload, hardware, self._is_legal, accuracy)
         self.space = space
         self._variants = {
-            (stages, pad): GpuModel(workload, hardware, stages=stages, pad=pad)
+            (stages, pad): GpuModel(workload, hardware, accuracy, stages=stages, pad=pad)
             for stages, pad in itertools.product(space.stage_counts, space.pads)
         }
 
     def __reduce__(self) -> tuple[object, ...]:
-        return PipelinedModel, (self.workload, self.hardware)  # its tables are made again
+        return PipelinedModel, (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
 
     def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
         """Return (rule codes, seconds, columns of Col if `full`) of `points`, each by the model of its pipeline."""

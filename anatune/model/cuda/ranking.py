@@ -2,8 +2,9 @@
 
 Small spaces are evaluated whole. In larger ones every macro choice (block, thread and stage sizes; the other levels
 and choices left open) gets an admissible bound: the model's own time with the best values any completion can have.
-Choices are then refined in the order of their bounds, first to classes (how many consecutive results a thread has
-along each axis, fetch widths), then to points, until the next bound is slower than the k-th best point found.
+Splits of the reduction are part of the macro choice; those of blocks that no split can make fast enough are left out
+together. Choices are then refined in the order of their bounds, first to classes (how many consecutive results a
+thread has along each axis, fetch widths), then to points, until the next bound is slower than the k-th best point.
 
 Ties: points of equal predicted time are ordered by unroll depth (512, 1024, 64, 16, 0), then by the fewest loop
 levels (reg_outer and k2 small), then lexicographically.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -20,12 +22,13 @@ from numpy.typing import NDArray
 
 from anatune.core.space.cuda import GpuSpace
 from anatune.core.space.factor import divisors, factorisations
+from anatune.core.space.split import SPLIT_COLUMNS
 from anatune.model.base import Guarantee, Ranking
 from anatune.model.cuda.scoring import GpuScoring
 from anatune.model.ranking import Best, gap, rank_whole, rejected
 from anatune.model.watch import Watch
 from anatune.numerics.cuda.search import Options, list_macros
-from anatune.numerics.cuda.tile import RULE_THREADS
+from anatune.numerics.cuda.tile import RULE_SPLIT, RULE_THREADS
 
 __all__ = ["EXHAUSTIVE_POINTS", "BranchAndBound", "best_points", "options_of", "rank_gpu", "tie_keys"]
 
@@ -81,6 +84,8 @@ class BranchAndBound:
         self._spatial = [axis.name for axis in model.workload.spatial_axes]
         self._reduction = [axis.name for axis in model.workload.reduction_axes]
         self._options = options_of(model)
+        self._splits = _split_rows(model.space)
+        self._first_split = self._space.columns.index("unroll") + 1 + len(self._space.staged)
         self._evaluated = 0
         self._bounded = 0
 
@@ -114,7 +119,10 @@ class BranchAndBound:
         self._best.add(points[rules == 0], times[rules == 0])
 
     def bound_all(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], Points, bool]:
-        """Bound every macro choice; return the bounds and numbers of those that may beat the incumbents."""
+        """Bound every macro choice; return the bounds and numbers of those that may beat the incumbents.
+
+        Numbers count macro choices of one split of the reduction after the other, unsplit ones first.
+        """
         total = int(self._options.below[0] * self._options.num_options[0])
         max_threads = self._model.hardware.compute.max_threads_per_block
         points = np.ones((SLAB_MACROS, len(self._space.columns)), dtype=np.int64)
@@ -127,23 +135,54 @@ class BranchAndBound:
             at, listed, skipped = list_macros(
                 at, total, len(self._spatial), self._options, max_threads, points, slab_numbers, weights
             )
-            slab_bounds, rules = self._model.macro_bounds(points[:listed])
-            counts += np.bincount(rules, weights=weights[:listed], minlength=len(counts))
-            counts[RULE_THREADS] += skipped
-            self._bounded += listed
-            inside = (rules == 0) & (slab_bounds <= self._best.limit_s)
-            if inside.any():
-                self.refine(int(slab_numbers[:listed][inside][np.argmin(slab_bounds[inside])]))
-            bounds = np.concatenate([bounds, slab_bounds[inside]])
-            numbers = np.concatenate([numbers, slab_numbers[:listed][inside]])
+            counts[RULE_THREADS] += skipped * len(self._splits)
+            for found, found_numbers in self._slab_bounds(
+                points[:listed], slab_numbers[:listed], weights, total, counts
+            ):
+                if len(found):
+                    self.refine(int(found_numbers[np.argmin(found)]))
+                bounds = np.concatenate([bounds, found])
+                numbers = np.concatenate([numbers, found_numbers])
             near = bounds <= self._best.limit_s
             bounds, numbers = bounds[near], numbers[near]
             self._watch.report(at / total)
         return bounds, numbers, True
 
+    def _slab_bounds(
+        self, points: Points, numbers: Points, weights: NDArray[np.float64], total: int, counts: NDArray[np.float64]
+    ) -> Iterator[tuple[NDArray[np.float64], Points]]:
+        """Yield the bounds and numbers of macro choices that may enter, unsplit ones first; count points by rule."""
+        if len(self._splits) > 1:
+            points[:, self._first_split : self._first_split + len(SPLIT_COLUMNS)] = self._splits[0]
+        weights = weights[: len(points)]
+        slab_bounds, rules = self._model.macro_bounds(points)
+        counts += np.bincount(rules, weights=weights, minlength=len(counts))
+        self._bounded += len(points)
+        inside = (rules == 0) & (slab_bounds <= self._best.limit_s)
+        yield slab_bounds[inside], numbers[inside]
+        if len(self._splits) == 1:
+            return
+        tiles = points[:, [5 * axis for axis in range(len(self._spatial))]].prod(axis=1)
+        first = 5 * len(self._spatial)
+        steps = points[:, [first + 3 * axis for axis in range(len(self._reduction))]].prod(axis=1)
+        any_bounds = self._model.split_bounds(points)
+        self._bounded += len(points)
+        for place, row in enumerate(self._splits[1:], 1):
+            broken = broken_splits(row, tiles, steps, self._model.hardware.compute.num_sms)
+            codes = np.where((rules == 0) & broken, RULE_SPLIT, rules)
+            counts += np.bincount(codes, weights=weights, minlength=len(counts))
+            chosen = np.flatnonzero((codes == 0) & (any_bounds <= self._best.limit_s))
+            few = points[chosen]
+            few[:, self._first_split : self._first_split + len(row)] = row
+            few_bounds, _ = self._model.macro_bounds(few)
+            self._bounded += len(few)
+            inside = few_bounds <= self._best.limit_s
+            yield few_bounds[inside], numbers[chosen[inside]] + place * total
+
     def refine(self, number: int) -> None:
         """Evaluate every class of a macro choice, and every point of the classes that may enter."""
         model, space = self._model, self._space
+        split, number = divmod(number, int(self._options.below[0] * self._options.num_options[0]))
         choice = {}
         for index, axis in enumerate((*self._spatial, *self._reduction)):
             option, number = divmod(number, int(self._options.below[index]))
@@ -171,9 +210,12 @@ class BranchAndBound:
             classes[:, first : first + 3] = (reduction[axis][0], 1, reduction[axis][1])
         classes[:, column["unroll"]] = space.unroll_depths[-1]
         if widths:
-            classes[:, column["unroll"] + 1 :] = np.tile(
+            first = column["unroll"] + 1
+            classes[:, first : first + len(space.staged)] = np.tile(
                 np.array(widths, dtype=np.int64).reshape(len(widths), -1), (len(inner), 1)
             )
+        if len(self._splits) > 1:
+            classes[:, self._first_split :] = self._splits[split]
         bounds = model.class_bounds(classes)
         self._bounded += len(classes)
         for row in np.argsort(bounds, kind="stable"):
@@ -202,6 +244,21 @@ class BranchAndBound:
         parts = [table[i] for table, i in zip(tables, index, strict=True)]
         tail = representative[at + 1 :]
         return np.column_stack([*parts, np.tile(tail, (math.prod(counts), 1))]).astype(np.int64)
+
+
+def _split_rows(space: GpuSpace) -> Points:
+    """Return the splits of the reduction, (num_splits, 3), that of what is not split first."""
+    return np.array([(1, 0, 0)], dtype=np.int64) if space.splits is None else space.splits.table
+
+
+def broken_splits(row: Points, tiles: Points, steps: Points, num_sms: int) -> NDArray[np.bool_]:
+    """Return which of some choices a split does not fit; as `numerics.cuda.tile.split_is_broken`."""
+    split, leftovers, _ = row.tolist()
+    per = -(-steps // split)
+    broken = -(-steps // per) != split
+    if leftovers:
+        broken |= (tiles < num_sms) | (tiles % num_sms == 0)
+    return np.asarray(broken)
 
 
 def options_of(model: GpuScoring) -> Options:

@@ -7,20 +7,23 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.space.cuda import GpuSpace, staged_tensors
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.model.base import Columns, Floats, Points, Rule, Scores
 from anatune.model.cuda.base import REGISTER_BYTES, BaseGpuModel
 from anatune.model.cuda.pack import pack_chunk, pack_nest
-from anatune.numerics.cuda.batch import BOUND, MACRO_BOUND, run_points
+from anatune.numerics.cuda.batch import ANY_BOUND, BOUND, MACRO_BOUND, run_points
 from anatune.numerics.cuda.columns import Col, Limiter
 from anatune.numerics.cuda.shared_memory import conflict_table
 from anatune.numerics.cuda.tile import MAX_GRID, MAX_LOCAL_BYTES
 
 __all__ = ["PARTS", "RESOURCES", "GpuScoring"]
 
-PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
+PARTS = (
+    "fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "combine_s", "launch_s"
+)  # fmt: skip
 RESOURCES = (
     "registers_per_thread",
     "counted_registers",
@@ -49,16 +52,22 @@ class GpuScoring(BaseGpuModel):
     stages, pad : int
         Buffers of the staging pipeline and elements between rows of staged tiles, the same for all points; the
         template "cuda" has 1 and 0, `PipelinedModel` chooses.
+    accuracy : {"standard", "relaxed"}
+        What the arithmetic of the space's schedules may need (`core.space.split`).
     """
 
     space: GpuSpace
     parts, resources = PARTS, RESOURCES
 
-    def __init__(self, workload: Workload, hardware: GpuSpec, *, stages: int = 1, pad: int = 0) -> None:
+    def __init__(
+        self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD, *, stages: int = 1, pad: int = 0
+    ) -> None:
         super().__init__(workload, hardware)
-        self.space = GpuSpace(workload, hardware, self._is_legal)
+        self.space = GpuSpace(workload, hardware, self._is_legal, accuracy)
         self._pipeline = (stages, pad)
-        self._nest = pack_nest(workload, staged=bool(staged_tensors(workload)), stages=stages, pad=pad)
+        splits = self.space.splits is not None
+        staged = bool(staged_tensors(workload))
+        self._nest = pack_nest(workload, staged=staged, stages=stages, pad=pad, splits=splits)
         self._chunk = pack_chunk(self._nest)
         shared, compute = hardware.shared_memory, hardware.compute
         self.rules = (
@@ -67,6 +76,8 @@ class GpuScoring(BaseGpuModel):
             Rule("grid_blocks", "blocks of the grid", MAX_GRID),
             Rule("local_bytes_per_thread", "bytes of a thread's results", MAX_LOCAL_BYTES),
         )
+        if splits:
+            self.rules += (Rule("split_parts", "parts without steps, rounds without leftovers", 0.0),)
         needed = hardware.needed_capability(workload.dtypes)
         if needed is not None:
             capability = float(hardware.compute_capability or 0.0)
@@ -109,7 +120,8 @@ class GpuScoring(BaseGpuModel):
         moved = out[Col.TILE_BYTES] if self._nest.staged else out[Col.STEP_BYTES]
         flop = float(self.workload.flop_per_point or 1)
         loaded = out[Col.FRAGMENTS] * steps * element + out[Col.LOCAL] * REGISTER_BYTES
-        shared_bytes = loaded * threads * out[Col.STAGES] * out[Col.BLOCKS]
+        tiles = out[Col.BLOCKS] - out[Col.SPLIT_TILES] * (out[Col.SPLIT] - 1.0)
+        shared_bytes = loaded * threads * out[Col.STAGES] * tiles
         return columns | {
             "occupancy": np.minimum(1.0, out[Col.HELD] * out[Col.WARPS] / max_warps),  # illegal blocks may be larger
             "limiter": np.where(out[Col.HELD] < out[Col.RESIDENT], float(Limiter.GRID), out[Col.LIMITER]),
@@ -147,6 +159,10 @@ class GpuScoring(BaseGpuModel):
         """Return (seconds, rule codes): no point with the same block, thread and stage sizes is faster."""
         rules, times, _ = self._run(points, MACRO_BOUND)
         return times, rules
+
+    def split_bounds(self, points: Points) -> Floats:
+        """Return seconds: no point with the same block, thread and stage sizes is faster, however it is split."""
+        return self._run(points, ANY_BOUND)[1]
 
     def class_bounds(self, points: Points) -> Floats:
         """Return seconds that no point beats that differs from `points` only in loop splits and unrolling."""

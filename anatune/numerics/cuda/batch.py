@@ -9,13 +9,13 @@ from anatune.numerics.columns import CHUNK_SIZE, Bytes, Floats, Ints
 from anatune.numerics.cuda.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.cuda.micro import best_micro, loop_effects, micro
 from anatune.numerics.cuda.tile import limiters, load_points, macro, take_compiled
-from anatune.numerics.cuda.time import time
+from anatune.numerics.cuda.time import evenly, time
 
-__all__ = ["BOUND", "CHECK", "MACRO_BOUND", "PREDICT", "run_points"]
+__all__ = ["ANY_BOUND", "BOUND", "CHECK", "MACRO_BOUND", "PREDICT", "run_points"]
 
-CHECK, PREDICT, BOUND, MACRO_BOUND = 0, 1, 2, 3
+CHECK, PREDICT, BOUND, MACRO_BOUND, ANY_BOUND = 0, 1, 2, 3, 4
 """What `run_points` does: rules only; predict; bound over all loop splits and unroll depths; bound over these, the
-order of the register tile and fetch widths."""
+order of the register tile and fetch widths; bound over these and all splits of the reduction."""
 
 _DYNAMIC = int(Col.DYNAMIC)
 _REUSE = int(Col.REUSE)
@@ -42,12 +42,12 @@ def run_points(
     Points that break a rule are timed as if the limit were not there. A BOUND holds for every point that differs only
     in the splits of reg_outer/reg_inner and k1/k2 and in the unroll depth: nothing is indexed dynamically, and
     spilled accumulators are kept over the whole reduction tile. A MACRO_BOUND holds for every point with the same
-    block, thread and stage sizes.
+    block, thread and stage sizes, an ANY_BOUND besides for every split of the reduction, if points say that nothing is.
 
     Parameters
     ----------
     task : int
-        CHECK, PREDICT, BOUND or MACRO_BOUND.
+        CHECK, PREDICT, BOUND, MACRO_BOUND or ANY_BOUND.
     rules : (num_points,) int64
         Filled with the code of the first broken rule, 0 where legal.
     times : (num_points,) float64
@@ -74,11 +74,13 @@ def run_points(
             for i in range(n):
                 c.values[_DYNAMIC, i] = 0.0
                 c.values[_REUSE, i] = math.sqrt(c.values[_STEPS, i])
-        if task == MACRO_BOUND:
+        if task >= MACRO_BOUND:
             best_micro(n, nest, gpu, c)
         else:
             micro(n, nest, gpu, c, table)
         time(n, nest, gpu, c)
+        if task == ANY_BOUND:
+            evenly(n, nest, gpu, c)
         for i in range(n):
             times[start + i] = c.values[_TIME_S, i]
         if columns.shape[0] > 0:

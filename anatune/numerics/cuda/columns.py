@@ -98,6 +98,8 @@ class Nest(NamedTuple):
     """Buffers of the staging pipeline: one fewer steps are fetched ahead."""
     pad: int = 0
     """Elements between the rows of staged tiles."""
+    splits: int = 0
+    """1 where points say how the reduction is split."""
 
 
 class Chunk(NamedTuple):
@@ -153,6 +155,7 @@ class Col(IntEnum):
 
     # input
     STAGES = 0
+    """Of a whole tile."""
     DYNAMIC = 1
     """1 where accumulators are indexed at run time."""
     REUSE = 2
@@ -168,6 +171,7 @@ class Col(IntEnum):
     THREADS = 9
     WARPS = 10
     BLOCKS = 11
+    """Of the grid: tiles, and of split ones as many as they have parts."""
     ACCUMULATORS = 12
     STEPS = 13
     SHARED_BYTES = 14
@@ -218,9 +222,19 @@ class Col(IntEnum):
     LOCAL_DRAM_BYTES = 46
     GUARDED = 47
     """Share of the fetches that test whether they are inside: those of edge blocks and of last steps."""
-    SCRATCH = 48
+    SPLIT = 48
+    """Parts of a tile's steps, 1 where nothing is split."""
+    LEFTOVERS = 49
+    """1 where only the tiles behind full rounds are split."""
+    ATOMIC = 50
+    """1 where parts are added to the result atomically."""
+    SPLIT_TILES = 51
+    """Tiles whose steps are split."""
+    COMBINE_S = 52
+    """Time of the kernel that sums the parts, or that zeroes the result before."""
+    SCRATCH = 53
     """This row and the next: work space of single functions."""
-    COUNT = 50
+    COUNT = 55
 
 
 def new_chunk(num_spatial: int, num_axes: int, num_operands: int) -> Chunk:

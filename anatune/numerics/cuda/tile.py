@@ -20,6 +20,7 @@ __all__ = [
     "RULE_GRID",
     "RULE_LOCAL",
     "RULE_SHARED",
+    "RULE_SPLIT",
     "RULE_THREADS",
     "limiters",
     "load_points",
@@ -27,7 +28,7 @@ __all__ = [
     "take_compiled",
 ]
 
-RULE_THREADS, RULE_SHARED, RULE_GRID, RULE_LOCAL = 1, 2, 3, 4
+RULE_THREADS, RULE_SHARED, RULE_GRID, RULE_LOCAL, RULE_SPLIT = 1, 2, 3, 4, 5
 MAX_GRID = 2147483647.0
 """Blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
 MAX_LOCAL_BYTES = 524288.0
@@ -67,6 +68,10 @@ _SECTOR_BYTES = int(Col.SECTOR_BYTES)
 _FETCH_LINES = int(Col.FETCH_LINES)
 _DRAM_BYTES = int(Col.DRAM_BYTES)
 _GUARDED = int(Col.GUARDED)
+_SPLIT = int(Col.SPLIT)
+_LEFTOVERS = int(Col.LEFTOVERS)
+_ATOMIC = int(Col.ATOMIC)
+_SPLIT_TILES = int(Col.SPLIT_TILES)
 _SCRATCH = int(Col.SCRATCH)
 
 
@@ -121,6 +126,14 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
             width = c.width[t]
             for i in range(n):
                 width[i] = points[start + i, at + 1 + t]
+    for i in range(n):
+        v[_SPLIT, i] = 1.0
+    if nest.splits == 1:
+        at += 1 + nest.num_operands
+        for i in range(n):
+            v[_SPLIT, i] = points[start + i, at]
+            v[_LEFTOVERS, i] = points[start + i, at + 1]
+            v[_ATOMIC, i] = points[start + i, at + 2]
 
 
 @jit_scalar
@@ -242,6 +255,31 @@ def _operands(n: int, nest: Nest, c: Chunk) -> None:
             _shared_bytes(t, n, nest, c)
 
 
+@jit_scalar
+def split_is_broken(split: float, leftovers: float, tiles: float, steps: float, num_sms: float) -> bool:
+    """Whether parts of a tile would have no step, or there are no full rounds, or no tiles behind them."""
+    if split == 1.0:
+        return False
+    rounds = math.floor(tiles / num_sms)
+    without = leftovers == 1.0 and (rounds == 0.0 or rounds * num_sms == tiles)
+    return without or math.ceil(steps / math.ceil(steps / split)) != split
+
+
+@jit_helper
+def _split(n: int, gpu: Gpu, c: Chunk) -> None:
+    """Fill SPLIT_TILES, make BLOCKS of tiles those of the grid, and reject splits that are none."""
+    v = c.values
+    num_sms = float(gpu.num_sms)
+    for i in range(n):
+        split, tiles = v[_SPLIT, i], v[_BLOCKS, i]
+        whole = math.floor(tiles / num_sms) * num_sms if v[_LEFTOVERS, i] == 1.0 else 0.0
+        split_tiles = tiles - whole if split > 1.0 else 0.0
+        v[_SPLIT_TILES, i] = split_tiles
+        v[_BLOCKS, i] = tiles + split_tiles * (split - 1.0)
+        if v[_RULE, i] == 0.0 and split_is_broken(split, v[_LEFTOVERS, i], tiles, v[_STAGES, i], num_sms):
+            v[_RULE, i] = float(RULE_SPLIT)
+
+
 @jit_inline
 def _resident_one(warps: int, registers: int, shared_bytes: float, gpu: Gpu) -> float:
     """Return the blocks that an SM holds at once, at least 1."""
@@ -310,7 +348,8 @@ def limiters(n: int, gpu: Gpu, c: Chunk) -> None:
 def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """Fill DRAM_BYTES.
 
-    An operand that fits half the L2 is read once; else each window of concurrent blocks reads its distinct tiles.
+    An operand that fits half the L2 is read once; else each window of concurrent blocks reads its distinct tiles. The
+    parts of a tile, which follow one another, read different ones.
 
     Source: [Origami] window of concurrently running tiles.
     """
@@ -328,6 +367,11 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         for i in range(n):
             distinct[i] = 1.0
             rest[i] = min(blocks[i], gpu.num_sms * resident[i])
+        if nest.splits == 1:
+            for i in range(n):
+                split = v[_SPLIT, i] if v[_LEFTOVERS, i] == 0.0 else 1.0
+                distinct[i] = min(split, rest[i])
+                rest[i] = max(1.0, rest[i] / split)
         for a in range(nest.num_spatial - 1, -1, -1):
             grid = c.grid[a]
             used = nest.uses[t, a] == 1
@@ -336,7 +380,8 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
                 rest[i] = max(1.0, rest[i] / grid[i])
         footprint, fetched = c.footprint[t], c.fetched[t]
         for i in range(n):
-            block_bytes = float(footprint[i]) * fetched[i] * nest.element_bytes * stages[i]
+            tiles = blocks[i] - v[_SPLIT_TILES, i] * (v[_SPLIT, i] - 1.0)
+            block_bytes = float(footprint[i]) * fetched[i] * nest.element_bytes * (stages[i] * tiles / blocks[i])
             traffic = block_bytes * blocks[i]
             windows = blocks[i] / min(blocks[i], gpu.num_sms * resident[i])
             dram[i] += max(min(block_bytes * distinct[i] * windows, traffic), min(whole, traffic))
@@ -349,6 +394,7 @@ def macro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     _operands(n, nest, c)
     _lanes(n, nest, gpu, c)
     _resources(n, nest, gpu, c)
+    _split(n, gpu, c)
     _dram(n, nest, gpu, c)
 
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_scalar
+from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar
 from anatune.numerics.cuda.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.cuda.tile import SECTOR
 
-__all__ = ["norm4", "time"]
+__all__ = ["evenly", "norm4", "time"]
 
 FETCH_INSTRUCTIONS = 16.0
 """Instructions a fetched element costs: load, store, and about 14 for the address of a fused tile index (divisions by
@@ -44,6 +44,11 @@ STORE_CYCLES = 2.0
 TAIL_OVERLAP = 0.7
 """Length of the last, partly filled wave relative to one that starts after all others ended: blocks start as soon as
 earlier ones end. Calibrated."""
+COMBINE_IN_FLIGHT = 16.0
+"""Partial sums that a thread of the second kernel loads together: its loop over the parts is unrolled."""
+ATOMIC_BYTES = 32.0
+"""Bytes that the L2 handles in place of each atomically added one: an addition reads, adds and writes a sector.
+Assumed."""
 SM_FILL_BYTES = 64.0
 """Bytes an SM takes from L2 per cycle. Source: [Accel-Sim] L1 fill width."""
 
@@ -62,6 +67,11 @@ _SECTOR_BYTES = int(Col.SECTOR_BYTES)
 _FETCH_LINES = int(Col.FETCH_LINES)
 _DRAM_BYTES = int(Col.DRAM_BYTES)
 _GUARDED = int(Col.GUARDED)
+_SPLIT = int(Col.SPLIT)
+_LEFTOVERS = int(Col.LEFTOVERS)
+_ATOMIC = int(Col.ATOMIC)
+_SPLIT_TILES = int(Col.SPLIT_TILES)
+_COMBINE_S = int(Col.COMBINE_S)
 _LOADS = int(Col.LOADS)
 _WAVEFRONTS = int(Col.WAVEFRONTS)
 _FETCHES = int(Col.FETCHES)
@@ -92,6 +102,73 @@ def norm4(a: float, b: float, c: float) -> float:
     return math.sqrt(math.sqrt(a * a + b * b + c * c))
 
 
+@jit_inline
+def _waves_one(
+    blocks: float,
+    stages: float,
+    busy_one: float,
+    alone: float,
+    store: float,
+    once: float,
+    resident: float,
+    num_sms: float,
+) -> float:
+    """Return the cycles of equal blocks: full waves, then a tail that begins before all others have ended.
+
+    Parameters
+    ----------
+    stages : float
+        Steps of a block.
+    busy_one, alone : float
+        Cycles that a step keeps an SM busy; that it takes a block alone.
+    store, once : float
+        Cycles of a block's stores; of what each wave waits for once.
+    resident : float
+        Blocks of an SM.
+    """
+    per_wave = num_sms * resident
+    whole_waves = math.floor(blocks / per_wave)
+    left = blocks - whole_waves * per_wave
+    wave_cycles = stages * max(resident * busy_one, alone) + resident * store + once
+    tail = 0.0
+    if left > 0.0:
+        last = math.ceil(left / num_sms)
+        tail = stages * max(last * busy_one, alone) + last * store + once
+        if whole_waves > 0.0:
+            tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
+    cycles: float = whole_waves * wave_cycles + tail
+    return cycles
+
+
+@jit_inline
+def _combine_s_one(
+    split: float,
+    tiles: float,
+    accumulators: float,
+    threads: float,
+    part_bytes: float,
+    atomic: float,
+    result_bytes: float,
+    resident: float,
+    gpu: Gpu,
+) -> float:
+    """Return the seconds of the kernel that sums `split` parts of `tiles` tiles, or of zeroing and atomic additions.
+
+    Partial sums come from L2 where they fit its half, else from DRAM, and wait for it in turns.
+    """
+    if atomic == 1.0:
+        zeroing = result_bytes / gpu.l2_bytes_cycle
+        adding = part_bytes * ATOMIC_BYTES / 4.0 / gpu.l2_bytes_cycle
+        return (zeroing + adding) / gpu.clock_hz + gpu.launch_s
+    in_l2 = part_bytes < 0.5 * gpu.l2_bytes
+    rate = gpu.l2_bytes_cycle if in_l2 else gpu.dram_bytes_cycle
+    latency = gpu.l2_latency if in_l2 else gpu.dram_latency
+    sm_rate = min(rate, min(float(gpu.num_sms), tiles) * SM_FILL_BYTES)
+    turns = math.ceil(split * accumulators / COMBINE_IN_FLIGHT) * math.ceil(tiles / (gpu.num_sms * resident))
+    cycles = norm4(part_bytes / sm_rate, turns * latency, 0.0) + latency + result_bytes / rate
+    return cycles / gpu.clock_hz + gpu.launch_s
+
+
 @jit_helper
 def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """Fill TIME_S and its parts for the first `n` points, after `macro` and `micro` (or `best_micro`).
@@ -119,6 +196,8 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         warps, steps, accumulators = v[_WARPS, i], v[_STEPS, i], v[_ACCUMULATORS, i]
         blocks, stages, resident = v[_BLOCKS, i], v[_STAGES, i], v[_RESIDENT, i]
         spilled, loads = v[_SPILLED, i], v[_LOADS, i]
+        split, split_tiles = v[_SPLIT, i], v[_SPLIT_TILES, i]
+        tiles = blocks - split_tiles * (split - 1.0)
         active_sms = min(num_sms, blocks)
         sm_byte = max(1.0 / SM_FILL_BYTES, l2_byte * active_sms)  # cycles a byte from L2 takes an SM
 
@@ -168,50 +247,85 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         more_waits = max(0.0, v[_FETCHES, i] / FETCHES_IN_FLIGHT - 1.0)
         alone = max(compute, chain) + memory + gpu.l2_latency + each_wait * more_waits + STAGE_CYCLES
         start = 0.0
+        wait = gpu.l2_latency + each_wait * more_waits
         buffers = min(float(nest.stages), stages)
         if buffers > 1.0:  # the next steps are on their way; only the first ones are waited for
             ahead = buffers - 1.0
-            wait = gpu.l2_latency + each_wait * more_waits
             alone = max(max(compute, chain), max(memory, wait / ahead)) + STAGE_CYCLES
             start = min(ahead, stages) * memory + wait
 
         # stores of a block, then waves of blocks
         store_bytes = v[_STORE_SECTORS, i] * SECTOR
         store = accumulators * warps * (STORE_CYCLES + store_bytes * sm_byte)
-        per_wave = num_sms * resident
-        waves = blocks / per_wave
-        whole_waves = math.floor(waves)
-        left = blocks - whole_waves * per_wave
         busy_one = norm4(compute, memory, 0.0)
         step_cycles = max(resident * busy_one, alone)
-        wave_cycles = stages * step_cycles + resident * store + gpu.l2_latency + start
-        tail = 0.0
-        if left > 0.0:
-            last = math.ceil(left / num_sms)
-            tail = stages * max(last * busy_one, alone) + last * store + gpu.l2_latency + start
-            if whole_waves > 0.0:
-                tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
-        cycles = whole_waves * wave_cycles + tail
-        l2_bytes = step_bytes * stages * blocks + result_bytes + nest.epilogue_bytes
+        per_wave = num_sms * resident
+        waves = blocks / per_wave
+        part_bytes = 0.0
+        part_stages = stages
+        if split == 1.0:
+            once = gpu.l2_latency + start
+            wave_cycles = stages * step_cycles + resident * store + once
+            cycles = _waves_one(blocks, stages, busy_one, alone, store, once, resident, num_sms)
+        else:
+            # parts write their sums side by side, whatever the order of the results
+            part_stages = math.ceil(stages / split)
+            once = gpu.l2_latency + min(start, wait + part_stages * memory)
+            part_bytes = split_tiles * split * accumulators * v[_THREADS, i] * 4.0
+            part_store = accumulators * warps * (STORE_CYCLES + warp * 4.0 * sm_byte)
+            wave_cycles = part_stages * step_cycles + resident * part_store + once
+            parts = split_tiles * split
+            cycles = _waves_one(parts, part_stages, busy_one, alone, part_store, once, resident, num_sms)
+            if parts < blocks:  # full rounds before
+                spread = parts * (part_stages * busy_one + part_store) / num_sms
+                first = _waves_one(
+                    blocks - parts, stages, busy_one, alone, store, gpu.l2_latency + start, resident, num_sms
+                )
+                cycles = first + max(cycles * TAIL_OVERLAP, spread)
+        l2_bytes = step_bytes * stages * tiles + result_bytes + nest.epilogue_bytes + part_bytes
         l2_s = l2_bytes * l2_byte * cycle_s
         dram_s = v[_DRAM_BYTES, i] * dram_byte * cycle_s
-        v[_TIME_S, i] = norm4(cycles * cycle_s, l2_s, dram_s) + gpu.launch_s
+        combine_s = 0.0
+        if split > 1.0:
+            combine_s = _combine_s_one(
+                split, split_tiles, accumulators, v[_THREADS, i], part_bytes, v[_ATOMIC, i], result_bytes, resident, gpu
+            )
+        v[_COMBINE_S, i] = combine_s
+        v[_TIME_S, i] = norm4(cycles * cycle_s, l2_s, dram_s) + gpu.launch_s + combine_s
 
-        total_s = blocks * stages / num_sms * cycle_s
+        total_s = tiles * stages / num_sms * cycle_s
         v[_FMA_S, i] = fma * total_s
         v[_ISSUE_S, i] = issue * total_s
         v[_SHARED_S, i] = shared * total_s
         v[_SPILL_S, i] = spill_squared * total_s * total_s
         v[_L2_S, i] = l2_s
         v[_DRAM_S, i] = dram_s
-        v[_LATENCY_S, i] = waves * stages * (step_cycles - resident * busy_one) * cycle_s
+        v[_LATENCY_S, i] = waves * part_stages * (step_cycles - resident * busy_one) * cycle_s
         v[_TAIL_S, i] = max(0.0, (cycles - waves * wave_cycles) * cycle_s)
         v[_HELD, i] = min(resident, math.ceil(blocks / num_sms))
         v[_WAVES, i] = waves
         v[_STEP_BYTES, i] = step_bytes
         v[_L2_BYTES, i] = l2_bytes
-        v[_LOCAL_L2_BYTES, i] = missed * stages * blocks
-        v[_LOCAL_DRAM_BYTES, i] = from_memory * stages * blocks
+        v[_LOCAL_L2_BYTES, i] = missed * stages * tiles
+        v[_LOCAL_DRAM_BYTES, i] = from_memory * stages * tiles
         v[_LOCAL, i] = local
     for i in range(n):
         v[_SPILL_S, i] = math.sqrt(v[_SPILL_S, i])
+
+
+@jit_helper
+def evenly(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Replace TIME_S of unsplit points, after `time`, by what no split of their reductions can beat.
+
+    All SMs are as busy as one block keeps them, without waves and waiting; compulsory bytes; one more launch.
+    """
+    v = c.values
+    compulsory = nest.epilogue_bytes
+    for t in range(nest.num_operands + 1):
+        compulsory += nest.tensor_bytes[t]
+    cycle_s = 1.0 / gpu.clock_hz
+    dram_s = compulsory / gpu.dram_bytes_cycle * cycle_s
+    for i in range(n):
+        fma_s, issue_s, shared_s = v[_FMA_S, i], v[_ISSUE_S, i], v[_SHARED_S, i]
+        compute_s = math.sqrt(fma_s * fma_s + issue_s * issue_s + shared_s * shared_s)
+        v[_TIME_S, i] = norm4(compute_s, v[_L2_S, i], dram_s) + 2.0 * gpu.launch_s

@@ -100,8 +100,8 @@ def test_little_is_legal() -> None:
     model = GpuModel(workload, with_limits(gpu("rtx3090"), compute={"max_threads_per_block": 32}))
     model._gpu = model._gpu._replace(shared_block_bytes=8)  # one element of each operand
     ranking = model.rank(10**5)
-    # every tile is one iteration: unroll depth and fetch widths are what is left
-    assert ranking.num_legal == 5 * 9 == len(ranking.points)
+    # every tile is one iteration: unroll depth, fetch widths and two splits are what is left
+    assert ranking.num_legal == 5 * 9 * 2 == len(ranking.points)
     assert ranking.num_legal + sum(ranking.rejected.values()) == model.space.size
 
 
