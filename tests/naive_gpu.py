@@ -136,6 +136,13 @@ def listed_splits(workload: Workload, spec: GpuSpec) -> list[tuple[int, ...]]:
     return found
 
 
+def has_rounds(model: GpuModel, point: Sequence[int]) -> bool:
+    """Whether leftovers, where a point asks for them, are behind at least one tile a multiprocessor."""
+    value = dict(zip(model.space.columns, point, strict=True))
+    tiles = math.prod(value[f"{axis.name}.block"] for axis in model.workload.spatial_axes)
+    return not value.get("whole") or tiles > model.hardware.compute.num_sms
+
+
 def tiles_axis(factors: Sequence[int], extent: int) -> bool:
     """Whether factors multiply to an extent, or cover it with as few tiles as can be."""
     return math.prod(factors) == extent or factors[0] == math.ceil(extent / math.prod(factors[1:]))
@@ -216,7 +223,12 @@ class Point:
         self.steps = math.prod(self.tile[a] for a in self.reduction)
         self.accumulators = math.prod(self.reg.values())
         self.threads = math.prod(self.thread.values())
-        self.blocks = math.prod(self.grid.values())
+        self.num_tiles = math.prod(self.grid.values())
+        self.parts, whole = (
+            int(self.schedule.options.get(name, least)) for name, least in (("split", 1), ("whole", 0))
+        )
+        self.num_split = self.num_tiles - whole if self.parts > 1 else 0
+        self.blocks = whole + self.num_split * self.parts if self.num_split else self.num_tiles
         self.warp = self.spec.compute.warp_size
         self.warps = math.ceil(self.threads / self.warp)
         self.element = DTYPE_BYTES[self.workload.dtype]
@@ -310,8 +322,10 @@ class Point:
             rule = 2
         elif self.blocks > 2**31 - 1:
             rule = 3
+        elif 4 * self.accumulators > 512 * 1024:
+            rule = 4
         else:
-            rule = 4 if 4 * self.accumulators > 512 * 1024 else 0
+            rule = 5 if self.parts > 1 and not self._all_parts_have_steps() else 0
         resident = max(1, resident_blocks(self.spec, held, registers, shared))
         lines = sum(self.footprint(a) / min(self.run(a), 32) for a in reads) if self.is_staged else 0.0
         return {
@@ -334,8 +348,14 @@ class Point:
             else 0.0,
             "FETCH_LINES": lines,
             "GUARDED": self.guarded(),
+            "SPLIT_TILES": self.num_split,
             "DRAM_BYTES": self._dram_bytes(resident),
         }
+
+    def _all_parts_have_steps(self) -> bool:
+        """Deal the steps of a split tile out, so many a part, until there are none left."""
+        most = math.ceil(self.stages / self.parts)
+        return self.num_split > 0 and len(range(0, self.stages, most)) == self.parts
 
     def _dram_bytes(self, resident: int) -> float:
         """Operands below half the L2 are read once; others once a window of concurrent blocks, each distinct tile."""
@@ -351,11 +371,21 @@ class Point:
                 total += whole
                 continue
             left, distinct = float(at_once), 1.0
+            if self.num_split == self.num_tiles:  # parts of a tile follow one another and read different elements
+                distinct = min(float(self.parts), left)
+                left = max(1.0, left / self.parts)
             for axis in reversed(self.spatial):
                 if access.uses(axis):
                     distinct *= min(self.grid[axis], left)
                 left = max(1.0, left / self.grid[axis])
-            block = self.footprint(access) * self.fetched(access) * self.element * self.stages
+            block = (
+                self.footprint(access)
+                * self.fetched(access)
+                * self.element
+                * self.stages
+                * self.num_tiles
+                / self.blocks
+            )
             everything = block * self.blocks
             windows = self.blocks / at_once
             total += max(min(block * distinct * windows, everything), min(whole, everything))

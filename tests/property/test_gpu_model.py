@@ -16,7 +16,7 @@ from anatune.model.cuda.scoring import PARTS
 from anatune.numerics.cuda.batch import BOUND, MACRO_BOUND, PREDICT
 from anatune.numerics.cuda.columns import Col
 from anatune.numerics.cuda.occupancy import resident_blocks_one
-from tests.naive_gpu import DEVICES, Point, all_points, gpu, random_points, small_workloads, tiles_axis
+from tests.naive_gpu import DEVICES, Point, all_points, gpu, has_rounds, random_points, small_workloads, tiles_axis
 
 SETTINGS = settings(
     derandomize=True, deadline=None, database=None, max_examples=75,
@@ -66,6 +66,11 @@ def test_bounds_are_admissible(workload: Workload, device: str, seed: int) -> No
         assert (macro_bounds * SLACK <= bounds).all()
         assert (bounds * SLACK <= times).all()
         assert (times > 0).all()
+        if model.space.splits is not None:
+            unsplit = batch.copy()
+            unsplit[:, -3:] = (1, 0, 0)
+            is_split = batch[:, -3] > 1
+            assert (model.split_bounds(unsplit)[is_split] * SLACK <= times[is_split]).all()
     same = model._run(merged, MACRO_BOUND)[1].reshape(5, -1)
     assert (same == same[:, :1]).all()  # one bound a macro choice
 
@@ -86,6 +91,8 @@ def with_macro_of(model: GpuModel, few: np.ndarray, many: np.ndarray) -> np.ndar
             else:
                 point[at : at + 3] = source[at], *split(int(source[at + 1] * source[at + 2]), 2, rng)
                 at += 3
+        if model.space.splits is not None:
+            point[-3:] = source[-3:]
     return result
 
 
@@ -163,6 +170,9 @@ def test_quantities_in_plain_python(workload: Workload, device: str, seed: int) 
     points = random_points(model, 4, seed)
     _, _, columns = model._run(points, PREDICT, full=True)
     for at, row in enumerate(points):
+        if not has_rounds(model, row):
+            assert columns[Col.RULE, at] > 0
+            continue
         point = Point(workload, model.hardware, model.space.schedule_of(row))
         expected = point.macro()
         expected |= point.micro(int(expected["REGISTER_CAP"]))
@@ -173,15 +183,15 @@ def test_quantities_in_plain_python(workload: Workload, device: str, seed: int) 
 @SETTINGS
 @given(workloads(), names, seeds)
 def test_points_round_trip(workload: Workload, device: str, seed: int) -> None:
-    space = GpuModel(workload, gpu(device)).space
-    points = random_points(GpuModel(workload, gpu(device)), 20, seed)
+    model = GpuModel(workload, gpu(device))
+    space, points = model.space, random_points(model, 20, seed)
     at = 0
     for axis in workload.axes:
         width = len(space.levels[axis.name])
         assert all(tiles_axis(row, axis.extent) for row in points[:, at : at + width].tolist())
         at += width
     assert (space.decode(space.encode(points)) == points).all()
-    for point in points[:3]:
+    for point in points[model.check(points) == 0][:3]:
         schedule = space.schedule_of(point)
         assert space.point_of(schedule).tolist() == point.tolist()
         assert anatune.Schedule.from_json(schedule.to_json()) == schedule

@@ -138,6 +138,7 @@ class GpuSpace(Space):
         tiles: Mapping[str, Sequence[int]],
         unroll: int = 0,
         vector: Mapping[str, int] | None = None,
+        *,
         split: Mapping[str, int] | None = None,
     ) -> Schedule:
         """Build the schedule with these factors; whatever divides or covers the extents, legal on the device or not.

@@ -70,6 +70,7 @@ class PipelinedSpace(GpuSpace):
         vector: Mapping[str, int] | None = None,
         stages: int = 2,
         pad: int = 0,
+        *,
         split: Mapping[str, int] | None = None,
     ) -> Schedule:
         """Build the schedule with these factors; parameters and errors as `GpuSpace.schedule`.
@@ -82,7 +83,7 @@ class PipelinedSpace(GpuSpace):
             Elements between the rows of staged tiles, one of `pads`.
         """
         options = {"stages": self._choice("stages", stages), "pad": self._choice("pad", pad)}
-        plain = super().schedule(tiles, unroll, vector, split)
+        plain = super().schedule(tiles, unroll, vector, split=split)
         return msgspec.structs.replace(plain, options=dict(plain.options) | options)
 
     def _choice(self, name: str, value: object) -> int:

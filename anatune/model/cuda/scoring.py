@@ -161,7 +161,10 @@ class GpuScoring(BaseGpuModel):
         return times, rules
 
     def split_bounds(self, points: Points) -> Floats:
-        """Return seconds: no point with the same block, thread and stage sizes is faster, however it is split."""
+        """Return seconds: no point with the same block, thread and stage sizes whose reduction is split is faster.
+
+        `points` say that nothing is split.
+        """
         return self._run(points, ANY_BOUND)[1]
 
     def class_bounds(self, points: Points) -> Floats:

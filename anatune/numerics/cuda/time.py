@@ -163,7 +163,7 @@ def _combine_s_one(
     in_l2 = part_bytes < 0.5 * gpu.l2_bytes
     rate = gpu.l2_bytes_cycle if in_l2 else gpu.dram_bytes_cycle
     latency = gpu.l2_latency if in_l2 else gpu.dram_latency
-    sm_rate = min(rate, min(float(gpu.num_sms), tiles) * SM_FILL_BYTES)
+    sm_rate = min(rate, min(float(gpu.num_sms), max(1.0, tiles)) * SM_FILL_BYTES)  # no tiles: rejected points
     turns = math.ceil(split * accumulators / COMBINE_IN_FLIGHT) * math.ceil(tiles / (gpu.num_sms * resident))
     cycles = norm4(part_bytes / sm_rate, turns * latency, 0.0) + latency + result_bytes / rate
     return cycles / gpu.clock_hz + gpu.launch_s

@@ -11,6 +11,7 @@ import pytest
 
 import anatune
 from anatune.core.space.cuda import REDUCTION_LEVELS, SPATIAL_LEVELS, UNROLL_DEPTHS, GpuSpace, staged_tensors
+from anatune.core.space.split import SPLIT_COLUMNS
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.model.cuda.model import GpuModel
@@ -57,14 +58,18 @@ def test_points_are_tilings(name: str) -> None:
         assert space.columns[at : at + len(levels)] == tuple(f"{axis.name}.{level}" for level in levels)
         assert all(tiles_axis(row, axis.extent) for row in points[:, at : at + len(levels)].tolist())
         at += len(levels)
-    assert space.columns[at:] == ("unroll", *(f"vector.{tensor}" for tensor in staged_tensors(workload)))
+    staged = staged_tensors(workload)
+    split = () if space.splits is None else SPLIT_COLUMNS
+    assert space.columns[at:] == ("unroll", *(f"vector.{tensor}" for tensor in staged), *split)
     assert np.isin(points[:, at], UNROLL_DEPTHS).all()
-    assert np.isin(points[:, at + 1 :], space.fetch_widths).all()
+    assert np.isin(points[:, at + 1 : at + 1 + len(staged)], space.fetch_widths).all()
     assert (space.decode(space.encode(points)) == points).all()
     for point in points[:20]:
+        if space._is_legal is not None and not space._is_legal(point[None])[0]:
+            continue
         schedule = space.schedule_of(point)
         assert space.point_of(schedule).tolist() == point.tolist()
-        assert space.schedule(schedule.tiles, schedule.unroll, schedule.vector) == schedule
+        assert space.schedule(schedule.tiles, schedule.unroll, schedule.vector, split=schedule.options) == schedule
 
 
 def test_fetch_widths_fill_sixteen_bytes() -> None:
