@@ -50,10 +50,12 @@ def test_launches_do_not_scale_and_memory_is_a_floor():
     smooth = plan("b", time_s=22e-6, flop=2e6)
     row = awkward.Row(plan(time_s=17e-6), smooth, peak_flop_per_s=1e12, launch_s=2e-6)
     assert row.ratio == row.scaled == pytest.approx(15 / 10)
+    assert row.whole == pytest.approx(17 / 12)
     assert row.share == pytest.approx(1e6 / 17e-6 / 1e12)
     bound = replace(row, plan=plan(time_s=17e-6, floor_s=12e-6))
     assert bound.scaled == pytest.approx(1.5)
     assert bound.ratio == pytest.approx(15 / 12)
+    assert bound.whole == pytest.approx(17 / 14)
     assert bound.bandwidth == pytest.approx(12 / 17)
     assert math.isnan(replace(row, neighbour=None).ratio)
     assert not replace(row, plan=plan(time_s=(1.6 * 11 + 2 - 1e-6) * 1e-6)).is_far
@@ -66,7 +68,7 @@ def test_what_misses_is_printed_with_its_parts():
         awkward.Row(plan("far", 20e-6, 1e6), plan("m", 10e-6, 1e6), 1e12, 0.0),
     ]
     head, *rest = awkward.summary_lines(rows)
-    assert "geometric mean 1.483 (aim 1.15: missed)" in head
+    assert "geometric mean 1.483 (aim 1.15: missed), with launches 1.483 (missed), without a floor 1.483" in head
     assert "worst 2.00 (far; aim 1.6: missed), above it 1 of 2, 1 by the times" in head
     assert rest == ["  2.00 far: cuda i=1: fma 20.0", "  2.00 m: cuda i=1: fma 10.0"]
     assert len(awkward.summary_lines(rows[:1])) == 1
