@@ -34,7 +34,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.layers import layer_names
 from bench.results import environment, write_json
 
-__all__ = ["CLASSES", "Row", "loop_mix"]
+__all__ = ["CLASSES", "Row", "disassembled", "loop_mix", "step_mix"]
 
 CLASSES: dict[str, tuple[str, ...]] = {
     "fma": ("FFMA", "HFMA2", "IDP"),
@@ -125,21 +125,31 @@ def loop_mix(text: str, multiply_adds: float, *, whole: bool = False) -> dict[st
     return dict(mix)
 
 
+def disassembled(image: bytes, nvdisasm: str) -> str:
+    """Return the machine code of a cubin as text."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(image)
+        return subprocess.run([nvdisasm, "-c", str(path)], capture_output=True, text=True, check=True).stdout
+
+
+def step_mix(schedule: Schedule, text: str) -> dict[str, float]:
+    """Return the instructions of one staging step of a schedule's machine code by class."""
+    nest = GpuNest(schedule)
+    steps = math.prod(nest.extent(axis, level) for axis in nest.reduction for level in ("k1", "k2"))
+    return loop_mix(text, float(nest.num_accumulators * steps), whole=nest.num_steps == 1)
+
+
 def examine(schedule: Schedule, layer: str, nvdisasm: str, keep: Path | None) -> Row:
     """Compile a schedule and read its machine code."""
     kernel = cuda_kernel(schedule)
     cubin = compile_cuda(kernel.source, kernel.arch)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin.image)
-        run = subprocess.run([nvdisasm, "-c", str(path)], capture_output=True, text=True, check=True)
+    text = disassembled(cubin.image, nvdisasm)
     if keep is not None:
         name = f"{layer.replace(':', '_')}_{schedule.hardware.name}_{schedule.template}"
         (keep / f"{name}.cu").write_text(kernel.source)
-        (keep / f"{name}.sass").write_text(run.stdout)
-    nest = GpuNest(schedule)
-    steps = math.prod(nest.extent(axis, level) for axis in nest.reduction for level in ("k1", "k2"))
-    mix = loop_mix(run.stdout, float(nest.num_accumulators * steps), whole=nest.num_steps == 1)
+        (keep / f"{name}.sass").write_text(text)
+    mix = step_mix(schedule, text)
     facts = cubin.facts
     name = schedule.hardware.name
     return Row(layer, name, schedule.template, schedule.describe(), facts.registers, facts.spill_bytes, mix)
