@@ -199,10 +199,16 @@ class DevicePart(NamedTuple):
         return import_tvm().get_global_func("target.build.cuda")(self.module, self.target)
 
 
-def device_part_of(module: TvmObject, target: TvmObject) -> DevicePart:
+def device_part_of(module: TvmObject, target: TvmObject, *, has_scalars: bool = False) -> DevicePart:
     """Lower a module with one kernel; no GPU, driver or compiler of NVIDIA's is needed.
 
     Loops marked for unrolling keep their pragma: the source stays short, NVRTC unrolls.
+
+    Parameters
+    ----------
+    has_scalars : bool
+        Whether the function takes numbers, too. What several kernels, or grids, compute of them stays where it is: as
+        common subexpressions TVM would have the CPU compute them, and kernels take each as an argument.
 
     Raises
     ------
@@ -214,7 +220,10 @@ def device_part_of(module: TvmObject, target: TvmObject) -> DevicePart:
     from tvm.tirx.build import split_host_device_mods
 
     try:
-        with tvm.transform.PassContext(config={"tirx.UnrollLoop": {"explicit_unroll": False, "auto_max_step": 0}}):
+        options: dict[str, Any] = {"tirx.UnrollLoop": {"explicit_unroll": False, "auto_max_step": 0}}
+        if has_scalars:
+            options["tirx.disable_cse_tir"] = True
+        with tvm.transform.PassContext(config=options):
             bound = tirx.transform.BindTarget(target)(module)
             pipeline, _, finalize_device = tirx.get_default_tir_pipeline(target)
             _, devices = split_host_device_mods(pipeline(bound))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["Script", "affine", "buffer_type", "open_function", "whole_region"]
+__all__ = ["Script", "affine", "buffer_type", "open_function", "shape_tuple", "whole_region"]
 
 
 class Script:
@@ -52,7 +52,12 @@ def affine(terms: Iterable[tuple[str, int]], constant: int = 0) -> str:
 
 def buffer_type(shape: Sequence[int | str], dtype: str) -> str:
     """Return the type of a parameter."""
-    return f'T.Buffer(({", ".join(map(str, shape))}{"," if len(shape) == 1 else ""}), "{dtype}")'
+    return f'T.Buffer({shape_tuple(shape)}, "{dtype}")'
+
+
+def shape_tuple(shape: Sequence[int | str]) -> str:
+    """Return a shape as a tuple."""
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def whole_region(shape: Sequence[int | str]) -> str:

@@ -17,7 +17,7 @@ from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
 from anatune.codegen.cpu.nest import Loop, Part
 from anatune.codegen.cpu.padding import Skip
 from anatune.codegen.cpu.register_tile import Microkernel
-from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.codegen.script import Script, affine, buffer_type, open_function, shape_tuple, whole_region
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
 
@@ -110,7 +110,9 @@ class ProgramWriter:
         if moving is not None:
             text.line(f"{moving.name} = T.int32()")
         for tensor in unknown:
-            text.line(f'{tensor} = T.match_buffer({tensor}_argument, {_tuple(shapes[tensor])}, "{dtypes[tensor]}")')
+            text.line(
+                f'{tensor} = T.match_buffer({tensor}_argument, {shape_tuple(shapes[tensor])}, "{dtypes[tensor]}")'
+            )
 
     def main(self, tiles: Sequence[Tile], name: str = "main") -> str:
         """Return the function of the whole nest."""
@@ -286,10 +288,6 @@ def _taps(
 def wide(index: str) -> str:
     """Return an index as the 64 bits that a microkernel takes; TVM narrows what was never cast to 32."""
     return f'T.Cast("int64", T.Cast("int32", {index}))'
-
-
-def _tuple(shape: Sequence[int | str]) -> str:
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def _digits(variable: str, loops: Sequence[Loop], moving: RunTimeExtent | None) -> dict[Loop, str]:

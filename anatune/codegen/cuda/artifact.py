@@ -15,6 +15,7 @@ from anatune.codegen.cuda.kernel import CudaKernel, Launch, Launches
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import Cubin, compiler_version
 from anatune.codegen.cuda.probes import multiply_add
+from anatune.codegen.cuda.ranged import Growth, Ranged
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
@@ -61,6 +62,12 @@ class GpuArtifact(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=T
         Other functions of the cubin that are launched, in this order, before and after the principal one.
     workspace : Buffer or None
         Memory that the principal one writes and those after it read.
+    ranged : Ranged or None
+        The axis whose extent every function takes as its last argument; `at` returns what is launched for an extent.
+    growth : Growth or None
+        How `grid` follows from the extent.
+    extent : int or None
+        What `at` was asked for.
     """
 
     schedule_key: str
@@ -78,6 +85,9 @@ class GpuArtifact(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=T
     before: tuple[Launch, ...] = ()
     after: tuple[Launch, ...] = ()
     workspace: Buffer | None = None
+    ranged: Ranged | None = None
+    growth: Growth | None = None
+    extent: int | None = None
 
 
 def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifact:
@@ -110,6 +120,9 @@ def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifac
         before=kernel.before,
         after=kernel.after,
         workspace=kernel.workspace,
+        ranged=kernel.ranged,
+        growth=kernel.growth,
+        extent=kernel.extent,
     )
 
 

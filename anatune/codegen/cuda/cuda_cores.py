@@ -7,6 +7,7 @@ import re
 from anatune.codegen.cuda.kernel import KernelProgram, check_limits
 from anatune.codegen.cuda.nest import GpuNest
 from anatune.codegen.cuda.program import GpuProgram
+from anatune.codegen.cuda.ranged import Ranged
 from anatune.core.schedule import Schedule
 
 __all__ = ["kernel_program", "with_byte_offsets"]
@@ -20,8 +21,8 @@ _OTHER_REGISTERS = 32
 """Of a thread, beside its accumulators and fragments: addresses, conditions, elements on their way."""
 
 
-def kernel_program(schedule: Schedule) -> KernelProgram:
-    """Write the kernel of a schedule.
+def kernel_program(schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
+    """Write the kernel of a schedule, or of a range of extents of which it is the largest one's.
 
     Raises
     ------
@@ -30,7 +31,7 @@ def kernel_program(schedule: Schedule) -> KernelProgram:
     BuildError
         The device lacks what it needs.
     """
-    nest = GpuNest(schedule)
+    nest = GpuNest(schedule, ranged)
     check_limits(nest.hardware, nest.num_threads, nest.shared_bytes)
     program = GpuProgram(nest)
     script, resident_blocks = program.script(), _resident_blocks(nest) if program.is_dynamic else 0
@@ -45,6 +46,8 @@ def kernel_program(schedule: Schedule) -> KernelProgram:
         around.before,
         around.after,
         around.workspace,
+        ranged,
+        around.growth,
     )
 
 

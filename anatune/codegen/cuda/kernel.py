@@ -7,13 +7,14 @@ atomically is zeroed) or after it (parts of sums are added up), and memory of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
 from anatune.codegen.buffer import Buffer
+from anatune.codegen.cuda.ranged import Growth, Ranged
 from anatune.core.hardware.spec import GpuSpec
-from anatune.errors import BuildError
+from anatune.errors import BuildError, RunError
 
 __all__ = ["STATIC_SHARED_BYTES", "CudaKernel", "KernelProgram", "Launch", "LaunchSize", "Launches", "check_limits"]
 
@@ -34,6 +35,8 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Blocks of the grid, threads of a block; both along x.
     shared_bytes, dynamic_shared_bytes : int
         Shared memory of a block; the part of it that the launch must ask for: all or nothing.
+    growth : Growth or None
+        How `grid`, that of the largest extent, follows from the extent of a kernel for a range; None: it does not.
     """
 
     name: str
@@ -42,6 +45,15 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block: int
     shared_bytes: int = 0
     dynamic_shared_bytes: int = 0
+    growth: Growth | None = None
+
+    def at(self, extent: int) -> Launch:
+        """Return the launch for one extent."""
+        return msgspec.structs.replace(
+            self,
+            parameters=tuple(one.at(extent) for one in self.parameters),
+            grid=self.grid if self.growth is None else self.growth.grid(extent),
+        )
 
 
 class Launches:
@@ -58,11 +70,59 @@ class Launches:
     before: tuple[Launch, ...]
     after: tuple[Launch, ...]
     workspace: Buffer | None
+    ranged: Ranged | None
+    growth: Growth | None
+    extent: int | None
 
     @property
     def principal(self) -> Launch:
         """The kernel that does the work."""
-        return Launch(self.name, self.parameters, self.grid, self.block, self.shared_bytes, self.dynamic_shared_bytes)
+        return Launch(
+            self.name,
+            self.parameters,
+            self.grid,
+            self.block,
+            self.shared_bytes,
+            self.dynamic_shared_bytes,
+            self.growth,
+        )
+
+    @property
+    def scalars(self) -> tuple[int, ...]:
+        """What each launch takes behind its pointers, as ``int``: the extent of a kernel for a range.
+
+        Raises
+        ------
+        RunError
+            Nobody has said which extent (`at`).
+        """
+        if self.ranged is None:
+            return ()
+        if self.extent is None:
+            raise RunError(f"{self.name} takes the extent of {self.ranged.axis}, expected one; call at(extent)")
+        return (self.extent,)
+
+    def at(self, extent: int) -> Self:
+        """Return the kernel for one extent of its range: the same code with the grids, shapes and argument for it.
+
+        Raises
+        ------
+        RunError
+            It has no range, or one without this extent.
+        """
+        ranged = self.ranged
+        if ranged is None or not ranged.has(extent):
+            wanted = "no other one" if ranged is None else f"{ranged.least} to {ranged.most} by {ranged.multiple}"
+            raise RunError(f"{self.name} is not for the extent {extent}, expected {wanted}")
+        found = self.principal.at(extent)
+        return msgspec.structs.replace(  # type: ignore[type-var]
+            self,
+            parameters=found.parameters,
+            grid=found.grid,
+            before=tuple(one.at(extent) for one in self.before),
+            after=tuple(one.at(extent) for one in self.after),
+            extent=extent,
+        )
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -104,6 +164,13 @@ class CudaKernel(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     workspace : Buffer or None
         Memory that the principal one writes and those after it read, a parameter of theirs; between runs it holds
         nothing.
+    ranged : Ranged or None
+        The axis whose extent every function takes as its last argument, an ``int``. Grids, shapes and the workspace
+        are those of the largest extent; `at` returns those of another one.
+    growth : Growth or None
+        How `grid` follows from the extent; None: it does not.
+    extent : int or None
+        What `at` was asked for: the argument's value.
     """
 
     schedule_key: str
@@ -119,14 +186,21 @@ class CudaKernel(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     before: tuple[Launch, ...] = ()
     after: tuple[Launch, ...] = ()
     workspace: Buffer | None = None
+    ranged: Ranged | None = None
+    growth: Growth | None = None
+    extent: int | None = None
 
 
 class LaunchSize(NamedTuple):
-    """How a kernel beside the principal one is launched: blocks, threads of a block, bytes of its shared memory."""
+    """How one of a program's kernels is launched: blocks, threads of a block, bytes of its shared memory.
+
+    Of kernels for a range, blocks of the largest extent, and how they follow from it if they do.
+    """
 
     grid: int
     block: int
     shared_bytes: int = 0
+    growth: Growth | None = None
 
     @property
     def dynamic_shared_bytes(self) -> int:
@@ -151,6 +225,10 @@ class KernelProgram(NamedTuple):
         Of the nests around the principal one.
     workspace : Buffer or None
         The array of global memory that ``main`` allocates.
+    ranged : Ranged or None
+        The axis whose extent is the last argument.
+    growth : Growth or None
+        How `num_blocks`, those of its largest extent, follow from it, if they do.
     """
 
     script: str
@@ -162,11 +240,14 @@ class KernelProgram(NamedTuple):
     before: tuple[LaunchSize, ...] = ()
     after: tuple[LaunchSize, ...] = ()
     workspace: Buffer | None = None
+    ranged: Ranged | None = None
+    growth: Growth | None = None
 
     @property
     def sizes(self) -> tuple[LaunchSize, ...]:
         """Of all nests, in order."""
-        return (*self.before, LaunchSize(self.num_blocks, self.num_threads, self.shared_bytes), *self.after)
+        principal = LaunchSize(self.num_blocks, self.num_threads, self.shared_bytes, self.growth)
+        return (*self.before, principal, *self.after)
 
 
 def check_limits(hardware: GpuSpec, threads: int, shared_bytes: int) -> None:

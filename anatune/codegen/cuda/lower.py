@@ -18,6 +18,7 @@ from anatune.codegen.compat import (
 from anatune.codegen.cuda.kernel import CudaKernel, KernelProgram, Launch
 from anatune.codegen.cuda.preamble import preamble
 from anatune.codegen.cuda.program import ROLLED
+from anatune.codegen.cuda.ranged import Ranged
 from anatune.codegen.lowered import Lowered
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
@@ -38,7 +39,7 @@ class LoweredGpu(Lowered):
     program: KernelProgram
 
 
-def lower_gpu(schedule: Schedule, threads: int = 1) -> LoweredGpu:
+def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None) -> LoweredGpu:
     """Turn a schedule of a GPU template into a TVM module.
 
     ``main`` takes the operands, the epilogue's operands and the result, in the workload's own layouts.
@@ -47,6 +48,8 @@ def lower_gpu(schedule: Schedule, threads: int = 1) -> LoweredGpu:
     ----------
     threads : int
         Not used: a kernel has threads of its own.
+    ranged : Ranged, optional
+        The axis whose extent ``main`` takes as its last argument; the schedule is that of its largest extent.
 
     Raises
     ------
@@ -60,40 +63,64 @@ def lower_gpu(schedule: Schedule, threads: int = 1) -> LoweredGpu:
     hardware = schedule.check().hardware
     if not isinstance(hardware, GpuSpec):
         raise BuildError(f"schedule is for {hardware.name}, expected a GPU; anatune.codegen.cpu.lower builds for CPUs")
-    program: KernelProgram = template_named(schedule.template).part("program")(schedule)
+    write = template_named(schedule.template).part("program")
+    program: KernelProgram = write(schedule) if ranged is None else write(schedule, ranged)
     module = import_tvm().IRModule({"main": parse_program(program.script, "")})
     return LoweredGpu(schedule, module, gpu_target_of(hardware), program)
 
 
-def cuda_kernel(schedule: Schedule) -> CudaKernel:
-    """Return the CUDA C of a schedule; errors as `lower_gpu`."""
-    return named_kernel(schedule, _MAIN)[0]
+def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
+    """Return the CUDA C of a schedule; errors as `lower_gpu`.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        With `ranged`, that of the largest extent.
+    ranged : Ranged, optional
+        The axis whose extent the kernel takes when it is launched: ``Ranged("i", least=1, most=8192)``. Its functions
+        then have one more parameter, ``int extent_<axis>``, the last one, and are right for every extent of the range;
+        ``kernel.at(extent)`` says what is launched for one of them. Options ``split`` and ``atomic`` work as without a
+        range (parts of a reduction whose extent varies are as equal as they can be), ``whole`` does not.
+
+    Examples
+    --------
+    >>> import anatune
+    >>> workload, hardware = anatune.matmul(1000, 64, 64), anatune.hardware("rtx3090")
+    >>> tiles = {"i": (32, 1, 8, 1, 4), "j": (2, 1, 8, 1, 4), "k": (4, 4, 4)}
+    >>> schedule = anatune.space(workload, hardware).schedule(tiles, 64, {"A": 4, "B": 4})
+    >>> kernel = cuda_kernel(schedule, Ranged("i", 1, 1000))
+    >>> kernel.grid, kernel.at(100).grid, kernel.at(100).scalars
+    (64, 8, (100,))
+    """
+    return named_kernel(schedule, _MAIN, ranged)[0]
 
 
-def named_kernel(schedule: Schedule, name: str) -> tuple[CudaKernel, DevicePart]:
+def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) -> tuple[CudaKernel, DevicePart]:
     """Return the CUDA C of a schedule, whose kernels are called ``<name>_kernel<...>``, and what TVM made it of.
 
     Errors as `lower_gpu`.
     """
-    lowered = lower_gpu(schedule)
+    lowered = lower_gpu(schedule, ranged=ranged)
     module = lowered.module
     if name != _MAIN:
         module = import_tvm().IRModule({name: module[_MAIN].with_attr("global_symbol", name)})
-    part = device_part_of(module, lowered.target)
+    part = device_part_of(module, lowered.target, has_scalars=ranged is not None)
     text, program = cuda_source_of(part), lowered.program
     workload = schedule.workload
-    known = {access.tensor: Buffer.of(access) for access in workload.tensors}
+    known = {access.tensor: Buffer.of(access, ranged.axis if ranged else "") for access in workload.tensors}
     if program.workspace is not None:
         known[program.workspace.tensor] = program.workspace
     launches, bodies = [], []
     for number, (size, body) in enumerate(zip(program.sizes, _functions(text), strict=True)):
         function = f"{name}_kernel_{number}" if number else f"{name}_kernel"  # as TVM numbers them
+        parameters = _parameters(function, body, known, ranged)
+        if ranged is not None:
+            body = _with_extent(function, body, ranged)
         launches.append(
             Launch(
-                function, _parameters(function, body, known), size.grid, size.block, size.shared_bytes,
-                size.dynamic_shared_bytes,
+                function, parameters, size.grid, size.block, size.shared_bytes, size.dynamic_shared_bytes, size.growth
             )
-        )  # fmt: skip
+        )
         body = re.sub(rf"^( *)(for \(int {ROLLED})", r"\1#pragma unroll 1\n\1\2", body, flags=re.MULTILINE)
         if program.resident_blocks and number == len(program.before):
             bounds = f"__launch_bounds__({program.num_threads}"
@@ -114,6 +141,8 @@ def named_kernel(schedule: Schedule, name: str) -> tuple[CudaKernel, DevicePart]
         before=tuple(launches[: len(program.before)]),
         after=tuple(launches[len(program.before) + 1 :]),
         workspace=program.workspace,
+        ranged=ranged,
+        growth=principal.growth,
     )
     return made, part
 
@@ -124,16 +153,26 @@ def _functions(text: str) -> list[str]:
     return [text[start:stop] for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
-def _parameters(function: str, body: str, known: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
-    """Return what a kernel takes, in its order."""
+def _with_extent(function: str, body: str, ranged: Ranged) -> str:
+    """Let a kernel take the extent even if it needs none: all kernels are launched alike."""
+    return re.sub(
+        rf"\b({function}\([^)]*?)(, int {ranged.parameter})?\)", rf"\1, int {ranged.parameter})", body, count=1
+    )
+
+
+def _parameters(function: str, body: str, known: Mapping[str, Buffer], ranged: Ranged | None) -> tuple[Buffer, ...]:
+    """Return the pointers that a kernel takes, in its order; behind them may be the extent that varies."""
     prototype = re.search(rf"\b{function}\(([^)]*)\)", body)
     if prototype is None:
         raise BuildError(f"TVM generated a kernel of another name than {function}; this is a defect of anatune")
     found = []
-    for parameter in prototype.group(1).split(","):
-        match = _PARAMETER.search(parameter.strip())
+    declared = [parameter.strip() for parameter in prototype.group(1).split(",")]
+    if ranged is not None and declared[-1] == f"int {ranged.parameter}":
+        declared.pop()
+    for parameter in declared:
+        match = _PARAMETER.search(parameter)
         if match is None or match.group(1) not in known:
-            raise BuildError(f"TVM generated the unknown parameter {parameter.strip()!r}; this is a defect of anatune")
+            raise BuildError(f"TVM generated the unknown parameter {parameter!r}; this is a defect of anatune")
         found.append(known[match.group(1)])
     return tuple(found)
 

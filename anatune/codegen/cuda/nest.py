@@ -16,11 +16,14 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
+
 from anatune.codegen.cuda.fetch import Guard, Side, Walk, fetch_width, guards_of, sides_of, walk_of
+from anatune.codegen.cuda.ranged import Count, Growth, Ranged, check_ranged
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import ASYNC_SINCE, REDUCTION_LEVELS, SPATIAL_LEVELS, pipeline_of
-from anatune.core.rules.guards import covered_extents, guarded_axes
+from anatune.core.rules.guards import covered_extents
 from anatune.core.rules.split import split_of
 from anatune.core.schedule import Schedule
 from anatune.core.templates import CUDA, PIPELINED
@@ -109,15 +112,22 @@ _TEMPLATES = (CUDA.name, PIPELINED.name)
 class GpuNest:
     """Everything about the loops of one checked schedule that the program needs. Immutable.
 
+    Parameters
+    ----------
+    schedule : Schedule
+    ranged : Ranged, optional
+        The axis whose extent is known at run time only; the schedule is that of its largest extent. Numbers of blocks
+        and steps are those of that extent, too, unless said otherwise.
+
     Raises
     ------
     SpaceError
-        The schedule is of another template.
+        The schedule is of another template, or no kernel can have such a range.
     BuildError
         A tensor is too large for 32-bit addresses.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, ranged: Ranged | None = None) -> None:
         hardware = schedule.hardware
         if not isinstance(hardware, GpuSpec) or schedule.template not in _TEMPLATES:
             raise SpaceError(
@@ -134,6 +144,10 @@ class GpuNest:
         if limit := generation_limit(self.workload, hardware):
             raise BuildError(limit)
         self.split = split_of(schedule.options)
+        self.ranged = ranged
+        if ranged is not None:
+            check_ranged(self.workload, ranged)
+            self._check_ranged_split()
         # more buffers than steps would never be filled
         self.stages = min(stages, self.num_steps if self.split.whole else self.split.steps(self.num_steps))
         self.tiles = self._tiles() if self.workload.reduction_axes else ()
@@ -141,6 +155,17 @@ class GpuNest:
             raise BuildError(
                 f"option stages is {self.stages}, but without cp.async (sm_80 and later, copies of 4, 8 or 16 bytes, "
                 "padding with zeros) at most 2 buffers are of use; choose 1 or 2"
+            )
+
+    def _check_ranged_split(self) -> None:
+        least = self.steps.least
+        if self.split.whole:
+            raise SpaceError(
+                f"option whole is {self.split.whole}, but the tiles of a kernel for a range vary; choose 0"
+            )
+        if self.split.split > least:
+            raise SpaceError(
+                f"option split is {self.split.split}, but the range begins with {least} steps; choose fewer"
             )
 
     def _check_dtype(self) -> None:
@@ -178,13 +203,73 @@ class GpuNest:
 
     @cached_property
     def covered(self) -> Mapping[str, int]:
-        """Axis -> iterations of all its loops."""
-        return covered_extents(self.schedule.tiles)
+        """Axis -> iterations of all its loops, at some extent more than there are where the axis is guarded."""
+        found, ranged = covered_extents(self.schedule.tiles), self.ranged
+        if ranged is not None and ranged.multiple % self.tile_extent(ranged.axis):
+            found[ranged.axis] = max(found[ranged.axis], ranged.most + 1)
+        return found
 
     @cached_property
     def guarded(self) -> tuple[str, ...]:
         """The axes whose loops pass their ends."""
-        return guarded_axes(self.schedule.tiles, self.workload.extents)
+        return tuple(axis for axis, extent in self.workload.extents.items() if self.covered[axis] > extent)
+
+    # -- what is known at run time only ------------------------------------------------------------------------
+
+    def varies(self, axis: str) -> bool:
+        """Whether the extent of an axis is known at run time only."""
+        return self.ranged is not None and self.ranged.axis == axis
+
+    def end(self, axis: str) -> int | str:
+        """Return the extent of an axis, as an expression where it varies."""
+        return self.ranged.parameter if self.ranged is not None and self.varies(axis) else self.workload.extents[axis]
+
+    def trips(self, axis: str, level: str) -> int | str:
+        """Return the iterations of one level, as an expression where they vary."""
+        if self.ranged is not None and self.varies(axis) and level in (SPATIAL_LEVELS[0], REDUCTION_LEVELS[0]):
+            return Growth(1, self.tile_extent(axis)).text(self.ranged.parameter)
+        return self.extent(axis, level)
+
+    def dimensions(self, access: Access) -> tuple[int | None, ...]:
+        """Return for each dimension of a tensor its length, None where it varies."""
+        return tuple(
+            None if any(self.varies(term.axis) for term in terms) else length
+            for terms, length in zip(access.indices, access.shape, strict=True)
+        )
+
+    def shape(self, access: Access) -> tuple[int | str, ...]:
+        """Return the shape of a tensor, with an expression where it varies."""
+        varying = "" if self.ranged is None else self.ranged.parameter
+        return tuple(varying if length is None else length for length in self.dimensions(access))
+
+    def aligned(self, access: Access) -> Access:
+        """Return a tensor whose lengths have no divisors but those that they have at every extent."""
+        multiple = 1 if self.ranged is None else self.ranged.multiple
+        shape = tuple(multiple if length is None else length for length in self.dimensions(access))
+        return access if shape == access.shape else msgspec.structs.replace(access, shape=shape)
+
+    def multiple_of(self, axis: str) -> int:
+        """Return what divides the extent of an axis, whatever it is."""
+        return self.ranged.multiple if self.ranged is not None and self.varies(axis) else self.workload.extents[axis]
+
+    @cached_property
+    def growth(self) -> Growth | None:
+        """How the number of tiles follows from the extent; None: it does not vary."""
+        ranged = self.ranged
+        if ranged is None or ranged.axis not in self.spatial:
+            return None
+        others = tuple(axis for axis in self.spatial if axis != ranged.axis)
+        return Growth(self._product(others, "block"), self.tile_extent(ranged.axis))
+
+    @cached_property
+    def steps(self) -> Count:
+        """Staging steps of a tile."""
+        ranged, steps = self.ranged, self.num_steps
+        if ranged is None or ranged.axis not in self.reduction:
+            return Count.of(steps)
+        others = tuple(axis for axis in self.reduction if axis != ranged.axis)
+        growth = Growth(self._product(others, "k0"), self.tile_extent(ranged.axis))
+        return Count(f"({growth.text(ranged.parameter)})", growth.grid(ranged.least), growth.grid(ranged.most))
 
     def _product(self, axes: tuple[str, ...], *levels: str) -> int:
         return math.prod(self.extent(axis, level) for axis in axes for level in levels)
@@ -341,9 +426,11 @@ class GpuNest:
         size = 1 + sum((span - 1) * pitch for span, pitch in zip(spans, pitches, strict=True))
         guards = guards_of(access, self.covered)
         guarded = [any(guard) for guard in guards]
-        sides = tuple(sides_of(access, spans, pitches, guarded))
+        # a dimension whose length varies is covered as a whole by no tile
+        apart = [flag or length is None for flag, length in zip(guarded, self.dimensions(access), strict=True)]
+        sides = tuple(sides_of(access, spans, pitches, apart))
         asked = self.schedule.vector.get(access.tensor, 1)
-        fetch = fetch_width(asked, access, sides, self._fetch_steps(access), guarded)
+        fetch = fetch_width(asked, self.aligned(access), sides, self._fetch_steps(access), guarded)
         tile = StagedTile(
             access=access,
             spans=spans,

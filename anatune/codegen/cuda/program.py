@@ -12,15 +12,15 @@ With ``stages`` buffers the fetch of a later step overlaps the present one's ari
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 
 from anatune.codegen.activations import activated
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES
 from anatune.codegen.cuda.nest import GpuNest, StagedTile
+from anatune.codegen.cuda.ranged import product
 from anatune.codegen.cuda.splitting import Part, SplitReduction
 from anatune.codegen.cuda.staging import Staging, Terms, all_of, digits, neutral, origin, within
-from anatune.codegen.script import Script, affine, buffer_type, open_function
+from anatune.codegen.script import Script, affine, buffer_type, open_function, shape_tuple
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
 from anatune.core.workload.number_formats import STEP_OPERANDS
 
@@ -48,21 +48,38 @@ class GpuProgram:
             nest.split,
             self.workload,
             tiles=nest.num_tiles,
-            steps=nest.num_steps,
+            steps=nest.steps,
             threads=nest.num_threads,
             accumulators=nest.num_accumulators,
+            ranged=nest.ranged,
+            growth=nest.growth,
+            shape_of=nest.shape,
         )
 
     # -- the whole ---------------------------------------------------------------------------------------------
 
     def script(self) -> str:
         """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
-        text = self.text
-        tensors = (*self.workload.operands, self.workload.write)
-        open_function(text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in tensors])
+        nest, text = self.nest, self.text
+        open_function(text, "main", [*map(self._parameter, self.workload.tensors), *self._extent()])
+        for access in self.workload.tensors:
+            if None in nest.dimensions(access):  # a buffer's type cannot name an argument
+                shape = shape_tuple(nest.shape(access))
+                text.line(f'{access.tensor} = T.match_buffer({access.tensor}_argument, {shape}, "{access.dtype}")')
         body = self._staged if self.nest.tiles else self._direct
         self.reduction.write(text, "kernel", body, self._sum_of_parts)
         return str(text)
+
+    def _parameter(self, access: Access) -> tuple[str, str]:
+        """Return the name and the type of a tensor among the arguments."""
+        if None in self.nest.dimensions(access):
+            return f"{access.tensor}_argument", "T.handle"
+        return access.tensor, buffer_type(access.shape, access.dtype)
+
+    def _extent(self) -> list[tuple[str, str]]:
+        """Return the name and the type of the extent that varies, if one does."""
+        ranged = self.nest.ranged
+        return [] if ranged is None else [(ranged.parameter, "T.int32")]
 
     def _staged(self, part: Part) -> None:
         nest, text = self.nest, self.text
@@ -370,7 +387,7 @@ class GpuProgram:
         inner = nest.extent(axis, "reg_inner")
         width = min(16 // max(4, DTYPE_BYTES[access.dtype]), inner & -inner)
         tensors = [access, *self.workload.epilogue_reads, *(() if nest.tiles else self.workload.reads)]
-        extent = self.workload.extents[axis]
+        extent, tensors = nest.multiple_of(axis), [nest.aligned(tensor) for tensor in tensors]
         # of a guarded axis, a vector must end inside or lie outside as a whole
         while width > 1 and (extent % width or not all(_aligned(tensor, axis, width) for tensor in tensors)):
             width //= 2
@@ -431,14 +448,13 @@ class GpuProgram:
             heads[-1] = self._loop(f"reg_inner_{last}", nest.extent(last, "reg_inner") // self.vector, "reg_inner")
             heads.append(f"for v in T.vectorized({self.vector}):")
             lane = " + v"
-        tests = [f"{affine(self._widened(self._position(a)))} < {self.workload.extents[a]}" for a in guarded]
+        tests = [f"{affine(self._widened(self._position(a)))} < {nest.end(a)}" for a in guarded]
         if tests:  # outside of vectors
             heads.insert(len(heads) - (self.vector > 1), f"if {all_of(tests)}:")
         with self.text.scope(*heads):
             result = value(affine(self._widened(self._accumulator())) + lane)
             if self.workload.body == "average":
-                count = math.prod(axis.extent for axis in self.workload.reduction_axes)
-                result = self._mean(result, count)
+                result = self._mean(result, product(*map(nest.end, nest.reduction)))
             extra = iter(self.workload.epilogue_reads)
             for step in self.workload.epilogue:
                 if STEP_OPERANDS[step] is None:
@@ -455,9 +471,11 @@ class GpuProgram:
             else:
                 self.text.line(f"{there} = {result}")
 
-    def _mean(self, value: str, count: int) -> str:
+    def _mean(self, value: str, count: int | str) -> str:
         if self.accumulator == "int32":
             return f"T.truncdiv({value}, {count})"
+        if isinstance(count, str):
+            return f'{value} / T.Cast("float32", {count})'
         return f"{value} * T.float32({1.0 / count!r})"
 
     def _direct(self, _: Part) -> None:

@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.kernel import LaunchSize
+from anatune.codegen.cuda.ranged import Count, Growth, Ranged, product
 from anatune.codegen.script import Script, whole_region
 from anatune.core.rules.split import Split
-from anatune.core.workload.access import ACCUMULATOR_DTYPE
+from anatune.core.workload.access import ACCUMULATOR_DTYPE, Access
 from anatune.core.workload.nest import Workload
 
 __all__ = ["Part", "SplitReduction"]
@@ -79,12 +80,20 @@ class SplitReduction:
     ----------
     split : Split
     workload : Workload
-    tiles, steps : int
-        Of the kernel; steps of a tile.
+    tiles : int
+        Of the kernel.
+    steps : Count
+        Of a tile.
     threads, accumulators : int
         Threads of a block, accumulators of a thread.
     result_bytes : int
         Shared memory that a block needs for its stores.
+    ranged : Ranged, optional
+        The axis whose extent varies; `tiles` are those of the largest.
+    growth : Growth, optional
+        How tiles follow from it, if they do.
+    shape_of : callable
+        Returns the shape of a tensor, with an expression where it varies.
 
     Attributes
     ----------
@@ -92,6 +101,8 @@ class SplitReduction:
         Where parts of sums lie.
     before, after : tuple of LaunchSize
         The kernels around the principal one.
+    growth : Growth or None
+        How the blocks of the principal one follow from the extent that varies.
     """
 
     def __init__(
@@ -100,22 +111,32 @@ class SplitReduction:
         workload: Workload,
         *,
         tiles: int,
-        steps: int,
+        steps: Count,
         threads: int,
         accumulators: int,
         result_bytes: int = 0,
+        ranged: Ranged | None = None,
+        growth: Growth | None = None,
+        shape_of: Callable[[Access], tuple[int | str, ...]] = lambda access: access.shape,
     ) -> None:
-        self.split, self.workload = split, workload
+        self.split, self.workload, self._ranged, self._shape_of = split, workload, ranged, shape_of
         self._steps, self._threads, self._accumulators = steps, threads, accumulators
-        self._size = LaunchSize(split.num_blocks(tiles), threads)
-        self._result = f"{workload.write.tensor}[{whole_region(workload.write.shape)}]"
+        self.growth = Growth(growth.blocks * split.split, growth.iterations) if growth else None
+        self._size = LaunchSize(split.num_blocks(tiles), threads, growth=self.growth)
+        self._result = self._region(workload.write)
         self.workspace: Buffer | None = None
         self.before: tuple[LaunchSize, ...] = ()
         self.after: tuple[LaunchSize, ...] = ()
         if split.atomic:
-            self.before = (LaunchSize(-(-workload.write.num_elements // _ZEROING_THREADS), _ZEROING_THREADS),)
+            elements = workload.write.num_elements
+            self.before = (LaunchSize(-(-elements // _ZEROING_THREADS), _ZEROING_THREADS),)
+            if ranged is not None and growth is not None:  # blocks of as many iterations as its threads zero at once
+                each = elements // ranged.most
+                at_once = max(1, _ZEROING_THREADS // each)
+                zeroing = Growth(-(-at_once * each // _ZEROING_THREADS), at_once)
+                self.before = (LaunchSize(zeroing.grid(ranged.most), _ZEROING_THREADS, growth=zeroing),)
         elif split.is_split:
-            self.after = (LaunchSize(tiles - split.whole, threads, result_bytes),)
+            self.after = (LaunchSize(tiles - split.whole, threads, result_bytes, growth),)
             size = split.num_parts(tiles) * accumulators * threads
             self.workspace = Buffer(_WORKSPACE, ACCUMULATOR_DTYPE[workload.dtype], (size,))
 
@@ -131,10 +152,10 @@ class SplitReduction:
         finish : callable
             Writes the body of the kernel behind it, in which `add_up` is called.
         """
-        operands = [f"{a.tensor}[{whole_region(a.shape)}]" for a in self.workload.operands]
+        operands = [*map(self._region, self.workload.operands)]
         if not self.split.is_split:
             with self._kernel(text, "bx", name, self._size, operands, [self._result]):
-                principal(Part("", str(self._steps), self._steps, self._steps))
+                principal(Part("", self._steps.text, self._steps.least, self._steps.most))
             return
         with text.scope('with T.sblock("root"):'):
             text.line("T.reads()")
@@ -153,12 +174,19 @@ class SplitReduction:
                     text.line(f"bx: T.int32 = {_BLOCK}{f' + {self.split.whole}' if self.split.whole else ''}")
                     finish()
 
+    def _region(self, access: Access) -> str:
+        """Return a whole tensor."""
+        return f"{access.tensor}[{whole_region(self._shape_of(access))}]"
+
     @contextmanager
     def _kernel(
         self, text: Script, block: str, name: str, size: LaunchSize, reads: list[str], writes: list[str]
     ) -> Iterator[None]:
+        grid = str(size.grid)
+        if self._ranged is not None and size.growth is not None:
+            grid = size.growth.text(self._ranged.parameter)
         heads = (
-            f'for {block} in T.thread_binding({size.grid}, thread="blockIdx.x"):',
+            f'for {block} in T.thread_binding({grid}, thread="blockIdx.x"):',
             f'for tx in T.thread_binding({size.block}, thread="threadIdx.x"):',
             f'with T.sblock("{name}"):',
         )
@@ -169,7 +197,9 @@ class SplitReduction:
 
     def _part(self, text: Script) -> Part:
         """Write which tile and steps the present block has."""
-        split, steps = self.split, self._steps
+        split, steps = self.split, self._steps.most
+        if self._steps.least < steps:
+            return self._varying_part(text)
         per = split.steps(steps)
         least = steps - (split.split - 1) * per
         if split.whole:
@@ -185,6 +215,14 @@ class SplitReduction:
             return Part("first", str(per), per, per)
         text.line(f"steps: T.int32 = T.min({steps} - first, {per})")
         return Part("first", "steps", least, per)
+
+    def _varying_part(self, text: Script) -> Part:
+        """Write the same for a number of steps that varies: as equal parts as there are."""
+        split, steps = self.split.split, self._steps
+        text.line(f"bx: T.int32 = {_BLOCK} // {split}")
+        text.line(f"first: T.int32 = T.truncdiv({_BLOCK} % {split} * {steps.text}, {split})")
+        text.line(f"steps: T.int32 = T.truncdiv(({_BLOCK} % {split} + 1) * {steps.text}, {split}) - first")
+        return Part("first", "steps", steps.least // split, self.split.steps(steps.most))
 
     def store(self, text: Script, kind: str, store: Callable[[], None], add: Callable[[], None]) -> None:
         """Write the principal kernel's end.
@@ -240,9 +278,12 @@ class SplitReduction:
     def _zero(self, text: Script, size: LaunchSize) -> None:
         """Write the zeroing of the result."""
         write = self.workload.write
-        number, inner, indices = f"({_BLOCK} * {size.block} + tx)", 1, []
-        for extent in reversed(write.shape):
-            indices.append(f"{number} // {inner} % {extent}")
-            inner *= extent
-        with text.scope(f"if {number} < {inner}:" if inner % size.block else ""):
+        number, indices = f"({_BLOCK} * {size.block} + tx)", []
+        inner: int | str = 1
+        for extent in reversed(self._shape_of(write)):
+            rest = f"T.truncdiv({number}, {inner})" if isinstance(inner, str) else f"{number} // {inner}"
+            indices.append(f"T.truncmod({rest}, {extent})" if isinstance(extent, str) else f"{rest} % {extent}")
+            inner = product(inner, extent)
+        is_whole = isinstance(inner, int) and inner % size.block == 0
+        with text.scope("" if is_whole else f"if {number} < {inner}:"):
             text.line(f"{write.tensor}[{', '.join(reversed(indices)) or '()'}] = T.{write.dtype}(0)")

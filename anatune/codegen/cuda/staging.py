@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from anatune.codegen.cuda.fetch import Guard
 from anatune.codegen.cuda.nest import GpuNest, StagedTile
+from anatune.codegen.cuda.ranged import product
 from anatune.codegen.script import Script, affine
 from anatune.core.workload.nest import DTYPE_BYTES
 
@@ -165,7 +166,7 @@ class Staging:
 
         Positions of joined dimensions count along the last of them, whose index passes its end: addresses are linear.
         """
-        access = tile.access
+        access, shape = tile.access, self.nest.shape(tile.access)
         indices, conditions = [], []
         for d, (terms, offset) in enumerate(zip(access.indices, access.offsets, strict=True)):
             parts: Terms = []
@@ -174,10 +175,10 @@ class Staging:
             inside, start = piece.positions.get(d, ([], 0))
             index = affine(parts + inside, offset + start)
             if guards[d].behind and repeats:
-                last = access.shape[d] - (tile.fetch if d == len(access.indices) - 1 else 1)
-                index = f"T.min({index}, {last})"
+                width = tile.fetch if d == len(access.indices) - 1 else 1
+                index = f"T.min({index}, {shape[d]} - {width})"
             elif guards[d].behind:
-                conditions.append(f"{index} < {access.shape[d]}")
+                conditions.append(f"{index} < {shape[d]}")
             if guards[d].before:
                 conditions.append(f"0 <= {index}")
             indices.append(index + (lane if d == len(access.indices) - 1 else ""))
@@ -211,7 +212,9 @@ def within(nest: GpuNest, step: str = "") -> list[str] | None:
         last = nest.extent(axis, level) - 1
         if last == 0:
             return None
-        tests.append(f"{_digit_of(nest, name, axes, level, axis)} < {last}")
+        digit = _digit_of(nest, name, axes, level, axis)
+        varies = nest.varies(axis)
+        tests.append(f"({digit} + 1) * {nest.tile_extent(axis)} <= {nest.end(axis)}" if varies else f"{digit} < {last}")
     return tests
 
 
@@ -229,17 +232,21 @@ def _vector(tile: StagedTile) -> str:
 def _digit_of(nest: GpuNest, name: str, axes: Sequence[str], level: str, axis: str) -> str:
     """Return the digit of one level of `axis` in a fused loop variable."""
     at = axes.index(axis)
-    inner = math.prod(nest.extent(other, level) for other in axes[at + 1 :])
-    outer = math.prod(nest.extent(other, level) for other in axes[:at])
-    return _digit(name, inner, nest.extent(axis, level), outer)
+    inner = product(*(nest.trips(other, level) for other in axes[at + 1 :]))
+    outer = product(*(nest.trips(other, level) for other in axes[:at]))
+    return _digit(name, inner, nest.trips(axis, level), outer)
 
 
-def _digit(name: str, inner: int, extent: int, outer: int) -> str:
+def _digit(name: str, inner: int | str, extent: int | str, outer: int | str) -> str:
     """Return one digit of a mixed-radix number, as an expression; "0" where it can have one value only."""
     if extent == 1 or name == "0":
         return "0"
-    shifted = f"{name} // {inner}" if inner > 1 else name
-    return f"({shifted} % {extent})" if outer > 1 else f"({shifted})"
+    shifted = name if inner == 1 else f"{name} // {inner}"
+    if isinstance(inner, str):  # nothing is negative, which TVM cannot see of an extent
+        shifted = f"T.truncdiv({name}, {inner})"
+    if outer == 1:
+        return f"({shifted})"
+    return f"T.truncmod({shifted}, {extent})" if isinstance(extent, str) else f"({shifted} % {extent})"
 
 
 def all_of(conditions: Sequence[str]) -> str:

@@ -59,7 +59,7 @@ _WORDS = """
 _RESERVED = frozenset([*keyword.kwlist, *_WORDS.split()])
 """Words of Python, of C, and of generated programs themselves."""
 _INNER = re.compile(
-    "[a-z][0-9]?|[a-z][0-9]?_.*|(frag|next|reg_inner|reg_outer|rolled|stage|vthread|make|anatune)_.*|u?(float|int|short)[0-9]|.*_(copy|sums)"
+    "[a-z][0-9]?|[a-z][0-9]?_.*|(frag|next|extent|reg_inner|reg_outer|rolled|stage|vthread|make|anatune)_.*|u?(float|int|short)[0-9]|.*_(argument|copy|sums)"
 )
 """What generated programs call their own loops and buffers."""
 

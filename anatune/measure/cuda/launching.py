@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.errors import RunError
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
@@ -56,6 +58,7 @@ def load_kernel(device: GpuDevice, artifact: GpuArtifact, buffers: Mapping[str, 
         if known is None or known.num_bytes != buffer.num_bytes:
             raise RunError(f"the kernel takes {tensor} of {buffer.num_bytes} bytes, which the workload lacks")
     image = read_image(artifact)
+    scalars = [np.int32(scalar) for scalar in artifact.scalars]
     functions: list[GpuFunction] = []
     workspace: GpuBuffer | None = None
     try:
@@ -66,7 +69,9 @@ def load_kernel(device: GpuDevice, artifact: GpuArtifact, buffers: Mapping[str, 
             workspace = device.allocate(artifact.workspace.num_bytes)
             bound[artifact.workspace.tensor] = workspace
         calls = [
-            device.prepare(function, launch.grid, launch.block, [bound[one.tensor] for one in launch.parameters])
+            device.prepare(
+                function, launch.grid, launch.block, [*(bound[one.tensor] for one in launch.parameters), *scalars]
+            )
             for function, launch in zip(functions, artifact.launches, strict=True)
         ]
     except RunError:

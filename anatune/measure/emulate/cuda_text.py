@@ -61,10 +61,11 @@ def cpp_source(kernel: CudaKernel, shim: str, *, traced: bool) -> str:
     wanted = {_HEADERS[name] for name in _INCLUDE.findall(text) if name in _HEADERS}
     text = _INCLUDE.sub("", text)
     text = _local_arrays(_shared_arrays(_assembly(text)), [launch.name for launch in kernel.launches])
+    scalars = [*map(str, kernel.scalars)]
     calls = [
-        f"if (launch == {number}) {launch.name}({', '.join(f'shim_any{{arguments[{place}]}}' for place in places)});"
+        f"if (launch == {number}) {launch.name}({', '.join(words)});"
         for number, launch in enumerate(kernel.launches)
-        for places in [range(len(launch.parameters))]
+        for words in [[f"shim_any{{arguments[{at}]}}" for at in range(len(launch.parameters))] + scalars]
     ]
     architecture = int(re.sub(r"\D", "", kernel.arch) or 0) * 10
     return "\n".join(

@@ -10,7 +10,10 @@ pytest.importorskip("tvm")
 import anatune
 from anatune import batch_matmul, conv2d, matmul
 from anatune.codegen.cuda.lower import cuda_kernel
+from anatune.codegen.cuda.ranged import Ranged
+from anatune.core.schedule import Schedule
 from anatune.core.workload.operators import depthwise_conv2d, max_pool2d, reduction
+from anatune.core.workload.ranges import ranged
 from anatune.errors import MissingDependencyError, RunError, SpaceError
 from anatune.measure.emulate import verify as verify_gpu
 from anatune.measure.emulate.emulator import ALL_BLOCKS, compiler
@@ -70,6 +73,51 @@ def test_tiles_that_do_not_divide(name):
         schedule = covering_schedule(AWKWARD[name], anatune.hardware("a100"), draw)
         answer = anatune.verify(schedule)
         assert answer.ok, (schedule.describe(), answer.message)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"),
+    [
+        ("matmul one above, one below", "i"),
+        ("matmul vectors", "j"),
+        ("matmul", "k"),
+        ("matmul float16", "k"),
+        ("batch_matmul", "b"),
+        ("batch_matmul transposed", "j"),
+        ("conv2d 1x1", "n"),
+        ("conv2d stride", "f"),
+        ("conv2d NHWC vectors", "rc"),
+    ],
+)
+def test_one_kernel_computes_every_extent_of_a_range(name, axis):
+    draw = random.Random(name)
+    multiple = draw.choice((1, 2, 4))
+    most = max(multiple, AWKWARD[name].extents[axis] // multiple * multiple)
+    family = ranged(AWKWARD[name], axis, range(multiple, most + 1, multiple))
+    schedule = covering_schedule(family.largest, anatune.hardware("a100"), draw)
+    tile = int(np.prod(schedule.tiles[axis][1:]))
+    kernel = cuda_kernel(schedule, Ranged(axis, multiple, most, multiple))
+    near = [extent for extent in (tile - 1, tile, tile + 1) if extent in family.extents]
+    for extent in {multiple, most, *near}:
+        workload = family.at(extent)
+        inputs = random_inputs(workload)
+        answer = check_kernel(workload, kernel.at(extent), inputs, expected(workload, inputs))
+        assert answer.ok, (schedule.describe(), extent, answer.message)
+
+
+@pytest.mark.parametrize("axis", ["i", "k"])
+@pytest.mark.parametrize("options", [{"split": 3}, {"split": 2, "atomic": 1}, {"split": 3, "stages": 3}])
+def test_parts_of_sums_for_a_range(axis, options):
+    tiles = {"i": (3, 2, 4, 1, 2), "j": (2, 1, 8, 1, 3), "k": (8, 2, 2)}
+    template = "pipelined" if "stages" in options else "cuda"
+    family = ranged(matmul(37, 29, 31), axis, range(12, (37 if axis == "i" else 31) + 1))
+    schedule = Schedule(family.largest, anatune.hardware("a100"), template, tiles, 64, {}, options).check()
+    kernel = cuda_kernel(schedule, Ranged(axis, family.extents[0], family.extents[-1]))
+    for extent in (12, 13, 25, family.extents[-1]):
+        workload = family.at(extent)
+        inputs = random_inputs(workload)
+        answer = check_kernel(workload, kernel.at(extent), inputs, expected(workload, inputs))
+        assert answer.ok, (extent, answer.message)
 
 
 def pipelined(workload, seed, **options):

@@ -1,0 +1,106 @@
+"""Kernels that take the extent of an axis when they are launched: one cubin for all extents of a range."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from anatune.core.workload.access import MAX_INTEGER
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.ranges import check_rangeable
+from anatune.errors import SpaceError, WorkloadError
+
+__all__ = ["Count", "Growth", "Ranged", "check_ranged", "product"]
+
+
+class Ranged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An axis whose extent is an argument of the kernel: its last one, an ``int``. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    axis : str
+    least, most : int
+        Smallest and largest extent; the schedule is that of the largest.
+    multiple : int
+        What divides every extent. Vectors along the axis are as wide as it allows, and tiles that divide it need no
+        guards.
+    """
+
+    axis: str
+    least: int
+    most: int
+    multiple: int = 1
+
+    @property
+    def parameter(self) -> str:
+        """Name of the argument."""
+        return f"extent_{self.axis}"
+
+    def has(self, extent: int) -> bool:
+        """Whether an extent is one of the range."""
+        return self.least <= extent <= self.most and extent % self.multiple == 0
+
+
+class Growth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a grid follows from the extent: ``blocks * ceil(extent / iterations)``. Immutable; JSON both ways."""
+
+    blocks: int
+    iterations: int
+
+    def grid(self, extent: int) -> int:
+        """Return the blocks of a launch for one extent."""
+        return self.blocks * -(-extent // self.iterations)
+
+    def text(self, parameter: str) -> str:
+        """Return the same as an expression of TVMScript."""
+        tiles = (
+            f"T.truncdiv({parameter} + {self.iterations - 1}, {self.iterations})" if self.iterations > 1 else parameter
+        )
+        return tiles if self.blocks == 1 else f"{tiles} * {self.blocks}"
+
+
+class Count(msgspec.Struct, frozen=True):
+    """A number of iterations: of a whole range from `least` to `most`, and as an expression of TVMScript."""
+
+    text: str
+    least: int
+    most: int
+
+    @classmethod
+    def of(cls, number: int) -> Count:
+        """Return a number that does not vary."""
+        return cls(str(number), number, number)
+
+
+def product(*factors: int | str) -> int | str:
+    """Return a product of numbers and expressions; without the latter it is a number."""
+    words = [factor for factor in factors if isinstance(factor, str)]
+    number = math.prod(factor for factor in factors if not isinstance(factor, str))
+    if not words:
+        return number
+    return " * ".join([*words, str(number)] if number != 1 else words)
+
+
+def check_ranged(workload: Workload, ranged: Ranged) -> None:
+    """Raise SpaceError unless one kernel can have this range of the workload's extents.
+
+    Raises
+    ------
+    SpaceError
+        There is no such axis, its extent cannot vary alone, the range is reversed or ends elsewhere than at the
+        workload's own extent.
+    """
+    if ranged.axis not in workload.extents:
+        raise SpaceError(f"range: no axis {ranged.axis!r:.40}, expected one of {', '.join(workload.extents)}")
+    try:
+        check_rangeable(workload, ranged.axis)
+    except WorkloadError as error:
+        raise SpaceError(str(error)) from None
+    extent, multiple = workload.extents[ranged.axis], ranged.multiple
+    is_sound = 1 <= ranged.least <= ranged.most <= MAX_INTEGER and multiple >= 1
+    if not is_sound or ranged.most != extent or ranged.least % multiple or ranged.most % multiple:
+        raise SpaceError(
+            f"range of {ranged.axis} is {ranged.least} to {ranged.most} by {multiple}, expected 1 or more, ascending, "
+            f"in multiples of {multiple}, up to the schedule's extent {extent}"
+        )
