@@ -12,6 +12,7 @@ from anatune.version import __version__ as __version__
 if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same to Python
     from anatune.api import hardware as hardware
     from anatune.api import plan as plan
+    from anatune.api import plan_range as plan_range
     from anatune.api import predict as predict
     from anatune.api import prune as prune
     from anatune.api import space as space
@@ -69,7 +70,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
     from importlib import import_module
 
     _PUBLIC = {
-        "anatune.api": ("hardware", "plan", "predict", "prune", "space"),
+        "anatune.api": ("hardware", "plan", "plan_range", "predict", "prune", "space"),
         "anatune.compiling.compiled": ("CompiledModel", "load"),
         "anatune.compiling.session": ("compile",),
         "anatune.core.hardware.spec": ("CpuSpec", "GpuSpec"),

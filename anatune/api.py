@@ -20,7 +20,9 @@ from anatune.core.space.cpu import CpuSpace
 from anatune.core.space.cuda import GpuSpace
 from anatune.core.space.pipelined import PipelinedSpace
 from anatune.core.space.tensorcore import TensorCoreSpace
+from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
+from anatune.core.workload.ranges import RangedWorkload, parse_ranged, ranged
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model.base import Model, Progress
@@ -28,7 +30,9 @@ from anatune.model.joint import asked_templates, find_corrections, merged, rank_
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import AUTO, NONE, find_correction, named_correction
 from anatune.model.plan import Plan, prediction_row
+from anatune.model.ranges.plan import RangePlan
 from anatune.model.templates import make_model
+from anatune.model.watch import Watch
 from anatune.tuning.machine import choose_threads
 
 if TYPE_CHECKING:
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     from anatune.model.tensorcore.model import TensorCoreModel
     from anatune.report.alternatives import Alternative
 
-__all__ = ["Plan", "hardware", "plan", "predict", "prune", "space"]
+__all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
 
 MOST_SCHEDULES = 10_000
 """Most schedules that one plan returns."""
@@ -220,6 +224,91 @@ def plan(
         models = {one.plan.template: one.model for one in ranked}
         answer = _compiled(answer, models, compile, time_limit_s, compile_progress)
     return answer.first(top_k)
+
+
+@renamed(hardware="hw")
+def plan_range(
+    workload: Workload | RangedWorkload | str,
+    hw: HardwareLike,
+    axis: str | None = None,
+    extents: str | Iterable[int] | None = None,
+    *,
+    kernels: int | None = None,
+    loss: float | None = None,
+    weights: Any = None,
+    template: str | None = None,
+    threads: int | None = None,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> RangePlan:
+    """Choose few programs that serve a range of extents, and prove what that loses; no device is needed.
+
+    A program is one compiled kernel that takes the extent when it is called. What it loses at an extent is its
+    predicted time over that of the best program of the single shape, less 1.
+
+    Parameters
+    ----------
+    workload
+        Words with a range ("matmul 1..8192x4096x4096"; "64..4096:64" takes steps, "1,2,4,8" is a list), or a workload
+        at any extent of the axis that varies.
+    hw
+        As in `plan`.
+    axis : str, optional
+        Of a workload: the axis that varies: "i".
+    extents : str or iterable of int, optional
+        Of a workload: "1..8192", ``range(1, 8193)`` or a list.
+    kernels : int, optional
+        At most so many programs: chosen so that the worst loss is least.
+    loss : float, optional
+        In their place: the fewest programs that lose no more than this share; 0.05 is 5 %.
+    weights : mapping or sequence, optional
+        With `kernels`: how much each extent counts, extent -> weight or one an extent. The mean loss is then made least
+        in place of the worst one.
+    template, threads
+        As in `plan`.
+    time_limit_s : float, optional
+        Stop after this many seconds: the best choice that was found then, and the loss that was proven.
+    progress : callable, optional
+        Called with the share that is done, in [0, 1].
+
+    Raises
+    ------
+    WorkloadError
+        The extents are none, reversed, too many, or of an axis that cannot vary alone.
+    SpaceError
+        `kernels`, `loss`, `weights` or `time_limit_s` is none; no program is legal at every extent; the template has no
+        programs for a range.
+    UnknownNameError, SpecError
+        As `hardware`.
+    """
+    from anatune.model.ranges.planning import checked_goal, families_of, plan_families
+
+    checked_function("plan_range: progress", progress)
+    time_limit_s = checked_seconds("plan_range: time_limit_s", time_limit_s)
+    many = _ranged(workload, axis, extents)
+    goal = checked_goal(many, kernels, loss, weights)
+    device = _checked(many.largest, hw, threads)
+    names = asked_templates(many.largest, device, template, STANDARD)
+    families = families_of(many, device, [template_named(name) for name in names])
+    return plan_families(families, goal, Watch(time_limit_s, progress))
+
+
+def _ranged(workload: object, axis: object, extents: object) -> RangedWorkload:
+    """Return the workload whose extent varies; arguments as of `plan_range`."""
+    if isinstance(workload, Workload) and (axis is None or extents is None):
+        raise SpaceError("plan_range: a workload needs axis= and extents= besides, such as axis='i', extents='1..8192'")
+    if isinstance(workload, Workload):
+        return ranged(workload, axis, extents)
+    if axis is not None or extents is not None:
+        raise SpaceError("plan_range: axis and extents are for a workload without a range; leave them out")
+    if isinstance(workload, str):
+        return parse_ranged(workload.split())
+    if not isinstance(workload, RangedWorkload):
+        raise SpaceError(
+            f"plan_range: workload is {shown(workload)}, expected words such as 'matmul 1..8192x4096x4096', or a "
+            "Workload with axis and extents"
+        )
+    return workload
 
 
 def model_of(answer: Plan) -> Model:

@@ -27,11 +27,20 @@ from anatune.cli.output import (
     print_lines,
     search_progress,
 )
+from anatune.cli.ranges import (
+    Kernels,
+    Loss,
+    Mean,
+    plan_ranged,
+    refuse_plan_options,
+    refuse_range_options,
+)
 from anatune.cli.workload import with_workload
 from anatune.errors import SpaceError
 
 if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
+    from anatune.core.workload.ranges import RangedWorkload
 
 __all__ = ["plan"]
 
@@ -39,11 +48,14 @@ _NUM_EXPLAINED = 64
 """Schedules that an explanation looks at to find one that differs materially from the best."""
 
 
-@with_workload("plan")
+@with_workload("plan", ranges=True)
 def plan(
-    workload: Workload,
+    workload: Workload | RangedWorkload,
     hw: Device,
     top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="How many schedules to return.")] = 10,
+    kernels: Kernels = None,
+    loss: Loss = None,
+    mean: Mean = False,
     template: Template = None,
     accuracy: Accuracy = "standard",
     threads: Threads = None,
@@ -73,13 +85,23 @@ def plan(
 ) -> None:
     """Rank every schedule of a workload on a device by the analytical model.
 
+    With a range or a list for one extent (matmul 1..8192x4096x4096), choose few kernels that serve all of it instead.
     Options may stand before or after the words. No device is needed.
     """
     from anatune import api
+    from anatune.core.workload.ranges import RangedWorkload
 
     chosen = correction_of(correction, plain)
     hardware = api.hardware(hw)
     refuse_threads(threads, hardware)
+    if isinstance(workload, RangedWorkload):
+        refuse_plan_options(
+            {"--top-k": top_k != 10, "--explain": explain, "--compile": compile_count, "--model": correction,
+             "--distinct": distinct is not None}
+        )  # fmt: skip
+        plan_ranged(workload, hardware, kernels, loss, mean, template, threads, time_limit, as_json)
+        return
+    refuse_range_options(kernels, loss, mean)
     note_first_compilation(hardware, template, workload)
     start = time.perf_counter()
     answer = api.plan(

@@ -80,8 +80,10 @@ def with_workload_words(words: Any = _Words) -> Callable[[Callable[..., None]], 
             chosen = {key: given.pop(key) for key in shared}
             command(words=chosen.pop("words") or [], chosen=chosen, **given)
 
-        # commands import Workload for type checkers only: anatune starts without it
-        own = dict(inspect.signature(command, locals={"Workload": Any}, eval_str=True).parameters)
+        # commands import workloads for type checkers only: anatune starts without it
+        own = dict(
+            inspect.signature(command, locals={"Workload": Any, "RangedWorkload": Any}, eval_str=True).parameters
+        )
         names = list(own)
         before = names[: names.index("workload" if "workload" in own else "words")]
         first = [own[key] for key in before] + [own["hw"]] + list(shared.values())
@@ -110,7 +112,9 @@ def refuse_workload_options(chosen: dict[str, Any], why: str) -> None:
             raise UsageError(f"--{key.replace('_', '-')} {why}")
 
 
-def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_workload(
+    name: str, unless: str | None = None, *, ranges: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command the words and options of a workload.
 
     The command's parameter ``workload`` receives the parsed Workload; it also has a parameter ``hw``.
@@ -121,12 +125,15 @@ def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..
         The command's name, for the example in the error of a missing workload.
     unless : str, optional
         A parameter of the command: where it is given, workload and hw may be missing (None).
+    ranges : bool
+        Whether one extent may be a range or a list; the command then receives a RangedWorkload.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @with_workload_words()
         @functools.wraps(command)
         def run(words: list[str], chosen: dict[str, Any], **given: Any) -> None:
+            from anatune.core.workload.ranges import has_range, parse_ranged
             from anatune.core.workload.text import parse_workload
 
             if unless is not None and given.get(unless) is not None and not words:
@@ -140,7 +147,8 @@ def with_workload(name: str, unless: str | None = None) -> Callable[[Callable[..
                     "the workload is missing, expected an operator and extents or a layer; write for example "
                     f"anatune {name} --hw {given['hw']} matmul 512x4096x1024"
                 )
-            command(workload=parse_workload(words, **chosen), **given)
+            parse = parse_ranged if ranges and has_range(words) else parse_workload
+            command(workload=parse(words, **chosen), **given)
 
         return run
 

@@ -1,0 +1,291 @@
+"""How a plan for a range is made: candidates, a choice among them, a proof of what it loses, and again.
+
+A proof that fails finds programs that are faster than the choice allows; they become candidates, and the choice is made
+anew. It ends when nothing faster is left, or the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.arguments import checked_integer, shown
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.templates import Template
+from anatune.core.workload.ranges import RangedWorkload
+from anatune.errors import SpaceError
+from anatune.model.ranges.choice import TOLERANCE, Choice, fewest, least_mean, least_worst
+from anatune.model.ranges.family import Floats, Program, ProgramFamily
+from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
+from anatune.model.watch import Watch
+
+__all__ = ["MOST_PROGRAMS", "Goal", "checked_goal", "families_of", "plan_families"]
+
+MOST_PROGRAMS = 64
+"""Most programs that a choice may have."""
+
+ROUNDS = 5
+"""Most choices that are proven; each has what the proofs before it found."""
+SLACK = 0.005
+"""Share by which a program may be slower than the fastest of the choice and keep serving the next extent: fewer
+intervals, no larger worst loss."""
+MEAN_SLACK = 0.01
+"""How near the best time bounds are asked for where the mean loss counts."""
+
+
+class Goal(NamedTuple):
+    """What is asked for: so many `programs`, or a `loss`; and for the mean loss `weights`, (num_extents,), sum 1."""
+
+    programs: int | None = None
+    loss: float | None = None
+    weights: Floats | None = None
+
+    @property
+    def name(self) -> str:
+        """As in `RangePlan.goal`."""
+        return "count" if self.loss is not None else "worst" if self.weights is None else "mean"
+
+
+def checked_goal(workload: RangedWorkload, kernels: object, loss: object, weights: object) -> Goal:
+    """Return what is asked for; arguments as of `anatune.plan_range`.
+
+    Raises
+    ------
+    SpaceError
+        It is no number of programs that a range can have, no loss, or there are not as many weights as extents; both
+        of `kernels` and `loss` are given, or none.
+    """
+    if (kernels is None) == (loss is None):
+        raise SpaceError("plan_range: give kernels (at most so many programs) or loss (as few as keep it), one of them")
+    if loss is not None:
+        if isinstance(loss, bool) or not isinstance(loss, Real) or not 0.0 < float(loss) < math.inf:
+            raise SpaceError(f"plan_range: loss is {shown(loss)}, expected a number above 0; 0.05 is 5 %")
+        if weights is not None:
+            raise SpaceError("plan_range: weights are of a mean loss, which kernels makes least; leave them out")
+        return Goal(loss=float(loss))
+    count, most = checked_integer("plan_range: kernels", kernels, 1), min(MOST_PROGRAMS, len(workload.extents))
+    if count > most:
+        why = f"at most {MOST_PROGRAMS}" if most == MOST_PROGRAMS else f"no more than there are extents, {most}"
+        raise SpaceError(f"plan_range: kernels is {count}, expected {why}")
+    if weights is None:
+        return Goal(programs=count)
+    given = [weights.get(extent, 0.0) for extent in workload.extents] if isinstance(weights, Mapping) else weights
+    try:
+        table = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        table = np.empty(0)
+    if table.shape != (len(workload.extents),) or not np.isfinite(table).all() or (table < 0).any() or not table.sum():
+        raise SpaceError(
+            f"plan_range: weights are {shown(weights)}, expected {len(workload.extents)} numbers >= 0, one an extent, "
+            "or a mapping from extents to them, not all 0"
+        )
+    return Goal(programs=count, weights=table / table.sum())
+
+
+class _Pool:
+    """All candidates of all families, with their times."""
+
+    def __init__(self, families: Sequence[ProgramFamily]) -> None:
+        self.families = families
+        self.programs: list[tuple[ProgramFamily, Program]] = []
+        self._known: set[tuple[int, Program]] = set()
+        self.times: Floats = np.empty((0, len(families[0].workload.numbers)))
+
+    def add(self, number: int, programs: Sequence[Program]) -> int:
+        """Take programs of a family that are new; return how many."""
+        new = [program for program in dict.fromkeys(programs) if (number, program) not in self._known]
+        if new:
+            family = self.families[number]
+            times = family.times(new)
+            legal = np.flatnonzero(np.isfinite(times).any(axis=1))
+            self.programs += [(family, new[at]) for at in legal.tolist()]
+            self.times = np.concatenate([self.times, times[legal]])
+            self._known |= {(number, program) for program in new}
+        return len(new)
+
+
+class _Answer(NamedTuple):
+    """A choice with its service: at each extent the number of a program, its seconds, and the proven bound."""
+
+    choice: Choice
+    least: int
+    serving: NDArray[np.int64]
+    seconds: Floats
+    bounds: Floats
+    reference: Floats
+    is_proven: bool
+
+    @property
+    def losses(self) -> Floats:
+        """Proven loss at every extent; inf where nothing is known."""
+        with np.errstate(divide="ignore"):
+            return np.maximum(self.seconds / self.bounds - 1.0, 0.0)
+
+
+def families_of(
+    workload: RangedWorkload, hardware: GpuSpec | CpuSpec, templates: Sequence[Template]
+) -> list[ProgramFamily]:
+    """Return the families of those templates that have programs for ranges.
+
+    Raises
+    ------
+    SpaceError
+        None of them has any; or the first one does not take the workload.
+    """
+    found = [one.part("ranges")(workload, hardware) for one in templates if one.ranges is not None]
+    if not found:
+        names = ", ".join(one.name for one in templates)
+        raise SpaceError(f"template {names} has no programs for a range of extents; leave --template out")
+    return found
+
+
+def plan_families(families: Sequence[ProgramFamily], goal: Goal, watch: Watch) -> RangePlan:
+    """Return the best choice of programs that was found, with its proof.
+
+    Raises
+    ------
+    SpaceError
+        At some extent no program is legal.
+    """
+    pool = _Pool(families)
+    for number, family in enumerate(families):
+        share = 0.6 * number / len(families), 0.6 * (number + 1) / len(families)
+        # What the search for candidates does not leave is missing from the proof.
+        limit_s = None if watch.left_s is None else 0.5 * watch.left_s / (len(families) - number)
+        pool.add(number, family.candidates(watch.part(*share, limit_s)))
+    if not len(pool.times) or not np.isfinite(pool.times.min(axis=0)).all():
+        workload = families[0].workload
+        raise SpaceError(f"range: no program of {workload.describe()} is legal at every extent; take a smaller range")
+    answer, bounds = None, np.zeros(pool.times.shape[1])
+    reference = pool.times.min(axis=0)
+    for turn in range(ROUNDS):
+        reference = np.minimum(reference, pool.times.min(axis=0))
+        part = watch.part(0.6 + 0.4 * turn / ROUNDS, 0.6 + 0.4 * (turn + 1) / ROUNDS)
+        losses = pool.times / reference - 1.0
+        choice, least = _chosen(losses, goal, part)
+        serving = _served(pool.times, losses, choice)
+        seconds = pool.times[serving, np.arange(len(serving))]
+        limits = _limits(seconds, reference, goal)
+        is_proven = True
+        lower = np.full(len(bounds), np.inf)
+        new = 0
+        for number, family in enumerate(families):
+            found = family.bounds(limits, part)
+            lower = np.minimum(lower, found.seconds)
+            is_proven &= found.is_complete
+            new += pool.add(number, found.faster)
+        bounds = np.maximum(bounds, lower)
+        beaten = lower < limits * (1 - 1e-9)
+        if is_proven:
+            # There the bound is the best time itself, and better known than from candidates.
+            reference = np.where(beaten, np.minimum(reference, lower), reference)
+        now = _Answer(choice, least, serving, seconds, bounds, reference, is_proven)
+        if answer is None or _value(now, goal) < _value(answer._replace(bounds=bounds), goal):
+            answer = now
+        answer = answer._replace(bounds=bounds)
+        if not beaten.any() or watch.is_over or (not new and turn > 0):
+            break
+    assert answer is not None
+    watch.report(1.0)
+    return _plan(pool, answer, goal, is_complete=answer.is_proven and not watch.is_over)
+
+
+def _chosen(losses: Floats, goal: Goal, watch: Watch) -> tuple[Choice, int]:
+    """Return the choice, and how many programs are needed at least (0: not known)."""
+    if goal.loss is not None:
+        return fewest(losses, goal.loss, watch)
+    assert goal.programs is not None
+    if goal.weights is not None:
+        return least_mean(losses, goal.programs, goal.weights), 0
+    return least_worst(losses, goal.programs, watch), 0
+
+
+def _value(answer: _Answer, goal: Goal) -> tuple[float, ...]:
+    """Return what a better answer has less of."""
+    losses = answer.losses
+    worst = float(losses.max())
+    if goal.loss is not None:
+        return max(worst, goal.loss), len(answer.choice.programs), worst
+    return (worst,) if goal.weights is None else (_mean(losses, goal), worst)
+
+
+def _mean(losses: Floats, goal: Goal) -> float:
+    return float(losses.mean() if goal.weights is None else losses[goal.weights > 0] @ goal.weights[goal.weights > 0])
+
+
+def _limits(seconds: Floats, reference: Floats, goal: Goal) -> Floats:
+    """Return below which times a program would make the loss larger than it is believed to be."""
+    if goal.weights is not None:
+        return np.where(goal.weights > 0, reference / (1.0 + MEAN_SLACK), reference / 2.0)
+    worst = max(float((seconds / reference).max()) - 1.0, goal.loss or 0.0)
+    return np.minimum(reference, seconds / (1.0 + worst + TOLERANCE))
+
+
+def _served(times: Floats, losses: Floats, choice: Choice) -> NDArray[np.int64]:
+    """Return the number of the program that serves each extent, the fastest but for `SLACK`."""
+    programs = np.array(choice.programs, dtype=np.int64)
+    own, lost = times[programs], losses[programs]
+    fastest = own.argmin(axis=0)
+    worst = float(lost.min(axis=0).max())
+    allowed = (own <= (1.0 + SLACK) * own.min(axis=0)) & (lost <= max(worst, 0.0) + 1e-12)
+    serving = np.empty(len(fastest), dtype=np.int64)
+    now = -1
+    for extent in range(len(fastest)):
+        if now < 0 or not allowed[now, extent]:
+            now = int(_longest(allowed[:, extent:], fastest[extent]))
+        serving[extent] = now
+    return programs[serving]
+
+
+def _longest(allowed: NDArray[np.bool_], fastest: int) -> int:
+    """Return of the programs that may serve the first of some extents the one that may serve most of those after it."""
+    runs = np.where(allowed.all(axis=1), allowed.shape[1], (~allowed).argmax(axis=1))
+    return fastest if runs[fastest] == runs.max() else int(runs.argmax())
+
+
+def _plan(pool: _Pool, answer: _Answer, goal: Goal, *, is_complete: bool) -> RangePlan:
+    workload = pool.families[0].workload
+    numbers, losses = workload.numbers, answer.losses
+    known = answer.seconds / answer.reference - 1.0
+    starts = np.flatnonzero(np.diff(answer.serving, prepend=-1))
+    ends = np.append(starts[1:], len(numbers)) - 1
+    order = list(dict.fromkeys(answer.serving[starts].tolist()))
+    intervals = tuple(
+        Interval(
+            first=int(numbers[a]),
+            last=int(numbers[b]),
+            program=order.index(int(answer.serving[a])),
+            loss=float(losses[a : b + 1].max()),
+            known_loss=float(known[a : b + 1].max()),
+            first_s=float(answer.seconds[a]),
+            last_s=float(answer.seconds[b]),
+        )
+        for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
+    )
+    programs = []
+    for one in order:
+        own = np.flatnonzero(answer.serving == one)
+        family, program = pool.programs[one]
+        last = int(numbers[own[-1]])
+        programs.append(RangeProgram(family.schedule(program, last), int(numbers[own[0]]), last, len(own)))
+    return RangePlan(
+        workload=workload,
+        hardware=pool.families[0].hardware,
+        goal=goal.name,  # type: ignore[arg-type]
+        programs=tuple(programs),
+        intervals=intervals,
+        loss=float(losses.max()),
+        worst_extent=int(numbers[losses.argmax()]),
+        mean_loss=_mean(losses, goal),
+        known_loss=float(known.max()),
+        known_mean_loss=_mean(known, goal),
+        least_loss=answer.choice.bound if goal.loss is None else goal.loss,
+        least_programs=answer.least,
+        num_candidates=len(pool.programs),
+        is_complete=is_complete,
+    )
