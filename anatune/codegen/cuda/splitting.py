@@ -86,6 +86,8 @@ class SplitReduction:
         Of a tile.
     threads, accumulators : int
         Threads of a block, accumulators of a thread.
+    keepers : int, optional
+        Threads that have accumulators at the end of a block, the first ones; all of them by default.
     result_bytes : int
         Shared memory that a block needs for its stores.
     ranged : Ranged, optional
@@ -114,13 +116,14 @@ class SplitReduction:
         steps: Count,
         threads: int,
         accumulators: int,
+        keepers: int | None = None,
         result_bytes: int = 0,
         ranged: Ranged | None = None,
         growth: Growth | None = None,
         shape_of: Callable[[Access], tuple[int | str, ...]] = lambda access: access.shape,
     ) -> None:
         self.split, self.workload, self._ranged, self._shape_of = split, workload, ranged, shape_of
-        self._steps, self._threads, self._accumulators = steps, threads, accumulators
+        self._steps, self._threads, self._accumulators = steps, keepers or threads, accumulators
         self.growth = Growth(growth.blocks * split.split, growth.iterations) if growth else None
         self._size = LaunchSize(split.num_blocks(tiles), threads, growth=self.growth)
         self._result = self._region(workload.write)
@@ -136,8 +139,8 @@ class SplitReduction:
                 zeroing = Growth(-(-at_once * each // _ZEROING_THREADS), at_once)
                 self.before = (LaunchSize(zeroing.grid(ranged.most), _ZEROING_THREADS, growth=zeroing),)
         elif split.is_split:
-            self.after = (LaunchSize(tiles - split.whole, threads, result_bytes, growth),)
-            size = split.num_parts(tiles) * accumulators * threads
+            self.after = (LaunchSize(tiles - split.whole, self._threads, result_bytes, growth),)
+            size = split.num_parts(tiles) * accumulators * self._threads
             self.workspace = Buffer(_WORKSPACE, ACCUMULATOR_DTYPE[workload.dtype], (size,))
 
     def write(self, text: Script, name: str, principal: Callable[[Part], None], finish: Callable[[], None]) -> None:

@@ -95,6 +95,16 @@ class ThinLayout(NamedTuple):
         return self.rows * self.tile("n")
 
     @property
+    def keepers(self) -> int:
+        """Threads of a block that store results: whole warps."""
+        return min(self.num_threads, -(-self.results // self.warp) * self.warp)
+
+    @property
+    def turns(self) -> int:
+        """Results that each of them stores."""
+        return -(-self.results // self.keepers)
+
+    @property
     def stride(self) -> int:
         """Threads between neighbours along k."""
         return 1 if self.nest.along_k else self.thread["n"]

@@ -17,11 +17,14 @@ from anatune.codegen.activations import activated
 from anatune.codegen.cuda.index import all_of, axis_values, element, inside_tests, sum_of
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES, KernelProgram, check_limits
 from anatune.codegen.cuda.program import ROLLED
+from anatune.codegen.cuda.ranged import Count
+from anatune.codegen.cuda.splitting import Part, SplitReduction
 from anatune.codegen.cuda.staging import neutral
-from anatune.codegen.script import Script, buffer_type, open_function, whole_region
+from anatune.codegen.script import Script, buffer_type, open_function
 from anatune.codegen.thin.layout import ThinLayout, layout_of, words
 from anatune.codegen.thin.pieces import dot_of_bytes, load_call, of_other_lane, value_of
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.rules.split import split_of
 from anatune.core.rules.thin import DOTS_SINCE
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
@@ -43,30 +46,38 @@ class _Writer:
         self.workload = layout.schedule.workload
         self.text = Script()
         self.combine = "T.max({}, {})" if self.workload.body == "max" else "{} + {}"
+        self.reduction = SplitReduction(
+            split_of(layout.schedule.options),
+            self.workload,
+            tiles=layout.num_blocks,
+            steps=Count.of(layout.grid["k"]),
+            threads=layout.num_threads,
+            accumulators=layout.turns,
+            keepers=layout.keepers,
+        )
 
     def script(self) -> str:
         """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
-        text, layout, workload = self.text, self.layout, self.workload
-        operands = workload.operands
-        open_function(text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in workload.tensors])
-        text.open(f'for bx in T.thread_binding({layout.num_blocks}, thread="blockIdx.x"):')
-        text.open(f'for tx in T.thread_binding({layout.num_threads}, thread="threadIdx.x"):')
-        text.open('with T.sblock("root"):')
-        text.line(f"T.reads({', '.join(f'{a.tensor}[{whole_region(a.shape)}]' for a in operands)})")
-        text.line(f"T.writes({workload.write.tensor}[{whole_region(workload.write.shape)}])")
+        open_function(self.text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in self.workload.tensors])
+        self.reduction.write(self.text, "kernel", self._principal, self._sum_of_parts)
+        return str(self.text)
+
+    def _principal(self, part: Part) -> None:
+        """Write the kernel that streams the large operand."""
+        text, layout, self.part = self.text, self.layout, part
         scope = "shared.dyn" if layout.shared_bytes > STATIC_SHARED_BYTES else "shared"
         self._allocate("smem", layout.slots * layout.results, layout.accumulator, scope)
-        self._allocate("acc", layout.accumulators, layout.accumulator)
-        self._allocate("total", 1, layout.accumulator)
+        self._allocate("sums", layout.accumulators, layout.accumulator)
+        self._allocate("acc", layout.turns, layout.accumulator)
         self._allocate("big", layout.each["k"] * layout.each["n"] * layout.load_words, "uint32")
         if self.nest.small is not None:
             self._allocate("few", self._few_words, "uint32")
         self._place()
         with text.scope(f"for r in T.unroll({layout.accumulators}):"):
-            text.line(f"acc[r] = {neutral(workload.body, layout.accumulator)}")
+            text.line(f"sums[r] = {neutral(self.workload.body, layout.accumulator)}")
         with text.scope(f"for u in T.unroll({layout.each['k']}):"):
             self._load_big("u", "0")
-        with text.scope(f"for {_STEP} in T.serial({layout.grid['k']}):"):
+        with text.scope(f"for {_STEP} in T.serial({part.turns}):"):
             if self.nest.small is None:
                 self._reduce()
             elif self.nest.along_k:
@@ -74,8 +85,16 @@ class _Writer:
             else:
                 self._multiply_along_n()
         self._meet()
+        with text.scope(f"if tx < {layout.keepers}:" if layout.keepers < layout.num_threads else ""):
+            self._collect()
+            self.reduction.store(text, "unroll", self._store, self._store)
+
+    def _sum_of_parts(self) -> None:
+        """Write the kernel that stores sums of parts."""
+        self._allocate("acc", self.layout.turns, self.layout.accumulator)
+        self._place()
+        self.reduction.add_up(self.text, "unroll", self.combine.format)
         self._store()
-        return str(text)
 
     def _allocate(self, name: str, size: int, dtype: str, scope: str = "local") -> None:
         self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
@@ -106,6 +125,7 @@ class _Writer:
     def _depth(self, each: str, step: str) -> str:
         """Return where a load lies along k: a thread's are neighbours where vectors follow n."""
         layout = self.layout
+        step = self.part.step(step)
         step = f"{step} * {layout.tile('k')}" if layout.grid["k"] > 1 and step != "0" else "0"
         if not self.nest.along_k:
             lane = "0" if self.lane["k"] == "0" else f"({self.lane['k']}) * {layout.each['k']}"
@@ -133,7 +153,7 @@ class _Writer:
             places = {"batch": self.batch, "n": sum_of(self.first, self._column("c")), "k": self._depth(u, step)}
             source, tests = self._inside(nest.big, nest.guarded, places)
             if step != "0":
-                tests = [f"{step} < {layout.grid['k']}", *tests]
+                tests = [f"{step} < {self.part.turns}", *tests]
             base = f"({u} * {layout.each['n']} + c) * {layout.load_words}"
             num_bytes = layout.load * layout.element_bytes
             inside = all_of(tests) or "True"
@@ -141,7 +161,7 @@ class _Writer:
 
     def _load_next(self, u: str) -> None:
         """Load what the next step needs in the place of what was used."""
-        if self.layout.grid["k"] > 1:
+        if self.part.most > 1:
             self._load_big(u, f"({_STEP} + 1)")
 
     def _big(self, u: str, lane: int) -> str:
@@ -173,7 +193,7 @@ class _Writer:
         return value_of("few", str(base), at % width, self.workload.dtype)
 
     def _add(self, place: str, value: str) -> None:
-        self.text.line(f"acc[{place}] = {self.combine.format(f'acc[{place}]', value)}")
+        self.text.line(f"sums[{place}] = {self.combine.format(f'sums[{place}]', value)}")
 
     def _reduce(self) -> None:
         layout, text = self.layout, self.text
@@ -192,8 +212,8 @@ class _Writer:
                 text.open(f"for c in T.unroll({layout.each['n']}):")
                 base = f"(u * {layout.each['n']} + c) * {layout.load_words}"
                 for word in range(layout.load_words if self._has_dots else 0):
-                    dot = dot_of_bytes(f"big[{base} + {word}]", f"few[{word}]", f"acc[{place}]")
-                    text.line(f"acc[{place}] = {dot}")
+                    dot = dot_of_bytes(f"big[{base} + {word}]", f"few[{word}]", f"sums[{place}]")
+                    text.line(f"sums[{place}] = {dot}")
                 for lane in range(0 if self._has_dots else layout.load):
                     self._add(place, f"{self._big('u', lane)} * {self._few(lane)}")
             self._load_next("u")
@@ -215,7 +235,7 @@ class _Writer:
                 for lane in range(layout.load):
                     place = f"(r * {layout.each['n']} + c) * {layout.load} + {lane}"
                     self._add(place, f"{self._big(str(u), lane)} * {self._few(u)}")
-        if layout.grid["k"] > 1:
+        if self.part.most > 1:
             with text.scope(f"for u in T.unroll({layout.each['k']}):"):
                 self._load_next("u")
 
@@ -227,7 +247,7 @@ class _Writer:
         distance = layout.stride
         while distance < layout.stride * layout.lanes:
             with text.scope(f"for r in T.unroll({layout.accumulators}):"):
-                other = of_other_lane("acc[r]", distance, min(layout.num_threads, layout.warp), layout.accumulator)
+                other = of_other_lane("sums[r]", distance, min(layout.num_threads, layout.warp), layout.accumulator)
                 self._add("r", other)
             distance *= 2
         slot = self.lane["k"] if layout.lanes == 1 else f"({self.lane['k']}) // {layout.lanes}"
@@ -238,29 +258,50 @@ class _Writer:
                 inner = f"({column}) * {layout.rows} + r" if nest.rows_inside else f"r * {layout.tile('n')} + {column}"
                 place = sum_of(f"({slot}) * {layout.results}" if layout.slots > 1 else "0", inner)
                 source = f"(r * {layout.each['n']} + c) * {layout.vector['n']} + {lane}"
-                text.line(f"smem[{place}] = acc[{source}]")
+                text.line(f"smem[{place}] = sums[{source}]")
         text.line('T.tvm_storage_sync("shared")')
 
-    def _store(self) -> None:
+    def _collect(self) -> None:
+        """Set ``acc`` to the block's results, which neighbouring threads have in turn."""
         layout, text = self.layout, self.text
-        turns = -(-layout.results // layout.num_threads)
-        place = f"(turn * {layout.num_threads} + tx)" if turns > 1 else "tx"
+        place = self._place_of_result()
+        fits = self._fits(place)
+        with text.scope(f"for turn in T.unroll({layout.turns}):"):
+            if fits:  # what is kept for no result has to be the same in every run, too
+                text.line(f"acc[turn] = {neutral(self.workload.body, layout.accumulator)}")
+                text.open(self._test(fits))
+            text.line(f"acc[turn] = smem[{place}]")
+            if layout.slots > 1:
+                with text.scope(f"for slot in T.serial({layout.slots - 1}):"):
+                    other = f"smem[(slot + 1) * {layout.results} + {place}]"
+                    text.line(f"acc[turn] = {self.combine.format('acc[turn]', other)}")
+
+    def _place_of_result(self) -> str:
+        return f"(turn * {self.layout.keepers} + tx)" if self.layout.turns > 1 else "tx"
+
+    def _fits(self, place: str) -> list[str]:
+        """Return the condition that a thread has a result in its last turn, if it may have none."""
+        layout = self.layout
+        return [f"{place} < {layout.results}"] if layout.results % layout.keepers else []
+
+    def _test(self, conditions: list[str]) -> str:
+        return f"if {all_of(conditions)}:" if conditions else ""
+
+    def _store(self) -> None:
+        """Store the results in ``acc``, their mean and epilogue applied."""
+        layout, text = self.layout, self.text
+        place = self._place_of_result()
         if self.nest.rows_inside:
             row, column = f"({place} % {layout.rows})", f"({place} // {layout.rows})"
         else:
             row, column = f"({place} // {layout.tile('n')})", f"({place} % {layout.tile('n')})"
         column = sum_of(self.first, column)
-        tests = [f"{place} < {layout.results}"] if layout.results % layout.num_threads else []
+        tests = self._fits(place)
         tests += [f"{column} < {self.nest.extents['n']}"] if layout.is_loose("n") else []
-        with text.scope(f"for turn in T.serial({turns}):", f"if {all_of(tests)}:" if tests else ""):
-            text.line(f"total[0] = smem[{place}]")
-            if layout.slots > 1:
-                with text.scope(f"for slot in T.serial({layout.slots - 1}):"):
-                    other = f"smem[(slot + 1) * {layout.results} + {place}]"
-                    text.line(f"total[0] = {self.combine.format('total[0]', other)}")
+        with text.scope(f"for turn in T.unroll({layout.turns}):", self._test(tests)):
             values = axis_values(self.nest, self.workload, {"batch": self.batch, "m": row, "n": column})
             write = self.workload.write
-            result = self._finished("total[0]", values)
+            result = self._finished("acc[turn]", values)
             cast = result if write.dtype == layout.accumulator else f'T.Cast("{write.dtype}", {result})'
             text.line(f"{element(write, values)} = {cast}")
 
@@ -293,4 +334,12 @@ def thin_program(schedule: Schedule) -> KernelProgram:
     layout = layout_of(schedule)
     assert isinstance(schedule.hardware, GpuSpec)
     check_limits(schedule.hardware, layout.num_threads, layout.shared_bytes)
-    return KernelProgram(_Writer(layout).script(), layout.num_blocks, layout.num_threads, layout.shared_bytes)
+    writer = _Writer(layout)
+    return KernelProgram(
+        writer.script(),
+        split_of(schedule.options).num_blocks(layout.num_blocks),
+        layout.num_threads,
+        layout.shared_bytes,
+        after=writer.reduction.after,
+        workspace=writer.reduction.workspace,
+    )

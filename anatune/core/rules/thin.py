@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import check_formats
+from anatune.core.rules.split import check_split
 from anatune.core.rules.values import check_count, check_cover, check_names
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.thin import ThinNest, thin_nest
@@ -96,7 +97,7 @@ def check_thin(
 ) -> None:
     """Raise SpaceError unless these are a schedule of the template "thin"."""
     check_supported(workload, hardware)
-    check_names("options", options, ())
+    check_names("options", options, ("split",))
     check_names("vector", vector, (), "tensor")
     check_count("unroll", unroll, 0, 0)
     check_names("tiles", tiles, LEVELS, "index")
@@ -105,6 +106,8 @@ def check_thin(
     check_cover(across, tiles.get(across), LEVELS[across], nest.extents[across], 1)
     check_cover(along, tiles.get(along), LEVELS[along], nest.extents[along])
     _check_inner(tiles, along, nest)
+    blocks, steps = (tiles[index][0] for index in LEVELS)  # type: ignore[index]
+    check_split(workload, options, nest.extents["batch"] * blocks, steps)
 
 
 def _check_inner(tiles: Mapping[str, object], along: str, nest: ThinNest) -> None:

@@ -2,7 +2,8 @@
 
 A block of ``n.thread x k.thread`` threads computes ``n.thread x n.each x n.vector`` columns of the result, all rows; in
 each step it reads ``k.thread x k.each x k.vector`` elements along k of every one. Threads along k add their sums up by
-shuffles and in shared memory. Tiles need not divide the extents: every load is guarded.
+shuffles and in shared memory. Tiles need not divide the extents: every load is guarded. Sums may be
+split among blocks, whose parts a second kernel adds up.
 
 A point is an integer vector in the order of `ThinSpace.columns`. The space is small enough to be evaluated whole.
 """
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.rules.split import split_of
 from anatune.core.rules.thin import LEVELS, check_supported, check_thin, vectors_of
-from anatune.core.rules.values import check_names, covering_factors
-from anatune.core.schedule import Schedule
+from anatune.core.rules.values import check_names, checked_count, covering_factors
+from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.space.base import LegalityCheck, Part, Space, listed
 from anatune.core.templates import THIN
 from anatune.core.workload.nest import Workload
@@ -31,7 +33,7 @@ MOST_THREADS = 1024
 LOADS = {"n": (1, 2, 3, 4, 6, 8), "k": (1, 2, 3, 4, 6, 8, 12, 16)}
 """Loads of a thread along each index that are in flight at once."""
 
-SPLITS = (1,)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Parts that a sum is divided into, each a block's."""
 
 
@@ -82,7 +84,7 @@ class ThinSpace(Space):
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
         values = self._values(point)
-        return self.schedule(self._tiles(values))
+        return self.schedule(self._tiles(values), values[-1])
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64.
@@ -94,9 +96,9 @@ class ThinSpace(Space):
         """
         self._check_own(schedule)
         values = [factor for axis in self.axes for factor in schedule.tiles[axis][1:]]
-        return np.array([*values, 1], dtype=np.int64)
+        return np.array([*values, split_of(schedule.options).split], dtype=np.int64)
 
-    def schedule(self, tiles: Mapping[str, Sequence[int]]) -> Schedule:
+    def schedule(self, tiles: Mapping[str, Sequence[int]], split: int = 1) -> Schedule:
         """Build the schedule with these tiles, legal on the device or not.
 
         Parameters
@@ -104,6 +106,8 @@ class ThinSpace(Space):
         tiles : mapping of str to sequence of int
             "n" and "k" -> (thread, each, vector): threads of a block, loads of a thread, elements of a load (1 along
             the index that the large operand's neighbours do not follow). What is left out is 1.
+        split : int
+            Parts that the steps along k are divided into, each a block's.
 
         Raises
         ------
@@ -117,5 +121,6 @@ class ThinSpace(Space):
             axis: covering_factors(axis, tiles.get(axis, (1,) * len(levels)), levels, self.extents[axis])
             for axis, levels in self.levels.items()
         }
-        check_thin(self.workload, self.hardware, complete, 0, {}, {})
-        return Schedule(self.workload, self.hardware, self.template, complete)
+        options: dict[str, OptionValue] = {} if split == 1 else {"split": checked_count("split", split, 1)}
+        check_thin(self.workload, self.hardware, complete, 0, {}, options)
+        return Schedule(self.workload, self.hardware, self.template, complete, options=options)

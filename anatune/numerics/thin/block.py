@@ -70,6 +70,10 @@ class Block(NamedTuple):
     """Shuffles of each sum."""
     slots: int
     results: int
+    turns: int
+    """Results that a thread stores, of those that store any."""
+    kept: int
+    """Sums that a part of a split sum keeps."""
 
 
 @jit_sequence
@@ -94,6 +98,9 @@ def block_one(point: Ints, stream: Stream) -> Block:
     lanes = max(1, min(k_thread, 32 // min(stride, 32)))
     if stride > 32:
         lanes = 1
+    results = stream.m * columns
+    keepers = min(threads, ceil_div(results, 32) * 32)
+    turns = ceil_div(results, keepers)
     rounds = 0
     while (1 << rounds) < lanes:
         rounds += 1
@@ -119,7 +126,9 @@ def block_one(point: Ints, stream: Stream) -> Block:
         lanes,
         rounds,
         k_thread // lanes,
-        stream.m * columns,
+        results,
+        turns,
+        keepers * turns,
     )
 
 

@@ -133,12 +133,12 @@ def _meeting_one(block: Block, sm_byte: float, stream: Stream, gpu: Gpu) -> tupl
     result_bytes = stream.result_bytes / (float(stream.batch) * stream.m * stream.n)
     if block.split > 1:
         result_bytes = 4.0
-    turns = math.ceil(block.results / float(block.threads))
+    turns = float(block.turns)
     warp_slots = block.accumulators * (2.0 * block.rounds + 2.0)
     warp_slots += turns * (2.0 * block.slots + RESULT_INSTRUCTIONS)
     issue = block.warps * warp_slots / gpu.issue_per_cycle
     shared = block.results * block.slots * 4.0 * 2.0 / gpu.shared_bytes_cycle
-    stores = block.results * result_bytes * sm_byte
+    stores = (block.results if block.split == 1 else block.kept) * result_bytes * sm_byte
     passed = (block.rounds + 2.0) * gpu.shared_latency + turns * gpu.shared_latency
     passed += block.accumulators * (2.0 * block.rounds + 2.0)
     passed += turns * block.slots * gpu.fma_latency
@@ -230,7 +230,7 @@ def run_streams(
 
         sm_byte = max(1.0 / SM_FILL_BYTES, min(num_sms, block.blocks) / gpu.l2_bytes_cycle)
         step = _step_one(points[i], block, sm_byte, stream, gpu)
-        workspace = 4.0 * block.blocks * block.results if block.split > 1 else 0.0
+        workspace = 4.0 * block.blocks * block.kept if block.split > 1 else 0.0
         l2_bytes = step.bytes * block.all_steps * block.tiles
         dram_bytes = _dram_bytes_one(block, step.bytes, workspace, stream, gpu)
         alone = _alone_one(block, step, min(1.0, dram_bytes / l2_bytes), stream, gpu)

@@ -56,6 +56,16 @@ def test_random_points(name):
         assert anatune.verify(schedule).ok, schedule
 
 
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_random_splits(name):
+    """Sums in parts, which a second kernel adds up."""
+    space = ThinModel(WORKLOADS[name], gpu("a100")).space
+    split = (schedule for schedule in space.sample(400, seed=len(name)) if schedule.options.get("split", 1) > 1)
+    schedule = next(split)
+    assert len(cuda_kernel(schedule).launches) == 2
+    assert anatune.verify(schedule).ok, schedule
+
+
 @pytest.mark.parametrize("extent", [63, 64, 65, 127, 129])
 def test_one_below_and_one_above_a_tile(extent):
     for transposed in (False, True):
@@ -64,6 +74,18 @@ def test_one_below_and_one_above_a_tile(extent):
         assert anatune.verify(space.schedule(inner)).ok
     space = ThinModel(matmul(1, 300, extent, transpose_b=True), gpu("a100")).space
     assert anatune.verify(space.schedule({"n": (8, 1, 1), "k": (16, 2, 1)})).ok
+
+
+def found(workload, kernel, old, new):
+    """Whether a kernel is right, and wrong with another text."""
+    inputs = random_inputs(workload, 0)
+    want = expected(workload, inputs)
+    assert check_kernel(workload, kernel, inputs, want).ok
+    assert old in kernel.source
+    wrong = msgspec.structs.replace(kernel, source=kernel.source.replace(old, new))
+    with contextlib.suppress(RunError):  # a race, or an access outside the tensor
+        return not check_kernel(workload, wrong, inputs, want).ok
+    return True
 
 
 FAULTS = [
@@ -79,14 +101,22 @@ FAULTS = [
 def test_faults_are_found(name, old, new):
     workload = matmul(1, 131, 500, transpose_b=True)
     space = ThinModel(workload, gpu("a100")).space
-    kernel = cuda_kernel(space.schedule({"n": (2, 2, 1), "k": (128, 1, 2)}))
-    inputs = random_inputs(workload, 0)
-    want = expected(workload, inputs)
-    assert check_kernel(workload, kernel, inputs, want).ok
-    assert old in kernel.source
-    wrong = msgspec.structs.replace(kernel, source=kernel.source.replace(old, new))
-    with contextlib.suppress(RunError):  # a race, or an access outside the tensor
-        assert not check_kernel(workload, wrong, inputs, want).ok
+    assert found(workload, cuda_kernel(space.schedule({"n": (2, 2, 1), "k": (128, 1, 2)})), old, new)
+
+
+PARTS = [
+    ("a part left out", "p < 2;", "p < 1;"),
+    ("parts that overlap", "% 3) * 3)", "% 3) * 2)"),
+    ("a step left out", "rolled__step < steps_ptr[0];", "rolled__step < 2;"),
+    ("sums of another tile", "blockIdx.x) * 96)", "blockIdx.x) * 32)"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), PARTS, ids=[name for name, _, _ in PARTS])
+def test_faults_of_split_sums_are_found(name, old, new):
+    workload = matmul(1, 131, 1000, transpose_b=True)
+    space = ThinModel(workload, gpu("a100")).space
+    assert found(workload, cuda_kernel(space.schedule({"n": (2, 2, 1), "k": (32, 1, 4)}, 3)), old, new)
 
 
 def test_shuffles_stay_inside_short_blocks():

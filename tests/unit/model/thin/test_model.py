@@ -9,6 +9,7 @@ import pytest
 
 import anatune
 from anatune.codegen.thin.layout import layout_of
+from anatune.codegen.thin.program import thin_program
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import reduction
 from anatune.model.cuda.base import FEATURES
@@ -35,7 +36,7 @@ def test_resources_are_those_of_the_generated_kernel(name: str) -> None:
         assert tuple(prediction.resources) == RESOURCES
         assert prediction.resources["shared_bytes_per_block"] == layout.shared_bytes
         assert prediction.resources["threads_per_block"] == layout.num_threads
-        assert prediction.resources["blocks"] == layout.num_blocks
+        assert prediction.resources["blocks"] == thin_program(layout.schedule).num_blocks
         assert prediction.resources["accumulators_per_thread"] == layout.accumulators
         assert prediction.resources["loads_in_flight"] <= layout.each["n"] * layout.each["k"]
         assert prediction.resources["registers_per_thread"] <= 255
