@@ -19,6 +19,9 @@ from anatune.core.templates import CUDA, template_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, UnknownNameError
 from anatune.model.base import Model, Progress
+from anatune.model.cuda.model import GpuModel
+from anatune.model.learned.corrected import CorrectedModel
+from anatune.model.learned.corrections import find_correction
 from anatune.model.pruning.diversity import MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, PlainOrder, Points
 from anatune.model.pruning.subset import SpaceSubset
@@ -131,6 +134,35 @@ class PruneRequest:
             progress=self.progress,
         )
         assert isinstance(subset, SpaceSubset)  # of no list
+        return self._legal(subset)
+
+    def plain_subset(self, plain: GpuModel) -> SpaceSubset:
+        """Return what `anatune.prune` would say of perfect divisors that are not split, which is all that others know.
+
+        Parameters
+        ----------
+        plain : GpuModel
+            Of a plain space.
+
+        Raises
+        ------
+        SpaceError
+            Nothing is legal.
+        """
+        saved = find_correction(self.hardware, CUDA.name, self.correction)
+        used = plain if saved is None else CorrectedModel(plain, saved.model)
+        subset = SpaceSubset(
+            used,
+            self.keep,
+            time_limit_s=self.time_limit_s,
+            distinct=self.distinct,
+            diverse=self.diverse,
+            progress=self.progress,
+        )
+        return self._legal(subset)
+
+    def _legal(self, subset: SpaceSubset) -> SpaceSubset:
+        """Return a subset that holds something."""
         if not subset.num_legal:
             what, size = f"{self.workload.describe()} on {self.hardware.name}", f"{subset.space.size:.4g}"
             raise SpaceError(f"{what}: none of {size} schedules is legal; `anatune plan` says which rules reject them")

@@ -140,11 +140,11 @@ def _ranked(request: PruneRequest, names: Names) -> tuple[list[Row], list[float]
     them come in the order of the whole space, so it is read until there are enough.
     """
     half_s = request.time_limit_s and request.time_limit_s / 2  # two searches
-    asked = dataclasses.replace(request, time_limit_s=half_s).subset()
+    model = GpuModel(request.workload, request.gpu("kernel-tuner"), plain=True)
+    asked = dataclasses.replace(request, time_limit_s=half_s).plain_subset(model)
     share = isinstance(request.keep, float)
     wanted = min(request.most, asked.num_kept)
     most = min(asked.num_kept, _MOST_READ) if share else _MOST_READ
-    model = GpuModel(request.workload, request.gpu("kernel-tuner"))
     corrected = None if request.correction == NONE else named_correction(request.correction)
     if request.may_choose(asked.num_kept):
         used = model if corrected is None else CorrectedModel(model, corrected.model)

@@ -127,7 +127,7 @@ class Scorer:
         names: Mapping[str, int] = dict(zip((axis.name for axis in self._workload.axes), shape, strict=True))
         rounded = rounded_workload(self._workload, names)
         if rounded not in self._models:
-            plain, saved = GpuModel(rounded, self._hardware), self._correction
+            plain, saved = GpuModel(rounded, self._hardware, plain=True), self._correction
             self._models[rounded] = plain, plain if saved is None else CorrectedModel(plain, saved.model)
         return self._models[rounded]
 

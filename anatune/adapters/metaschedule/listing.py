@@ -70,15 +70,16 @@ def _kept(request: PruneRequest, hardware: GpuSpec) -> Iterator[tuple[Schedule, 
     """Yield the kept schedules that MetaSchedule can express; of a count so many, where there are so many."""
     counted = isinstance(request.keep, int)
     wanted: int = min(request.most, int(request.keep)) if counted else request.most
-    num_kept = int(request.keep) if counted else request.subset().num_kept
-    few = list(_few(request, hardware, min(wanted, num_kept))) if request.may_choose(num_kept) else []
+    plain = GpuModel(request.workload, hardware, plain=True)
+    num_kept = int(request.keep) if counted else request.plain_subset(plain).num_kept
+    few = list(_few(request, plain, min(wanted, num_kept))) if request.may_choose(num_kept) else []
     if few:
         yield from few
         return
     most = max(_MOST_READ, wanted)
     asked = dataclasses.replace(request, keep=most) if counted else request
     found = 0
-    for read, (schedule, prediction) in enumerate(asked.subset().entries(), 1):
+    for read, (schedule, prediction) in enumerate(asked.plain_subset(plain).entries(), 1):
         if _is_expressible(schedule, prediction, hardware):
             yield schedule, prediction
             found += 1
@@ -91,9 +92,9 @@ def _kept(request: PruneRequest, hardware: GpuSpec) -> Iterator[tuple[Schedule, 
         )
 
 
-def _few(request: PruneRequest, hardware: GpuSpec, wanted: int) -> Iterator[tuple[Schedule, Prediction]]:
+def _few(request: PruneRequest, plain: GpuModel, wanted: int) -> Iterator[tuple[Schedule, Prediction]]:
     """Yield few schedules that MetaSchedule can express, chosen as `anatune.prune` chooses them."""
-    model, plain = request.subset().model, GpuModel(request.workload, hardware)
+    model, hardware = request.plain_subset(plain).model, plain.hardware
 
     def express(points: NDArray[np.int64]) -> NDArray[np.int64]:
         schedules = map(plain.space.schedule_of, points)

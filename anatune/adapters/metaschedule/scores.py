@@ -247,7 +247,7 @@ class GpuScorer(CandidateScorer):
     def model(self, stages: int) -> GpuModel:
         """Return the model of tilings with a staging pipeline of so many buffers."""
         if stages not in self._models:
-            self._models[stages] = GpuModel(self.understood.workload, self._gpu, stages=stages)
+            self._models[stages] = GpuModel(self.understood.workload, self._gpu, stages=stages, plain=True)
         return self._models[stages]
 
 

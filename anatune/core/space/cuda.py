@@ -58,6 +58,10 @@ class GpuSpace(Space):
         What is computed, where.
     is_legal : callable
         (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+    accuracy : {"standard", "relaxed"}
+        What the arithmetic of its schedules may need: atomic sums are relaxed.
+    plain : bool
+        Perfect divisors only, and nothing split: what other tuners' kernels are made of.
 
     Raises
     ------
@@ -69,7 +73,13 @@ class GpuSpace(Space):
     hardware: GpuSpec
 
     def __init__(
-        self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck, accuracy: str = STANDARD
+        self,
+        workload: Workload,
+        hardware: GpuSpec,
+        is_legal: LegalityCheck,
+        accuracy: str = STANDARD,
+        *,
+        plain: bool = False,
     ) -> None:
         check_formats(workload)
         super().__init__(workload, hardware, is_legal)
@@ -80,7 +90,8 @@ class GpuSpace(Space):
         self.unroll_depths: tuple[int, ...] = UNROLL_DEPTHS
         self.choices = {"unroll": self.unroll_depths, **{f"vector.{t}": self.fetch_widths for t in self.staged}}
         self.accuracy = checked_accuracy("accuracy", accuracy)
-        self.splits: Part | None = split_part(workload, hardware, accuracy)
+        self.plain = plain
+        self.splits: Part | None = None if plain else split_part(workload, hardware, accuracy)
         """Splits of the reduction; None where the device is full without."""
 
     @cached_property
@@ -91,7 +102,7 @@ class GpuSpace(Space):
         return found if self.splits is None else (*found[:at], self.splits, *found[at:])
 
     def _axis(self, axis: str) -> Part:
-        return axis_tilings(self.workload, axis, self.levels[axis])
+        return super()._axis(axis) if self.plain else axis_tilings(self.workload, axis, self.levels[axis])
 
     def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...]:
         """Return what a thread computes along an axis: its part of the results."""

@@ -26,7 +26,7 @@ class GpuModel(GpuScoring):
 
     def __reduce__(self) -> tuple[object, ...]:
         stages, pad = self._pipeline
-        made = partial(type(self), stages=stages, pad=pad)
+        made = partial(type(self), stages=stages, pad=pad, plain=self.space.plain)
         return made, (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
 
     def feature_table(self, points: Points) -> FeatureTable:

@@ -54,16 +54,25 @@ class GpuScoring(BaseGpuModel):
         template "cuda" has 1 and 0, `PipelinedModel` chooses.
     accuracy : {"standard", "relaxed"}
         What the arithmetic of the space's schedules may need (`core.space.split`).
+    plain : bool
+        As `GpuSpace`: perfect divisors only, and nothing split.
     """
 
     space: GpuSpace
     parts, resources = PARTS, RESOURCES
 
     def __init__(
-        self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD, *, stages: int = 1, pad: int = 0
+        self,
+        workload: Workload,
+        hardware: GpuSpec,
+        accuracy: str = STANDARD,
+        *,
+        stages: int = 1,
+        pad: int = 0,
+        plain: bool = False,
     ) -> None:
         super().__init__(workload, hardware)
-        self.space = GpuSpace(workload, hardware, self._is_legal, accuracy)
+        self.space = GpuSpace(workload, hardware, self._is_legal, accuracy, plain=plain)
         self._pipeline = (stages, pad)
         splits = self.space.splits is not None
         staged = bool(staged_tensors(workload))
