@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anatune.codegen.cpu.extents import RunTimeExtent
 from anatune.codegen.cpu.layout import Layout, Slivers, Strided, SumsOfSlivers
 from anatune.codegen.cpu.nest import Loop, LoopNest, Part
 from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
@@ -46,13 +47,10 @@ def write_copy(
     target: str,
     *,
     parallel: bool,
-    shape: Sequence[int | str] = (),
+    moving: RunTimeExtent | None = None,
 ) -> None:
-    """Write the loops that fill `target` with `access` in `layout`.
-
-    `shape`: the tensor's, where the first extent is a variable; of strided copies alone.
-    """
-    copy = _Copy(text, nest, workload, access, target, parallel, tuple(shape) or access.shape)
+    """Write the loops that fill `target` with `access` in `layout`; `moving`: an axis whose extent is a variable."""
+    copy = _Copy(text, nest, workload, access, target, parallel, moving)
     if isinstance(layout, Slivers):
         if layout.size > layout.sums_at:
             text.line(f'{target}_sum = T.sblock_alloc_buffer((1,), "int32")')
@@ -73,9 +71,14 @@ class _Copy:
     access: Access
     target: str
     parallel: bool
-    shape: tuple[int | str, ...]
+    moving: RunTimeExtent | None = None
 
-    def _block(self, size: int) -> None:
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        """The tensor's."""
+        return self.access.shape if self.moving is None else self.moving.shape(self.access)
+
+    def _block(self, size: int | str) -> None:
         self.text.open(f'with T.sblock("{self.target}_fill"):')
         self.text.line(f"T.reads({self.access.tensor}[{whole_region(self.shape)}])")
         self.text.line(f"T.writes({self.target}[0:{size}])")
@@ -139,8 +142,14 @@ class _Copy:
 
     def slivers(self, layout: Slivers) -> None:
         """Walk the packed form in its own order, so that writes are contiguous."""
-        nest = self.nest
-        self._block(layout.size)
+        nest, moving = self.nest, self.moving
+        self._block(layout.size if moving is None else moving.count(layout, self.workload.extents[moving.axis]))
+        for definition in moving.definitions if moving is not None else ():
+            self.text.line(definition)
+        parts_of = {
+            axis: parts[:1] if moving is not None and axis == moving.axis else parts
+            for axis, parts in nest.parts.items()
+        }
         axes = [axis for axis in nest.parts if self.access.uses(axis)]
         depth = self.text.depth
         parallel = self.parallel and self.target != "packed"
@@ -150,14 +159,15 @@ class _Copy:
             self.text.open(f"for o{number} in {kind}({loop.extent}):")
             variables[loop] = f"o{number}"
         inside = self.text.depth
-        for parts in itertools.product(*(nest.parts[axis] for axis in axes)):
+        for parts in itertools.product(*(parts_of[axis] for axis in axes)):
             self._sliver(layout, dict(zip(axes, parts, strict=True)), variables)
             self.text.close(self.text.depth - inside)
         self.text.close(self.text.depth - depth)
         self.text.close()
 
     def _sliver(self, layout: Slivers, parts: dict[str, Part], variables: dict[Loop, str]) -> None:
-        nest = self.nest
+        nest, moving = self.nest, self.moving
+        axes = list(parts)
         sizes = {axis: options[0].size for axis, options in nest.parts.items()}
         sizes.update({axis: part.size for axis, part in parts.items()})
         terms = [(name, layout.loop_stride(loop, sizes)) for loop, name in variables.items()]
@@ -168,16 +178,27 @@ class _Copy:
             position[loop.axis].append((name, loop.step))
         for axis, part in parts.items():
             start[axis] = part.start
-            if part.count > 1:
+            if moving is not None and axis == moving.axis:
+                self.text.open(f"for c_{axis} in range({moving.num_calls()}):")
+                terms.append((moving.start(f"c_{axis}"), layout.call_stride(axis, 1, sizes)))
+                position[axis].append((moving.start(f"c_{axis}"), 1))
+            elif part.count > 1:
                 self.text.open(f"for c_{axis} in range({part.count}):")
                 terms.append((f"c_{axis}", layout.call_stride(axis, part.size, sizes)))
                 position[axis].append((f"c_{axis}", part.size))
         for number, loop in enumerate(layout.walk):
             self.text.open(f"for k{number} in range({loop.extent}):")
-            terms.append((f"k{number}", layout.loop_stride(loop, sizes)))
+            if moving is not None and moving.axis in axes:
+                terms.append(moving.moved(f"k{number}", f"c_{moving.axis}", layout, loop, sizes))
+            else:
+                terms.append((f"k{number}", layout.loop_stride(loop, sizes)))
             position[loop.axis].append((f"k{number}", loop.step))
         for axis in layout.rows:
-            if sizes[axis] > 1:
+            if moving is not None and axis == moving.axis:
+                self.text.open(f"for r_{axis} in range({moving.size(f'c_{axis}')}):")
+                terms.append((f"r_{axis}", layout.register_stride(axis, sizes)))
+                position[axis].append((f"r_{axis}", 1))
+            elif sizes[axis] > 1:
                 self.text.open(f"for r_{axis} in range({sizes[axis]}):")
                 terms.append((f"r_{axis}", layout.register_stride(axis, sizes)))
                 position[axis].append((f"r_{axis}", 1))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from anatune.codegen.cpu.layout import Layout, Slivers
 from anatune.codegen.cpu.nest import Loop, Part
 from anatune.core.workload.nest import Access
 
@@ -54,6 +55,12 @@ class RunTimeExtent:
         """Return a tensor's shape, the extent in it by name."""
         return (_EXTENT, *access.shape[1:]) if access.uses(self.axis) else access.shape
 
+    def count(self, layout: Layout, largest: int) -> int | str:
+        """Return the elements of a copy, that of the `largest` extent given; packed forms grow with the extent."""
+        if isinstance(layout, Slivers) and layout.access.uses(self.axis):
+            return f"{_EXTENT} * {layout.size // largest}"
+        return layout.size
+
     def num_calls(self) -> str:
         """Return the number of calls along the axis."""
         return _EXTENT if self.most == 1 else _CALLS
@@ -64,7 +71,17 @@ class RunTimeExtent:
 
     def size(self, call: str) -> str:
         """Return the elements of a call."""
+        if self.most == 1:
+            return "1"
         return f"{_SIZE} + T.Select({call} >= {_SMALL}, 1, 0)"
+
+    def moved(self, variable: str, call: str, layout: Layout, loop: Loop, sizes: Mapping[str, int]) -> tuple[str, int]:
+        """Return how a loop moves a call's address: its variable, times what is not constant, and its stride.
+
+        Packed forms lie tile by tile, so that their strides are proportional to the elements of the call.
+        """
+        one, two = (layout.loop_stride(loop, {**sizes, self.axis: size}) for size in (1, 2))
+        return (variable, one) if one == two else (f"{variable} * ({self.size(call)})", one)
 
     def share(self, call: str) -> str:
         """Return which of `repeats` shares of what lies ahead a call asks for; calls beyond them repeat the last."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from anatune.codegen.cpu.copies import copy_function, write_copy
 from anatune.codegen.cpu.extents import RunTimeExtent, product_of_trips, repeats, trips
 from anatune.codegen.cpu.kernels import Kernels
-from anatune.codegen.cpu.layout import Layout
+from anatune.codegen.cpu.layout import Layout, Slivers, Strided
 from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
 from anatune.codegen.cpu.nest import Loop, Part
 from anatune.codegen.cpu.padding import Skip
@@ -41,6 +41,8 @@ class CpuProgram:
     kernels : tuple of Microkernel
     packing_llvm : str
         What the packing functions call.
+    largest : int
+        Largest extent of an axis whose extent is an argument.
     """
 
     main: str
@@ -49,12 +51,13 @@ class CpuProgram:
     llvm: str
     kernels: tuple[Microkernel, ...]
     packing_llvm: str = ""
+    largest: int = 1
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory that a call of ``main`` allocates and releases again."""
-        found = re.findall(r'= T\.sblock_alloc_buffer\(\((\d+),\), "(\w+)"\)', self.main)
-        return sum(int(size) * DTYPE_BYTES[dtype] for size, dtype in found)
+        """Most memory that a call of ``main`` allocates and releases again."""
+        found = re.findall(r'= T\.sblock_alloc_buffer\(\((\w+ \* )?(\d+),\), "(\w+)"\)', self.main)
+        return sum((self.largest if name else 1) * int(size) * DTYPE_BYTES[dtype] for name, size, dtype in found)
 
 
 Tile = tuple[Mapping[str, Part], Microkernel]
@@ -97,6 +100,12 @@ class ProgramWriter:
     def _shape(self, access: Access) -> tuple[int | str, ...]:
         return access.shape if self.moving is None else self.moving.shape(access)
 
+    def _count(self, layout: Strided | Slivers) -> int | str:
+        """Return the elements of a copy."""
+        return (
+            layout.size if self.moving is None else self.moving.count(layout, self.workload.extents[self.moving.axis])
+        )
+
     def _open(self, text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]]) -> None:
         """Write the head of the function; arguments of unknown shape are handles that a buffer is matched to."""
         dtypes = {access.tensor: access.dtype for access in self.workload.tensors}
@@ -123,14 +132,16 @@ class ProgramWriter:
         for access, layout in zip(self.workload.reads, self.layouts, strict=True):
             if layout.is_copy and access.tensor not in self.ahead:
                 pointers.append(f"{access.tensor}_copy")
-                text.line(f'{access.tensor}_copy = T.sblock_alloc_buffer(({layout.size},), "{access.dtype}")')
+                size = shape_tuple((self._count(layout),))
+                text.line(f'{access.tensor}_copy = T.sblock_alloc_buffer({size}, "{access.dtype}")')
             else:
                 pointers.append(access.tensor)
         for access, layout, pointer in zip(self.workload.reads, self.layouts, pointers, strict=True):
             if pointer != access.tensor:
-                shape = self._shape(access)
-                write_copy(text, self.nest, self.workload, access, layout, pointer, parallel=self.parallel, shape=shape)
-                shapes[pointer] = (layout.size,)
+                write_copy(
+                    text, self.nest, self.workload, access, layout, pointer, parallel=self.parallel, moving=self.moving
+                )
+                shapes[pointer] = (self._count(layout),)
         keeps_sums = any(kernel.keeps_sums for _, kernel in tiles)
         if keeps_sums:
             write = self.workload.write
@@ -220,7 +231,11 @@ def write_calls(
         for layout, pointer, origin in zip(layouts, pointers, begins, strict=True):
             constant = layout.base
             terms = [(origin, 1)] if origin else []
-            terms += [(variables[loop], layout.loop_stride(loop, sizes)) for loop in nest.cache]
+            for loop in nest.cache:
+                if moving is not None and moving.axis in calls:
+                    terms.append(moving.moved(variables[loop], calls[moving.axis], layout, loop, sizes))
+                else:
+                    terms.append((variables[loop], layout.loop_stride(loop, sizes)))
             for axis, part in parts.items():
                 constant += layout.call_stride(axis, part.start, sizes)
             for axis, variable in calls.items():

@@ -68,9 +68,10 @@ def ranged_program(
             part = Part(0, max(repeats, 1), size)
             kernels.parts[axis] = (part,)
             own[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
-            functions.append(microkernel_ir(own[size]))
-        made += own.values()
+        own = {size: _as_asked(kernel, own[sizes[-1]]) for size, kernel in own.items()}
+        functions += [microkernel_ir(kernel) for kernel in own.values()]
         chosen = own[sizes[-1]]
+        made += own.values()
         if most > 1:
             chosen = replace(chosen, name=f"{prefix}_{number}")
             functions.append((choice_ir(chosen.name, own), set()))
@@ -84,7 +85,15 @@ def ranged_program(
         packed_sizes=packings.packed_sizes,
         llvm=module_ir(functions),
         kernels=tuple(made),
+        largest=largest,
     )
+
+
+def _as_asked(kernel: Microkernel, largest: Microkernel) -> Microkernel:
+    """Return a microkernel that asks for as much ahead as the largest: all take the same arguments."""
+    streams = [operand.stream for operand in largest.operands]
+    operands = [replace(operand, stream=own) for operand, own in zip(kernel.operands, streams, strict=True)]
+    return replace(kernel, operands=tuple(operands))
 
 
 def _words(schedule: Schedule, name: str) -> tuple[str, ...]:

@@ -54,26 +54,37 @@ def most_elements(schedule: Schedule, axis: str) -> int:
     Raises
     ------
     SpaceError
-        One program cannot run other extents of `axis`: another template, the axis is vectorised, packed in every
-        run, or in loops of several levels.
+        One program cannot run other extents of `axis`: another template, the axis is vectorised, part of a packed
+        form that depends on its extent, or in loops of several levels.
     """
     if schedule.template != _TEMPLATE or "extension" in schedule.options:
         raise SpaceError(f"no range for schedules of template {schedule.template}, expected plain ones of {_TEMPLATE}")
     check_axis(schedule.workload, axis)
     if schedule.options["simd_axis"] == axis:
         raise SpaceError(f"no range of {axis}: vectors run along it")
-    packed = schedule.options.get("packed", ())
-    assert isinstance(packed, tuple)
-    for tensor in packed:
-        if schedule.workload.tensor(str(tensor)).uses(axis):
-            raise SpaceError(f"no range of {axis}: {tensor} is packed, and its packed form depends on the extent")
     factors = schedule.tiles[axis]
     calls, size = calls_of(schedule, axis)
     if sum(factor > 1 for factor in (*factors[:-2], calls * size)) > 1:
         raise SpaceError(f"no range of {axis}: its tiles {factors} are loops of several levels, expected one")
+    _check_packed(schedule, axis)
     most = schedule.options.get(f"most.{axis}", size)
     assert isinstance(most, int)
     return most
+
+
+def _check_packed(schedule: Schedule, axis: str) -> None:
+    """Raise SpaceError unless packed forms can grow with the extent: tile by tile of the ranged axis alone."""
+    packed = schedule.options.get("packed", ())
+    ahead = schedule.options.get("packed_ahead", ())
+    assert isinstance(packed, tuple)
+    assert isinstance(ahead, tuple)
+    workload = schedule.workload
+    for tensor in packed:
+        access = workload.tensor(str(tensor))
+        others = [one.name for one in workload.spatial_axes if one.name != axis and access.uses(one.name)]
+        outside = any(factor > 1 for factor in schedule.tiles[axis][:-2])
+        if access.uses(axis) and (tensor in ahead or others or outside):
+            raise SpaceError(f"no range of {axis}: {tensor} is packed, and its packed form depends on the extent")
 
 
 def calls_of(schedule: Schedule, axis: str) -> tuple[int, int]:

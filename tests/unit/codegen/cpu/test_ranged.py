@@ -18,6 +18,13 @@ def test_microkernels_are_those_of_the_extents_of_the_range(least, sizes):
     assert {len(kernel.result.rows) for kernel in program.kernels} == sizes
 
 
+def test_memory_for_packed_rows_grows_with_the_extent():
+    schedule = schedule_at(SPACE.schedule({"i": (1, 1, 1, 1, 6)}, packed=("A", "B")), "i", 40)
+    program = ranged_program(schedule, "i", 1)
+    assert 'A_copy = T.sblock_alloc_buffer((extent * 24,), "float32")' in program.main
+    assert program.workspace_bytes == 40 * 24 * 4
+
+
 def test_what_has_no_range_is_one_line():
     for axis, said in (
         ("k", "expected one of i, j"),
@@ -29,7 +36,8 @@ def test_what_has_no_range_is_one_line():
     space = anatune.space(anatune.matmul(40, 32, 24), HW)
     with pytest.raises(SpaceError, match=r"tiles \(1, 1, 2, 1, 20\) are loops of several levels"):
         most_elements(space.schedule({"i": (1, 1, 2, 1, 20)}), "i")
+    batches = anatune.space(anatune.batch_matmul(4, 8, 32, 24), HW)
     with pytest.raises(SpaceError, match="A is packed"):
-        most_elements(space.schedule({"i": (1, 1, 1, 2, 20)}, packed=("A", "B")), "i")
+        most_elements(batches.schedule({"b": (1, 1, 1, 4, 1)}, packed=("A",)), "b")
     with pytest.raises(SpaceError, match="range of i is 41 to 40"):
         ranged_program(SIX, "i", 41)

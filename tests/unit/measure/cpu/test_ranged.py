@@ -73,6 +73,14 @@ def test_images_with_padded_copies(layout):
     runs_right(schedule, "n", range(1, 5))
 
 
+@pytest.mark.parametrize(("dtype", "threads"), [("float32", 1), ("float32", 2), ("int8", 1)])
+def test_rows_that_are_packed_in_every_run(dtype, threads):
+    space = anatune.space(anatune.matmul(6, 2 * LANES, 32, dtype=dtype), HW)
+    tiles = {"i": (1, 1, 1, 1, 6), "j": (threads, 1, 1, 2 // threads, LANES), "k": (1, 2, 2, 8)}
+    schedule = space.schedule(tiles, packed=("A", "B"), parallel=threads > 1)
+    runs_right(schedule_at(schedule, "i", 43), "i", range(1, 44), threads)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "uint8xint8"])
 def test_narrow_operands(dtype):
     space = anatune.space(anatune.matmul(4, 2 * LANES, 32, dtype=dtype), HW)
