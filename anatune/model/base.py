@@ -202,6 +202,8 @@ class Shown(NamedTuple):
     """Memory level -> bytes that cross it over the I/O lower bound."""
     limiter: Sequence[str]
     """What limits the occupancy of each point."""
+    own_parts: tuple[str, ...] = ()
+    """Parts that only some points have: shown where they take time."""
 
 
 class AnalyticalModel(Model):
@@ -273,13 +275,15 @@ class AnalyticalModel(Model):
         if compiled is None:
             columns |= self._estimates(np.atleast_2d(points), quantities)
         shown = self._shown(columns)
-        lists = {name: columns[name].tolist() for name in {*shown.parts, *shown.features, *shown.resources}}
+        names = {*shown.parts, *shown.own_parts, *shown.features, *shown.resources}
+        lists = {name: columns[name].tolist() for name in names}
         over_bound = {level: values.tolist() for level, values in shown.over_bound.items()}
         speed = (self.workload.flop / times / 1e9).tolist()
         occupancy, waves = columns["occupancy"].tolist(), columns["waves"].tolist()
         found = []
         for at, (time_s, rule) in enumerate(zip(times.tolist(), rules.tolist(), strict=True)):
             parts = {name: lists[name][at] for name in shown.parts}
+            parts |= {name: lists[name][at] for name in shown.own_parts if lists[name][at] > 0.0}
             found.append(
                 Prediction(
                     time_s=time_s,

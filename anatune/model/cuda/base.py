@@ -42,6 +42,8 @@ class BaseGpuModel(AnalyticalModel):
     hardware: GpuSpec
     parts: ClassVar[tuple[str, ...]]
     """Columns that are parts of the time."""
+    own_parts: ClassVar[tuple[str, ...]] = ()
+    """Parts that only some points have."""
     resources: ClassVar[tuple[str, ...]]
 
     def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
@@ -64,7 +66,7 @@ class BaseGpuModel(AnalyticalModel):
     def _shown(self, columns: Columns) -> Shown:
         over_bound = {level: columns[_LEVELS[level]] / bound for level, bound in self.io_bounds.items()}
         limiter = [_LIMITERS[code] for code in columns["limiter"].astype(np.int64).tolist()]
-        return Shown(self.parts, FEATURES, self.resources, over_bound, limiter)
+        return Shown(self.parts, FEATURES, self.resources, over_bound, limiter, self.own_parts)
 
     def compiled_predictions(
         self, points: Points, facts: Sequence[CompilerFacts], before: Sequence[Prediction]

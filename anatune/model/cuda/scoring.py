@@ -21,9 +21,9 @@ from anatune.numerics.cuda.tile import MAX_GRID, MAX_LOCAL_BYTES
 
 __all__ = ["PARTS", "RESOURCES", "GpuScoring"]
 
-PARTS = (
-    "fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "combine_s", "launch_s"
-)  # fmt: skip
+PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
+OWN_PARTS = ("combine_s",)
+"""Of split points: the second kernel, or zeroing and atomic additions, with its launch."""
 RESOURCES = (
     "registers_per_thread",
     "counted_registers",
@@ -59,7 +59,7 @@ class GpuScoring(BaseGpuModel):
     """
 
     space: GpuSpace
-    parts, resources = PARTS, RESOURCES
+    parts, own_parts, resources = PARTS, OWN_PARTS, RESOURCES
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class GpuScoring(BaseGpuModel):
         each; Estimated_Occupancy takes the device's own limits instead of 64 warps and 64 KB everywhere.
         """
         hardware, element = self.hardware, float(DTYPE_BYTES[self.workload.dtype])
-        columns = {name: out[Col[name.upper()]] for name in PARTS if name != "launch_s"}
+        columns = {name: out[Col[name.upper()]] for name in (*PARTS, *OWN_PARTS) if name != "launch_s"}
         columns["launch_s"] = np.full(out.shape[1], hardware.launch.overhead_s)
         max_warps = float(hardware.compute.max_warps_per_sm)
         waves = out[Col.WAVES]
