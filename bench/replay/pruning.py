@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from anatune import api
 from anatune.adapters.kernel_tuner.names import CLBLAST, tile_points
 from anatune.errors import AnatuneError
 from anatune.model.pruning.diversity import MOST_DIVERSE, beginning, choose, error_quantities
 from bench.replay.corrections import MODELS, corrected_times
 from bench.replay.metrics import quantile
 from bench.replay.ranking import SAMPLES
-from bench.replay.recorded import table_files
+from bench.replay.recorded import model_of, table_files
 from bench.replay.recorded_gpu import Group, load_groups
 from bench.replay.scores import Space
 from bench.results import environment, matches, progress_bar, wide_console, write_json
@@ -176,7 +175,7 @@ def score(
     quantities: dict[int, Floats] = {}
     found: list[Kept] = []
     for group in groups:
-        model = api.model(group.workload, group.hardware)
+        model = model_of(group.workload, group.hardware)
         evaluation = model.evaluate(group.points)
         time_s, rule = plain[id(group)] = evaluation.time_s, evaluation.rule
         quantities[id(group)] = error_quantities(model, group.points)

@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import anatune
+from anatune import api
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
+from anatune.model.base import Model
+from anatune.model.cuda.model import GpuModel
 from anatune.model.features import FeatureTable
 
-__all__ = ["RecordedGroup", "table_files", "workload_of"]
+__all__ = ["RecordedGroup", "model_of", "table_files", "workload_of"]
 
 CONV_ID = re.compile(r"conv_n(\d+)_c(\d+)_h(\d+)x(\d+)_k(\d+)_r(\d+)x(\d+)_s(\d+)x(\d+)_o(\d+)x(\d+)")
 MATMUL_ID = re.compile(r"mm_m(\d+)_n(\d+)_k(\d+)_([nt])([nt])")
@@ -49,6 +52,13 @@ class RecordedGroup(abc.ABC):
     @abc.abstractmethod
     def features(self) -> FeatureTable:
         """Return the features of the points, for learned corrections."""
+
+
+def model_of(workload: Workload, hardware: GpuSpec | CpuSpec) -> Model:
+    """Return the analytical model of a space that the recorded tuners share: divisors, of GPUs nothing split."""
+    if isinstance(hardware, GpuSpec):
+        return GpuModel(workload, hardware, plain=True)
+    return api.model(workload, hardware)
 
 
 def table_files(folder: Path) -> list[Path]:

@@ -17,12 +17,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import anatune
-from anatune import api
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
 from anatune.model.features import FeatureTable
-from bench.replay.recorded import RecordedGroup, table_files, workload_of
+from bench.replay.recorded import RecordedGroup, model_of, table_files, workload_of
 
 __all__ = [
     "Group",
@@ -59,7 +58,7 @@ class Group(RecordedGroup):
 
     hardware: GpuSpec
     points: NDArray[np.int64]
-    """(num_points, num_columns): in the order of GpuSpace.columns."""
+    """(num_points, num_columns): in the order of a plain GpuSpace's columns."""
     spread: NDArray[np.float64]
     """(num_points,): standard deviation over mean of the repeated runs, NaN where it is not recorded."""
     num_runs: NDArray[np.float64]
@@ -71,12 +70,12 @@ class Group(RecordedGroup):
 
     def predictions(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return the analytical model's seconds, and what it calls legal."""
-        evaluation = api.model(self.workload, self.hardware).evaluate(self.points)
+        evaluation = model_of(self.workload, self.hardware).evaluate(self.points)
         return evaluation.time_s, evaluation.rule == 0
 
     def features(self) -> FeatureTable:
         """Return the features of the points, for learned corrections."""
-        return api.model(self.workload, self.hardware).feature_table(self.points)
+        return model_of(self.workload, self.hardware).feature_table(self.points)
 
 
 def _factors(column: pd.Series, width: int) -> NDArray[np.int64]:

@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune import api
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.model.features import FeatureTable
 from anatune.search.table import TableModel
+from bench.replay.recorded import model_of
 from bench.replay.recorded_gpu import Group, load_groups
 from bench.replay.runner import ReplayRunner
 
@@ -130,7 +130,7 @@ def load_tables(folder: Path, notes: list[str]) -> Iterator[RecordedTable]:
 def recorded_table(group: Group) -> RecordedTable:
     """Merge equal rows of a group."""
     names = tuple(name for name, values in group.others.items() if len(np.unique(values)) > 1)
-    model: Any = api.model(group.workload, group.hardware)
+    model: Any = model_of(group.workload, group.hardware)
     points = group.points
     if names:
         model = ForeignModel(model, names)

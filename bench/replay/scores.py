@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune import api
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from bench.replay.metrics import (
@@ -23,7 +22,7 @@ from bench.replay.metrics import (
     spearman_measured,
     top_k_regret,
 )
-from bench.replay.recorded import RecordedGroup
+from bench.replay.recorded import RecordedGroup, model_of
 
 __all__ = ["GroupScore", "Space", "Summary", "by", "score_group", "summarise", "table_and_device"]
 
@@ -78,7 +77,7 @@ class Space:
         """Return the predicted seconds of the sample, (num_samples,) float64."""
         key = (workload, hardware)
         if key not in self.drawn:
-            model = api.model(workload, hardware)
+            model = model_of(workload, hardware)
             points = model.space.sample_points(self.samples, self.seed)
             self.drawn[key] = model.evaluate(points).time_s if len(points) else np.empty(0)
         return self.drawn[key]

@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anatune.api import model
 from bench.replay import metrics, recorded_gpu
-from bench.replay.recorded import table_files
+from bench.replay.recorded import model_of, table_files
 
 HERE = Path(__file__).parent
 LIMITS = HERE / "ranking_limits.json"
@@ -25,7 +24,7 @@ def reached():
     """ "table, device" -> measure -> median over its workloads."""
     values = defaultdict(lambda: defaultdict(list))
     for group in recorded_gpu.load_groups(HERE / "recorded"):
-        scored = model(group.workload, group.hardware).evaluate(group.points)
+        scored = model_of(group.workload, group.hardware).evaluate(group.points)
         name = f"{group.table}, {group.device}"
         values[name]["spearman"].append(metrics.spearman_measured(scored.time_s, group.time_s, group.unbiased))
         regret = metrics.top_k_regret(scored.time_s, group.time_s, scored.rule == 0, (8,))[8]
@@ -61,11 +60,11 @@ def test_ranking_stays_within_its_limits(reached, update_golden):
 
 def test_scoring_is_deterministic_and_pointwise():
     group = next(iter(recorded_gpu.load_groups(HERE / "recorded")))
-    first = model(group.workload, group.hardware).evaluate(group.points)
-    again = model(group.workload, group.hardware).evaluate(group.points[::-1].copy())
+    first = model_of(group.workload, group.hardware).evaluate(group.points)
+    again = model_of(group.workload, group.hardware).evaluate(group.points[::-1].copy())
     np.testing.assert_array_equal(first.time_s, again.time_s[::-1])
     np.testing.assert_array_equal(first.rule, again.rule[::-1])
-    one = model(group.workload, group.hardware).evaluate(group.points[7:8])
+    one = model_of(group.workload, group.hardware).evaluate(group.points[7:8])
     assert one.time_s[0] == first.time_s[7]
 
 

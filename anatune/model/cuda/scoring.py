@@ -106,6 +106,8 @@ class GpuScoring(BaseGpuModel):
         """Return (rule codes, seconds, columns of Col if `full`) of `points`."""
         points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
         count = len(points)
+        # compiled code reads what lies behind rows that are too short
+        assert not count or points.shape[1] == len(self.space.columns), (points.shape, len(self.space.columns))
         rules, times = np.empty(count, dtype=np.int64), np.empty(count)
         columns = np.empty((int(Col.COUNT), count) if full else (0, 0))
         known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
