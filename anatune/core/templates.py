@@ -190,6 +190,7 @@ CUDA = Template(
     corrections="ansor",
     diverse=True,
     rules="anatune.core.rules.cuda:check_cuda",
+    ranges="anatune.model.cuda.ranges:CudaRanges",
     levels="anatune.core.rules.cuda:levels_of",
     accuracy="anatune.core.space.split:needed_accuracy",
     model="anatune.model.cuda.model:GpuModel",

@@ -100,6 +100,9 @@ class Nest(NamedTuple):
     """Elements between the rows of staged tiles."""
     splits: int = 0
     """1 where points say how the reduction is split."""
+    unguarded: int = -1
+    """Axis of a range, for times that hold for all larger extents, too: its end costs no tests, and its last block, or
+    step, holds next to nothing; -1: none."""
 
 
 class Chunk(NamedTuple):

@@ -101,7 +101,10 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
             reg[i] = point[at + 1] * consecutive
             tile[i] = point[at + 1] * point[at + 2] * consecutive
             inside[i] = extent / (point[at] * tile[i])
-            interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
+            if a == nest.unguarded:
+                inside[i] = min(inside[i], point[at] / (point[at] + 1.0))
+            else:
+                interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
             vthreads[i] *= point[at + 1]
             reg_outer[i] *= point[at + 3]
             reg_inner[i] *= point[at + 4]
@@ -114,7 +117,10 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
             stages[i] *= point[at]
             tile[i] = point[at + 1] * point[at + 2]
             inside[i] = extent / (point[at] * tile[i])
-            interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
+            if nest.num_spatial + r == nest.unguarded:
+                inside[i] = min(inside[i], point[at] / (point[at] + 1.0))
+            else:
+                interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
             k2[i] *= point[at + 2]
     at = 5 * nest.num_spatial + 3 * nest.num_reduction
     unroll = v[_UNROLL]
