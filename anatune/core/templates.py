@@ -56,6 +56,8 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Class that builds, checks and times schedules (`measure.run.measurer.Measurer`).
     kernel : str
         ``(schedule, threads) -> kernel``: built and loaded into this process.
+    range_kernel : str or None
+        ``(plan for a range, threads) -> kernel`` of every extent; None: there is none.
     verifier : str
         ``(schedule, threads, seed) -> Verification``.
     inspector : str
@@ -72,6 +74,7 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lowering: str
     measurer: str
     kernel: str
+    range_kernel: str | None = None
     verifier: str
     inspector: str
     functions: str
@@ -175,6 +178,7 @@ _CPU = DeviceKind(
     lowering="anatune.codegen.cpu.lower:lower_whole",
     measurer="anatune.measure.cpu.measurer:CpuMeasurer",
     kernel="anatune.measure.cpu.calls:build",
+    range_kernel="anatune.measure.cpu.ranged:build",
     verifier="anatune.measure.cpu.calls:verify",
     inspector="anatune.measure.cpu.calls:inspect",
     functions="anatune.codegen.tvm.kernel:TirTask",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from anatune.arguments import MOST_SEED, checked_integer
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.templates import DeviceKind, template_named
+from anatune.errors import BuildError
 from anatune.measure.run.correctness import Verification
 from anatune.measure.run.memory import check_runs_here
+from anatune.model.ranges.plan import RangePlan
 
 if TYPE_CHECKING:
     from anatune.measure.cpu.kernel import Kernel
+    from anatune.measure.cpu.ranged import RangeKernel
     from anatune.measure.cuda.kernel import GpuKernel
 
 __all__ = ["Verification", "build", "inspect", "verify"]
@@ -20,27 +23,35 @@ MOST_THREADS = 4096
 """Most threads that a kernel can be asked to use."""
 
 
-def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel:
-    """Compile a schedule and load it into this process.
+@overload
+def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel: ...
+
+
+@overload
+def build(schedule: RangePlan, threads: int = 1) -> RangeKernel: ...
+
+
+def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKernel | RangeKernel:
+    """Compile a schedule, or the programs of a plan for a range, and load it into this process.
 
     Parameters
     ----------
     schedule
-        For a CPU, or for this machine's GPU.
+        For a CPU, or for this machine's GPU; what `anatune.plan_range` returned for a CPU.
     threads
         Threads that a call uses, where the schedule has a parallel loop.
 
     Returns
     -------
-    Kernel or GpuKernel
-        ``kernel(*arrays)``, ``kernel.random_call()``.
+    Kernel, GpuKernel or RangeKernel
+        ``kernel(*arrays)``; of a schedule ``kernel.random_call()``, of a range ``kernel.at(extent)``.
 
     Raises
     ------
     SpaceError
         It is no schedule, or it contradicts itself.
     BuildError
-        It cannot be lowered or compiled.
+        It cannot be lowered or compiled, or is a plan of a GPU for a range.
     DeviceError
         It is for a GPU, and there is none of that kind.
     RunError
@@ -48,9 +59,21 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel:
     MissingDependencyError
         TVM is not installed.
     """
+    if isinstance(schedule, RangePlan):
+        return _build_range(schedule, checked_integer("build: threads", threads, 1, MOST_THREADS))
     kind = _kind_of(schedule)
     threads = checked_integer("build: threads", threads, 1, MOST_THREADS)
     kernel: Kernel | GpuKernel = kind.part("kernel")(schedule, threads)
+    return kernel
+
+
+def _build_range(plan: RangePlan, threads: int) -> RangeKernel:
+    kind = template_named(plan.programs[0].schedule.template).device
+    if kind.range_kernel is None:
+        raise BuildError(
+            f"plan for a range is for {plan.hardware.name}: those of CPUs are built, of others single schedules"
+        )
+    kernel: RangeKernel = kind.part("range_kernel")(plan, threads)
     return kernel
 
 

@@ -15,6 +15,7 @@ from anatune.cli.workload import with_workload_words
 
 if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
+    from anatune.model.ranges.plan import RangePlan
 
 __all__ = ["export"]
 
@@ -31,8 +32,8 @@ _Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE|WORKLOAD...",
-        help="A schedule (a file of `anatune tune`, what plan and prune print as JSON, a manifest), or with --records "
-        "or --hw a workload as for `anatune plan`.",
+        help="A schedule (a file of `anatune tune`, what plan and prune print as JSON, a manifest), a plan for a range "
+        "of extents on a CPU, or with --records or --hw a workload as for `anatune plan`.",
     ),
 ]
 
@@ -93,13 +94,19 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
-    from anatune.cli.export.source import Asked, find_schedule
+    from anatune.cli.export.source import Asked, find_range, find_schedule
 
     asked = Asked(words, chosen, records, hw, target, template, accuracy, form, threads)
-    schedule, tuned_threads = find_schedule(asked)
-    title = name or _identifier(schedule)
-    output.mkdir(parents=True, exist_ok=True)
-    manifest = _write(schedule, title, output, form, threads or tuned_threads)
+    if plan := find_range(asked):
+        extents = plan.workload.extents
+        title = name or f"{_identifier(plan.programs[-1].schedule)}_{plan.workload.axis}_{extents[0]}_to_{extents[-1]}"
+        output.mkdir(parents=True, exist_ok=True)
+        manifest = _write_range(plan, title, output, form, threads)
+    else:
+        schedule, tuned_threads = find_schedule(asked)
+        title = name or _identifier(schedule)
+        output.mkdir(parents=True, exist_ok=True)
+        manifest = _write(schedule, title, output, form, threads or tuned_threads)
     path = output / f"{title}.json"
     _note_replaced(path, manifest)
     write_text(path, _json(manifest))
@@ -124,6 +131,13 @@ def _write(schedule: Schedule, name: str, folder: Path, form: str | None, thread
     if is_gpu(schedule.hardware):
         return export_cuda(schedule, name, folder)
     return export_library(schedule, name, folder, form or "so", threads)
+
+
+def _write_range(plan: RangePlan, name: str, folder: Path, form: str | None, threads: int | None) -> dict[str, Any]:
+    """Write the files of a range, but for its manifest, which is returned."""
+    from anatune.cli.export.files import export_range
+
+    return export_range(plan, name, folder, form or "so", threads or plan.hardware.most_threads or 1)
 
 
 def _identifier(schedule: Schedule) -> str:

@@ -9,34 +9,52 @@ import msgspec
 
 from anatune.cli.output import write_text
 from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.cpu.dispatch import dispatch_of
 from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, prototype
-from anatune.codegen.cpu.export.write import write_c_library
+from anatune.codegen.cpu.export.ranges import write_c_range
+from anatune.codegen.cpu.export.write import CLibrary, write_c_library
 from anatune.codegen.cuda.export.header import ALIGNMENT_BYTES as CUDA_ALIGNMENT_BYTES
 from anatune.codegen.cuda.export.header import prototypes
 from anatune.codegen.cuda.export.write import write_cuda
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
 from anatune.codegen.lowered import tvm_module_json
+from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
+from anatune.errors import BuildError
+from anatune.model.ranges.plan import RangePlan
 from anatune.records.export import workload_text
 from anatune.version import __version__
 
-__all__ = ["export_cuda", "export_library", "export_module"]
+__all__ = ["export_cuda", "export_library", "export_module", "export_range"]
 
 
 def export_library(schedule: Schedule, name: str, folder: Path, form: str, threads: int) -> dict[str, Any]:
     """Write a schedule of the CPU template as a library for C programs; arguments and errors as `write_c_library`."""
     made = write_c_library(schedule, name, folder, threads=threads, form=form)
-    functions = [
-        {
-            "name": one.name,
-            "purpose": one.purpose,
-            "prototype": f"{prototype(one)};",
-            "arguments": one.arguments,
-            "workspace_bytes": one.workspace_bytes,
-        }
-        for one in made.functions
-    ]
+    return {**_library(made, name, form), **_about(schedule, _functions(made))}
+
+
+def export_range(plan: RangePlan, name: str, folder: Path, form: str, threads: int) -> dict[str, Any]:
+    """Write the programs of a range as one library for C programs, with its dispatch table; errors as `write_c_range`.
+
+    Raises
+    ------
+    BuildError
+        They are for a GPU.
+    """
+    if not isinstance(plan.hardware, CpuSpec):
+        raise BuildError(f"range is for {plan.hardware.name}: those of CPUs are exported, of GPUs single schedules")
+    made = write_c_range(dispatch_of(plan), name, folder, threads=threads, form=form)
+    schedule = plan.programs[-1].schedule
+    about = _about(schedule, _functions(made))
+    del about["schedule"]
+    words = {"workload": plan.workload.describe(), "dispatch": plan.dispatch(), "loss": plan.loss}
+    return {**_library(made, name, form), **about, **words, "range": plan}
+
+
+def _library(made: CLibrary, name: str, form: str) -> dict[str, Any]:
+    """Return what a library is called and needs."""
     return {
         "format": form,
         "library": made.library,
@@ -48,8 +66,21 @@ def export_library(schedule: Schedule, name: str, folder: Path, form: str, threa
         "threads": made.needs.threads,
         "needs_openmp": bool(made.needs.openmp),
         "alignment_bytes": ALIGNMENT_BYTES,
-        **_about(schedule, functions),
     }
+
+
+def _functions(made: CLibrary) -> list[dict[str, Any]]:
+    """Return how a library's functions are called."""
+    return [
+        {
+            "name": one.name,
+            "purpose": one.purpose,
+            "prototype": f"{prototype(one)};",
+            "arguments": one.arguments,
+            "workspace_bytes": one.workspace_bytes,
+        }
+        for one in made.functions
+    ]
 
 
 def export_cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, Any]:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.core.schedule import Schedule
     from anatune.core.workload.nest import Workload
+    from anatune.model.ranges.plan import RangePlan
 
-__all__ = ["Asked", "find_schedule", "is_gpu"]
+__all__ = ["Asked", "find_range", "find_schedule", "is_gpu"]
 
 
 class Asked(NamedTuple):
@@ -51,6 +52,46 @@ def find_schedule(asked: Asked) -> tuple[Schedule, int]:
     if asked.template not in (None, schedule.template):
         raise UsageError(f"--template {asked.template}: the schedule is of the template {schedule.template}")
     return found
+
+
+def find_range(asked: Asked) -> RangePlan | None:
+    """Return the plan for a range that a file holds; None: it holds something else, or no file is asked for.
+
+    Raises
+    ------
+    UsageError
+        Options do not go with it, or words have a range.
+    """
+    from anatune.core.workload.ranges import has_range
+
+    if has_range(asked.words):
+        raise UsageError(
+            f"{' '.join(asked.words)} has a range of extents; plan it first: anatune plan --hw NAME "
+            f"{' '.join(asked.words)} --json > range.json, then anatune export range.json"
+        )
+    if asked.records is not None or asked.hw is not None or len(asked.words) != 1:
+        return None
+    import msgspec
+
+    from anatune.files import read_file
+    from anatune.model.ranges.plan import RangePlan
+
+    path = Path(asked.words[0])
+    try:
+        tree = msgspec.json.decode(read_file(path)) if path.is_file() else {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    tree = tree.get("range", tree) if isinstance(tree, dict) else {}  # of a manifest, or a plan
+    if "intervals" not in tree:
+        return None
+    plan = RangePlan.from_json(msgspec.json.encode(tree))
+    refuse_workload_options(asked.options, "is for a WORKLOAD, a plan has its own")
+    _check(asked, plan.hardware)
+    if asked.form == "tvm":
+        raise UsageError("--format tvm is for single schedules, the file is a plan for a range; say so, o or a")
+    if asked.template not in (None, *(one.schedule.template for one in plan.programs)):
+        raise UsageError(f"--template {asked.template}: the programs are of another template")
+    return plan
 
 
 def is_gpu(hardware: GpuSpec | CpuSpec) -> bool:

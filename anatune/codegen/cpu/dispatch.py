@@ -18,8 +18,9 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.space.cpu_ranges import schedule_at
 from anatune.errors import BuildError, SpaceError
+from anatune.model.ranges.plan import RangePlan
 
-__all__ = ["Dispatch", "LoweredRange", "RangeArtifact", "build_range", "lower_range"]
+__all__ = ["Dispatch", "LoweredRange", "RangeArtifact", "build_range", "dispatch_of", "lower_range"]
 
 
 class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,6 +71,17 @@ class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the least extent that a program serves."""
         place = self.programs.index(program)
         return self.lasts[place - 1] + 1 if place else self.first
+
+
+def dispatch_of(plan: RangePlan) -> Dispatch:
+    """Return the programs of a plan for a range, each for all extents from the least to the largest that it serves."""
+    return Dispatch(
+        axis=plan.workload.axis,
+        first=plan.intervals[0].first,
+        schedules=tuple(one.schedule for one in plan.programs),
+        lasts=tuple(one.last for one in plan.intervals),
+        programs=tuple(one.program for one in plan.intervals),
+    )
 
 
 class LoweredRange(NamedTuple):

@@ -7,7 +7,7 @@ import weakref
 from pathlib import Path
 
 from anatune.arguments import shown
-from anatune.codegen.cpu.dispatch import Dispatch, RangeArtifact, build_range
+from anatune.codegen.cpu.dispatch import Dispatch, RangeArtifact, build_range, dispatch_of
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.ranges import ranged
 from anatune.errors import BuildError, RunError, SpaceError
@@ -15,8 +15,9 @@ from anatune.files import scratch_folder
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.kernel import Constants, Kernel
 from anatune.measure.run.correctness import Array, Verification, expected, random_inputs
+from anatune.model.ranges.plan import RangePlan
 
-__all__ = ["RangeKernel", "load_range"]
+__all__ = ["RangeKernel", "build", "load_range"]
 
 
 class RangeKernel:
@@ -105,3 +106,8 @@ def load_range(dispatch: Dispatch, threads: int = 1) -> RangeKernel:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def build(plan: RangePlan, threads: int) -> RangeKernel:
+    """Compile a plan for a range and load it into this process; see `anatune.build`."""
+    return load_range(dispatch_of(plan), threads)

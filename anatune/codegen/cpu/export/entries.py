@@ -176,7 +176,7 @@ def with_packing(own: CFunction, packers: Sequence[CFunction], packed: CFunction
     for function in packers:
         source, target = function.arguments
         lines.append(f"    if (!status) status = {function.name}({source.tensor}, {target.tensor});")
-    passed = ", ".join([*["extent"] * bool(packed.ranged), *(buffer.tensor for buffer in packed.arguments)])
+    passed = ", ".join([*["extent"] * packed.is_ranged, *(buffer.tensor for buffer in packed.arguments)])
     lines += [f"    if (!status) status = {packed.name}({passed});", "  }"]
     lines += [f"  free({target});" for target in targets]
     return [*lines, "  return status;", "}", ""]

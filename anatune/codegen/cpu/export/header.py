@@ -8,7 +8,7 @@ from typing import NamedTuple
 from anatune.codegen.arithmetic import Arithmetic, comment_lines
 from anatune.codegen.buffer import Buffer
 
-__all__ = ["ALIGNMENT_BYTES", "C_TYPES", "CFunction", "CNeeds", "c_header", "prototype"]
+__all__ = ["ALIGNMENT_BYTES", "C_TYPES", "CFunction", "CNeeds", "c_header", "prototype", "shape_of"]
 
 ALIGNMENT_BYTES = 64
 C_TYPES = {
@@ -25,19 +25,24 @@ C_TYPES = {
 class CFunction(NamedTuple):
     """A function of the library: its name, what it does, its arguments in order (the last one is written).
 
-    `workspace_bytes` is what a call allocates and releases again. `ranged` are tensors whose first extent is an
-    argument, the first one; then those of their `arguments` are the largest.
+    `workspace_bytes` is what a call allocates and releases again. Where dimensions of arguments vary, their length is
+    the first argument.
     """
 
     name: str
     purpose: str
     arguments: tuple[Buffer, ...]
     workspace_bytes: int = 0
-    ranged: tuple[str, ...] = ()
 
-    def shape(self, buffer: Buffer) -> tuple[int | str, ...]:
-        """Return an argument's shape, as C writes it."""
-        return ("extent", *buffer.shape[1:]) if buffer.tensor in self.ranged else buffer.shape
+    @property
+    def is_ranged(self) -> bool:
+        """Whether the first argument is the length of dimensions that vary."""
+        return any(buffer.varying for buffer in self.arguments)
+
+
+def shape_of(buffer: Buffer) -> tuple[int | str, ...]:
+    """Return an argument's shape, as C writes it."""
+    return tuple("extent" if place in buffer.varying else length for place, length in enumerate(buffer.shape))
 
 
 class CNeeds(NamedTuple):
@@ -65,7 +70,7 @@ def prototype(function: CFunction) -> str:
     """Return the C declaration of a function, without the semicolon."""
     words = [f"const {C_TYPES[b.dtype][0]} *{b.tensor}" for b in function.arguments[:-1]]
     last = function.arguments[-1]
-    first = ["int64_t extent"] if function.ranged else []
+    first = ["int64_t extent"] if function.is_ranged else []
     return f"int {function.name}({', '.join([*first, *words, f'{C_TYPES[last.dtype][0]} *{last.tensor}'])})"
 
 
@@ -124,8 +129,7 @@ def c_header(
     declared = []
     for function in functions:
         rows = [
-            f" *   {one.tensor}: {one.dtype}[{']['.join(map(str, function.shape(one))) or '1'}]"
-            for one in function.arguments
+            f" *   {one.tensor}: {one.dtype}[{']['.join(map(str, shape_of(one))) or '1'}]" for one in function.arguments
         ]
         purpose = function.purpose[0].upper() + function.purpose[1:]
         if function.workspace_bytes:

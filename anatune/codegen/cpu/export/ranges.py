@@ -13,7 +13,7 @@ from anatune.codegen.compat import compile_module
 from anatune.codegen.cpu.dispatch import Dispatch, LoweredRange, lower_range
 from anatune.codegen.cpu.export.entries import describe_tensor, runtime, with_packing
 from anatune.codegen.cpu.export.features import check_source
-from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, CFunction, c_header, prototype
+from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, CFunction, c_header, prototype, shape_of
 from anatune.codegen.cpu.export.write import (
     CLibrary,
     device_of,
@@ -56,7 +56,7 @@ def write_c_range(dispatch: Dispatch, name: str, folder: Path, *, threads: int, 
     needs = needs_of(last, lowered.target, tools, threads if parallel else 1)
     library, link = names_of(name, form, needs)
     functions = _functions(dispatch, lowered, name)
-    words = ranged(last.workload, dispatch.axis, (dispatch.first, dispatch.lasts[-1])).describe()
+    words = ranged(last.workload, dispatch.axis, range(dispatch.first, dispatch.lasts[-1] + 1)).describe()
     served = f"; {_OUTSIDE}: extent is not {dispatch.first} to {dispatch.lasts[-1]}"
     header = c_header(words, device_of(last), name, functions, arithmetic_of(last), needs, link, served)
     check = check_source(needs.features, family_of(last))
@@ -99,8 +99,7 @@ def _forms(lowered: LoweredRange, source: Buffer) -> list[_Form]:
 
 def _functions(dispatch: Dispatch, lowered: LoweredRange, name: str) -> tuple[CFunction, ...]:
     workload = dispatch.schedules[dispatch.programs[-1]].workload
-    own = tuple(Buffer.of(access) for access in workload.tensors)
-    ranged_ones = tuple(access.tensor for access in workload.tensors if access.uses(dispatch.axis))
+    own = tuple(Buffer.of(access, dispatch.axis) for access in workload.tensors)
     workspace = lowered.workspace_bytes
     packed = {
         one.tensor: Buffer(f"{one.tensor}_packed", one.dtype, (form.offset + math.prod(form.shape),))
@@ -109,7 +108,7 @@ def _functions(dispatch: Dispatch, lowered: LoweredRange, name: str) -> tuple[CF
         for form in _forms(lowered, one)[-1:]
     }
     copies = sum(buffer.num_bytes for buffer in packed.values())
-    functions = [CFunction(name, "all tensors in the workload's own layouts", own, workspace + copies, ranged_ones)]
+    functions = [CFunction(name, "all tensors in the workload's own layouts", own, workspace + copies)]
     if packed:
         functions += [
             CFunction(
@@ -120,7 +119,7 @@ def _functions(dispatch: Dispatch, lowered: LoweredRange, name: str) -> tuple[CF
         ]
         arguments = tuple(packed.get(one.tensor, one) for one in own)
         purpose = "the same with packed constants"
-        functions.append(CFunction(f"{name}_packed", purpose, arguments, workspace, ranged_ones))
+        functions.append(CFunction(f"{name}_packed", purpose, arguments, workspace))
     return tuple(functions)
 
 
@@ -173,7 +172,7 @@ def _dispatched(
     for last, number in zip(dispatch.lasts, dispatch.programs, strict=True):
         lines.append(f"  if (extent <= {last}) {{")
         for place, buffer in enumerate(function.arguments):
-            shape, pointer = function.shape(buffer), buffer.tensor
+            shape, pointer = shape_of(buffer), buffer.tensor
             if buffer.tensor in constants:
                 source = constants[buffer.tensor]
                 form = _forms(lowered, source)[lowered.form_of[source.tensor][number]]

@@ -126,3 +126,15 @@ def test_a_dispatch_that_contradicts_itself_is_one_line():
         fields = {name: getattr(good, name) for name in good.__struct_fields__} | changed
         with pytest.raises(SpaceError, match=said):
             Dispatch(**fields)
+
+
+def test_a_plan_for_a_range_is_built_as_it_stands():
+    plan = anatune.plan_range("matmul 1..40x64x48", HW, kernels=2, threads=1)
+    kernel = anatune.build(plan)
+    data = np.random.default_rng(0).standard_normal((40, 48)).astype(np.float32)
+    weights = np.random.default_rng(1).standard_normal((48, 64)).astype(np.float32)
+    for extent in range(1, 41):
+        np.testing.assert_allclose(kernel(data[:extent], weights), data[:extent] @ weights, rtol=1e-4, atol=1e-4)
+        (schedule, artifact) = kernel.artifact.at(extent)
+        assert schedule.workload.extents["i"] == extent
+        assert artifact.function == f"main_{plan.program_of(extent)}"
