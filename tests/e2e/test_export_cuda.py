@@ -227,7 +227,7 @@ def test_programs_launch_several_kernels_with_a_workspace(exports, tmp_path):
     assert run("gcc", "driver.c.o", "main.c.o", "-o", "main", folder=tmp_path).returncode == 0
     ran = run(tmp_path / "main")
     assert ran.returncode == 0
-    lines = ran.stdout.splitlines()
+    lines = [line for line in ran.stdout.splitlines() if line.count(" ") > 2]  # others ask for shared memory
     split, atomic = cuda_kernel(schedule_of("split_86")), cuda_kernel(schedule_of("atomic_86"))
     workspace, text = split.workspace, (folder / "split_86.h").read_text()
     assert f"#define SPLIT_86_WORKSPACE_BYTES {workspace.num_bytes}\n" in text

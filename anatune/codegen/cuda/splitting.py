@@ -18,9 +18,11 @@ from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.kernel import LaunchSize
 from anatune.codegen.cuda.ranged import Count, Growth, Ranged, product
 from anatune.codegen.script import Script, whole_region
+from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.rules.split import Split
 from anatune.core.workload.access import ACCUMULATOR_DTYPE, Access
 from anatune.core.workload.nest import Workload
+from anatune.errors import BuildError
 
 __all__ = ["Part", "SplitReduction"]
 
@@ -105,6 +107,11 @@ class SplitReduction:
         The kernels around the principal one.
     growth : Growth or None
         How the blocks of the principal one follow from the extent that varies.
+
+    Raises
+    ------
+    BuildError
+        The workspace is too large for 32-bit addresses.
     """
 
     def __init__(
@@ -141,6 +148,8 @@ class SplitReduction:
         elif split.is_split:
             self.after = (LaunchSize(tiles - split.whole, self._threads, result_bytes, growth),)
             size = split.num_parts(tiles) * accumulators * self._threads
+            if size > MOST_ELEMENTS:
+                raise BuildError(too_large_text(_WORKSPACE, size))
             self.workspace = Buffer(_WORKSPACE, ACCUMULATOR_DTYPE[workload.dtype], (size,))
 
     def write(self, text: Script, name: str, principal: Callable[[Part], None], finish: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ import anatune
 from anatune.codegen.cuda.cuda_cores import _has_neighbours
 from anatune.codegen.cuda.lower import cuda_kernel, lower_gpu
 from anatune.codegen.cuda.nest import GpuNest
+from anatune.core.rules.split import split_of
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import AnatuneError, BuildError, SpaceError
 
@@ -42,13 +43,14 @@ def test_kernels_bind_every_tensor_by_name_and_use_the_models_shared_memory(name
     for point, shared_bytes in zip(drawn, expected, strict=True):
         kernel = cuda_kernel(point)
         tensors = [*workload.reads, *workload.epilogue_reads, workload.write]
-        assert {(p.tensor, p.dtype, p.shape) for p in kernel.parameters} == {
+        assert {(p.tensor, p.dtype, p.shape) for p in kernel.tensors.values()} == {
             (a.tensor, a.dtype, a.shape) for a in tensors
         }
         assert kernel.result == workload.write.tensor
         assert kernel.shared_bytes == shared_bytes
         axes = [axis.name for axis in workload.spatial_axes]
-        assert kernel.grid == math.prod(point.tiles[axis][0] for axis in axes)
+        blocks = split_of(point.options).num_blocks(math.prod(point.tiles[axis][0] for axis in axes))
+        assert kernel.grid == blocks
         assert kernel.block == math.prod(point.tiles[axis][2] for axis in axes)
         assert kernel.block == 1 or f"__launch_bounds__({kernel.block})" in kernel.source
         assert kernel.source.count("{") == kernel.source.count("}")

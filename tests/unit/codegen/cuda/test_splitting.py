@@ -13,7 +13,7 @@ from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nest import program_key
 from anatune.codegen.cuda.splitting import Part
 from anatune.core.workload.operators import avg_pool2d, max_pool2d, reduction
-from anatune.errors import MissingDependencyError, RunError
+from anatune.errors import BuildError, MissingDependencyError, RunError
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import expected, random_inputs
@@ -120,6 +120,13 @@ def test_programs_are_told_apart():
     options = [{}, {"split": 2}, {"split": 3}, {"split": 2, "whole": 1}, {"split": 2, "atomic": 1}]
     assert len({program_key(schedule(one)) for one in options}) == len(options)
     assert program_key(schedule({"split": 1})) == program_key(schedule({}))
+
+
+def test_a_workspace_that_32_bits_do_not_address():
+    large = anatune.matmul(16384, 16384, 84)
+    tiles = {"i": (2048, 1, 4, 1, 2), "j": (2048, 1, 4, 1, 2), "k": (7 * 12, 1, 1)}
+    with pytest.raises(BuildError, match="workspace has 3221225472 elements, but generated kernels address at most"):
+        cuda_kernel(schedule({"split": 12}, large, tiles=tiles))
 
 
 def test_conditions_are_written_where_blocks_differ():
