@@ -10,6 +10,7 @@ from anatune import batch_matmul, conv2d, matmul
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import pads, pipeline_applies, stage_counts, staged_tensors
 from anatune.core.rules.guards import guardable
+from anatune.core.rules.split import atomic_limit, num_steps, num_tiles, splits_of
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Axis, Workload
 from anatune.core.workload.operators import (
@@ -29,6 +30,7 @@ _MOST_THREADS = 256
 _MOST_ACCUMULATORS = 128
 _MOST_SHARED_BYTES = 16384
 """Of a stage: three of them fit every device."""
+_MOST_PARTS = 8
 _MOST_TRIES = 1000
 
 
@@ -70,7 +72,8 @@ def awkward_workloads() -> Iterator[tuple[str, Workload]]:
 def covering_schedule(workload: Workload, hardware: GpuSpec, draw: random.Random) -> Schedule:
     """Return a random schedule of a template for CUDA cores, most of its axes' tiles drawn without a look at extents.
 
-    Blocks, shared memory and registers are small enough for every device; half of the schedules are pipelined.
+    Blocks, shared memory and registers are small enough for every device; half of the schedules are pipelined, and
+    some split their reduction.
     """
     for _ in range(_MOST_TRIES):
         tiles = {axis.name: _tiles(axis, axis.name in guardable(workload), draw) for axis in workload.axes}
@@ -80,11 +83,23 @@ def covering_schedule(workload: Workload, hardware: GpuSpec, draw: random.Random
         raise AssertionError("tiles of one element fit every device")
     names = staged_tensors(workload)
     vector = {name: draw.choice((1, 2, 4)) for name in names}
-    unroll = draw.choice((0, 16, 64, 512))
+    unroll, options = draw.choice((0, 16, 64, 512)), _split(workload, tiles, draw)
     if not pipeline_applies(workload, hardware) or draw.random() < 0.5:
-        return Schedule(workload, hardware, "cuda", tiles, unroll, vector).check()
-    options = {"stages": draw.choice(stage_counts(workload, hardware)), "pad": draw.choice(pads(workload))}
+        return Schedule(workload, hardware, "cuda", tiles, unroll, vector, options).check()
+    options |= {"stages": draw.choice(stage_counts(workload, hardware)), "pad": draw.choice(pads(workload))}
     return Schedule(workload, hardware, "pipelined", tiles, unroll, vector, options).check()
+
+
+def _split(workload: Workload, tiles: dict[str, tuple[int, ...]], draw: random.Random) -> dict[str, int]:
+    """Return the options of a split reduction, or of none."""
+    if not workload.reduction_axes or draw.random() < 0.6:
+        return {}
+    split = draw.choice(splits_of(num_steps(tiles, workload), _MOST_PARTS))
+    if split == 1:
+        return {}
+    if not atomic_limit(workload) and draw.random() < 0.3:
+        return {"split": split, "atomic": 1}
+    return {"split": split, "whole": draw.randrange(num_tiles(tiles, workload))}
 
 
 def _tiles(axis: Axis, is_guardable: bool, draw: random.Random) -> tuple[int, ...]:

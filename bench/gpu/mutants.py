@@ -26,12 +26,13 @@ def mutants(kernel: CudaKernel) -> Iterator[tuple[str, CudaKernel]]:
         yield f"barrier {number} removed", _replaced(kernel, match.start(), match.end(), ";")
     for number, match in enumerate(_WAIT.finditer(kernel.source), 1):
         yield f"wait {number} removed", _replaced(kernel, match.start(), match.end(), "")
-    body = kernel.source.index("{", kernel.source.rindex(f"{kernel.name}("))
-    seen = set()
-    for match in _INDEX.finditer(kernel.source, body):
-        if match.group(1) not in seen:
-            seen.add(match.group(1))
-            yield f"index of {match.group(1)} shifted", _replaced(kernel, match.end(), match.end(), "1 + ")
+    bodies = sorted(kernel.source.index("{", kernel.source.rindex(f"{one.name}(")) for one in kernel.launches)
+    for body, end in zip(bodies, [*bodies[1:], len(kernel.source)], strict=True):
+        seen = set()
+        for match in _INDEX.finditer(kernel.source, body, end):
+            if match.group(1) not in seen:
+                seen.add(match.group(1))
+                yield f"index of {match.group(1)} shifted", _replaced(kernel, match.end(), match.end(), "1 + ")
 
 
 def _replaced(kernel: CudaKernel, start: int, stop: int, text: str) -> CudaKernel:

@@ -10,6 +10,7 @@ status 1 if a point was wrong or could not be generated.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from anatune import batch_matmul, conv2d, matmul
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.templates import CUDA, PIPELINED
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import (
     avg_pool2d,
@@ -40,6 +42,7 @@ from anatune.measure.run.rounding import operands_used
 from anatune.model.cuda.model import GpuModel
 from anatune.model.tensorcore.model import TensorCoreModel
 from bench.gpu.awkward import awkward_workloads, covering_schedule
+from bench.gpu.guard_mutants import guard_mutants, launch_mutants
 from bench.gpu.mutants import mutants
 
 __all__ = ["Row", "workloads"]
@@ -148,9 +151,11 @@ def _mutants(schedule: Schedule) -> Iterator[tuple[str, bool, str]]:
     workload = schedule.workload
     inputs = random_inputs(workload)
     want = expected(workload, operands_used(schedule, inputs))
-    for what, kernel in mutants(cuda_kernel(schedule)):
+    kernel = cuda_kernel(schedule)
+    own = guard_mutants(schedule) if schedule.template in (CUDA.name, PIPELINED.name) else ()
+    for what, mutant in itertools.chain(mutants(kernel), launch_mutants(kernel), own):
         try:
-            answer = check_kernel(workload, kernel, inputs, want)
+            answer = check_kernel(workload, mutant, inputs, want)
             yield what, not answer.ok, answer.message
         except RunError as error:
             yield what, True, str(error)

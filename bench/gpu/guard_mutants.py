@@ -1,0 +1,188 @@
+"""Kernels whose tests for edges, neutral elements or parts of sums have one fault, put in where they are written.
+
+A fault that changes nothing is no mutant. Left out are: tests for blocks inside, of copies along a spatial axis whose
+elements behind the end still lie in the tensor, or are tested for padding (nobody stores what becomes of them); neutral
+elements where nothing that is read outside becomes part of a stored result (no padding, no guarded reduction axis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from anatune.codegen.cuda import program as programs
+from anatune.codegen.cuda import splitting, staging
+from anatune.codegen.cuda.fetch import Guard
+from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.codegen.cuda.lower import cuda_kernel
+from anatune.codegen.cuda.nest import GpuNest, StagedTile
+from anatune.codegen.cuda.program import GpuProgram
+from anatune.codegen.cuda.splitting import SplitReduction
+from anatune.codegen.cuda.staging import Staging
+from anatune.core.schedule import Schedule
+
+__all__ = ["guard_mutants", "launch_mutants"]
+
+_ONE_MORE = " + 1"
+
+
+def launch_mutants(kernel: CudaKernel) -> Iterator[tuple[str, CudaKernel]]:
+    """Yield (what was done, kernel): a launch before or behind the principal one dropped, or on its other side."""
+    if kernel.before:
+        yield "zeroing dropped", msgspec.structs.replace(kernel, before=())
+        yield "zeroing launched last", msgspec.structs.replace(kernel, before=(), after=kernel.before)
+    if kernel.after:
+        yield "sum of parts dropped", msgspec.structs.replace(kernel, after=())
+        yield "sum of parts launched first", msgspec.structs.replace(kernel, before=kernel.after, after=())
+
+
+def guard_mutants(schedule: Schedule) -> Iterator[tuple[str, CudaKernel]]:
+    """Yield (what was done, kernel) for a schedule on CUDA cores: faulty guards, neutral elements, parts of sums."""
+    nest = GpuNest(schedule)
+    for what, patches in _faults(nest):
+        with ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch)
+            yield what, cuda_kernel(schedule)
+
+
+Patches = Sequence[Any]
+
+
+def _faults(nest: GpuNest) -> Iterator[tuple[str, Patches]]:
+    for tile in nest.tiles:
+        for d, guard in enumerate(tile.guards):
+            for side in Guard._fields:
+                if getattr(guard, side):
+                    yield f"test {side} an edge of a load off by one", [_loose_load(tile.access.tensor, d, side)]
+    inside = bool(nest.tiles) and staging.within(nest, "step") is not None
+    for axis in nest.guarded if inside else ():
+        if axis in nest.spatial and not any(_leaves(nest, tile, axis) for tile in nest.tiles):
+            continue
+        yield "test for copies inside off by one", [_loose_inside(staging, nest, axis, stores=False)]
+    spatial = [axis for axis in nest.guarded if axis in nest.spatial]
+    for axis in spatial:
+        if all(nest.extent(other, "block") > 1 for other in spatial):
+            yield "test for stores inside off by one", [_loose_inside(programs, nest, axis, stores=True)]
+        yield "test of a store off by one", [_loose_store(axis)]
+        yield "test of a store removed", [_without_test(axis)]
+    if any(any(guard) for tile in nest.tiles for guard in tile.padding) or set(nest.guarded) & set(nest.reduction):
+        if not nest.is_async:
+            yield "neutral element replaced", [mock.patch.object(staging, "neutral", _not_neutral)]
+        elif nest.workload.body != "max":
+            yield "zeros of asynchronous copies missing", [_without_zeros()]
+    if nest.split.is_split and not nest.split.atomic:
+        yield "a part left out", [_without_part()]
+        yield "index of the workspace shifted", [_shifted_workspace()]
+
+
+def _leaves(nest: GpuNest, tile: StagedTile, axis: str) -> bool:
+    """Whether copies for blocks and steps inside reach behind a tensor's last element if an axis is not tested."""
+    reach = {
+        other: nest.covered[other]
+        if other == axis
+        else extent - (extent % nest.tile_extent(other) if other in nest.guarded else 0)
+        for other, extent in nest.workload.extents.items()
+    }
+    access, last, stride = tile.access, 0, 1
+    for d in reversed(range(len(access.shape))):
+        position = access.offsets[d] + sum(term.coefficient * (reach[term.axis] - 1) for term in access.indices[d])
+        last += stride * (min(position, access.shape[d] - 1) if tile.padding[d].behind else position)
+        stride *= access.shape[d]
+    return last >= stride
+
+
+def _loose_load(tensor: str, dimension: int, side: str) -> Any:
+    original: Callable[..., tuple[str, list[str]]] = Staging._element
+
+    def element(self: Staging, tile: StagedTile, *arguments: Any, **options: Any) -> tuple[str, list[str]]:
+        text, conditions = original(self, tile, *arguments, **options)
+        guards: Sequence[Guard] = arguments[2]
+        order = [(d, name) for d, guard in enumerate(guards) for name in ("behind", "before") if getattr(guard, name)]
+        if tile.access.tensor == tensor and (dimension, side) in order and len(order) == len(conditions):
+            at = order.index((dimension, side))
+            conditions[at] = f"{conditions[at]}{_ONE_MORE}" if side == "behind" else f"-1{conditions[at][1:]}"
+        return text, conditions
+
+    return mock.patch.object(Staging, "_element", element)
+
+
+def _loose_inside(module: Any, nest: GpuNest, axis: str, *, stores: bool) -> Any:
+    original = staging.within
+    tested = [other for other in nest.guarded if not stores or other in nest.spatial]
+    at = tested.index(axis)
+
+    def within(*arguments: Any) -> list[str] | None:
+        tests = original(*arguments)
+        return tests and [f"{test}{_ONE_MORE}" if number == at else test for number, test in enumerate(tests)]
+
+    return mock.patch.object(module, "within", within)
+
+
+def _loose_store(axis: str) -> Any:
+    original = GpuProgram._results
+
+    def results(self: GpuProgram, *arguments: Any, **options: Any) -> None:
+        end = GpuNest.end
+
+        def one_more(nest: GpuNest, name: str) -> int | str:
+            return f"{end(nest, name)}{_ONE_MORE}" if name == axis else end(nest, name)
+
+        with mock.patch.object(GpuNest, "end", one_more):
+            original(self, *arguments, **options)
+
+    return mock.patch.object(GpuProgram, "_results", results)
+
+
+def _without_test(axis: str) -> Any:
+    original = GpuProgram._results
+
+    def results(self: GpuProgram, value: Any, guarded: Sequence[str], **options: Any) -> None:
+        original(self, value, [other for other in guarded if other != axis], **options)
+
+    return mock.patch.object(GpuProgram, "_results", results)
+
+
+def _not_neutral(body: str, dtype: str) -> str:
+    if body == "max":
+        return f'T.max_value("{dtype}")'
+    return f'T.Cast("{dtype}", 1)' if dtype in ("float16", "bfloat16") else f"T.{dtype}(1)"
+
+
+def _without_zeros() -> Any:
+    original = Staging._element
+
+    def element(self: Staging, *arguments: Any, **options: Any) -> tuple[str, list[str]]:
+        return original(self, *arguments, **options)[0], []
+
+    return mock.patch.object(Staging, "_element", element)
+
+
+def _without_part() -> Any:
+    original = SplitReduction.add_up
+
+    def add_up(self: SplitReduction, text: Any, kind: str, combine: Callable[[str, str], str]) -> None:
+        count = self._accumulators
+        last = self.split.split - 1
+
+        def all_but_last(one: str, part: str) -> str:
+            number = part[part.index(f" * {last + 1} + ") + len(f" * {last + 1} + ") : part.index(f") * {count} + r")]
+            return f"T.if_then_else({number} < {last}, {combine(one, part)}, {one})"
+
+        original(self, text, kind, all_but_last)
+
+    return mock.patch.object(SplitReduction, "add_up", add_up)
+
+
+def _shifted_workspace() -> Any:
+    original = SplitReduction.add_up
+
+    def add_up(self: SplitReduction, *arguments: Any) -> None:
+        with mock.patch.object(splitting, "_BLOCK", f"({splitting._BLOCK} + 1)"):
+            original(self, *arguments)
+
+    return mock.patch.object(SplitReduction, "add_up", add_up)
