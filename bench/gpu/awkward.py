@@ -6,6 +6,8 @@ import math
 import random
 from collections.abc import Iterator
 
+import msgspec
+
 from anatune import batch_matmul, conv2d, matmul
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.rules.cuda import pads, pipeline_applies, stage_counts, staged_tensors
@@ -23,8 +25,9 @@ from anatune.core.workload.operators import (
     max_pool2d,
     reduction,
 )
+from anatune.errors import SpaceError
 
-__all__ = ["awkward_workloads", "covering_schedule"]
+__all__ = ["awkward_workloads", "covering_schedule", "split_schedule"]
 
 _MOST_THREADS = 256
 _MOST_ACCUMULATORS = 128
@@ -67,6 +70,23 @@ def awkward_workloads() -> Iterator[tuple[str, Workload]]:
     yield "einsum", einsum("bij,bkj->bik", [(3, 21, 17), (3, 23, 17)])
     yield "elementwise", elementwise((31, 67))
     yield "elementwise vectors", elementwise((5, 36), op="add")
+    yield "thin vector", matmul(1, 523, 131, transpose_b=True, epilogue=("bias",))
+    yield "thin rows", matmul(3, 139, 509)
+    yield "thin float16", matmul(7, 257, 514, dtype="float16")
+    yield "tensor", matmul(67, 61, 59, dtype="float16", epilogue=("bias", "relu"))
+    yield "tensor vectors", matmul(33, 72, 200, dtype="bfloat16", transpose_b=True)
+    yield "tensor conv2d", conv2d(1, 37, 7, 7, 41, 3, 3, padding=1, layout="NHWC", dtype="float16")
+
+
+def split_schedule(schedule: Schedule, draw: random.Random) -> Schedule:
+    """Return a schedule with its reduction split into a few parts, or as it is where its rules refuse that."""
+    split = draw.randrange(2, _MOST_PARTS)
+    atomic = not atomic_limit(schedule.workload) and draw.random() < 0.3
+    try:
+        options = {**schedule.options, "split": split, **({"atomic": 1} if atomic else {})}
+        return msgspec.structs.replace(schedule, options=options).check()
+    except SpaceError:
+        return schedule
 
 
 def covering_schedule(workload: Workload, hardware: GpuSpec, draw: random.Random) -> Schedule:

@@ -1,8 +1,10 @@
 """Kernels whose tests for edges, neutral elements or parts of sums have one fault, put in where they are written.
 
 A fault that changes nothing is no mutant. Left out are: tests for blocks inside, of copies along a spatial axis whose
-elements behind the end still lie in the tensor, or are tested for padding (nobody stores what becomes of them); neutral
-elements where nothing that is read outside becomes part of a stored result (no padding, no guarded reduction axis).
+elements behind the end still lie in the tensor, or are tested for padding (nobody stores what becomes of them; other
+elements seldom change a largest one), and of
+atomic additions that stay in the result (what is added there is zero); neutral elements where nothing that is read
+outside becomes part of a stored result (no padding, no guarded reduction axis).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from anatune.codegen.cuda.program import GpuProgram
 from anatune.codegen.cuda.splitting import SplitReduction
 from anatune.codegen.cuda.staging import Staging
 from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Access
 
 __all__ = ["guard_mutants", "launch_mutants"]
 
@@ -61,12 +64,14 @@ def _faults(nest: GpuNest) -> Iterator[tuple[str, Patches]]:
                     yield f"test {side} an edge of a load off by one", [_loose_load(tile.access.tensor, d, side)]
     inside = bool(nest.tiles) and staging.within(nest, "step") is not None
     for axis in nest.guarded if inside else ():
-        if axis in nest.spatial and not any(_leaves(nest, tile, axis) for tile in nest.tiles):
+        counts = axis in nest.reduction and nest.workload.body != "max"
+        if not counts and not any(_leaves(nest, tile.access, tile.padding, axis) for tile in nest.tiles):
             continue
         yield "test for copies inside off by one", [_loose_inside(staging, nest, axis, stores=False)]
     spatial = [axis for axis in nest.guarded if axis in nest.spatial]
     for axis in spatial:
-        if all(nest.extent(other, "block") > 1 for other in spatial):
+        adds_zeros = nest.split.atomic and not _leaves(nest, nest.workload.write, (), axis)
+        if all(nest.extent(other, "block") > 1 for other in spatial) and not adds_zeros:
             yield "test for stores inside off by one", [_loose_inside(programs, nest, axis, stores=True)]
         yield "test of a store off by one", [_loose_store(axis)]
         yield "test of a store removed", [_without_test(axis)]
@@ -80,18 +85,18 @@ def _faults(nest: GpuNest) -> Iterator[tuple[str, Patches]]:
         yield "index of the workspace shifted", [_shifted_workspace()]
 
 
-def _leaves(nest: GpuNest, tile: StagedTile, axis: str) -> bool:
-    """Whether copies for blocks and steps inside reach behind a tensor's last element if an axis is not tested."""
+def _leaves(nest: GpuNest, access: Access, padding: Sequence[Guard], axis: str) -> bool:
+    """Whether blocks and steps inside reach behind a tensor's last element if an axis is not tested."""
     reach = {
         other: nest.covered[other]
         if other == axis
         else extent - (extent % nest.tile_extent(other) if other in nest.guarded else 0)
         for other, extent in nest.workload.extents.items()
     }
-    access, last, stride = tile.access, 0, 1
+    last, stride = 0, 1
     for d in reversed(range(len(access.shape))):
         position = access.offsets[d] + sum(term.coefficient * (reach[term.axis] - 1) for term in access.indices[d])
-        last += stride * (min(position, access.shape[d] - 1) if tile.padding[d].behind else position)
+        last += stride * (min(position, access.shape[d] - 1) if padding and padding[d].behind else position)
         stride *= access.shape[d]
     return last >= stride
 

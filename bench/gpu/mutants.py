@@ -18,7 +18,7 @@ _INDEX = re.compile(r"(?<!\w )\b(\w+_ptr)(\[| \+ \()")
 
 
 def mutants(kernel: CudaKernel) -> Iterator[tuple[str, CudaKernel]]:
-    """Yield (what was done, kernel): each barrier removed, each wait removed, each array's first index shifted.
+    """Yield (what was done, kernel): each barrier removed, each wait removed, indices of each array shifted.
 
     A block of a single thread needs no barriers: they stay.
     """
@@ -26,13 +26,18 @@ def mutants(kernel: CudaKernel) -> Iterator[tuple[str, CudaKernel]]:
         yield f"barrier {number} removed", _replaced(kernel, match.start(), match.end(), ";")
     for number, match in enumerate(_WAIT.finditer(kernel.source), 1):
         yield f"wait {number} removed", _replaced(kernel, match.start(), match.end(), "")
+    parameters = {f"{tensor.tensor}_ptr" for launch in kernel.launches for tensor in launch.parameters}
     bodies = sorted(kernel.source.index("{", kernel.source.rindex(f"{one.name}(")) for one in kernel.launches)
     for body, end in zip(bodies, [*bodies[1:], len(kernel.source)], strict=True):
-        seen = set()
+        uses: dict[str, list[int]] = {}
         for match in _INDEX.finditer(kernel.source, body, end):
-            if match.group(1) not in seen:
-                seen.add(match.group(1))
-                yield f"index of {match.group(1)} shifted", _replaced(kernel, match.end(), match.end(), "1 + ")
+            uses.setdefault(match.group(1), []).append(match.end())
+        for name, places in uses.items():
+            mutant = kernel
+            # the first use may be one that no block comes to; of the kernel's own arrays all together would move alike
+            for place in reversed(places if name in parameters else places[:1]):
+                mutant = _replaced(mutant, place, place, "1 + ")
+            yield f"index of {name} shifted", mutant
 
 
 def _replaced(kernel: CudaKernel, start: int, stop: int, text: str) -> CudaKernel:

@@ -40,8 +40,7 @@ from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.measure.run.rounding import operands_used
 from anatune.model.cuda.model import GpuModel
-from anatune.model.tensorcore.model import TensorCoreModel
-from bench.gpu.awkward import awkward_workloads, covering_schedule
+from bench.gpu.awkward import awkward_workloads, covering_schedule, split_schedule
 from bench.gpu.guard_mutants import guard_mutants, launch_mutants
 from bench.gpu.mutants import mutants
 
@@ -105,11 +104,17 @@ def workloads() -> Iterator[tuple[str, Workload]]:
 
 
 def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: int) -> list[Schedule]:
-    if name.startswith("tensor"):
-        if (hardware.compute_capability or 0.0) < 8.0:
-            return []
-        return TensorCoreModel(workload, hardware).space.sample(count, seed)
     draw = random.Random(seed)
+    kind = name.removeprefix("awkward ")
+    if kind.startswith(("tensor", "thin")):
+        if (hardware.needed_capability(workload.dtypes) or 0.0) > (hardware.compute_capability or 0.0):
+            return []
+        if kind.startswith("tensor") and (hardware.compute_capability or 0.0) < 8.0:
+            return []
+        found = anatune.space(workload, hardware, template=kind.split()[0].replace("tensor", "tensorcore")).sample(
+            count, seed
+        )
+        return found if kind == name else [split_schedule(schedule, draw) for schedule in found]
     if workload.dtype == "bfloat16" and (hardware.compute_capability or 0.0) < 8.0:
         return []
     if name.startswith("awkward"):

@@ -1,5 +1,6 @@
 """GPU schedules without a GPU: random legal points are right, and faults put into their kernels are found."""
 
+import itertools
 import random
 
 import msgspec
@@ -21,6 +22,7 @@ from anatune.measure.emulate.verify import check_kernel, spread_blocks
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.model.cuda.model import GpuModel
 from bench.gpu.awkward import awkward_workloads, covering_schedule
+from bench.gpu.guard_mutants import guard_mutants, launch_mutants
 from bench.gpu.mutants import mutants
 
 try:
@@ -159,6 +161,41 @@ def test_mutants_are_caught(name):
             continue
         assert not answer.ok, what
     assert made >= 3
+
+
+GUARDED = {"i": (3, 1, 4, 1, 2), "j": (2, 2, 4, 1, 2), "k": (4, 2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("workload", "tiles", "template", "options", "kinds"),
+    [
+        (matmul(19, 29, 27), GUARDED, "cuda", {}, {"neutral element replaced", "test of a store off by one"}),
+        (matmul(19, 29, 27), GUARDED, "pipelined", {"stages": 3}, {"zeros of asynchronous copies missing"}),
+        (matmul(19, 29, 27), GUARDED, "cuda", {"split": 4}, {"a part left out", "sum of parts launched first"}),
+        (matmul(19, 29, 27), GUARDED, "cuda", {"split": 2, "atomic": 1}, {"zeroing dropped", "zeroing launched last"}),
+        (
+            reduction((9, 29), axes=1, kind="max"),
+            {"d0": (3, 1, 4, 1, 1), "d1": (4, 2, 4)},
+            "cuda",
+            {},
+            {"neutral element replaced"},
+        ),
+    ],
+)
+def test_faulty_guards_and_parts_are_caught(workload, tiles, template, options, kinds):
+    schedule = Schedule(workload, anatune.hardware("a100"), template, tiles, 64, {}, options).check()
+    inputs = random_inputs(workload)
+    want = expected(workload, inputs)
+    kernel = cuda_kernel(schedule)
+    assert check_kernel(workload, kernel, inputs, want).ok
+    made = set()
+    for what, mutant in itertools.chain(guard_mutants(schedule), launch_mutants(kernel)):
+        made.add(what)
+        try:
+            assert not check_kernel(workload, mutant, inputs, want).ok, what
+        except RunError:
+            continue
+    assert made >= kinds | {"test behind an edge of a load off by one", "test of a store removed"}
 
 
 def test_orders_that_disagree_are_a_fault(monkeypatch):
