@@ -6,11 +6,12 @@ import os
 import stat
 import textwrap
 
+import msgspec
 import numpy as np
 import pytest
 
 from anatune.codegen.buffer import Buffer
-from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.codegen.cuda.kernel import CudaKernel, Launch
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate import emulator
 from anatune.measure.emulate.emulator import Blocks, EmulatedKernel, compiler
@@ -398,3 +399,56 @@ def test_no_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", os.fspath(tmp_path / "missing"))
     with pytest.raises(MissingDependencyError, match=r"needs a C\+\+ compiler"):
         EmulatedKernel(make(REVERSE)).run({"x": operand(), "y": operand()})
+
+
+ADDED = "atomicAdd(&y[threadIdx.x], x[blockIdx.x * 64 + threadIdx.x]);"
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_atomics_add_to_what_is_there(traced):
+    added, x = program(ADDED, traced), operand()
+    for order in ORDERS:
+        y = np.ones(N, np.float32)
+        added.run({"x": x, "y": y}, order=order)
+        np.testing.assert_allclose(y, [*(1 + x.reshape(-1, 64).sum(axis=0)), *np.ones(N - 64)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (f"{ADDED}\ny[threadIdx.x] = 0;", "race: .* writes byte 0 of y, which is changed by atomics, too"),
+        (f"y[threadIdx.x] = 0;\n{ADDED}", "race: thread 0 of block 0 adds to byte 0 of y, which thread 0 .* wrote"),
+        (ADDED.replace("&y[", "&y[255 + "), "adds to 4 bytes at byte 1024 of y, which has 1024"),
+        (ADDED.replace("&y[", "&x["), "adds to its operand x|adds to 4 bytes of its operand x"),
+        ("__shared__ float s[64]; atomicAdd(&s[threadIdx.x], 1.0f);", "adds to shared memory atomically"),
+        ("atomicAdd((float*)((char*)y + 2), 1.0f);", "misaligned address: .* adds to 4 bytes at byte 2 of y"),
+    ],
+)
+def test_wrong_atomics(body, message):
+    with pytest.raises(RunError, match=message):
+        program(body, True).run({"x": operand(), "y": np.zeros(N, np.float32)})
+
+
+def test_launches_run_in_order_and_share_a_workspace():
+    source = """
+extern "C" __global__ void zero(float* y) { y[blockIdx.x * 64 + threadIdx.x] = 0; }
+extern "C" __global__ void put(float* w, float* x) {
+  int i = blockIdx.x * 64 + threadIdx.x;
+  w[255 - i] = x[i];
+}
+extern "C" __global__ void add(float* y, float* w) { y[threadIdx.x] = w[threadIdx.x] + w[threadIdx.x + 64]; }
+"""
+    x, y, own = Buffer("x", "float32", (N,)), Buffer("y", "float32", (N,)), Buffer("w", "float32", (N,))
+    kernel = CudaKernel(
+        "", "put", source, "sm_86", (own, x), "y", 4, 64,
+        before=(Launch("zero", (y,), 4, 64),), after=(Launch("add", (y, own), 1, 64),), workspace=own,
+    )  # fmt: skip
+    given, result = operand(), np.full(N, np.nan, np.float32)
+    EmulatedKernel(kernel).run({"x": given, "y": result})
+    back = given[::-1]
+    np.testing.assert_allclose(result, [*(back[:64] + back[64:128]), *np.zeros(N - 64)], rtol=1e-6)
+    wrong = msgspec.structs.replace(kernel, source=source.replace("+ w[threadIdx.x + 64]", "; w[threadIdx.x] = 0"))
+    with pytest.raises(RunError, match=r"add: thread 0 of block 0 .*writes.* its operand w"):
+        EmulatedKernel(wrong, traced=True).run({"x": given, "y": result})
+    with pytest.raises(RunError, match="the CUDA source has no function zero"):
+        EmulatedKernel(msgspec.structs.replace(kernel, source=source.replace("zero", "nought")))
