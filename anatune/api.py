@@ -82,7 +82,7 @@ def model(
 
     Parameters
     ----------
-    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin", "cpu"}, optional
         What the schedules look like; left out: "cuda" (CUDA cores) for GPUs, "cpu" for CPUs.
     threads : int, optional
         Of CPUs: threads that kernels run with, from 1 to the number of cores (the default).
@@ -160,7 +160,7 @@ def plan(
         What is computed, where: a spec, or a name or path for `hardware`.
     top_k : int
         How many schedules to return, >= 1.
-    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin", "cpu"}, optional
         Rank the schedules of one template alone: "tensorcore" for float16, bfloat16 and tf32 (float32 operands are
         rounded) on tensor cores. Left out: "cuda" (CUDA cores) for GPUs; for CPUs all that apply, in one order.
     accuracy : {"standard", "relaxed"}

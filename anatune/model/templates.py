@@ -34,7 +34,7 @@ def make_model(
 
     Parameters
     ----------
-    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin", "cpu"}, optional
         What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
     accuracy : {"standard", "relaxed"}, optional
         What the arithmetic of the space's schedules may need; left out: all that gives the same results each time.

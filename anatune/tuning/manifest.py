@@ -149,7 +149,7 @@ def build_manifest(
         Made; its manifest is replaced.
     trials : int
         How many schedules.
-    template : {"cuda", "pipelined", "tensorcore"}, optional
+    template : {"cuda", "pipelined", "tensorcore", "thin"}, optional
         What the schedules look like; by default as `tune` chooses.
     seed : int
         Of the operands.

@@ -93,10 +93,11 @@ def tune(
         Time and memory of one schedule.
     time_limit_s : float, optional
         Ask for nothing new after this many seconds.
-    template : {"cuda", "pipelined", "tensorcore", "cpu"}, optional
-        What the schedules look like. By default on GPUs: CUDA cores, with a staging pipeline where there can be one; on
-        CPUs all templates that apply: `strategy` walks the space of each, and the trials go where most is to be gained
-        (`anatune.search.shared`). With ``start="paper"`` the default template alone.
+    template : {"cuda", "pipelined", "tensorcore", "thin", "cpu"}, optional
+        What the schedules look like. By default on GPUs: CUDA cores, with a staging pipeline where there can be one,
+        and "thin" where that applies; on CPUs all templates that apply. Of several `strategy` walks the space of each,
+        and the trials go where most is to be gained (`anatune.search.shared`). With
+        ``start="paper"`` the default template alone.
     accuracy : {"standard", "relaxed"}
         What arithmetic is admitted, as in `anatune.plan`. Sessions that differ in it are not resumed.
     l2 : {"flush", "warm"}, optional

@@ -30,7 +30,7 @@ class Target(NamedTuple):
     workload, hardware
         The workload; the present device, under the spec that was given.
     templates : tuple of Template
-        What schedules look like: one, or on CPUs those that share the trials, the default first.
+        What schedules look like: one, or those that share the trials, the default first.
     accuracy : str
         What arithmetic is admitted.
     threads : int
@@ -90,6 +90,8 @@ def target_of(
             raise SpaceError(f"tune: cold is for CPUs, and {hw.name} is none; name l2")
         named = settings.template if manifest is None else manifest.template
         templates = (template_of(named, hw) if named else tuning_template(workload, hw),)
+        if not named and settings.start != "paper":
+            templates += joined_templates(workload, hw, settings.accuracy)[1:]
         conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or "flush")}
         place: dict[str, Any] = {
             "device": checked_integer("tune: device", settings.device, 0, 1023),

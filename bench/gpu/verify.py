@@ -3,8 +3,9 @@
     python -m bench.gpu.verify [--points 7] [--hw rtx3090 ...] [--only conv2d] [--mutants 30] [--seed 0] [--json FILE]
 
 Half of the points become pipelined ones, with stages or padded rows of shared memory; names that begin with "tensor"
-use the template for tensor cores; those that begin with "awkward" have tiles that do not divide their extents. Exit
-status 1 if a point was wrong or could not be generated.
+use the template for tensor cores; those that begin with "awkward" have tiles that do not divide their
+extents; those that begin with "thin" use the template for streams. Exit status 1 if a point was wrong or could not be
+generated.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from anatune.model.cuda.model import GpuModel
 from bench.gpu.awkward import awkward_workloads, covering_schedule, split_schedule
 from bench.gpu.guard_mutants import guard_mutants, launch_mutants
 from bench.gpu.mutants import mutants
+from bench.gpu.thin import thin_workloads
 
 __all__ = ["Row", "workloads"]
 
@@ -101,6 +103,8 @@ def workloads() -> Iterator[tuple[str, Workload]]:
     yield "tensor conv2d", conv2d(1, 32, 8, 8, 64, 3, 3, padding=1, layout="NHWC", dtype="float16", epilogue=("bias",))
     for name, workload in awkward_workloads():
         yield f"awkward {name}", workload
+    for name, workload in thin_workloads():
+        yield f"thin {name}", workload
 
 
 def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: int) -> list[Schedule]:

@@ -95,6 +95,14 @@ class ThinLayout(NamedTuple):
         return self.rows * self.tile("n")
 
     @property
+    def is_apart(self) -> bool:
+        """Whether each thread stores what it has summed itself, so that none waits for another."""
+        own = self.results == self.thread["n"] or (self.thread["k"] == 1 and self.keepers == self.thread["n"])
+        in_order = self.rows == 1 or not self.nest.rows_inside
+        first = self.stride > 1 or self.thread["k"] == 1 or self.thread["n"] == 1
+        return own and in_order and first and self.slots == self.vector["n"] == 1
+
+    @property
     def keepers(self) -> int:
         """Threads of a block that store results: whole warps."""
         return min(self.num_threads, -(-self.results // self.warp) * self.warp)

@@ -259,7 +259,8 @@ class _Writer:
                 place = sum_of(f"({slot}) * {layout.results}" if layout.slots > 1 else "0", inner)
                 source = f"(r * {layout.each['n']} + c) * {layout.vector['n']} + {lane}"
                 text.line(f"smem[{place}] = sums[{source}]")
-        text.line('T.tvm_storage_sync("shared")')
+        if not layout.is_apart:
+            text.line('T.tvm_storage_sync("shared")')
 
     def _collect(self) -> None:
         """Set ``acc`` to the block's results, which neighbouring threads have in turn."""

@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("tvm")
 import anatune
-from anatune import batch_matmul, conv2d, matmul
+from anatune import matmul
 from anatune.codegen.cuda.lower import cuda_kernel
-from anatune.core.workload.operators import reduction
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.model.thin.model import ThinModel
+from bench.gpu.thin import thin_workloads
 from tests.naive_gpu import gpu
 
 try:
@@ -24,29 +24,7 @@ try:
 except MissingDependencyError as error:
     pytest.skip(str(error), allow_module_level=True)
 
-WORKLOADS = {
-    "primes": matmul(1, 523, 127),
-    "primes transposed": matmul(1, 521, 131, transpose_b=True),
-    "rows epilogue": matmul(3, 260, 128, epilogue=("bias", "add", "relu")),
-    "sixteen rows": matmul(16, 130, 136, transpose_b=True, epilogue=("bias", "relu")),
-    "tall": matmul(515, 5, 64, epilogue=("bias",)),
-    "tall transposed": matmul(512, 2, 96, transpose_a=True),
-    "batch": batch_matmul(12, 1, 64, 64),
-    "batch transposed": batch_matmul(3, 7, 130, 66, transpose_b=True),
-    "float16": matmul(2, 512, 136, dtype="float16", transpose_b=True, epilogue=("bias",)),
-    "float16 along n": matmul(2, 512, 135, dtype="float16"),
-    "bfloat16": matmul(4, 264, 131, dtype="bfloat16", transpose_b=True),
-    "int8": matmul(2, 512, 144, dtype="int8", transpose_b=True),
-    "int8 along n": matmul(3, 520, 71, dtype="int8"),
-    "int8 misaligned": matmul(1, 520, 71, dtype="int8", transpose_b=True),
-    "both small": matmul(16, 16, 1100),
-    "one result": matmul(1, 1, 17000),
-    "conv2d padding": conv2d(1, 40, 3, 3, 50, 3, 3, padding=1, epilogue=("relu",)),
-    "sums of rows": reduction((37, 700), axes=1),
-    "largest of columns": reduction((500, 37), axes=0, kind="max"),
-    "means float16": reduction((16, 1100), axes=1, kind="mean", dtype="float16"),
-    "largest int8": reduction((16, 1101), axes=1, kind="max", dtype="int8"),
-}
+WORKLOADS = dict(thin_workloads())
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
