@@ -2,8 +2,6 @@
 
 import pytest
 
-import anatune
-from anatune.core.workload.ranges import ranged
 from bench.cpu import ranges
 from bench.cpu.probes import Reading
 from bench.cpu.quiet import Sample
@@ -25,11 +23,3 @@ def test_a_line_compares_within_rounds():
 def test_extents_are_spread_over_octaves():
     assert ranges.spread_out(range(1, 513), 4) == [1, 8, 64, 512]
     assert ranges.spread_out([16, 32, 48, 64], 12) == [16, 32, 48, 64]
-
-
-def test_one_program_is_chosen_by_its_worst_proven_loss():
-    workload = ranged(anatune.matmul(24, 64, 32), "i", range(1, 25))
-    chosen = ranges.best_program(workload, anatune.hardware("amd_ryzen_7950x").with_threads(1))
-    assert len(chosen.times_s) == len(chosen.bounds_s) == 24
-    assert 0 <= chosen.worst_loss < 0.1
-    assert chosen.program.workload == workload.largest
