@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterable
 
 from anatune.codegen.cuda.index import all_of, axis_values, element, inside_tests, sum_of
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES, KernelProgram, check_limits
-from anatune.codegen.cuda.ranged import Count, Ranged
+from anatune.codegen.cuda.ranged import Count, Ranged, refuse_range
 from anatune.codegen.cuda.splitting import Part, SplitReduction
 from anatune.codegen.script import Script, buffer_type, open_function
 from anatune.codegen.tensorcore.layout import OperandTile, TileLayout, layout_of
 from anatune.codegen.tensorcore.results import RESULT_ARRAYS, write_results
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.errors import BuildError
 
 __all__ = ["tensorcore_program"]
 
@@ -374,10 +373,7 @@ def tensorcore_program(schedule: Schedule, ranged: Ranged | None = None) -> Kern
     SpaceError, BuildError
         As `layout_of`; BuildError also if the device lacks what it needs.
     """
-    if ranged is not None:
-        raise BuildError(
-            f"template tensorcore has no kernels for a range of extents (of {ranged.axis}), expected cuda or pipelined"
-        )
+    refuse_range(schedule.template, ranged)
     layout = layout_of(schedule)
     assert isinstance(schedule.hardware, GpuSpec)
     writer = _Writer(schedule, layout)

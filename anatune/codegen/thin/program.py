@@ -17,7 +17,7 @@ from anatune.codegen.activations import activated
 from anatune.codegen.cuda.index import all_of, axis_values, element, inside_tests, sum_of
 from anatune.codegen.cuda.kernel import STATIC_SHARED_BYTES, KernelProgram, check_limits
 from anatune.codegen.cuda.program import ROLLED
-from anatune.codegen.cuda.ranged import Count
+from anatune.codegen.cuda.ranged import Count, Ranged, refuse_range
 from anatune.codegen.cuda.splitting import Part, SplitReduction
 from anatune.codegen.cuda.staging import neutral
 from anatune.codegen.script import Script, buffer_type, open_function
@@ -324,7 +324,7 @@ class _Writer:
         return f"({value})"
 
 
-def thin_program(schedule: Schedule) -> KernelProgram:
+def thin_program(schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
     """Write the kernel of a schedule of the template thin.
 
     Raises
@@ -332,6 +332,7 @@ def thin_program(schedule: Schedule) -> KernelProgram:
     SpaceError, BuildError
         As `layout_of`; BuildError also if the device lacks what it needs.
     """
+    refuse_range(schedule.template, ranged)
     layout = layout_of(schedule)
     assert isinstance(schedule.hardware, GpuSpec)
     check_limits(schedule.hardware, layout.num_threads, layout.shared_bytes)
