@@ -225,6 +225,7 @@ TENSORCORE = Template(
     tensor_cores=True,
     rules="anatune.core.rules.tensorcore:check_tensorcore",
     levels="anatune.core.rules.tensorcore:levels_of",
+    accuracy="anatune.core.space.split:needed_accuracy",
     model="anatune.model.tensorcore.model:TensorCoreModel",
     program_key="anatune.core.schedule:schedule_key",
     program="anatune.codegen.tensorcore.program:tensorcore_program",

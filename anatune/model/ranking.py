@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from anatune.model.base import Guarantee, Model, Ranking
 from anatune.model.watch import Watch
 
-__all__ = ["EQUAL_SHARE", "Best", "Slabs", "apart", "gap", "group_sizes", "rank_whole", "rejected"]
+__all__ = ["EQUAL_SHARE", "SLAB_POINTS", "Best", "Slabs", "apart", "gap", "group_sizes", "rank_whole", "rejected"]
 
 Points = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -24,7 +24,7 @@ __all__ = ["SPLIT_COLUMNS", "canonical_whole", "needed_accuracy", "split_of_poin
 
 SPLIT_COLUMNS = tuple(SPLIT)
 TILE_RESULTS = 64 * 64
-"""Results of a block that reads its operands seldom enough; with one a multiprocessor, the device is full."""
+"""Results of a block on CUDA cores that reads its operands seldom enough."""
 MOST_PARTS = 256
 LEAST_DEPTH = 32
 """Iterations of the reduction that a part must have at least: below, starting it takes longer than computing it."""
@@ -35,25 +35,33 @@ MOST_ROUNDS = 24
 Integers = NDArray[np.int64]
 
 
-def split_part(workload: Workload, hardware: GpuSpec, accuracy: str) -> Part | None:
+def split_part(
+    workload: Workload,
+    hardware: GpuSpec,
+    accuracy: str,
+    tile_results: int = TILE_RESULTS,
+    least_depth: int = LEAST_DEPTH,
+) -> Part | None:
     """Return the list of splits, the first row (1, 0, 0); None where there is no other.
 
-    Atomics, whose sums come in another order each time, are listed with the accuracy "relaxed" only.
+    Atomics, whose sums come in another order each time, are listed with the accuracy "relaxed" only. With as many
+    blocks of `tile_results` results as there are multiprocessors, the device counts as full; parts have at least
+    `least_depth` iterations of the reduction.
     """
-    rows = _rows(workload, hardware, accuracy)
+    rows = _rows(workload, hardware, accuracy, tile_results, least_depth)
     return listed("split", SPLIT_COLUMNS, rows, "a split of the space") if len(rows) > 1 else None
 
 
-def _rows(workload: Workload, hardware: GpuSpec, accuracy: str) -> Integers:
+def _rows(workload: Workload, hardware: GpuSpec, accuracy: str, tile_results: int, least_depth: int) -> Integers:
     depth = math.prod(axis.extent for axis in workload.reduction_axes)
     results = math.prod(axis.extent for axis in workload.spatial_axes)
-    full = hardware.compute.num_sms * TILE_RESULTS
-    most = min(MOST_PARTS, depth // LEAST_DEPTH, math.ceil(2 * full / results))
+    full = hardware.compute.num_sms * tile_results
+    most = min(MOST_PARTS, depth // least_depth, math.ceil(2 * full / results))
     parts = [2**e for e in range(1, most.bit_length())] if workload.reduction_axes else []
     atomics = (0,) if accuracy == STANDARD or atomic_limit(workload) else (0, 1)
     rows = [(1, 0, 0), *((split, 0, atomic) for split in parts for atomic in atomics)]
     if workload.reduction_axes and full // 4 <= results <= MOST_ROUNDS * full:
-        rows += [(split, 1, atomic) for split in LEFTOVER_PARTS if split * LEAST_DEPTH <= depth for atomic in atomics]
+        rows += [(split, 1, atomic) for split in LEFTOVER_PARTS if split * least_depth <= depth for atomic in atomics]
     return np.array(rows, dtype=np.int64)
 
 

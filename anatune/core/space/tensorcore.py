@@ -10,15 +10,20 @@ A point is an integer vector in the order of `TensorCoreSpace.columns`. The spac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.rules.split import SPLIT, check_split
 from anatune.core.rules.tensorcore import INSTRUCTION, LEVELS, STAGES, check_supported, checked_width, fetch_widths
 from anatune.core.rules.values import check_names, checked_count, covering_factors
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.space.base import LegalityCheck, Part, Space, listed
+from anatune.core.space.split import split_of_point, split_options, split_part
 from anatune.core.templates import TENSORCORE
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.implicit_gemm import implicit_gemm
@@ -30,6 +35,10 @@ __all__ = ["INSTRUCTION", "LEVELS", "TensorCoreSpace", "check_supported"]
 GROUPS = (1, 4, 8, 16)
 """Rows of blocks that are walked together, so that concurrent blocks share operands in L2."""
 WARPS = (1, 2, 4, 8)
+TILE_RESULTS = 128 * 128
+"""Results of a block that reads its operands seldom enough for tensor cores."""
+LEAST_DEPTH = 128
+"""Iterations of k that a part has at least: eight instructions of 16."""
 MOST_BLOCK = 256
 """Largest block tile along m and n, elements."""
 
@@ -55,7 +64,9 @@ class TensorCoreSpace(Space):
     template = TENSORCORE.name
     hardware: GpuSpec
 
-    def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
+    def __init__(
+        self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck, accuracy: str = STANDARD
+    ) -> None:
         check_supported(workload, hardware)
         super().__init__(workload, hardware, is_legal)
         self.gemm = implicit_gemm(workload)
@@ -67,6 +78,14 @@ class TensorCoreSpace(Space):
         self.widths: dict[str, tuple[int, ...]] = dict(zip(self.staged, fetch_widths(workload).values(), strict=True))
         widths = {f"vector.{tensor}": values for tensor, values in self.widths.items()}
         self.choices = {"stages": STAGES, "group": GROUPS, **widths}
+        self.accuracy = checked_accuracy("accuracy", accuracy)
+        self.splits: Part | None = split_part(workload, hardware, accuracy, TILE_RESULTS, LEAST_DEPTH)
+        """Splits of k; None where the device is full without."""
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The lists that the space is the product of: tiles of m, n, k, the choices, splits where there are any."""
+        return super().parts if self.splits is None else (*super().parts, self.splits)
 
     def _axis(self, axis: str) -> Part:
         rows = self._depths() if axis == "k" else self._warp_tiles(axis)
@@ -92,8 +111,16 @@ class TensorCoreSpace(Space):
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Decode one point (a vector in the order of `columns`) into a Schedule."""
         values = self._values(point)
-        stages, group, *widths = values[5:]
-        return self.schedule(self._tiles(values), stages, group, dict(zip(self.staged, widths, strict=True)))
+        stages, group, *rest = values[5:]
+        widths, split = rest[: len(self.staged)], tuple(rest[len(self.staged) :])
+        plain = self.schedule(self._tiles(values), stages, group, dict(zip(self.staged, widths, strict=True)))
+        if not split:
+            return plain
+        more = split_options(split, self._num_tiles(plain.tiles), self.hardware)
+        return msgspec.structs.replace(plain, options=dict(plain.options) | more) if more else plain
+
+    def _num_tiles(self, tiles: Mapping[str, Sequence[int]]) -> int:
+        return self.gemm.extents["batch"] * tiles["m"][0] * tiles["n"][0]
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64.
@@ -106,7 +133,9 @@ class TensorCoreSpace(Space):
         self._check_own(schedule)
         values = (factor for axis in self.axes for factor in schedule.tiles[axis][1:-1])
         options = (schedule.options[name] for name in ("stages", "group"))
-        return np.array([*values, *options, *(schedule.vector[tensor] for tensor in self.staged)], dtype=np.int64)
+        widths = (schedule.vector[tensor] for tensor in self.staged)
+        split = split_of_point(schedule, self._num_tiles(schedule.tiles), listed=self.splits is not None)
+        return np.array([*values, *options, *widths, *split], dtype=np.int64)
 
     def schedule(
         self,
@@ -114,6 +143,8 @@ class TensorCoreSpace(Space):
         stages: int = 3,
         group: int = 8,
         vector: Mapping[str, int] | None = None,
+        *,
+        split: Mapping[str, int] | None = None,
     ) -> Schedule:
         """Build the schedule with these tiles; any sizes are accepted, legal on the device or not.
 
@@ -128,6 +159,8 @@ class TensorCoreSpace(Space):
             Rows of blocks that are walked together.
         vector : mapping of str to int, optional
             Operand -> fetch width in elements, the widest possible where it is left out.
+        split : mapping of str to int, optional
+            Options of a split k: "split", "whole", "atomic" (`core.rules.split`); nothing is split without.
 
         Raises
         ------
@@ -150,5 +183,8 @@ class TensorCoreSpace(Space):
         options: dict[str, OptionValue] = {
             "stages": int(stages),
             "group": checked_count("group", group, 1, MAX_INTEGER),
+            **(split or {}),
         }
+        check_names("split", split or {}, SPLIT, "option")
+        check_split(self.workload, options, self._num_tiles(complete), complete["k"][0])
         return Schedule(self.workload, self.hardware, self.template, complete, 0, widths, options)

@@ -13,12 +13,12 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.workload.nest import Workload
-from anatune.model.base import AnalyticalModel, Columns, Points, Shown
+from anatune.model.base import AnalyticalModel, Columns, Points, Rule, Shown
 from anatune.model.cuda.pack import pack_gpu
 from anatune.model.io_bound import gpu_io_bounds
 from anatune.numerics.cuda.columns import Limiter
 
-__all__ = ["FEATURES", "REGISTER_BYTES", "BaseGpuModel"]
+__all__ = ["FEATURES", "OWN_PARTS", "REGISTER_BYTES", "SPLIT_RULE", "BaseGpuModel"]
 
 FEATURES = (
     "OI_Global_Mem",
@@ -30,6 +30,9 @@ FEATURES = (
     "Wave_Efficiency",
 )
 """The seven features of [ICS24] Sec. 4.1, under the paper's names."""
+OWN_PARTS = ("combine_s",)
+"""Parts of the time of split points: the second kernel, or zeroing and atomic additions, with its launch."""
+SPLIT_RULE = Rule("split_parts", "parts without steps, rounds without leftovers", 0.0)
 REGISTER_BYTES = 4
 _LIMITERS = {int(limiter): limiter.name.lower() for limiter in Limiter}
 _LEVELS = {"dram": "dram_bytes", "l2": "l2_bytes", "shared": "shared_traffic_bytes"}
@@ -43,7 +46,6 @@ class BaseGpuModel(AnalyticalModel):
     parts: ClassVar[tuple[str, ...]]
     """Columns that are parts of the time."""
     own_parts: ClassVar[tuple[str, ...]] = ()
-    """Parts that only some points have."""
     resources: ClassVar[tuple[str, ...]]
 
     def __init__(self, workload: Workload, hardware: GpuSpec) -> None:

@@ -12,7 +12,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.space.cuda import GpuSpace, staged_tensors
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.model.base import Columns, Floats, Points, Rule, Scores
-from anatune.model.cuda.base import REGISTER_BYTES, BaseGpuModel
+from anatune.model.cuda.base import OWN_PARTS, REGISTER_BYTES, SPLIT_RULE, BaseGpuModel
 from anatune.model.cuda.pack import pack_chunk, pack_nest
 from anatune.numerics.cuda.batch import ANY_BOUND, BOUND, MACRO_BOUND, run_points
 from anatune.numerics.cuda.columns import Col, Limiter
@@ -22,8 +22,6 @@ from anatune.numerics.cuda.tile import MAX_GRID, MAX_LOCAL_BYTES
 __all__ = ["PARTS", "RESOURCES", "GpuScoring"]
 
 PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
-OWN_PARTS = ("combine_s",)
-"""Of split points: the second kernel, or zeroing and atomic additions, with its launch."""
 RESOURCES = (
     "registers_per_thread",
     "counted_registers",
@@ -86,7 +84,7 @@ class GpuScoring(BaseGpuModel):
             Rule("local_bytes_per_thread", "bytes of a thread's results", MAX_LOCAL_BYTES),
         )
         if splits:
-            self.rules += (Rule("split_parts", "parts without steps, rounds without leftovers", 0.0),)
+            self.rules += (SPLIT_RULE,)
         needed = hardware.needed_capability(workload.dtypes)
         if needed is not None:
             capability = float(hardware.compute_capability or 0.0)

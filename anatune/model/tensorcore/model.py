@@ -7,15 +7,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.space.tensorcore import INSTRUCTION, TensorCoreSpace, check_supported
 from anatune.core.workload.implicit_gemm import Operand, fetch_pattern
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 from anatune.model.base import PREDICT, Columns, Floats, Points, Ranking, Rule, Scores
-from anatune.model.cuda.base import BaseGpuModel
+from anatune.model.cuda.base import OWN_PARTS, SPLIT_RULE, BaseGpuModel
 from anatune.model.cuda.pack import SECTOR_BYTES
 from anatune.model.ranking import Best, rank_whole
+from anatune.model.tensorcore.ranking import EXHAUSTIVE_POINTS, rank_splits
 from anatune.model.watch import Watch
 from anatune.numerics.cuda.columns import Limiter
 from anatune.numerics.cuda.tile import MAX_GRID
@@ -59,12 +61,12 @@ class TensorCoreModel(BaseGpuModel):
     """
 
     space: TensorCoreSpace
-    parts, resources = PARTS, RESOURCES
+    parts, own_parts, resources = PARTS, OWN_PARTS, RESOURCES
 
-    def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
+    def __init__(self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD) -> None:
         check_supported(workload, hardware)
         super().__init__(workload, hardware)
-        self.space = TensorCoreSpace(workload, hardware, self._is_legal)
+        self.space = TensorCoreSpace(workload, hardware, self._is_legal, accuracy)
         self._product = _pack_product(self.space)
         self._units = _pack_units(workload, hardware)
         shared, compute = hardware.shared_memory, hardware.compute
@@ -79,6 +81,11 @@ class TensorCoreModel(BaseGpuModel):
             Rule("copies_per_thread", "copies of a thread and stage", float(MOST_COPIES)),
             Rule("grid_blocks", "blocks of the grid", MAX_GRID),
         )
+        if self.space.splits is not None:
+            self.rules += (SPLIT_RULE,)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
 
     @property
     def _sharing_threads(self) -> int:
@@ -98,7 +105,7 @@ class TensorCoreModel(BaseGpuModel):
 
     def _columns(self, out: Floats, time_s: Floats) -> Columns:
         """Name the quantities of a prediction; the features are those of [ICS24] Sec. 4.1 for a warp's instructions."""
-        columns = {name: out[TensorCol[name.upper()]] for name in PARTS if name != "launch_s"}
+        columns = {name: out[TensorCol[name.upper()]] for name in (*PARTS, *OWN_PARTS) if name != "launch_s"}
         columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
         max_warps = float(self.hardware.compute.max_warps_per_sm)
         waves, warps, accumulators = out[TensorCol.WAVES], out[TensorCol.WARPS], out[TensorCol.ACCUMULATORS]
@@ -138,9 +145,14 @@ class TensorCoreModel(BaseGpuModel):
         return max(mma_s, dram_s) + gpu.launch_s
 
     def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
+        """Return the `top_k` legal points of smallest predicted time: every unsplit point is evaluated."""
         best = Best(len(self.space.columns), top_k, _tie_keys, distinct=distinct)
+        if self.space.splits is not None and self.space.size > EXHAUSTIVE_POINTS:
+            return rank_splits(self, self.space, self._scores, self.floor_s, best, watch)
         return rank_whole(self, best, self.floor_s, watch)
+
+    def _scores(self, points: Points) -> Scores:
+        return self._run(points, full=True)
 
 
 def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
@@ -194,6 +206,7 @@ def _pack_product(space: TensorCoreSpace) -> Product:
         ),
         matrix=ints([int(operand.along_k or element == 2) for operand in gemm.operands]),
         address=ints([_address_instructions(operand, space) for operand in gemm.operands]),
+        splits=int(space.splits is not None),
         whole_bytes=ints([operand.access.touched_elements(workload.extents) * element for operand in gemm.operands]),
     )
 

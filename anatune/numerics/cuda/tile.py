@@ -25,6 +25,7 @@ __all__ = [
     "limiters",
     "load_points",
     "macro",
+    "split_is_broken",
     "take_compiled",
 ]
 

@@ -18,7 +18,7 @@ from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar
 from anatune.numerics.cuda.columns import Chunk, Col, Gpu, Nest
 from anatune.numerics.cuda.tile import SECTOR
 
-__all__ = ["evenly", "norm4", "time"]
+__all__ = ["combine_s_one", "evenly", "norm4", "time"]
 
 FETCH_INSTRUCTIONS = 16.0
 """Instructions a fetched element costs: load, store, and about 14 for the address of a fused tile index (divisions by
@@ -141,7 +141,7 @@ def _waves_one(
 
 
 @jit_inline
-def _combine_s_one(
+def combine_s_one(
     split: float,
     tiles: float,
     accumulators: float,
@@ -287,7 +287,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         dram_s = v[_DRAM_BYTES, i] * dram_byte * cycle_s
         combine_s = 0.0
         if split > 1.0:
-            combine_s = _combine_s_one(
+            combine_s = combine_s_one(
                 split, split_tiles, accumulators, v[_THREADS, i], part_bytes, v[_ATOMIC, i], result_bytes, resident, gpu
             )
         v[_COMBINE_S, i] = combine_s

@@ -14,12 +14,13 @@ from anatune.numerics._jit import jit_inline, jit_sequence
 from anatune.numerics.columns import Ints
 from anatune.numerics.cuda.columns import Gpu
 from anatune.numerics.cuda.occupancy import ceil_div
-from anatune.numerics.cuda.tile import MAX_GRID, sector_bytes_one
+from anatune.numerics.cuda.tile import MAX_GRID, sector_bytes_one, split_is_broken
 from anatune.numerics.tensorcore.columns import Product
 
 __all__ = [
     "COPY_INSTRUCTIONS",
     "MOST_COPIES",
+    "RULE_SPLIT",
     "WARP",
     "Block",
     "Copies",
@@ -30,7 +31,7 @@ __all__ = [
     "shared_bytes_one",
 ]
 
-RULE_THREADS, RULE_SHARED, RULE_REGISTERS, RULE_COPIES, RULE_GRID = 1, 2, 3, 4, 5
+RULE_THREADS, RULE_SHARED, RULE_REGISTERS, RULE_COPIES, RULE_GRID, RULE_SPLIT = 1, 2, 3, 4, 5, 6
 MOST_COPIES = 64
 """Copies of a thread and stage: they are unrolled, and code must fit the instruction cache."""
 BASE_REGISTERS = 18
@@ -64,7 +65,18 @@ class Block(NamedTuple):
     columns: int
     steps: int
     """Stages from the first k to the last."""
+    tiles: float
+    """Of all batch entries."""
+    split: int
+    """Parts of a tile that is split."""
+    split_tiles: float
+    part_steps: int
+    """Stages of a part."""
+    atomic: int
+    rule: int
+    """`RULE_SPLIT` where the split is none."""
     blocks: float
+    """Of the grid: a block each for tiles and parts."""
     warps: int
     threads: int
 
@@ -86,15 +98,26 @@ class Copies(NamedTuple):
 
 
 @jit_sequence
-def block_one(point: Ints, product: Product) -> Block:
+def block_one(point: Ints, product: Product, num_sms: float) -> Block:
     """Return the tiles of a point (columns of `TensorCoreSpace`)."""
     m_warp, m_mma, n_warp, n_mma, k_mma = point[0], point[1], point[2], point[3], point[4]
     m, n, k = 16 * m_warp * m_mma, 8 * n_warp * n_mma, product.instruction_k * k_mma
     rows, columns = ceil_div(product.m, m), ceil_div(product.n, n)
     steps = ceil_div(product.k, k)
-    blocks = float(product.batch) * rows * columns
+    tiles = float(product.batch) * rows * columns
+    split, leftovers, atomic = 1, 0, 0
+    if product.splits == 1:
+        split, leftovers, atomic = point[9], point[10], point[11]
+    rule = RULE_SPLIT if split_is_broken(float(split), float(leftovers), tiles, float(steps), num_sms) else 0
+    whole = math.floor(tiles / num_sms) * num_sms if leftovers == 1 else 0.0
+    split_tiles = tiles - whole if split > 1 else 0.0
+    blocks = tiles + split_tiles * (split - 1)
+    part_steps = ceil_div(steps, split)
     warps = m_warp * n_warp
-    return Block(m_mma, n_mma, k_mma, point[5], point[6], m, n, k, rows, columns, steps, blocks, warps, 32 * warps)
+    return Block(
+        m_mma, n_mma, k_mma, point[5], point[6], m, n, k, rows, columns, steps, tiles, split, split_tiles, part_steps,
+        atomic, rule, blocks, warps, 32 * warps,
+    )  # fmt: skip
 
 
 @jit_inline
@@ -159,7 +182,7 @@ def shared_bytes_one(block: Block, element_bytes: int) -> int:
 def rule_one(block: Block, copies: Copies, shared_bytes: int, cap: int, gpu: Gpu) -> int:
     """Return the code of the first broken rule, 0 where legal; `cap` is the most registers that a thread can have."""
     fewest = 4 * block.m_mma * block.n_mma + 4 * block.m_mma + 2 * block.n_mma + LEAST_REGISTERS
-    code = RULE_GRID if block.blocks > MAX_GRID else 0
+    code = RULE_GRID if block.blocks > MAX_GRID else block.rule
     code = RULE_COPIES if copies.most > MOST_COPIES else code
     code = RULE_REGISTERS if fewest + copies.through_registers // 2 > cap else code
     code = RULE_SHARED if shared_bytes > gpu.shared_block_bytes else code

@@ -41,6 +41,8 @@ class Product(NamedTuple):
     """Instructions that a copy costs beside itself: index arithmetic along k and tests against padding."""
     whole_bytes: Ints
     """Bytes of the elements that are touched at all, all batch entries."""
+    splits: int = 0
+    """1 where points say how k is split."""
 
 
 class TensorUnits(NamedTuple):
@@ -81,4 +83,10 @@ class TensorCol(IntEnum):
     ACCUMULATORS = 20
     USEFUL = 21
     """Share of the multiply-adds that are no padding, in (0, 1]."""
-    COUNT = 22
+    COMBINE_S = 22
+    """Time of the kernel that sums the parts of split tiles, or that zeroes the result before."""
+    STEPS = 23
+    """Stages of a whole tile."""
+    EVEN_S = 24
+    """Time that no split of the point beats: all SMs busy without waves and waiting, compulsory bytes, two launches."""
+    COUNT = 25

@@ -24,7 +24,7 @@ from anatune.numerics._jit import jit, jit_sequence
 from anatune.numerics.columns import Floats, Ints
 from anatune.numerics.cuda.columns import Gpu
 from anatune.numerics.cuda.occupancy import resident_blocks_one
-from anatune.numerics.cuda.time import SM_FILL_BYTES, TAIL_OVERLAP, norm4
+from anatune.numerics.cuda.time import SM_FILL_BYTES, TAIL_OVERLAP, combine_s_one, norm4
 from anatune.numerics.tensorcore.block import (
     WARP,
     Block,
@@ -102,7 +102,10 @@ def _dram_bytes_one(block: Block, resident: int, product: Product, gpu: Gpu) -> 
     each group (or for as many rows as run at once). Source: as `cuda.tile._dram`, for a grouped order.
     """
     rows, columns = float(block.rows), float(block.columns)
-    window = min(float(gpu.num_sms) * resident, rows * columns)
+    at_work = float(gpu.num_sms) * resident
+    if block.split_tiles == block.tiles:
+        at_work = max(1.0, at_work / block.split)  # the parts of a tile follow one another
+    window = min(at_work, rows * columns)
     half = 0.5 * float(gpu.l2_bytes)
     depth_bytes = float(product.k * product.element_bytes)
     left, right = float(product.whole_bytes[0]), float(product.whole_bytes[1])
@@ -143,15 +146,14 @@ def _store_cycles_one(block: Block, sm_byte: float, product: Product, gpu: Gpu) 
 
 @jit_sequence
 def _waves_one(
-    block: Block, busy: float, alone: float, fill: float, stores: float, resident: int, num_sms: float
+    blocks: float, steps: int, busy: float, alone: float, fill: float, stores: float, resident: int, num_sms: float
 ) -> Waves:
-    """Return the cycles of all blocks: each fills its ring, runs all stages and stores its results."""
-    steps = block.steps
+    """Return the cycles of blocks of so many stages: each fills its ring, runs them and stores its results."""
     per_wave = num_sms * resident
-    waves = block.blocks / per_wave
+    waves = blocks / per_wave
     wave = steps * max(resident * busy, alone) + resident * stores + fill
     whole_waves = math.floor(waves)
-    left = block.blocks - whole_waves * per_wave
+    left = blocks - whole_waves * per_wave
     tail = 0.0
     if left > 0.0:
         last = math.ceil(left / num_sms)
@@ -198,7 +200,7 @@ def run_products(
     interval = 128.0 * product.instruction_k / (units.fma_per_cycle / float(gpu.sub_partitions))
     guarded = 1 if product.address[0] + product.address[1] > 0 else 0
     for i in range(points.shape[0]):
-        block = block_one(points[i], product)
+        block = block_one(points[i], product, num_sms)
         copies = copies_one(points[i], block, product)
         cap = gpu.register_cap[min(block.warps, gpu.register_cap.shape[0] - 1)]
         registers = min(registers_one(block, copies.both, guarded), cap)
@@ -214,18 +216,36 @@ def run_products(
         sm_byte = max(1.0 / SM_FILL_BYTES, min(num_sms, block.blocks) / gpu.l2_bytes_cycle)
         stage = _stage_one(block, copies, held, interval, sm_byte, product, gpu)
         dram_bytes = _dram_bytes_one(block, resident, product, gpu)
-        l2_bytes = copies.fill_bytes * block.steps * block.blocks + product.result_bytes + product.epilogue_bytes
+        part_bytes = block.split_tiles * block.split * float(block.m * block.n) * 4.0
+        l2_bytes = copies.fill_bytes * block.steps * block.tiles + product.result_bytes + product.epilogue_bytes
+        l2_bytes += part_bytes
         alone = _alone_one(block, stage, min(1.0, dram_bytes / l2_bytes), interval, gpu, units)
         fill = gpu.dram_latency + stage.memory + BLOCK_CYCLES
         stores = _store_cycles_one(block, sm_byte, product, gpu)
-        waves = _waves_one(block, stage.busy, alone, fill, stores, resident, num_sms)
+        waves = _waves_one(block.tiles, block.steps, stage.busy, alone, fill, stores, resident, num_sms)
+        cycles, combine_s = waves.cycles, 0.0
+        if block.split > 1:
+            parts = block.split_tiles * block.split
+            part_stores = float(block.m * block.n) * 4.0 * sm_byte
+            waves = _waves_one(parts, block.part_steps, stage.busy, alone, fill, part_stores, resident, num_sms)
+            cycles = waves.cycles
+            if parts < block.blocks:  # full rounds before
+                spread = parts * (block.part_steps * stage.busy + part_stores) / num_sms
+                whole = block.blocks - parts
+                first = _waves_one(whole, block.steps, stage.busy, alone, fill, stores, resident, num_sms)
+                cycles = first.cycles + max(cycles * TAIL_OVERLAP, spread)
+            accumulators = 4.0 * block.m_mma * block.n_mma
+            combine_s = combine_s_one(
+                float(block.split), block.split_tiles, accumulators, float(block.threads), part_bytes,
+                float(block.atomic), product.result_bytes, float(resident), gpu,
+            )  # fmt: skip
         l2_s = l2_bytes / gpu.l2_bytes_cycle * cycle_s
         dram_s = dram_bytes / gpu.dram_bytes_cycle * cycle_s
-        times[i] = norm4(waves.cycles * cycle_s, l2_s, dram_s) + gpu.launch_s
+        times[i] = norm4(cycles * cycle_s, l2_s, dram_s) + gpu.launch_s + combine_s
         if columns.shape[0] == 0:
             continue
 
-        total_s = block.blocks * block.steps / num_sms * cycle_s
+        total_s = block.tiles * block.steps / num_sms * cycle_s
         waiting = max(held * stage.busy, alone) - held * stage.busy
         columns[TensorCol.TIME_S, i] = times[i]
         columns[TensorCol.MMA_S, i] = stage.mma * total_s
@@ -233,8 +253,8 @@ def run_products(
         columns[TensorCol.SHARED_S, i] = stage.shared * total_s
         columns[TensorCol.L2_S, i] = l2_s
         columns[TensorCol.DRAM_S, i] = dram_s
-        columns[TensorCol.LATENCY_S, i] = waves.number * (block.steps * max(0.0, waiting) + fill) * cycle_s
-        columns[TensorCol.TAIL_S, i] = max(0.0, (waves.cycles - waves.number * waves.each) * cycle_s)
+        columns[TensorCol.LATENCY_S, i] = waves.number * (block.part_steps * max(0.0, waiting) + fill) * cycle_s
+        columns[TensorCol.TAIL_S, i] = max(0.0, (cycles - waves.number * waves.each) * cycle_s)
         columns[TensorCol.THREADS, i] = block.threads
         columns[TensorCol.WARPS, i] = block.warps
         columns[TensorCol.BLOCKS, i] = block.blocks
@@ -246,7 +266,13 @@ def run_products(
         columns[TensorCol.WAVES, i] = waves.number
         columns[TensorCol.DRAM_BYTES, i] = dram_bytes
         columns[TensorCol.L2_BYTES, i] = l2_bytes
-        columns[TensorCol.SHARED_TRAFFIC, i] = stage.fragments * block.steps * block.blocks
+        columns[TensorCol.SHARED_TRAFFIC, i] = stage.fragments * block.steps * block.tiles
+        columns[TensorCol.COMBINE_S, i] = combine_s
+        columns[TensorCol.STEPS, i] = block.steps
+        compulsory = product.result_bytes + product.epilogue_bytes + product.whole_bytes[0] + product.whole_bytes[1]
+        columns[TensorCol.EVEN_S, i] = 2.0 * gpu.launch_s + norm4(
+            stage.compute * total_s, l2_s, compulsory / gpu.dram_bytes_cycle * cycle_s
+        )
         columns[TensorCol.ACCUMULATORS, i] = 4 * block.m_mma * block.n_mma
         tiles = float(block.rows * block.m) * (block.columns * block.n) * (block.steps * block.k)
         columns[TensorCol.USEFUL, i] = float(product.m) * product.n * product.k / tiles
