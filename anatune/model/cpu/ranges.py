@@ -224,9 +224,9 @@ class CpuFamily(ProgramFamily):
         Bounds without a search come first; then the extents where they are furthest from the limits are searched.
         """
         extents = self.workload.extents
-        least = np.zeros(len(extents))
+        least, is_complete = np.zeros(len(extents)), True
         for at, extent in enumerate(extents):
-            if watch.is_over:
+            if extent not in self._known and watch.is_over:  # what times were asked for is known
                 return Bounds(np.minimum(least, limits_s), is_complete=False)
             least[at] = self._at(extent).least_s
             watch.report(_UNSEARCHED * (at + 1) / len(extents))
@@ -235,13 +235,15 @@ class CpuFamily(ProgramFamily):
         rest = max(1.0, float(loose[order[_MOST_SEARCHED]])) if len(order) > _MOST_SEARCHED else 1.0
         wanted = [at for at in order[:_MOST_SEARCHED] if loose[at] > _WORTH_SEARCHING * rest]
         for number, at in enumerate(wanted):
+            if extents[at] in self._proven_s:
+                continue
             if watch.is_over:
+                is_complete = False
                 break
-            if extents[at] not in self._proven_s:
-                self._proven_s[extents[at]] = self._searched(extents[at], watch)
+            self._proven_s[extents[at]] = self._searched(extents[at], watch)
             watch.report(_UNSEARCHED + (1.0 - _UNSEARCHED) * (number + 1) / len(wanted))
         proven = np.array([self._proven_s.get(extent, 0.0) for extent in extents])
-        return Bounds(np.minimum(np.maximum(least, proven), limits_s))
+        return Bounds(np.minimum(np.maximum(least, proven), limits_s), is_complete=is_complete)
 
     def _searched(self, extent: int, watch: Watch) -> float:
         """Return the least seconds of any schedule at an extent, to the step of ties; 0.0 where the time ended."""

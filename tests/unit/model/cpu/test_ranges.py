@@ -53,6 +53,17 @@ def test_no_plan_of_a_single_shape_undercuts_a_bound(own):
         assert found.seconds[at] <= single * (1 + 1e-9)
 
 
+def test_what_is_known_is_proven_when_the_time_is_up():
+    own = family(anatune.matmul(30, 48, 36), "i", range(1, 31))
+    over = Watch(0.0)
+    early = own.bounds(np.full(30, np.inf), over)
+    assert not early.is_complete
+    times = own.times(own.candidates(over)).min(axis=0)
+    late = own.bounds(times, over)
+    assert (late.seconds > 0).all()
+    assert (late.seconds <= own.bounds(times, Watch()).seconds).all()
+
+
 def test_the_number_of_rows_of_a_call_is_kept_at_every_extent():
     program = next(one for one in PRODUCT.candidates(Watch()) if one.options.get("most.i") == 7)
     sizes = {(extent, PRODUCT.schedule(program, extent).options.get("pair.i")) for extent in (7, 8, 13, 40)}
