@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anatune
+from anatune.codegen.cuda.ranged import Count
 from anatune.codegen.cuda.splitting import SplitReduction
 from anatune.codegen.script import Script
 from anatune.core.rules.split import Split, check_split, splits_of
@@ -30,21 +31,26 @@ def splits(draw):
     return tiles, steps, Split(split, draw(st.integers(0, tiles - 1)) if split > 1 else 0, atomic)
 
 
-def values_of(lines, block):
-    """Return what the names that a kernel sets are, for one block."""
-    found = {"block": block, "bx": block}
+def values_of(lines, block, steps):
+    """Return what the names that a kernel sets are, for one block and a number of steps."""
+    found = {"block": block, "bx": block, "n": steps}
     for line in lines:
         if match := re.fullmatch(r"\s*(\w+): T.int32 = (.*)", line):
             found[match[1]] = eval(match[2], WORDS, found)
     return found
 
 
-@given(splits())
-def test_all_steps_of_all_tiles_are_computed_once(case):
-    tiles, steps, split = case
+@given(splits(), st.booleans(), st.integers(0, 9))
+def test_all_steps_of_all_tiles_are_computed_once(case, varies, fewer):
+    """Also where the number of steps is known at run time only."""
+    tiles, most, split = case
+    count, steps = Count.of(most), most
+    if varies:
+        split = split._replace(whole=0)
+        count, steps = Count("n", split.split, most), max(split.split, most - fewer)
     workload = anatune.matmul(64, 64, 64)
-    check_split(workload, {"split": split.split, "whole": split.whole, "atomic": int(split.atomic)}, tiles, steps)
-    reduction = SplitReduction(split, workload, tiles=tiles, steps=steps, threads=THREADS, accumulators=ACCUMULATORS)
+    check_split(workload, {"split": split.split, "whole": split.whole, "atomic": int(split.atomic)}, tiles, most)
+    reduction = SplitReduction(split, workload, tiles=tiles, steps=count, threads=THREADS, accumulators=ACCUMULATORS)
     text, parts, bodies = Script(), [], []
 
     def principal(part):
@@ -56,7 +62,7 @@ def test_all_steps_of_all_tiles_are_computed_once(case):
     (part,), (lines, *behind) = parts, bodies
     done, places = {}, set()
     for block in range(split.num_blocks(tiles)):
-        values = values_of(lines, block)
+        values = values_of(lines, block, steps)
         first = eval(part.first, WORDS, values) if part.first else 0
         turns = eval(part.turns, WORDS, values)
         assert part.least <= turns <= part.most
@@ -71,4 +77,4 @@ def test_all_steps_of_all_tiles_are_computed_once(case):
     assert places == set(range(size))
     assert size == (0 if split.atomic else split.num_parts(tiles) * ACCUMULATORS * THREADS)
     for body, launch in zip(behind, reduction.after, strict=True):
-        assert [values_of(body, block)["bx"] for block in range(launch.grid)] == list(range(split.whole, tiles))
+        assert [values_of(body, block, steps)["bx"] for block in range(launch.grid)] == list(range(split.whole, tiles))
