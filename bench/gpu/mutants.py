@@ -33,6 +33,8 @@ def mutants(kernel: CudaKernel) -> Iterator[tuple[str, CudaKernel]]:
         for match in _INDEX.finditer(kernel.source, body, end):
             uses.setdefault(match.group(1), []).append(match.end())
         for name, places in uses.items():
+            if name not in parameters and len(places) == 1:
+                continue  # set and never read
             mutant = kernel
             # the first use may be one that no block comes to; of the kernel's own arrays all together would move alike
             for place in reversed(places if name in parameters else places[:1]):

@@ -12,6 +12,7 @@ import anatune
 from anatune import batch_matmul, conv2d, matmul
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.ranged import Ranged
+from anatune.core.rules.split import SPLIT
 from anatune.core.schedule import Schedule
 from anatune.core.workload.operators import depthwise_conv2d, max_pool2d, reduction
 from anatune.core.workload.ranges import ranged
@@ -97,6 +98,8 @@ def test_one_kernel_computes_every_extent_of_a_range(name, axis):
     most = max(multiple, AWKWARD[name].extents[axis] // multiple * multiple)
     family = ranged(AWKWARD[name], axis, range(multiple, most + 1, multiple))
     schedule = covering_schedule(family.largest, anatune.hardware("a100"), draw)
+    options = {option: value for option, value in schedule.options.items() if option not in SPLIT}
+    schedule = msgspec.structs.replace(schedule, options=options)
     tile = int(np.prod(schedule.tiles[axis][1:]))
     kernel = cuda_kernel(schedule, Ranged(axis, multiple, most, multiple))
     near = [extent for extent in (tile - 1, tile, tile + 1) if extent in family.extents]
