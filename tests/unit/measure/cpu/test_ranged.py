@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune import api
 from anatune.core.space.cpu_ranges import schedule_at
 from anatune.errors import RunError, SpaceError
+from tests.machine import host
 
 pytest.importorskip("tvm")
 from anatune.codegen.cpu.dispatch import Dispatch
 from anatune.measure.cpu.ranged import load_range
 
-HW = api.hardware("host")
+HW = host()
 LANES = HW.compute.simd_bits // 32
 
 

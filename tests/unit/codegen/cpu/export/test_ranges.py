@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune import api
 from anatune.core.space.cpu_ranges import schedule_at
+from tests.machine import host
 
 pytest.importorskip("tvm")
 from anatune.codegen.cpu.dispatch import Dispatch
 from anatune.codegen.cpu.export.ranges import write_c_range
 from anatune.measure.cpu.blocks import Block
 
-HW = api.hardware("host")
+HW = host()
 LANES = HW.compute.simd_bits // 32
 
 
