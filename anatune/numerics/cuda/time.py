@@ -44,8 +44,9 @@ STORE_CYCLES = 2.0
 TAIL_OVERLAP = 0.7
 """Length of the last, partly filled wave relative to one that starts after all others ended: blocks start as soon as
 earlier ones end. Calibrated."""
-COMBINE_IN_FLIGHT = 16.0
-"""Partial sums that a thread of the second kernel loads together: its loop over the parts is unrolled."""
+COMBINE_LOADS = 32.0
+"""Loads of a thread of the second kernel that are on their way together, of one part or of several; as
+`codegen.cuda.splitting` writes it."""
 ATOMIC_BYTES = 32.0
 """Bytes that the L2 handles in place of each atomically added one: an addition reads, adds and writes a sector.
 Assumed."""
@@ -164,7 +165,8 @@ def combine_s_one(
     rate = gpu.l2_bytes_cycle if in_l2 else gpu.dram_bytes_cycle
     latency = gpu.l2_latency if in_l2 else gpu.dram_latency
     sm_rate = min(rate, min(float(gpu.num_sms), max(1.0, tiles)) * SM_FILL_BYTES)  # no tiles: rejected points
-    turns = math.ceil(split * accumulators / COMBINE_IN_FLIGHT) * math.ceil(tiles / (gpu.num_sms * resident))
+    at_once = max(1.0, math.floor(COMBINE_LOADS / accumulators))
+    turns = math.ceil(split / at_once) * math.ceil(tiles / (gpu.num_sms * resident))
     cycles = norm4(part_bytes / sm_rate, turns * latency, 0.0) + latency + result_bytes / rate
     return cycles / gpu.clock_hz + gpu.launch_s
 
