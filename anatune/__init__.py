@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.model.plan import Plan as Plan
     from anatune.model.pruning.subset import Subset as Subset
     from anatune.model.pruning.subset import Verdict as Verdict
+    from anatune.model.ranges.plan import RangePlan as RangePlan
     from anatune.tuning.result import TuningInterrupted as TuningInterrupted
     from anatune.tuning.result import TuningProgress as TuningProgress
     from anatune.tuning.result import TuningResult as TuningResult
@@ -97,6 +98,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
         "anatune.measure.verify": ("Verification", "build", "inspect", "verify"),
         "anatune.model.base": ("Guarantee",),
         "anatune.model.plan": ("Plan",),
+        "anatune.model.ranges.plan": ("RangePlan",),
         "anatune.model.pruning.subset": ("Subset", "Verdict"),
         "anatune.tuning.result": ("TuningInterrupted", "TuningProgress", "TuningResult"),
         "anatune.tuning.session": ("tune",),

@@ -56,14 +56,14 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Class that builds, checks and times schedules (`measure.run.measurer.Measurer`).
     kernel : str
         ``(schedule, threads) -> kernel``: built and loaded into this process.
-    range_kernel : str or None
-        ``(plan for a range, threads) -> kernel`` of every extent; None: there is none.
     verifier : str
         ``(schedule, threads, seed) -> Verification``.
     inspector : str
         ``(schedule, threads) -> dict``: what the compiler says.
     functions : str
         Class of TVM functions whose nest can be a kernel (`codegen.tvm.kernel.TirTask`).
+    range_kernel, range_verifier : str
+        Of plans for a range: ``(plan, threads) -> kernel`` of every extent; ``(plan, threads, seed) -> Verification``.
     streaming : str
         ``(hardware, num_bytes, flop) -> seconds`` of a call that reads and writes tensors once.
     models : str
@@ -74,12 +74,13 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lowering: str
     measurer: str
     kernel: str
-    range_kernel: str | None = None
     verifier: str
     inspector: str
     functions: str
     streaming: str
     models: str
+    range_kernel: str
+    range_verifier: str
 
 
 class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,6 +173,8 @@ _GPU = DeviceKind(
     functions="anatune.codegen.tvm.gpu_kernel:GpuTirTask",
     streaming="anatune.model.cuda.streaming:streaming_s",
     models="anatune.compiling.gpu:compile_for_gpu",
+    range_kernel="anatune.measure.cuda.ranges:build_range",
+    range_verifier="anatune.measure.cuda.ranges:verify_range",
 )
 _CPU = DeviceKind(
     name="cpu",
@@ -184,6 +187,7 @@ _CPU = DeviceKind(
     functions="anatune.codegen.tvm.kernel:TirTask",
     streaming="anatune.model.cpu.streaming:streaming_s",
     models="anatune.compiling.session:compile_for_cpu",
+    range_verifier="anatune.measure.cpu.ranged:verify",
 )
 
 CUDA = Template(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, overload
 from anatune.arguments import MOST_SEED, checked_integer
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.templates import DeviceKind, template_named
-from anatune.errors import BuildError
 from anatune.measure.run.correctness import Verification
 from anatune.measure.run.memory import check_runs_here
 from anatune.model.ranges.plan import RangePlan
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from anatune.measure.cpu.kernel import Kernel
     from anatune.measure.cpu.ranged import RangeKernel
     from anatune.measure.cuda.kernel import GpuKernel
+    from anatune.measure.cuda.ranges import GpuRangeKernel
 
 __all__ = ["Verification", "build", "inspect", "verify"]
 
@@ -28,30 +28,30 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel: ...
 
 
 @overload
-def build(schedule: RangePlan, threads: int = 1) -> RangeKernel: ...
+def build(schedule: RangePlan, threads: int = 1) -> RangeKernel | GpuRangeKernel: ...
 
 
-def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKernel | RangeKernel:
+def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKernel | RangeKernel | GpuRangeKernel:
     """Compile a schedule, or the programs of a plan for a range, and load it into this process.
 
     Parameters
     ----------
     schedule
-        For a CPU, or for this machine's GPU; what `anatune.plan_range` returned for a CPU.
+        For a CPU, or for this machine's GPU; or what `anatune.plan_range` returned.
     threads
         Threads that a call uses, where the schedule has a parallel loop.
 
     Returns
     -------
-    Kernel, GpuKernel or RangeKernel
-        ``kernel(*arrays)``; of a schedule ``kernel.random_call()``, of a range ``kernel.at(extent)``.
+    Kernel, GpuKernel, RangeKernel or GpuRangeKernel
+        ``kernel(*arrays)``; of a schedule ``kernel.random_call()``. Of a range the extent is that of the arrays.
 
     Raises
     ------
     SpaceError
         It is no schedule, or it contradicts itself.
     BuildError
-        It cannot be lowered or compiled, or is a plan of a GPU for a range.
+        It cannot be lowered or compiled.
     DeviceError
         It is for a GPU, and there is none of that kind.
     RunError
@@ -67,18 +67,16 @@ def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKerne
     return kernel
 
 
-def _build_range(plan: RangePlan, threads: int) -> RangeKernel:
-    kind = template_named(plan.programs[0].schedule.template).device
-    if kind.range_kernel is None:
-        raise BuildError(
-            f"plan for a range is for {plan.hardware.name}: those of CPUs are built, of others single schedules"
-        )
-    kernel: RangeKernel = kind.part("range_kernel")(plan, threads)
+def _build_range(plan: RangePlan, threads: int) -> RangeKernel | GpuRangeKernel:
+    kernel: RangeKernel | GpuRangeKernel = _kind_of(plan.programs[0].schedule).part("range_kernel")(plan, threads)
     return kernel
 
 
-def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verification:
+def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -> Verification:
     """Build a schedule, run it on random operands and compare with float64.
+
+    Of a plan for a range: its programs at both ends and in the middle of the first and the last interval that each
+    serves.
 
     CPU schedules run in this process, without a time limit: measuring, which does not trust kernels, has processes for
     that. The result is filled with NaN first; operands, packed constants and the memory around them must be unchanged.
@@ -96,11 +94,13 @@ def verify(schedule: Schedule, *, threads: int = 1, seed: int = 0) -> Verificati
     MissingDependencyError
         TVM is not installed; a GPU schedule and no C++ compiler.
     """
-    kind = _kind_of(schedule)
+    first = schedule.programs[-1].schedule if isinstance(schedule, RangePlan) else schedule
+    kind = _kind_of(first)
     threads = checked_integer("verify: threads", threads, 1, MOST_THREADS)
     seed = checked_integer("verify: seed", seed, 0, MOST_SEED)
-    check_runs_here(schedule.workload, schedule.hardware)
-    answer: Verification = kind.part("verifier")(schedule, threads, seed)
+    check_runs_here(first.workload, first.hardware)
+    verifier = "range_verifier" if isinstance(schedule, RangePlan) else "verifier"
+    answer: Verification = kind.part(verifier)(schedule, threads, seed)
     return answer
 
 

@@ -15,13 +15,13 @@ from anatune.codegen.cpu.export.ranges import write_c_range
 from anatune.codegen.cpu.export.write import CLibrary, write_c_library
 from anatune.codegen.cuda.export.header import ALIGNMENT_BYTES as CUDA_ALIGNMENT_BYTES
 from anatune.codegen.cuda.export.header import prototypes
+from anatune.codegen.cuda.export.ranges import write_cuda_range
 from anatune.codegen.cuda.export.write import write_cuda
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
 from anatune.codegen.lowered import tvm_module_json
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
-from anatune.errors import BuildError
 from anatune.model.ranges.plan import RangePlan
 from anatune.records.export import workload_text
 from anatune.version import __version__
@@ -36,21 +36,35 @@ def export_library(schedule: Schedule, name: str, folder: Path, form: str, threa
 
 
 def export_range(plan: RangePlan, name: str, folder: Path, form: str, threads: int) -> dict[str, Any]:
-    """Write the programs of a range as one library for C programs, with its dispatch table; errors as `write_c_range`.
+    """Write the programs of a range for C programs, with the dispatch table: one library, or cubins and their header.
 
-    Raises
-    ------
-    BuildError
-        They are for a GPU.
+    Errors as `write_c_range` and `write_cuda_range`.
     """
     if not isinstance(plan.hardware, CpuSpec):
-        raise BuildError(f"range is for {plan.hardware.name}: those of CPUs are exported, of GPUs single schedules")
+        return _range_of_cubins(plan, name, folder)
     made = write_c_range(dispatch_of(plan), name, folder, threads=threads, form=form)
     schedule = plan.programs[-1].schedule
     about = _about(schedule, _functions(made))
     del about["schedule"]
     words = {"workload": plan.workload.describe(), "dispatch": plan.dispatch(), "loss": plan.loss}
     return {**_library(made, name, form), **about, **words, "range": plan}
+
+
+def _range_of_cubins(plan: RangePlan, name: str, folder: Path) -> dict[str, Any]:
+    """Write the programs of a range on a GPU; the manifest's entries say what was written."""
+    made = write_cuda_range(plan, name, folder)
+    return {
+        "header": made.header,
+        "cubins": made.cubins,
+        "sources": made.sources,
+        "table": made.table,
+        "needs": made.needs,
+        "arguments": made.arguments,
+        "workload": plan.workload.describe(),
+        "dispatch": plan.dispatch(),
+        "loss": plan.loss,
+        "range": plan,
+    }
 
 
 def _library(made: CLibrary, name: str, form: str) -> dict[str, Any]:

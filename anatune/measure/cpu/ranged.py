@@ -6,6 +6,8 @@ import shutil
 import weakref
 from pathlib import Path
 
+import msgspec
+
 from anatune.arguments import shown
 from anatune.codegen.cpu.dispatch import Dispatch, RangeArtifact, build_range, dispatch_of
 from anatune.core.hardware.spec import CpuSpec
@@ -17,7 +19,7 @@ from anatune.measure.cpu.kernel import Constants, Kernel
 from anatune.measure.run.correctness import Array, Verification, expected, random_inputs
 from anatune.model.ranges.plan import RangePlan
 
-__all__ = ["RangeKernel", "build", "load_range"]
+__all__ = ["RangeKernel", "build", "load_range", "verify"]
 
 
 class RangeKernel:
@@ -111,3 +113,14 @@ def load_range(dispatch: Dispatch, threads: int = 1) -> RangeKernel:
 def build(plan: RangePlan, threads: int) -> RangeKernel:
     """Compile a plan for a range and load it into this process; see `anatune.build`."""
     return load_range(dispatch_of(plan), threads)
+
+
+def verify(plan: RangePlan, threads: int, seed: int) -> Verification:
+    """Run a plan's programs where the intervals that they serve begin and end; see `anatune.verify`."""
+    kernel, found = build(plan, threads), Verification(True, 0.0)
+    for extent in plan.telling_extents():
+        answer = kernel.verify(extent, seed)
+        if not answer.ok:
+            return msgspec.structs.replace(answer, message=f"{plan.workload.axis}={extent}: {answer.message}")
+        found = max(found, answer, key=lambda one: one.max_rel_error or 0.0)
+    return found

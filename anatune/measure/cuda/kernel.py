@@ -102,7 +102,7 @@ def build_gpu(schedule: Schedule, device: GpuDevice | None = None) -> GpuKernel:
         It cannot be built.
     """
     try:
-        device = device or _first_device()
+        device = device or first_device()
     except DeviceError as error:
         raise DeviceError(
             f"schedule is for {schedule.hardware.name}, but {error}; anatune export --target cuda writes its CUDA C"
@@ -120,7 +120,7 @@ def build_gpu(schedule: Schedule, device: GpuDevice | None = None) -> GpuKernel:
 
 
 @functools.lru_cache(maxsize=1)
-def _first_device() -> GpuDevice:
+def first_device() -> GpuDevice:
     """Return the first device, opened once for all kernels of the process."""
     device = open_device()
     atexit.register(device.close)

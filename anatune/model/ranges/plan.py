@@ -135,6 +135,18 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         """Return the number of the program that serves an extent; errors as `interval_of`."""
         return self.interval_of(extent).program
 
+    def telling_extents(self) -> list[int]:
+        """Return extents at which programs are verified, ascending.
+
+        Both ends and the middle of the first and the last interval of each program.
+        """
+        extents: set[int] = set()
+        for number in range(len(self.programs)):
+            own = [interval for interval in self.intervals if interval.program == number]
+            for interval in (own[0], own[-1]):
+                extents |= {interval.first, (interval.first + interval.last) // 2, interval.last}
+        return sorted(extents)
+
     def dispatch(self) -> dict[str, Any]:
         """Return the dispatch table alone: the axis, and for each interval its first and last extent and program."""
         return {
