@@ -42,8 +42,7 @@ def test_every_part_is_there(template):
     assert parts_of(template) >= {"rules", "levels", "model", "program_key", "program"}
     for record in (template, template.device):
         assert all(callable(record.part(name)) for name in parts_of(record))
-    optional = {"range_kernel"}
-    assert parts_of(template.device) | optional == set(template.device.__struct_fields__) - {"name"}
+    assert parts_of(template.device) == set(template.device.__struct_fields__) - {"name"}
 
 
 def test_a_model_and_its_space_are_of_the_template(template):

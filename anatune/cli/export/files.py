@@ -53,18 +53,26 @@ def export_range(plan: RangePlan, name: str, folder: Path, form: str, threads: i
 def _range_of_cubins(plan: RangePlan, name: str, folder: Path) -> dict[str, Any]:
     """Write the programs of a range on a GPU; the manifest's entries say what was written."""
     made = write_cuda_range(plan, name, folder)
-    return {
-        "header": made.header,
-        "cubins": made.cubins,
-        "sources": made.sources,
-        "table": made.table,
-        "needs": made.needs,
-        "arguments": made.arguments,
-        "workload": plan.workload.describe(),
-        "dispatch": plan.dispatch(),
-        "loss": plan.loss,
-        "range": plan,
-    }
+    shown = [one.tensor for one in made.arguments]
+    launch = f"CUresult {name}_launch(const {name}_t *self, CUstream stream, int extent, "
+    functions: list[dict[str, Any]] = [
+        {
+            "name": f"{name}_launch",
+            "purpose": "launches the kernel that serves an extent",
+            "prototype": f"{launch}{', '.join(f'CUdeviceptr {tensor}' for tensor in shown)});",
+            "arguments": made.arguments,
+        },
+        {
+            "name": f"{name}_load",
+            "purpose": "loads all cubins from a folder",
+            "prototype": f"CUresult {name}_load({name}_t *self, const char *folder);",
+        },
+    ]
+    about = _about(plan.programs[-1].schedule, functions)
+    del about["schedule"]
+    words = {"workload": plan.workload.describe(), "dispatch": plan.dispatch(), "loss": plan.loss}
+    files = {"files": [*made.cubins, *made.sources, made.table], "header": made.header, "needs": made.needs}
+    return {"format": "cuda", "name": name, **files, **about, **words, "range": plan}
 
 
 def _library(made: CLibrary, name: str, form: str) -> dict[str, Any]:
@@ -101,7 +109,7 @@ def export_cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, Any]:
     """Write a schedule of a GPU template as CUDA C, cubin and header; errors as `write_cuda`."""
     made = write_cuda(schedule, name, folder)
     kernel = made.kernel
-    functions = [
+    functions: list[dict[str, Any]] = [
         {"name": function, "purpose": purpose, "prototype": declaration}
         for function, (purpose, declaration) in prototypes(kernel, made.arguments).items()
     ]

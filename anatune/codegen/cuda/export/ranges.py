@@ -157,7 +157,7 @@ def range_kernels(plan: RangePlan) -> list[CudaKernel]:
 
 
 def write_cuda_range(plan: RangePlan, name: str, folder: Path) -> CudaRangeExport:
-    """Write ``name.h``, ``name.json`` (the dispatch table), and ``name_0.cu``, ``name_0.cubin`` ... into a folder.
+    """Write ``name.h``, the table ``name_dispatch.json``, and ``name_0.cu``, ``name_0.cubin`` ... into a folder.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def write_cuda_range(plan: RangePlan, name: str, folder: Path) -> CudaRangeExpor
     needs = requirements_of(kernels[0].arch, compiler_release())
     arguments = _arguments(plan, kernels)
     files[f"{name}.h"] = _header(plan, name, kernels, arguments, device, needs).encode()
-    files[f"{name}.json"] = (json.dumps(plan.dispatch(), indent=1) + "\n").encode()
+    files[f"{name}_dispatch.json"] = (json.dumps(plan.dispatch(), indent=1) + "\n").encode()
     for file, contents in files.items():
         try:
             (folder / file).write_bytes(contents)
@@ -189,7 +189,7 @@ def write_cuda_range(plan: RangePlan, name: str, folder: Path) -> CudaRangeExpor
         header=f"{name}.h",
         cubins=tuple(f"{kernel.name}.cubin" for kernel in kernels),
         sources=tuple(f"{kernel.name}.cu" for kernel in kernels),
-        table=f"{name}.json",
+        table=f"{name}_dispatch.json",
         kernels=tuple(kernels),
         arguments=arguments,
         needs=needs,

@@ -53,9 +53,9 @@ def test_the_export_holds_a_cubin_of_each_program_and_the_table(tmp_path):
     plan = a_plan()
     made = write_cuda_range(plan, "rows", tmp_path)
     names = {made.header, made.table, *made.cubins, *made.sources}
-    assert names == {"rows.h", "rows.json", "rows_0.cu", "rows_0.cubin", "rows_1.cu", "rows_1.cubin"}
+    assert names == {"rows.h", "rows_dispatch.json", "rows_0.cu", "rows_0.cubin", "rows_1.cu", "rows_1.cubin"}
     assert all((tmp_path / name).stat().st_size for name in names)
-    table = msgspec.json.decode((tmp_path / "rows.json").read_bytes())
+    table = msgspec.json.decode((tmp_path / "rows_dispatch.json").read_bytes())
     assert [(one["first"], one["last"], one["program"]) for one in table["intervals"]] == list(ENDS)
     header = (tmp_path / "rows.h").read_text()
     assert "static const int last[4] = {7, 20, 21, 45};" in header
