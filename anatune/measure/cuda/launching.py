@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.errors import RunError
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
 
-__all__ = ["LoadedKernel", "load_kernel"]
+__all__ = ["LoadedKernel", "bound_call", "load_functions", "load_kernel"]
 
 
 class LoadedKernel(NamedTuple):
@@ -57,32 +57,69 @@ def load_kernel(device: GpuDevice, artifact: GpuArtifact, buffers: Mapping[str, 
         known = buffers.get(tensor)
         if known is None or known.num_bytes != buffer.num_bytes:
             raise RunError(f"the kernel takes {tensor} of {buffer.num_bytes} bytes, which the workload lacks")
-    image = read_image(artifact)
-    scalars = [np.int32(scalar) for scalar in artifact.scalars]
-    functions: list[GpuFunction] = []
+    functions = load_functions(device, artifact)
     workspace: GpuBuffer | None = None
     try:
-        for launch in artifact.launches:
-            functions.append(device.load(image, launch.name, launch.dynamic_shared_bytes))
         bound = dict(buffers)
         if artifact.workspace is not None:
             workspace = device.allocate(artifact.workspace.num_bytes)
             bound[artifact.workspace.tensor] = workspace
-        calls = [
-            device.prepare(
-                function, launch.grid, launch.block, [*(bound[one.tensor] for one in launch.parameters), *scalars]
-            )
-            for function, launch in zip(functions, artifact.launches, strict=True)
-        ]
+        call = bound_call(device, artifact, functions, bound)
     except RunError:
         _unload(device, functions, workspace)
         raise
+    return LoadedKernel(functions, workspace, call)
+
+
+def load_functions(device: GpuDevice, artifact: GpuArtifact) -> tuple[GpuFunction, ...]:
+    """Load a kernel's functions onto a device, in the order of its launches.
+
+    Raises
+    ------
+    RunError
+        The cubin cannot be read, or the device refuses it.
+    """
+    image = read_image(artifact)
+    functions: list[GpuFunction] = []
+    try:
+        for launch in artifact.launches:
+            functions.append(device.load(image, launch.name, launch.dynamic_shared_bytes))
+    except RunError:
+        _unload(device, functions, None)
+        raise
+    return tuple(functions)
+
+
+def bound_call(
+    device: GpuDevice, artifact: GpuArtifact, functions: Sequence[GpuFunction], buffers: Mapping[str, GpuBuffer]
+) -> Callable[[], None]:
+    """Return a call that launches loaded functions once, in order, and returns at once.
+
+    Parameters
+    ----------
+    artifact
+        What they are of; one for a range at an extent.
+    buffers : mapping of str to GpuBuffer
+        Its tensors and its workspace; they may be larger than what is used of them.
+
+    Raises
+    ------
+    RunError
+        The device refuses a launch of this size.
+    """
+    scalars = [np.int32(scalar) for scalar in artifact.scalars]
+    calls = [
+        device.prepare(
+            function, launch.grid, launch.block, [*(buffers[one.tensor] for one in launch.parameters), *scalars]
+        )
+        for function, launch in zip(functions, artifact.launches, strict=True)
+    ]
 
     def call() -> None:
         for one in calls:
             one()
 
-    return LoadedKernel(tuple(functions), workspace, calls[0] if len(calls) == 1 else call)
+    return calls[0] if len(calls) == 1 else call
 
 
 def _unload(device: GpuDevice, functions: Iterable[GpuFunction], workspace: GpuBuffer | None) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from anatune.codegen.cuda.artifact import GpuArtifact, write_artifact
+from anatune.codegen.cuda.artifact import GpuArtifact, check_resources, write_artifact
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.export.ranges import range_kernels
-from anatune.errors import BuildError, DeviceError, RunError
+from anatune.core.hardware.spec import GpuSpec
+from anatune.errors import AnatuneError, BuildError, DeviceError, RunError, SpaceError
 from anatune.files import no_scratch
-from anatune.measure.cuda.driver import GpuDevice
+from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
 from anatune.measure.cuda.kernel import first_device
-from anatune.measure.cuda.launching import load_kernel
+from anatune.measure.cuda.launching import bound_call, load_functions
 from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import Array, Verification, array_dtype, checked_operands, expected, random_inputs
 from anatune.measure.run.rounding import operands_used
@@ -52,7 +57,8 @@ def verify_range(plan: RangePlan, threads: int, seed: int) -> Verification:
 class GpuRangeKernel:
     """A built range: ``kernel(*arrays)`` computes on NumPy arrays of any extent of the range, in their own layouts.
 
-    Programs are compiled and loaded when an extent needs them first. Not safe to call from several threads at once.
+    Programs are compiled and loaded when an extent needs them first, and stay; tensors keep the memory of the largest
+    extent so far. Not safe to call from several threads at once.
 
     Parameters
     ----------
@@ -63,8 +69,9 @@ class GpuRangeKernel:
     def __init__(self, plan: RangePlan, device: GpuDevice) -> None:
         self.plan, self._device = plan, device
         self._kernels = range_kernels(plan)
-        self._folder = tempfile.TemporaryDirectory(prefix="anatune-")
-        self._artifacts: dict[int, GpuArtifact] = {}
+        self._programs: dict[int, _Program] = {}
+        self._buffers: dict[str, GpuBuffer] = {}
+        weakref.finalize(self, _free, device, self._programs, self._buffers)
 
     def extent_of(self, *arrays: Array) -> int:
         """Return the extent that operands have along the ranged axis; errors as the call's."""
@@ -83,44 +90,72 @@ class GpuRangeKernel:
         Raises
         ------
         RunError
-            Another number of arrays, or one of another shape or dtype; the kernel failed.
-        SpaceError
-            The extent is none of the range's.
+            Another number of arrays, one of another shape or dtype, or an extent outside of the range; the kernel
+            failed.
         """
         extent = self.extent_of(*arrays)
-        workload, number = self.plan.workload.at(extent), self.plan.program_of(extent)
+        try:
+            number = self.plan.program_of(extent)
+        except SpaceError as error:
+            raise RunError(str(error)) from None
+        workload = self.plan.workload.at(extent)
         names = tuple(dict.fromkeys(access.tensor for access in workload.operands))
         operands = checked_operands(workload, names, arrays)
         device, write = self._device, workload.write
         device.activate()
+        program = self._program(number)
+        artifact = program.artifact.at(extent)
         result = np.empty(write.shape, array_dtype(write.dtype))
         sizes = {name: array.nbytes for name, array in operands.items()} | {write.tensor: result.nbytes}
-        buffers = {}
-        try:
-            for name, size in sizes.items():
-                buffers[name] = device.allocate(size)
-            for name, array in operands.items():
-                device.upload(buffers[name], array)
-            loaded = load_kernel(device, self._artifact(number).at(extent), buffers)
-            try:
-                loaded.call()
-                device.download(buffers[write.tensor], result)
-            finally:
-                loaded.unload(device)
-        finally:
-            for buffer in buffers.values():
-                buffer.free()
+        if artifact.workspace is not None:
+            sizes[artifact.workspace.tensor] = artifact.workspace.num_bytes
+        self._reserve(sizes)
+        for name, array in operands.items():
+            device.upload(self._buffers[name], array)
+        bound_call(device, artifact, program.functions, self._buffers)()
+        device.download(self._buffers[write.tensor], result)
         return result
 
-    def _artifact(self, number: int) -> GpuArtifact:
-        """Return a built program."""
-        if number not in self._artifacts:
+    def _reserve(self, sizes: Mapping[str, int]) -> None:
+        """Give tensors at least so many bytes of device memory."""
+        for name, size in sizes.items():
+            known = self._buffers.get(name)
+            if known is not None and known.num_bytes >= size:
+                continue
+            if known is not None:
+                del self._buffers[name]
+                known.free()
+            self._buffers[name] = self._device.allocate(size)
+
+    def _program(self, number: int) -> _Program:
+        """Return a program, built and loaded."""
+        if number not in self._programs:
             kernel = self._kernels[number]
             try:
-                self._artifacts[number] = write_artifact(kernel, compile_kernel(kernel), Path(self._folder.name))
+                with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
+                    artifact = write_artifact(kernel, compile_kernel(kernel), Path(folder))
+                    assert isinstance(self.plan.hardware, GpuSpec)
+                    check_resources(artifact, self.plan.hardware)
+                    self._programs[number] = _Program(artifact, load_functions(self._device, artifact))
             except OSError as error:
                 raise BuildError(no_scratch(error)) from None
-        return self._artifacts[number]
+        return self._programs[number]
+
+
+class _Program(NamedTuple):
+    """A program on the device."""
+
+    artifact: GpuArtifact
+    functions: tuple[GpuFunction, ...]
+
+
+def _free(device: GpuDevice, programs: dict[int, _Program], buffers: dict[str, GpuBuffer]) -> None:
+    with contextlib.suppress(AnatuneError):  # the context is dead, its memory with it
+        for buffer in buffers.values():
+            buffer.free()
+        for program in programs.values():
+            for function in program.functions:
+                device.unload(function)
 
 
 def build_range(plan: RangePlan, threads: int, device: GpuDevice | None = None) -> GpuRangeKernel:

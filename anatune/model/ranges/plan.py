@@ -136,16 +136,26 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         return self.interval_of(extent).program
 
     def telling_extents(self) -> list[int]:
-        """Return extents at which programs are verified, ascending.
+        """Return extents of the range at which programs are verified, ascending.
 
         Both ends and the middle of the first and the last interval of each program.
         """
         extents: set[int] = set()
+        listed = self.workload.extents
         for number in range(len(self.programs)):
             own = [interval for interval in self.intervals if interval.program == number]
             for interval in (own[0], own[-1]):
-                extents |= {interval.first, (interval.first + interval.last) // 2, interval.last}
+                first, last = bisect.bisect_left(listed, interval.first), bisect.bisect_right(listed, interval.last) - 1
+                extents |= {listed[first], listed[(first + last) // 2], listed[last]}
         return sorted(extents)
+
+    def least(self, number: int) -> int:
+        """Return the smallest extent that a program may be called with, also of those between two of the range's.
+
+        What lies between two intervals is the upper one's.
+        """
+        first = next(at for at, interval in enumerate(self.intervals) if interval.program == number)
+        return self.intervals[first - 1].last + 1 if first else self.intervals[0].first
 
     def dispatch(self) -> dict[str, Any]:
         """Return the dispatch table alone: the axis, and for each interval its first and last extent and program."""

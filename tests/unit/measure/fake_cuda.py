@@ -102,10 +102,16 @@ class Function:
         self.most_dynamic = 49152
         self.stale = True
         self.number = 0
+        self.programs = {}  # by the extent of a kernel for a range
 
     @property
     def launch(self):
         return self.image.kernel.launches[self.number]
+
+    def take(self, extent):
+        """Be the kernel of one extent, which the launch says."""
+        self.image.kernel = self.image.kernel.at(extent)
+        self.program = self.programs.get(extent)
 
 
 class FakeCuda:
@@ -284,6 +290,9 @@ class FakeCuda:
             (self.state / "lost").touch()
         if image.kernel is not None and function.stale:
             function.stale = False
+            if image.kernel.ranged is not None:
+                pointer = (ctypes.c_void_p * (count + 1)).from_address(parameters)[count]
+                function.take(ctypes.c_int32.from_address(pointer).value)
             assert (gx, gy, gz, bx, by, bz) == (function.launch.grid, 1, 1, function.launch.block, 1, 1)
             assert shared == function.launch.dynamic_shared_bytes
             self.emulate(function, addresses)
@@ -302,6 +311,7 @@ class FakeCuda:
                 arrays[kernel.result][...] = arrays["A"] @ arrays["B"]
         else:
             function.program = function.program or EmulatedKernel(kernel)
+            function.programs[kernel.extent] = function.program
             function.program.run(arrays, launch=function.number)
         if kernel.result in arrays and fault == "wrong":
             arrays[kernel.result].reshape(-1)[1] = 3

@@ -153,7 +153,10 @@ def range_kernels(plan: RangePlan) -> list[CudaKernel]:
     """
     if plan.hardware.kind != "gpu":
         raise SpaceError(f"range: {plan.hardware.name} is no GPU; its programs are one library for CPUs")
-    return [cuda_kernel(one.schedule, Ranged(plan.workload.axis, one.first, one.last)) for one in plan.programs]
+    return [
+        cuda_kernel(one.schedule, Ranged(plan.workload.axis, plan.least(number), one.last))
+        for number, one in enumerate(plan.programs)
+    ]
 
 
 def write_cuda_range(plan: RangePlan, name: str, folder: Path) -> CudaRangeExport:

@@ -1,38 +1,50 @@
 """Plans for a range on GPUs: kernels in the emulator at the ends of intervals, the C header, and refusals."""
 
+from unittest import mock
+
 import msgspec
 import numpy as np
 import pytest
 
-import anatune
-from anatune.core.workload.ranges import ranged
-from anatune.errors import DeviceError
-from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
-
 pytest.importorskip("tvm")
-from anatune.codegen.cuda.export.ranges import write_cuda_range
+
+import anatune
+from anatune.codegen.cuda.export.ranges import range_kernels, write_cuda_range
+from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.workload.ranges import ranged
+from anatune.errors import DeviceError, MissingDependencyError, RunError
+from anatune.measure.cuda import ranges as gpu_ranges
+from anatune.measure.cuda.cuda_bindings import CudaBindings
+from anatune.measure.cuda.driver import open_device
+from anatune.measure.emulate.emulator import compiler
+from anatune.measure.run.correctness import expected, random_inputs
+from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
+from tests.unit.measure.fake_cuda import FakeCuda, image_of
 
 GPU = anatune.hardware("rtx3090")
 ENDS = ((1, 7, 0), (8, 20, 1), (21, 21, 0), (22, 45, 1))
 
 
-def a_plan(**tiles):
-    """Return a plan by hand: two programs, four intervals of 45 rows."""
-    many = ranged(anatune.matmul(45, 24, 40), "i", range(1, 46))
+def a_plan(gpu=GPU, split=1, extents=range(1, 46), ends=ENDS):
+    """Return a plan by hand: two programs, four intervals of 45 rows; the second one splits its reduction."""
+    many = ranged(anatune.matmul(45, 24, 40), "i", extents)
     inner = [(1, 2, 1, 2), (2, 8, 1, 1)]
     programs = []
     for number, rows in enumerate(inner):
-        own = [(first, last) for first, last, owner in ENDS if owner == number]
+        own = [(first, last) for first, last, owner in ends if owner == number]
         last = own[-1][1]
         blocks = -(-last // int(np.prod(rows)))
         workload = many.at(last)
-        schedule = anatune.space(workload, GPU, template="cuda").schedule(
+        schedule = anatune.space(workload, gpu, template="cuda").schedule(
             {"i": (blocks, *rows), "j": (3, 1, 4, 1, 2), "k": (5, 2, 4)}, 64, {"A": 4, "B": 2}
         )
-        count = sum(end - first + 1 for first, end in own)
+        if number and split > 1:
+            schedule = msgspec.structs.replace(schedule, options={"split": split})
+        count = sum(first <= extent <= end for first, end in own for extent in extents)
         programs.append(RangeProgram(schedule, own[0][0], last, count))
-    intervals = tuple(Interval(first, last, owner, 0.1, 0.1, 1e-6, 2e-6) for first, last, owner in ENDS)
-    return RangePlan(many, GPU, "worst", tuple(programs), intervals, 0.1, 1, 0.1, 0.1, 0.1, 0.1, 0, 2, True)
+    intervals = tuple(Interval(first, last, owner, 0.1, 0.1, 1e-6, 2e-6) for first, last, owner in ends)
+    return RangePlan(many, gpu, "worst", tuple(programs), intervals, 0.1, 1, 0.1, 0.1, 0.1, 0.1, 0, 2, True)
 
 
 def test_kernels_are_right_where_their_intervals_begin_and_end():
@@ -67,3 +79,66 @@ def test_the_export_holds_a_cubin_of_each_program_and_the_table(tmp_path):
 def test_without_a_gpu_a_range_cannot_be_built_here():
     with pytest.raises(DeviceError):
         anatune.build(a_plan())
+
+
+@pytest.fixture
+def device():
+    try:
+        compiler()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+
+    def compiled(kernel):
+        facts = CompilerFacts(32, kernel.shared_bytes - kernel.dynamic_shared_bytes)
+        return Cubin(kernel.name, kernel.arch, image_of(kernel), facts)
+
+    with (
+        mock.patch.object(gpu_ranges, "compile_kernel", compiled),
+        open_device(backend=CudaBindings(FakeCuda())) as opened,
+    ):
+        yield opened
+
+
+def test_a_built_range_is_called_on_arrays_of_any_extent(device):
+    plan = a_plan(anatune.hardware("h200"), split=2)
+    kernel = gpu_ranges.build_range(plan, 1, device)
+    driver, addresses = device._backend._driver, []
+    for extent in (45, 3, 8, 22, 1):
+        workload = plan.workload.at(extent)
+        inputs = random_inputs(workload, extent)
+        want = expected(workload, inputs)
+        result = kernel(*inputs.values())
+        assert result.shape == (extent, 24)
+        assert np.abs(result - want.result).max() <= want.tolerance * want.scale
+        addresses.append(set(driver.memory))
+    assert driver.calls["cuModuleLoadData"] == 3  # once a function: the second program has two
+    assert addresses[0] == addresses[-1]  # memory of the largest extent stays
+    del kernel
+    assert not driver.memory
+    assert not driver.functions
+
+
+def test_what_a_built_range_cannot_take_is_one_line(device):
+    kernel = gpu_ranges.build_range(a_plan(anatune.hardware("h200")), 1, device)
+    a, b = np.ones((4, 40), np.float32), np.ones((40, 24), np.float32)
+    for arrays, message in (
+        ((np.ones((46, 40), np.float32), b), "range: i is 46, expected an integer from 1 to 45"),
+        ((np.ones((0, 40), np.float32), b), "range: i is 0, expected an integer from 1 to 45"),
+        ((a, b[:-1]), r"B is float32 of shape \(39, 24\), expected float32 of shape \(40, 24\)"),
+        ((a.astype(np.float64), b), "A is float64"),
+        ((a[0], b), "no operand says how long i is"),
+        ((a,), "got 1 arrays, expected 2: A, B"),
+        ((), "no operand says how long i is"),
+    ):
+        with pytest.raises(RunError, match=message):
+            kernel(*arrays)
+
+
+def test_extents_between_those_of_a_list():
+    ends = ((1, 7, 0), (20, 45, 1))
+    plan = a_plan(extents=(1, 7, 20, 41, 45), ends=ends)
+    assert plan.telling_extents() == [1, 7, 20, 41, 45]
+    assert [plan.least(number) for number in (0, 1)] == [1, 8]
+    first, second = range_kernels(plan)
+    assert (first.ranged.least, first.ranged.most) == (1, 7)
+    assert (second.ranged.least, second.ranged.most) == (8, 45)  # what lies between two intervals is the upper one's
