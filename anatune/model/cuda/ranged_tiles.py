@@ -10,7 +10,6 @@ point : the columns of `GpuSpace`, then split, leftovers, atomic (`core.space.sp
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -22,6 +21,7 @@ from anatune.core.space.split import SPLIT_COLUMNS, split_part
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.model.cuda.model import GpuModel
 from anatune.model.cuda.pack import pack_chunk, pack_nest
+from anatune.model.cuda.scoring import floor_of
 from anatune.numerics.cuda.batch import ANY_BOUND, BOUND, MACRO_BOUND, PREDICT, run_points
 from anatune.numerics.cuda.columns import Nest
 from anatune.numerics.cuda.shared_memory import conflict_table
@@ -40,8 +40,8 @@ MARGIN = 0.01
 SLAB = 131_072
 """Macro choices that are made and bounded together."""
 
-MOST_MACROS, MOST_ROWS, MOST_CLASSES = 20_000, 100, 200
-"""Macro choices, those with a split, and classes of consecutive results and fetch widths, of which all points are
+MOST_ROWS, MOST_CLASSES = 100, 200
+"""Macro choices with a split, and classes of consecutive results and fetch widths, of which all points are
 listed together; an interval that has more is halved."""
 
 Points = NDArray[np.int64]
@@ -155,17 +155,27 @@ class RangedTiles:
 
     # ---- macro choices -------------------------------------------------------------------------------------
 
-    def slabs(self) -> Iterator[Macros]:
-        """Yield every macro choice that has not too many threads, (count, num_axes) int32."""
+    @property
+    def num_slabs(self) -> int:
+        """How many parts of about `SLAB` all macro choices have."""
+        return -(-self.num_macros // SLAB)
+
+    def slab(self, number: int) -> Macros:
+        """Return a part of the macro choices without those that have too many threads, (count, num_axes) int32.
+
+        Every `num_slabs`-th one: the first part is a fair sample already.
+        """
         sizes = [len(table) for table in self.options]
-        most = self.hardware.compute.max_threads_per_block
-        for start in range(0, self.num_macros, SLAB):
-            numbers = np.arange(start, min(start + SLAB, self.num_macros))
-            rows = np.column_stack(np.unravel_index(numbers, sizes)).astype(np.int32)
-            threads = np.ones(len(rows), dtype=np.int64)
-            for place in range(len(self.spatial)):
-                threads *= self.options[place][rows[:, place], 1]
-            yield rows[threads <= most]
+        numbers = np.arange(number, self.num_macros, self.num_slabs)
+        rows = np.column_stack(np.unravel_index(numbers, sizes)).astype(np.int32)
+        threads = np.ones(len(rows), dtype=np.int64)
+        for place in range(len(self.spatial)):
+            threads *= self.options[place][rows[:, place], 1]
+        return np.asarray(rows[threads <= self.hardware.compute.max_threads_per_block])
+
+    def floor(self, extent: int) -> float:
+        """Return seconds that no program beats at an extent or a larger one."""
+        return floor_of(self.workload.at(extent), self._nest(extent), self.model._gpu)
 
     def points(self, macros: Macros) -> Points:
         """Return macro choices as points whose other levels are open, as bounds want them."""
@@ -222,14 +232,25 @@ class RangedTiles:
         rows[:, self.num_columns :] = np.tile(splits, (len(macros), 1))
         return rows
 
-    def expand(self, extent: int, last: int, macros: Macros, limit_s: float) -> Points | None:
-        """Return every point of macro choices that may be faster than a limit from an extent to a last one, evenly.
+    def rows_below(self, extent: int, last: int, macros: Macros, limit_s: float) -> tuple[Points, Floats]:
+        """Return macro choices with each split that may be faster than a limit from an extent to a last one, evenly.
+
+        With what they do not beat there.
+        """
+        kept, bounds = [], []
+        step = max(1, SLAB // len(self.splits))
+        for at in range(0, len(macros), step):
+            rows = self.split(macros[at : at + step], self.splits)
+            found = self.lowest(extent, last, rows, MACRO_BOUND)
+            kept.append(rows[found < limit_s])
+            bounds.append(found[found < limit_s])
+        return np.concatenate(kept), np.concatenate(bounds)
+
+    def expand(self, extent: int, last: int, rows: Points, limit_s: float) -> Points | None:
+        """Return every point of macro choices with splits that may be faster than a limit, as `rows_below`.
 
         None: too many.
         """
-        if len(macros) > MOST_MACROS:
-            return None
-        rows = self.split(macros, self.splits)
         rows = rows[self.lowest(extent, last, rows, MACRO_BOUND) < limit_s]
         if len(rows) > MOST_ROWS:
             return None

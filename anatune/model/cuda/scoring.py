@@ -15,11 +15,11 @@ from anatune.model.base import Columns, Floats, Points, Rule, Scores
 from anatune.model.cuda.base import OWN_PARTS, REGISTER_BYTES, SPLIT_RULE, BaseGpuModel
 from anatune.model.cuda.pack import pack_chunk, pack_nest
 from anatune.numerics.cuda.batch import ANY_BOUND, BOUND, MACRO_BOUND, run_points
-from anatune.numerics.cuda.columns import Col, Limiter
+from anatune.numerics.cuda.columns import Col, Gpu, Limiter, Nest
 from anatune.numerics.cuda.shared_memory import conflict_table
 from anatune.numerics.cuda.tile import MAX_GRID, MAX_LOCAL_BYTES
 
-__all__ = ["PARTS", "RESOURCES", "GpuScoring"]
+__all__ = ["PARTS", "RESOURCES", "GpuScoring", "floor_of"]
 
 PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
 RESOURCES = (
@@ -36,6 +36,13 @@ RESOURCES = (
     "l2_bytes",
 )
 _CAPABILITY_TEXT = "compute capability that the dtype needs"
+
+
+def floor_of(workload: Workload, nest: Nest, gpu: Gpu) -> float:
+    """Return seconds that no schedule beats: all SMs multiply-adding, or the compulsory bytes, and the launch."""
+    fma_s = workload.num_points / gpu.fma_per_cycle / gpu.num_sms / gpu.clock_hz
+    dram_s = float(nest.tensor_bytes.sum()) / gpu.dram_bytes_cycle / gpu.clock_hz
+    return max(fma_s, dram_s) + gpu.launch_s
 
 
 class GpuScoring(BaseGpuModel):
@@ -159,10 +166,7 @@ class GpuScoring(BaseGpuModel):
     @cached_property
     def floor_s(self) -> float:
         """Seconds that no schedule can beat here: all SMs multiply-adding, or the compulsory bytes, and the launch."""
-        gpu = self._gpu
-        fma_s = self.workload.num_points / gpu.fma_per_cycle / gpu.num_sms / gpu.clock_hz
-        dram_s = float(self._nest.tensor_bytes.sum()) / gpu.dram_bytes_cycle / gpu.clock_hz
-        return max(fma_s, dram_s) + gpu.launch_s
+        return floor_of(self.workload, self._nest, self._gpu)
 
     def macro_bounds(self, points: Points) -> tuple[Floats, NDArray[np.int64]]:
         """Return (seconds, rule codes): no point with the same block, thread and stage sizes is faster."""

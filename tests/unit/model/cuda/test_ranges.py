@@ -1,5 +1,8 @@
 """Programs of CUDA cores for a range, beside every schedule of single shapes."""
 
+import time
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from anatune.core.workload.ranges import parse_ranged
 from anatune.model.cuda.model import GpuModel
 from anatune.model.cuda.ranged_tiles import MACRO_BOUND, PREDICT, RangedTiles
 from anatune.model.cuda.ranges import CudaRanges
+from anatune.model.ranges.plan import RangePlan
 from anatune.model.ranges.planning import Goal, plan_families
 from anatune.model.watch import Watch
 
@@ -73,7 +77,7 @@ def _inner(found, program, extent):
 def test_bounds_hold_for_all_larger_extents(words):
     tiles = RangedTiles(parse_ranged(words.split()), GPU)
     rng = np.random.default_rng(0)
-    macros = next(iter(tiles.slabs()))
+    macros = tiles.slab(0)
     macros = macros[rng.choice(len(macros), 300, replace=False)]
     rows = tiles.split(macros, tiles.splits)
     points = np.concatenate([tiles._members(row)[:3] for one in rows[::37] for row in tiles._classes(one)[:4]])
@@ -101,7 +105,42 @@ def test_a_time_limit_leaves_what_is_proven():
 
 def test_bounds_of_macro_choices_are_below_each_split():
     tiles = RangedTiles(parse_ranged(["matmul", "1..64x64x512"]), GPU)
-    macros = next(iter(tiles.slabs()))[::97]
+    macros = tiles.slab(0)[::97]
     rows = tiles.split(macros, tiles.splits)
     best = tiles.run(32, rows, MACRO_BOUND).reshape(len(macros), -1).min(axis=1)
     assert (tiles.bounds(32, macros) <= best * (1 + 1e-9)).all()
+
+
+def test_intervals_follow_the_time_of_extents():
+    found = family("conv2d 1..8x64x30x30 128x64x3x3")
+    tiles, numbers = found._tiles, found.workload.numbers
+    floors = np.array([tiles.floor(extent) for extent in numbers.tolist()])
+    known = found._octaves(Watch(0.0))  # one part of the macro choices each
+    assert [one.first for one in known[1:]] == [one.last + 1 for one in known[:-1]]
+    assert all(floors[one.last] <= 2 * floors[one.first] for one in known)
+    assert len(known) > 1
+    assert not any(one.is_done for one in known)
+    bounds = found.bounds(np.full(len(numbers), 1.0), Watch(0.0))
+    assert not bounds.is_complete
+    assert (bounds.seconds == floors).all()  # what is proven without a search
+
+
+def test_a_time_limit_holds_for_many_macro_choices():
+    found, shares = family("conv2d 1..8x64x30x30 128x64x3x3"), []
+    start = time.monotonic()
+    plan = plan_families([found], Goal(programs=2), Watch(1.0, shares.append))
+    assert time.monotonic() - start < 20.0  # of the work of minutes; machines are slow at times
+    assert not plan.is_complete
+    assert np.isfinite(plan.loss)
+    assert shares == sorted(shares)
+    assert RangePlan.from_json(plan.to_json()) == plan
+
+
+def test_what_is_proven_is_not_searched_again():
+    found = family("matmul 1..24x32x64")
+    limits = np.full(len(found.workload.extents), 1.0)
+    bounds = found.bounds(limits, Watch())
+    with mock.patch.object(RangedTiles, "run", side_effect=AssertionError):
+        again = found.bounds(bounds.seconds, Watch())
+        assert again.is_complete
+    assert (again.seconds == bounds.seconds).all()
