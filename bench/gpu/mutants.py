@@ -1,15 +1,29 @@
-"""Generated kernels with one fault put in: what a check of correctness must find."""
+"""Generated kernels with one fault put in: what a check of correctness must find.
+
+A fault that changes nothing is no mutant. Left out are barriers of blocks of a single thread; those that TVM adds, not
+anatune: to pipelines through registers, because it cannot tell that buffers alternate (what follows goes into the
+buffer that all threads have read before the barrier of the step), and to streams whose threads store their own sums,
+because it cannot tell that each reads what it has written itself; on tensor cores those behind which nobody uses
+shared memory: the last one, before the results, where every block stores the sums of a part from its registers, and
+that of the next stage where there is a single one; and indices of what a kernel sets and never reads.
+The first index of a thread's own array is mutated, even where it has a single element: the emulator knows the sizes.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import msgspec
 
 from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.codegen.cuda.nest import GpuNest
+from anatune.codegen.thin.layout import layout_of
+from anatune.core.rules.split import split_of
+from anatune.core.schedule import Schedule
+from anatune.core.templates import PIPELINED, TENSORCORE, THIN
 
-__all__ = ["mutants"]
+__all__ = ["mutants", "spare_barriers"]
 
 _BARRIER = re.compile(r"__syncthreads\(\);")
 _WAIT = re.compile(r"cp\.async\.wait_(?:group \d+|all)\s*;")
@@ -17,12 +31,33 @@ _INDEX = re.compile(r"(?<!\w )\b(\w+_ptr)(\[| \+ \()")
 """Uses; in declarations a type stands before the name."""
 
 
-def mutants(kernel: CudaKernel) -> Iterator[tuple[str, CudaKernel]]:
+def spare_barriers(schedule: Schedule) -> frozenset[int]:
+    """Return which barriers of a schedule's CUDA C, from 1, order nothing: see above."""
+    if schedule.template == THIN.name:
+        return frozenset({1} if layout_of(schedule).is_apart else ())
+    if schedule.template == PIPELINED.name:
+        nest = GpuNest(schedule)
+        return frozenset({2} if nest.through_registers and nest.stages > 1 else ())
+    if schedule.template != TENSORCORE.name:
+        return frozenset()
+    split, (steps, depth, _) = split_of(schedule.options), schedule.tiles["k"]
+    has_parts = split.is_split and not split.atomic and not split.whole
+    is_single = (steps if split.whole else split.steps(steps)) == 1
+    if schedule.options["stages"] == 1:
+        return frozenset({2} if has_parts and is_single else ())
+    is_early = depth % 2 == 0  # the next stage's fragments are read at the end of each stage
+    spare = {2} if is_early and is_single else set()
+    return frozenset(spare | ({2 + is_early} if has_parts else set()))
+
+
+def mutants(kernel: CudaKernel, spare: Container[int] = ()) -> Iterator[tuple[str, CudaKernel]]:
     """Yield (what was done, kernel): each barrier removed, each wait removed, indices of each array shifted.
 
-    A block of a single thread needs no barriers: they stay.
+    A block of a single thread needs no barriers: they stay, and so do spare ones.
     """
     for number, match in enumerate(_BARRIER.finditer(kernel.source if kernel.block > 1 else ""), 1):
+        if number in spare:
+            continue
         yield f"barrier {number} removed", _replaced(kernel, match.start(), match.end(), ";")
     for number, match in enumerate(_WAIT.finditer(kernel.source), 1):
         yield f"wait {number} removed", _replaced(kernel, match.start(), match.end(), "")

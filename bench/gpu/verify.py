@@ -4,8 +4,9 @@
 
 Half of the points become pipelined ones, with stages or padded rows of shared memory; names that begin with "tensor"
 use the template for tensor cores; those that begin with "awkward" have tiles that do not divide their
-extents; those that begin with "thin" use the template for streams. Exit status 1 if a point was wrong or could not be
-generated.
+extents; those that begin with "thin" use the template for streams. All mutants change results or break a rule of the
+device (faults without effect are left out, see `mutants` and `guard_mutants`). Exit status 1 if a point was wrong or
+could not be generated, or if a mutant was not caught.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import itertools
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,7 @@ from anatune.measure.run.rounding import operands_used
 from anatune.model.cuda.model import GpuModel
 from bench.gpu.awkward import awkward_workloads, covering_schedule, split_schedule
 from bench.gpu.guard_mutants import guard_mutants, launch_mutants
-from bench.gpu.mutants import mutants
+from bench.gpu.mutants import mutants, spare_barriers
 from bench.gpu.thin import thin_workloads
 
 __all__ = ["Row", "workloads"]
@@ -59,6 +60,14 @@ class Row(msgspec.Struct):
     max_rel_error: float | None
     message: str
     seconds: float
+
+
+class Mutants(msgspec.Struct):
+    """Kernels with one kind of fault: how many, and how many of them the check found wrong."""
+
+    kind: str
+    made: int = 0
+    caught: int = 0
 
 
 def workloads() -> Iterator[tuple[str, Workload]]:
@@ -162,12 +171,27 @@ def _mutants(schedule: Schedule) -> Iterator[tuple[str, bool, str]]:
     want = expected(workload, operands_used(schedule, inputs))
     kernel = cuda_kernel(schedule)
     own = guard_mutants(schedule) if schedule.template in (CUDA.name, PIPELINED.name) else ()
-    for what, mutant in itertools.chain(mutants(kernel), launch_mutants(kernel), own):
+    for what, mutant in itertools.chain(mutants(kernel, spare_barriers(schedule)), launch_mutants(kernel), own):
         try:
             answer = check_kernel(workload, mutant, inputs, want)
             yield what, not answer.ok, answer.message
-        except RunError as error:
-            yield what, True, str(error)
+        except RunError as error:  # what does not compile is no kernel, and tells nothing about the check
+            yield what, "compile" not in str(error), str(error)
+
+
+def _mutate(right: Sequence[Schedule], count: int) -> list[Mutants]:
+    """Check the mutants of so many of the points, at equal distances; print those that were not caught."""
+    kinds: dict[str, Mutants] = {}
+    for place in range(min(count, len(right))):
+        schedule = right[place * len(right) // count if count < len(right) else place]
+        for what, caught, _ in _mutants(schedule):
+            name = " ".join(word for word in what.split() if not word.isdigit() and not word.endswith("_ptr"))
+            kind = kinds.setdefault(name, Mutants(name))
+            kind.made += 1
+            kind.caught += caught
+            if not caught:
+                print(f"  not caught: {what}: {schedule.workload.describe()} {schedule.describe()}", flush=True)
+    return list(kinds.values())
 
 
 def _arguments() -> argparse.Namespace:
@@ -204,21 +228,17 @@ def main() -> int:
         mean = sum(row.seconds for row in mine) / max(1, len(mine))
         print(f"{name:<26}{len(mine):>7}{sum(row.ok for row in mine):>7}{worst:>15.1e}{mean:>11.2f}", flush=True)
     print(f"{'all':<26}{len(rows):>7}{sum(row.ok for row in rows):>7}")
-    step = max(1, len(right) // max(1, options.mutants))
-    counts: dict[str, list[int]] = {}
-    for schedule in right[::step][: options.mutants]:
-        for what, caught, _ in _mutants(schedule):
-            kind = " ".join(word for word in what.split() if not word.isdigit() and not word.endswith("_ptr"))
-            count = counts.setdefault(kind, [0, 0])
-            count[0] += 1
-            count[1] += caught
-            if not caught:
-                print(f"  not caught: {what}: {schedule.workload.describe()} {schedule.describe()}", flush=True)
-    for kind, (made, caught) in counts.items():
-        print(f"mutants, {kind}: {caught} of {made} caught")
+    kinds = _mutate(right, options.mutants)
+    missed = sum(kind.made - kind.caught for kind in kinds)
+    for kind in kinds:
+        print(f"mutants, {kind.kind}: {kind.caught} of {kind.made} caught")
+    if kinds:
+        print(f"mutants, all: {sum(kind.caught for kind in kinds)} of {sum(kind.made for kind in kinds)} caught")
+    wrong = sum(not row.ok for row in rows)
+    print(f"{'PASS' if not wrong + missed else 'FAIL'}: {wrong} points wrong, {missed} mutants not caught")
     if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
-    return int(any(not row.ok for row in rows))
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode({"points": rows, "mutants": kinds})))
+    return int(wrong + missed > 0)
 
 
 if __name__ == "__main__":

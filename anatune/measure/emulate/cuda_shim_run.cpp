@@ -6,7 +6,7 @@
 // inaccessible memory: against its upper end in even orders, its lower end in odd ones.
 // Order 0: threads ascending, asynchronous copies arrive when waited for; 1: descending, they arrive at once; else both
 // at random by SEED. Blocks FIRST, FIRST + STRIDE, ... run, one after another.
-// Compiled with -fsanitize=thread, the kernel calls __tsan_* of cuda_shim_trace.h at each access of memory (there is no
+// Compiled with -fsanitize=thread,bounds, the kernel calls __tsan_* of cuda_shim_trace.h at each access of memory (there is no
 // ThreadSanitizer behind it): bounds, alignment, reads of unwritten memory and races are then found exactly, whatever the order.
 // Exit status 0 and a line of counts on the standard output, or 3 and one line on the standard error.
 #include "cuda_shim_trace.h"

@@ -18,7 +18,7 @@ extern "C" {
 Uint3 threadIdx, blockIdx, blockDim = {1, 1, 1}, gridDim = {1, 1, 1};
 alignas(64) char shim_poison[64];
 void shim_kernel(int launch, void** arguments);  // made for each kernel: calls one of its functions
-extern const int shim_traced;        // it was compiled with -fsanitize=thread
+extern const int shim_traced;        // it was compiled with -fsanitize=thread,bounds
 [[noreturn]] void shim_misaligned(const void* pointer, int bytes);
 }
 

@@ -1,4 +1,5 @@
 // Every access of a kernel that was compiled with -fsanitize=thread: bounds, alignment, unwritten memory, races.
+// A thread's own arrays, which may lie in registers, have bounds only: -fsanitize=bounds asks before each index.
 #pragma once
 #include "cuda_shim_state.h"
 
@@ -112,6 +113,11 @@ extern "C" {
 ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
 void __tsan_read_range(void* p, size_t n) { access(p, n, false, 1); }
 void __tsan_write_range(void* p, size_t n) { access(p, n, true, 1); }
+struct Place { const char* file; uint32_t line, column; };
+void __ubsan_handle_out_of_bounds(void* place, uintptr_t index) {  // there is no UBSan behind it, either
+  fail("thread %d of block %u has index %lld outside of its own array in line %u of the kernel", current, blockIdx.x,
+       static_cast<long long>(index), static_cast<Place*>(place)->line);
+}
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

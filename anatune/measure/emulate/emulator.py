@@ -124,7 +124,7 @@ class EmulatedKernel:
     traced : bool
         Look at every access to shared and global memory: races between threads (a missing barrier), reads of what
         nothing has written, misaligned vectors and accesses outside of an array are then found exactly, whatever
-        the order of the threads. Takes about seven times longer.
+        the order of the threads; indices outside of a thread's own arrays, too. Takes about seven times longer.
 
     Raises
     ------
@@ -143,7 +143,7 @@ class EmulatedKernel:
         source, self._program = folder / "kernel.cpp", folder / "kernel"
         source.write_text(cpp_source(kernel, shim.includes, traced=traced))
         objects = folder / "kernel.o"
-        trace = ["-fsanitize=thread"] if traced else []
+        trace = ["-fsanitize=thread,bounds"] if traced else []
         log = _compile(command, [*shim.flags, *trace, "-O1", f"-I{shim.folder}", "-c", str(source), "-o", str(objects)])
         if log is None:  # linked without -fsanitize: the shim is what the kernel reports to
             log = _compile(command, [str(objects), str(shim.program), "-lm", "-o", str(self._program)])

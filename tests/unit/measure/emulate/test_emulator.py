@@ -244,6 +244,12 @@ def test_unwritten_shared_memory():
     assert (run(body, 1)[1].reshape(-1, 64)[:, 54] > 1e38).all()  # what a maximum with NaN would hide
 
 
+def test_indices_outside_of_a_threads_own_array():
+    body = "float a[4];\nfor (int i = 0; i < 4; ++i)\n  a[i + (threadIdx.x == 9)] = x[i];\ny[threadIdx.x] = a[0];"
+    with pytest.raises(RunError, match="thread 9 of block 0 has index 4 outside of its own array in line"):
+        run(body, traced=True, grid=1)
+
+
 def test_results_written_twice():
     with pytest.raises(RunError, match="race: thread 0 of block 1 writes byte 0 of y, which thread 0 of block 0"):
         run("y[threadIdx.x] = x[threadIdx.x];", traced=True)
