@@ -147,7 +147,13 @@ def with_workload(
                     "the workload is missing, expected an operator and extents or a layer; write for example "
                     f"anatune {name} --hw {given['hw']} matmul 512x4096x1024"
                 )
-            parse = parse_ranged if ranges and has_range(words) else parse_workload
+            if has_range(words) and not ranges:
+                parse_ranged(words, **chosen)  # a range that cannot be is said first
+                raise UsageError(
+                    f"{name} takes one shape, and {' '.join(words)} has a range of extents; plan it: anatune plan "
+                    f"--hw {given['hw']} {' '.join(words)}, then {name} the largest extents that programs serve"
+                )
+            parse = parse_ranged if has_range(words) else parse_workload
             command(workload=parse(words, **chosen), **given)
 
         return run

@@ -42,3 +42,12 @@ def test_what_cannot_be_is_one_line(anatune, words, message):
     assert answer.returncode in (1, 2)
     assert message in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("command", [("tune",), ("prune", "--keep", "5")])
+def test_commands_of_one_shape_say_what_to_do_with_a_range(anatune, command):
+    answer = anatune(*command, "--hw", "rtx3090", "matmul", "1..9x32x64")
+    assert answer.returncode == 2
+    (line,) = answer.stderr.splitlines()
+    assert f"{command[0]} takes one shape, and matmul 1..9x32x64 has a range" in line
+    assert "anatune plan --hw rtx3090 matmul 1..9x32x64, then" in line
