@@ -26,6 +26,7 @@ from anatune.model.watch import Watch
 
 __all__ = ["CudaRanges"]
 
+Singles = NDArray[np.float32]
 Kind = TypeVar("Kind", bound=np.generic)
 
 OCTAVE = 2.0
@@ -46,6 +47,8 @@ LOOSE = 64
 """Extents of an interval of which leftovers are looked at together: at each extent where blocks join."""
 MOST_SPLIT = 1_000_000
 """Macro choices with a split that are bounded together."""
+MOST_SHARED = 1 << 26
+"""Macro choices of whose bounds those of the first interval are kept, 4 bytes each."""
 MOST_TRIED = 300_000
 """Macro choices of an octave, best bounds first, that are bounded at extents of candidates."""
 MOST_FASTER = 64
@@ -55,11 +58,15 @@ MOST_FASTER = 64
 class _Octave:
     """An interval of extents, their numbers `first` to `last`, and its macro choices up to a bound of `cut_s`.
 
-    `look` fills it, part by part: until it is done, `cut_s` is what no program at all beats.
+    `look` fills it, part by part: until it is done, `cut_s` is what no program at all beats. The first interval leaves
+    its bounds, part by part, in the list that all `shared`.
     """
 
-    def __init__(self, tiles: RangedTiles, numbers: Points, first: int, last: int, floor_s: float) -> None:
+    def __init__(
+        self, tiles: RangedTiles, numbers: Points, first: int, last: int, floor_s: float, shared: list[Singles]
+    ) -> None:
         self.first, self.last = first, last
+        self._shared = shared
         self._tiles, self._numbers, self._extent = tiles, numbers, int(numbers[first])
         self._looked, self._best = 0, np.inf
         self._kept = [(np.empty((0, len(tiles.options)), dtype=np.int32), np.empty(0))]
@@ -84,7 +91,13 @@ class _Octave:
         """Look at what is left, at least at one part in the first call, until the time is up."""
         while not self.is_done and not (self._looked and watch.is_over):
             macros = self._tiles.slab(self._looked)
+            known = self._shared[self._looked] if self._looked < len(self._shared) else None
+            if known is not None:
+                # A bound at a smaller extent holds here, and spares the work where nothing can be near the best.
+                macros = macros[np.isfinite(known) & (known <= KEPT * self._best)]
             found = self._tiles.bounds(self._extent, macros)
+            if known is None and self.first == 0 and self._tiles.num_macros <= MOST_SHARED:
+                self._shared.append(np.nextafter(found.astype(np.float32), np.float32(0.0)))
             self._best = min(self._best, float(found.min(initial=np.inf)))
             self._kept.append(_below(KEPT * self._best, macros, found))
             self._looked += 1
@@ -96,7 +109,9 @@ class _Octave:
         """Return the extents behind the first `count` ones as an interval of their own, which this one loses."""
         middle, last = self.first + count, self.last
         self.last = middle - 1
-        return _Octave(self._tiles, self._numbers, middle, last, self._tiles.floor(int(self._numbers[middle])))
+        return _Octave(
+            self._tiles, self._numbers, middle, last, self._tiles.floor(int(self._numbers[middle])), self._shared
+        )
 
     def _joined(self) -> tuple[Macros, Floats]:
         if len(self._kept) > 1:
@@ -167,11 +182,12 @@ class CudaRanges(ProgramFamily):
         numbers = self.workload.numbers
         if self._known is None:
             floors = np.array([self._tiles.floor(extent) for extent in numbers.tolist()])
+            shared: list[Singles] = []
             self._known, first = [], 0
             while first < len(numbers):
                 last = int(np.searchsorted(floors, OCTAVE * floors[first], side="right")) - 1
                 last = max(first, last)
-                self._known.append(_Octave(self._tiles, numbers, first, last, float(floors[first])))
+                self._known.append(_Octave(self._tiles, numbers, first, last, float(floors[first]), shared))
                 first = last + 1
             self._proven[:] = floors
         for at, octave in enumerate(self._known):

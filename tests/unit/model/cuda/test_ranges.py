@@ -11,7 +11,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.ranges import parse_ranged
 from anatune.model.cuda.model import GpuModel
 from anatune.model.cuda.ranged_tiles import MACRO_BOUND, PREDICT, RangedTiles
-from anatune.model.cuda.ranges import CudaRanges
+from anatune.model.cuda.ranges import CudaRanges, _Octave
 from anatune.model.ranges.plan import RangePlan
 from anatune.model.ranges.planning import Goal, plan_families
 from anatune.model.watch import Watch
@@ -144,3 +144,16 @@ def test_what_is_proven_is_not_searched_again():
         again = found.bounds(bounds.seconds, Watch())
         assert again.is_complete
     assert (again.seconds == bounds.seconds).all()
+
+
+def test_bounds_of_the_first_interval_hide_nothing_from_the_others():
+    found = family("matmul 100..8000:100x128x64")
+    known = found._octaves(Watch())
+    assert len(known) > 1
+    for octave in known[1:]:
+        numbers = found.workload.numbers
+        alone = _Octave(found._tiles, numbers, octave.first, octave.last, 0.0, [])
+        alone.look(Watch())
+        assert (alone.macros == octave.macros).all()
+        assert (alone.bounds == octave.bounds).all()
+        assert alone.cut_s == octave.cut_s
