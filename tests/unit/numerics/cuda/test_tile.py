@@ -83,7 +83,7 @@ def test_rules_in_their_order() -> None:
 def test_limits_are_the_devices() -> None:
     workload = anatune.matmul(64, 64, 64)
     small = with_limits(gpu("rtx3090"), compute={"max_threads_per_block": 64}, shared={"per_block_bytes": 8192})
-    model = GpuModel(workload, small)
+    model = GpuModel(workload, small, plain=True)
     points = random_points(model, 2000, seed=0)
     columns = model.evaluate(points)
     threads, shared = columns.columns["threads_per_block"], columns.columns["shared_bytes_per_block"]
