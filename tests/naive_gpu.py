@@ -102,10 +102,10 @@ def guarded_tilings(workload: Workload, axis: str, parts: int) -> list[tuple[int
     powers = [power for power in (8, 16, 32, 64, 128, 256) if power <= min(extent, 256 if parts == 5 else 128)]
     whole = [size for size in range(1, extent + 1) if extent % size == 0]
     if axis not in guardable(workload) or all(
-        any(2 * power <= 3 * size <= 4.5 * power for size in whole) for power in powers
+        any((4 if power == 8 else power / 1.5) <= size <= 1.5 * power for size in whole) for power in powers
     ):
         return []
-    found = []
+    fitting = []
     for size in range(2, 257 if parts == 5 else 129):
         rest, halves = size, 0
         while rest % 2 == 0:
@@ -117,8 +117,14 @@ def guarded_tilings(workload: Workload, axis: str, parts: int) -> list[tuple[int
             )
         covered = math.ceil(extent / size) * size
         if listed and extent % size and covered <= 1.125 * extent:
-            found += [(covered // size, *inner) for inner in tilings(size, parts - 1)]
-    return found
+            fitting.append((covered, -largest_power(size), size))
+    if extent < 256:  # one between two powers of two
+        fitting = [
+            min(one for one in fitting if low <= one[2] < 2 * low)
+            for low in (2, 4, 8, 16, 32, 64, 128, 256)
+            if any(low <= one[2] < 2 * low for one in fitting)
+        ]
+    return [(covered // size, *inner) for covered, _, size in fitting for inner in tilings(size, parts - 1)]
 
 
 def listed_splits(workload: Workload, spec: GpuSpec) -> list[tuple[int, ...]]:

@@ -29,6 +29,8 @@ LEAST_TILE = 8
 """Powers of two from here on are asked for; below, a divisor or the whole extent is as good."""
 NEAR = 1.5
 """By what factor a divisor may be larger or smaller than a power of two that it stands for."""
+LEAST_FREE = 256
+"""Extents from here on have all sizes: images have two of the smaller ones, and spaces grow with the product."""
 MOST_WASTE = 0.125
 """Largest share of iterations behind the end of an axis, of those before it."""
 
@@ -37,14 +39,20 @@ def has_poor_divisors(extent: int, most: int) -> bool:
     """Return whether no divisor comes near some power of two up to the extent and to `most`."""
     sizes = (2**e for e in range(LEAST_TILE.bit_length() - 1, min(extent, most).bit_length()))
     known = divisors(extent)
-    return any(not any(size <= NEAR * one and one <= NEAR * size for one in known) for size in sizes)
+    return any(not any(size <= _below(size) * one and one <= NEAR * size for one in known) for size in sizes)
+
+
+def _below(size: int) -> float:
+    """Return by what factor a divisor may be smaller than a power of two: 4 stands for the least one."""
+    return 2.0 if size == LEAST_TILE else NEAR
 
 
 @lru_cache(maxsize=1024)
 def guarded_tiles(extent: int, most: int) -> tuple[int, ...]:
     """Return tile sizes up to `most` that cover an extent without dividing it, ascending; () where divisors serve.
 
-    They are multiples of 2, 4 or 8, the larger the coarser, and smooth.
+    They are multiples of 2, 4 or 8, the larger the coarser, and smooth; of small extents one an octave, the one that
+    wastes least (of these the one that is divided by 2 most often).
 
     Parameters
     ----------
@@ -53,11 +61,18 @@ def guarded_tiles(extent: int, most: int) -> tuple[int, ...]:
     """
     if not has_poor_divisors(extent, most):
         return ()
-    return tuple(size for size in _rounded(most) if extent % size and -(-extent // size) * size <= _covered(extent))
+    sizes = [size for size in _rounded(most) if extent % size and _covered(extent, size) <= (1.0 + MOST_WASTE) * extent]
+    if extent >= LEAST_FREE:
+        return tuple(sizes)
+    octaves: dict[int, list[int]] = {}
+    for size in sizes:
+        octaves.setdefault(size.bit_length(), []).append(size)
+    return tuple(min(few, key=lambda size: (_covered(extent, size), -(size & -size))) for few in octaves.values())
 
 
-def _covered(extent: int) -> float:
-    return (1.0 + MOST_WASTE) * extent
+def _covered(extent: int, size: int) -> int:
+    """Return the iterations of as many tiles as cover an extent."""
+    return -(-extent // size) * size
 
 
 @lru_cache(maxsize=16)
