@@ -150,6 +150,8 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: str
     accuracies: tuple[str, ...] = ("standard", "relaxed")
     accuracy: str | None = None
+    all_accuracy: str = "relaxed"
+    """What its model is made for where nobody says: all schedules that give the same results each time."""
     error: str | None = None
     program_key: str
     program: str
@@ -201,6 +203,7 @@ CUDA = Template(
     ranges="anatune.model.cuda.ranges:CudaRanges",
     levels="anatune.core.rules.cuda:levels_of",
     accuracy="anatune.core.space.split:needed_accuracy",
+    all_accuracy="standard",
     model="anatune.model.cuda.model:GpuModel",
     program_key="anatune.codegen.cuda.nest:program_key",
     program="anatune.codegen.cuda.cuda_cores:kernel_program",
@@ -215,6 +218,7 @@ PIPELINED = Template(
     rules="anatune.core.rules.cuda:check_pipelined",
     levels="anatune.core.rules.cuda:levels_of",
     accuracy="anatune.core.space.split:needed_accuracy",
+    all_accuracy="standard",
     applies="anatune.core.rules.cuda:pipeline_applies",
     model="anatune.model.cuda.pipelined:PipelinedModel",
     program_key="anatune.codegen.cuda.nest:program_key",
@@ -230,6 +234,7 @@ TENSORCORE = Template(
     rules="anatune.core.rules.tensorcore:check_tensorcore",
     levels="anatune.core.rules.tensorcore:levels_of",
     accuracy="anatune.core.space.split:needed_accuracy",
+    all_accuracy="standard",
     model="anatune.model.tensorcore.model:TensorCoreModel",
     program_key="anatune.core.schedule:schedule_key",
     program="anatune.codegen.tensorcore.program:tensorcore_program",

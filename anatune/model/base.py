@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -129,6 +129,9 @@ class Model(ABC):
         What makes a point illegal.
     """
 
+    own_parts: ClassVar[tuple[str, ...]] = ()
+    """Parts of the time that only some points have."""
+
     workload: Workload
     hardware: HardwareSpec
     space: Space
@@ -179,7 +182,10 @@ class Model(ABC):
         """Return the features of points: shares of the time, and the logarithms of the points' numbers."""
         points = np.atleast_2d(points)
         found = self.evaluate(points)
-        columns = {f"share_{name}": part / found.time_s for name, part in found.columns.items() if name.endswith("_s")}
+        parts = {
+            name: part for name, part in found.columns.items() if name.endswith("_s") and name not in self.own_parts
+        }
+        columns = {f"share_{name}": part / found.time_s for name, part in parts.items()}
         columns |= {name: log2(1.0 + column) for name, column in zip(self.space.columns, points.T, strict=True)}
         return table_of(found.time_s, found.rule, columns)
 

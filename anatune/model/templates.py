@@ -45,6 +45,6 @@ def make_model(
         The template does not apply to the workload or the hardware.
     """
     record = template_of(template, hardware)
-    limits = {} if record.accuracy is None or accuracy is None else {"accuracy": accuracy}
+    limits = {} if record.accuracy is None else {"accuracy": accuracy or record.all_accuracy}
     made: GpuModel | TensorCoreModel | CpuModel = record.part("model")(workload, hardware, **limits)
     return made

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import anatune
 from anatune.core.workload.nest import Workload
+from anatune.model.cuda.base import OWN_PARTS
 from anatune.model.cuda.model import GpuModel
 from anatune.model.cuda.scoring import PARTS
 from anatune.numerics.cuda.batch import BOUND, MACRO_BOUND, PREDICT
@@ -240,5 +241,5 @@ def test_predictions_are_plain_values(workload: Workload, device: str, seed: int
     model = GpuModel(workload, gpu(device))
     for prediction in model.predictions(random_points(model, 5, seed)):
         assert msgspec.json.decode(msgspec.json.encode(prediction), type=type(prediction)) == prediction
-        assert prediction.bound_by in {part.removesuffix("_s") for part in PARTS}
+        assert prediction.bound_by in {part.removesuffix("_s") for part in (*PARTS, *OWN_PARTS)}
         assert prediction.legal == (prediction.rule == "")

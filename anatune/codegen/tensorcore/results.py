@@ -26,8 +26,8 @@ RESULT_ARRAYS = (("value", 4, "float32"), ("word", 4, "uint32"), ("extra", 1, "f
 _FUNCTION = "__device__ __forceinline__ void "
 _SOURCES = {
     "anatune_put_f32x2": "(void* p, float a, float b) {\n  *(float2*)p = make_float2(a, b);\n}\n",
-    "anatune_get_f32x4": """(float& a, float& b, float& c, float& d, const void* p, int back) {
-  float4 v = *(const float4*)((const char*)p - back);
+    "anatune_get_f32x4": """(float& a, float& b, float& c, float& d, const void* p, int r) {
+  float4 v = *(const float4*)((const char*)p - r);
   a = v.x; b = v.y; c = v.z; d = v.w;
 }
 """,

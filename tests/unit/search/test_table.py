@@ -56,7 +56,7 @@ def test_illegal_points_that_were_recorded_count():
     ("points", "knobs", "message"),
     [
         (POINTS[:0], None, "expected at least one row"),
-        (POINTS[:, :3], None, "of 16 columns"),
+        (POINTS[:, :3], None, f"of {POINTS.shape[1]} columns"),
         (POINTS[[0, 1, 0]], None, "1 points of the table are there twice"),
         (POINTS, {"M": [1, 2]}, "knob 'M' has shape"),
     ],
