@@ -11,7 +11,7 @@ from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
-__all__ = ["check_covering", "check_covering_tiles", "covered_extents", "guardable", "guarded_axes", "is_guarded"]
+__all__ = ["check_covering", "check_covering_tiles", "covered_extents", "guardable"]
 
 
 @lru_cache(maxsize=256)  # lists of schedules are checked one by one
@@ -36,16 +36,6 @@ def _ends_with(workload: Workload, axis: str) -> bool:
         if not any(own):
             return False
     return True
-
-
-def is_guarded(factors: Sequence[int], extent: int) -> bool:
-    """Return whether the tiles of an axis reach behind its end."""
-    return math.prod(factors) != extent
-
-
-def guarded_axes(tiles: Mapping[str, Sequence[int]], extents: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the axes of a schedule whose tiles reach behind their ends."""
-    return tuple(axis for axis, factors in tiles.items() if is_guarded(factors, extents[axis]))
 
 
 def covered_extents(tiles: Mapping[str, Sequence[int]]) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """Tiles that do not divide an extent: which ones the spaces of CUDA cores list beside the perfect divisors.
 
 An extent whose divisors come near every power of two up to `MOST_BLOCK` has no others: 56, 196 and 4096 keep the
-spaces that they have. A prime, 147 or 577 has none near 16, so that blocks are far too small or far too large; it gets
-all smooth tile sizes (products of 2, 3, 5 and 7, which can be split into threads and registers) that waste little. Of a
-reduction it gets powers of two and three times these.
+spaces that they have. A prime has none near 16, 147 none near 32: blocks would be far too small or too large. They get
+smooth tile sizes (products of 2, 3, 5 and 7, which can be split into threads and registers) that waste little: all of
+them from `LEAST_FREE` on, one an octave below. Of a reduction they get powers of two and three times these.
 """
 
 from __future__ import annotations

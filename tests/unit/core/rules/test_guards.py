@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anatune import conv2d, matmul
-from anatune.core.rules.guards import check_covering, covered_extents, guardable, guarded_axes
+from anatune.core.rules.guards import check_covering, covered_extents, guardable
 from anatune.core.workload.operators import depthwise_conv2d, max_pool2d, reduction
 from anatune.errors import SpaceError
 
@@ -54,7 +54,6 @@ def test_what_would_count_behind_its_end_is_refused() -> None:
         check_covering(conv, window, (2, 2, 1), DEEP)
 
 
-def test_guarded_axes_and_what_they_cover() -> None:
+def test_what_tiles_cover() -> None:
     tiles = {"i": (3, 1, 4, 1, 2), "j": (5, 1, 1, 1, 1), "k": (1, 3, 1)}
-    assert guarded_axes(tiles, matmul(17, 5, 3).extents) == ("i",)
     assert covered_extents(tiles) == {"i": 24, "j": 5, "k": 3}
