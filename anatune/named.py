@@ -1,13 +1,14 @@
-"""Objects by name, ``module:object``: imported when they are asked for, wherever what is chosen at run time lies."""
+"""Objects and packages by name, imported when they are asked for: what is chosen at run time, what is optional."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from anatune.errors import AnatuneError
+from anatune.errors import AnatuneError, MissingDependencyError
 
-__all__ = ["resolve"]
+__all__ = ["import_optional", "resolve"]
 
 
 def resolve(name: str) -> Any:
@@ -25,3 +26,26 @@ def resolve(name: str) -> Any:
         if isinstance(error, AnatuneError):  # a missing package, told with the line that installs it
             raise
         raise AnatuneError(f"{name!r} cannot be imported: {error}") from None
+
+
+def import_optional(package: str, extra: str, purpose: str) -> ModuleType:
+    """Return a package that an extra of anatune installs.
+
+    Parameters
+    ----------
+    package, extra : str
+        Its name, and that of the extra.
+    purpose : str
+        What needs it, for the message.
+
+    Raises
+    ------
+    MissingDependencyError
+        It cannot be imported; the message has the pip command.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{purpose} needs the package {package}, which cannot be imported ({error}); pip install 'anatune[{extra}]'"
+        ) from None

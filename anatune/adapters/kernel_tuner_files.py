@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from anatune.adapters.packages import import_optional
 from anatune.arguments import checked_path
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RecordError
 from anatune.files import reason
+from anatune.named import import_optional
 from anatune.records.foreign import KernelTunerLog, read_kernel_tuner
 from anatune.records.traces import Json
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune import api
-from anatune.adapters.packages import import_optional
 from anatune.arguments import checked_integer, shown
 from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
@@ -18,6 +17,7 @@ from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.model.base import Progress
 from anatune.model.pruning.subset import SpaceSubset
+from anatune.named import import_optional
 
 __all__ = ["ScheduleSpace", "schedule_space"]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from anatune.adapters.packages import import_optional
 from anatune.codegen.compat import lacks_feature, target_of
 from anatune.codegen.relax.building import lowered
 from anatune.codegen.relax.kernels import row_kernels
@@ -29,6 +28,7 @@ from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import BuildError, WorkloadError
 from anatune.graph.passes import for_cpu, without_orders
 from anatune.measure.named_hardware import HardwareLike
+from anatune.named import import_optional
 
 __all__ = ["pipeline", "target"]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from anatune.adapters.device import AUTO, GpuLike, find_gpu
 from anatune.adapters.formats import PruneRequest
-from anatune.adapters.packages import import_optional
 from anatune.adapters.triton.arguments import ArgumentNames, dtype_name
 from anatune.adapters.triton.tiles import propose
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.errors import SpaceError
 from anatune.model.foreign.triton_tiles import MatmulProblem
 from anatune.model.pruning.subset import kept_count
+from anatune.named import import_optional
 
 __all__ = ["config_lines", "configs_for"]
 
