@@ -154,7 +154,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session : Session
         The session that asked for it.
     environment : Environment
-        Of the process that recorded it: a session may go on under another version.
+        Of the process that measured it: a session may go on under another version, or on several machines.
     trial : Trial
         What was asked and what came back.
     """

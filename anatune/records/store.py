@@ -19,7 +19,7 @@ from anatune.errors import AnatuneError, RecordError
 from anatune.records.choice import RecordedTrial, fastest, recorded_trial
 from anatune.records.conditions import of_sessions, of_trials
 from anatune.records.database import Database, record_path
-from anatune.records.environment import environment
+from anatune.records.environment import Environment, environment
 from anatune.records.reader import SESSION_COLUMNS, TRIAL_COLUMNS, OnDamage, RecordReader, tell
 from anatune.records.rows import insert_session, insert_trial, session_row, trial_identities, trial_identity
 from anatune.records.schema import (
@@ -124,7 +124,7 @@ class RecordStore:
         self._reader.know(session)
         return session
 
-    def append(self, session: Session, trial: Trial) -> int:
+    def append(self, session: Session, trial: Trial, ran_under: Environment | None = None) -> int:
         """Record a trial; when this returns, the trial is on the disk.
 
         Parameters
@@ -133,6 +133,8 @@ class RecordStore:
             What `new_session` or `sessions` of this file returned.
         trial : Trial
             What came back. Its schedule may come from another device's plan, but must be of the session's workload.
+        ran_under : Environment, optional
+            Of the process that measured it; by default of this one.
 
         Returns
         -------
@@ -152,7 +154,7 @@ class RecordStore:
                 raise RecordError(
                     f"{self.path}: has no session {session.id}, {doing}; append with a session of this very file"
                 )
-            return insert_trial(connection, session.id, created, environment(), kept)
+            return insert_trial(connection, session.id, created, ran_under or environment(), kept)
 
         try:
             kept = storable(trial)

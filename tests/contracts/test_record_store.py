@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from anatune.core.trial import Outcome
@@ -73,6 +74,15 @@ def test_what_is_appended_comes_back(make):
         assert store.sessions() == [session]
         assert all(record.session == session and record.environment == session.environment for record in found)
         assert store.counts(session)[Outcome.OK] == 2
+
+
+def test_what_a_trial_ran_under(make):
+    with make() as store:
+        session = session_of(store)
+        elsewhere = msgspec.structs.replace(session.environment, cpu="another", cores=3)
+        store.append(session, trial(0), ran_under=elsewhere)
+        store.append(session, trial(1))
+        assert [record.environment for record in store.trials()] == [elsewhere, session.environment]
 
 
 def test_filters(make):
