@@ -15,6 +15,7 @@ __all__ = [
     "NotJudgedWarning",
     "RecordError",
     "RunError",
+    "SecurityError",
     "SpaceError",
     "SpecError",
     "UnknownNameError",
@@ -71,3 +72,7 @@ class RunError(AnatuneError, RuntimeError):
 
 class RecordError(AnatuneError, ValueError):
     """A record file is damaged, of another version, or cannot be written."""
+
+
+class SecurityError(AnatuneError, ValueError):
+    """Certificates cannot be used, or what was asked for would let anybody in."""

@@ -1,0 +1,1 @@
+"""Measuring on other machines through Dask: who may connect, what a worker is, what it does."""
