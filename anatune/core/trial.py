@@ -51,6 +51,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         Wall time of building; of checking and timing, s.
     stopped_early : bool
         The candidate was clearly slower than the best and got few samples.
+    worker : str
+        Who measured it, as the fleet calls it; empty: the machine of the session.
     """
 
     outcome: Outcome
@@ -61,6 +63,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     build_s: float = 0.0
     run_s: float = 0.0
     stopped_early: bool = False
+    worker: str = ""
 
     def __repr__(self) -> str:
         return f"Measurement({self.describe()})"

@@ -15,6 +15,7 @@ from anatune.core.show import html_table
 from anatune.core.trial import Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
+from anatune.measure.place import WorkerState
 from anatune.tuning.comparison import FinalComparison, rank_trials
 
 __all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult"]
@@ -40,6 +41,8 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The best one so far.
     elapsed_s, left_s : float
         Wall time since this call began; an estimate of what is left.
+    workers : tuple of WorkerState
+        Who measures elsewhere; empty where this machine does.
     """
 
     stage: Literal["plan", "measure", "compare"]
@@ -50,6 +53,7 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     best: Trial | None = None
     elapsed_s: float = 0.0
     left_s: float | None = None
+    workers: tuple[WorkerState, ...] = ()
 
 
 class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,6 +114,8 @@ class TuningResult:
         What schedules could look like, the device's default first.
     accuracy : str
         What arithmetic was admitted.
+    workers : tuple of WorkerState
+        Who measured elsewhere; empty where this machine did.
     """
 
     workload: Workload
@@ -128,6 +134,7 @@ class TuningResult:
     elapsed_s: float = 0.0
     templates: tuple[str, ...] = ()
     accuracy: str = STANDARD
+    workers: tuple[WorkerState, ...] = ()
 
     @property
     def best(self) -> Schedule:
@@ -187,6 +194,7 @@ class TuningResult:
             "elapsed_s": self.elapsed_s,
             "templates": self.templates,
             "accuracy": self.accuracy,
+            "workers": msgspec.to_builtins(self.workers),
         }
 
     def to_json(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +19,8 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
-from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.measure.named_hardware import HardwareLike
+from anatune.measure.place import MakeMeasurer, MeasurerLike, WorkerState
 from anatune.measure.run.build_processes import Limits
 from anatune.records.choice import COMPARED
 from anatune.records.database import record_path
@@ -29,11 +30,13 @@ from anatune.search.base import DEFAULT_STRATEGY
 from anatune.tuning.comparison import FinalComparison, choose_contenders, compare_contenders, rank_trials
 from anatune.tuning.interrupts import Interrupts
 from anatune.tuning.manifest import SOURCE
+from anatune.tuning.places.choose import place_of
+from anatune.tuning.places.place import Place
 from anatune.tuning.questions import Questions
 from anatune.tuning.result import TuningInterrupted, TuningProgress, TuningResult
 from anatune.tuning.settings import TuningSettings
-from anatune.tuning.source import MakeMeasurer, MeasurerLike, Source, source_of_manifest, source_of_model
-from anatune.tuning.target import provenance, target_of
+from anatune.tuning.source import Source, source_of_manifest, source_of_model
+from anatune.tuning.target import target_of
 
 __all__ = ["StandIns", "TuningSession", "tune"]
 
@@ -61,8 +64,13 @@ def tune(
     backend: str | None = None,
     manifest: str | Path | None = None,
     start: str = "model",
+    cluster: object = None,
+    tls: str | Path | None = None,
+    tracker: str | None = None,
+    key: str | None = None,
+    reuse: bool = True,
 ) -> TuningResult:
-    """Build, check and time schedules of `workload` on the present machine and return the fastest.
+    """Build, check and time schedules of `workload` and return the fastest; on this machine, a cluster or boards.
 
     The plan's own first choice is measured first; at the end it, the best and the runners-up are measured once more,
     in turn. Whatever a schedule does wrong is an outcome of its trial.
@@ -72,13 +80,15 @@ def tune(
     workload : Workload
         What is computed.
     hw : CpuSpec, GpuSpec, str or Path
-        The present machine: "host", or a spec, or its name or file; its GPU likewise.
+        The device that measures: "host", or a spec, or its name or file; a GPU likewise. With `cluster` or `tracker`,
+        "host" is the CPU there, "host_gpu" the GPU.
     trials : int
         How many schedules to measure, with those of a resumed session.
     strategy : str
         Who asks for schedules: one of `anatune.search.base.STRATEGIES`.
     records : str or Path, optional
-        Record file; every trial is on the disk before the next question. None: nothing is kept.
+        Record file, or "postgresql://..." of a server; every trial is on the disk before the next question. None:
+        nothing is kept.
     threads : int, optional
         Threads that CPU kernels run with; by default the cores of `hw` that this process may use. The library reads no
         environment variables; the command line passes TVM_NUM_THREADS.
@@ -113,11 +123,20 @@ def tune(
     start : {"model", "paper"}
         Where the strategy starts: from the model's ranking, or as it was published. The plan's first choice is measured
         in any case. Sessions that differ in it are not resumed.
+    cluster : str, distributed.Client or concurrent.futures.Executor, optional
+        Who builds and measures: a Dask cluster whose workers are ``anatune worker``, by its address ("tls://lab:8786")
+        or a client; an executor builds, and this machine measures.
+    tls : str or Path, optional
+        Folder of the cluster's certificates, as ``anatune cluster certificates`` makes it.
+    tracker, key : str, optional
+        Boards that measure: TVM's RPC tracker, "host:port", and the key of its servers.
+    reuse : bool
+        Whether schedules that `records` has of this workload and device are asked for first.
 
     Raises
     ------
     DeviceError
-        `hw` is not the present machine; a GPU disappeared (all trials before that are kept).
+        `hw` is not the device that measures; there is none; it disappeared (all trials before that are kept).
     SpaceError, UnknownNameError
         An argument is wrong; no schedule is legal.
     SpecError
@@ -132,7 +151,7 @@ def tune(
     settings = TuningSettings(
         trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit_s, records=records,
         resume=resume, limits=limits, threads=threads, template=template, accuracy=accuracy, l2=l2, device=device,
-        backend=backend, manifest=manifest,
+        backend=backend, manifest=manifest, cluster=cluster, tls=tls, tracker=tracker, key=key, reuse=reuse,
     )  # fmt: skip
     return TuningSession(workload, hw, settings, progress).run()
 
@@ -169,6 +188,8 @@ class TuningSession:
         Its other keywords.
     stand_ins
         For tests.
+    place : Place, optional
+        Where schedules are measured, which the caller closes; by default what `settings` name.
 
     Attributes
     ----------
@@ -183,13 +204,22 @@ class TuningSession:
         settings: TuningSettings | None = None,
         progress: Callable[[TuningProgress], None] | None = None,
         stand_ins: StandIns | None = None,
+        place: Place | None = None,
     ) -> None:
         if not isinstance(workload, Workload):
             raise SpaceError(f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...)")
         checked_function("tune: progress", progress)
         self._settings = settings = settings or TuningSettings()
         self._stand_ins = stand_ins = stand_ins or StandIns()
-        self._target = target_of(workload, hardware(hw), settings, stand_ins.host)
+        self._place = place_of(settings, stand_ins.host) if place is None else place
+        self._owned = contextlib.ExitStack()
+        if place is None:
+            self._owned.callback(self._place.close)
+        try:
+            self._target = target_of(workload, self._place.hardware(hw), settings, self._place)
+        except BaseException:
+            self._owned.close()
+            raise
         self._strategy_name, self._seed, self._trials_wanted = settings.strategy, settings.seed, settings.trials
         if (manifest := self._target.manifest) is not None:
             self._strategy_name, self._seed = SOURCE, manifest.seed
@@ -207,13 +237,15 @@ class TuningSession:
         self._source: Source
         self._correction: str | None = None
         self._questions: Questions | None = None
+        self._measurer: MeasurerLike | None = None
+        self._workers: tuple[WorkerState, ...] = ()
 
     def run(self) -> TuningResult:
         """Tune; see `tune`."""
         records = self._settings.records
         with self._interrupts:
             try:
-                with contextlib.ExitStack() as files:
+                with self._owned, contextlib.ExitStack() as files:
                     if records is not None and not _is_new(records):
                         self._store = files.enter_context(RecordStore(records))
                     self._run(files)
@@ -249,19 +281,21 @@ class TuningSession:
         questions.replay(history)
         self._trials += history
         self._num_resumed = len(history)
-        make = self._stand_ins.measurer or source.measurer
+        make = self._stand_ins.measurer or self._place.measurer(source.measurer)
         with make(
             target.workload, source.hardware, threads=target.threads, limits=self._settings.limits, seed=self._seed,
-            **target.conditions, **target.place,
-        ) as measurer:  # fmt: skip
+            **target.conditions, **target.device,
+        ) as self._measurer:  # fmt: skip
             if self._store is None and self._settings.records is not None:  # a trial can be made: now there is a file
                 self._store = files.enter_context(RecordStore(self._settings.records))
             if self._store is not None and self._session is None:
                 self._session = self._new_session(self._store)
+            measurer = self._measurer
             measurer.incumbent = self._best_relative()
             try:
                 self._measure(measurer, questions)
                 self._compare(measurer)
+                self._workers = measurer.workers()
             except DeviceError as error:
                 records = self._settings.records
                 kept = f"kept in {records}, --resume goes on" if records else "lost with this session"
@@ -295,27 +329,21 @@ class TuningSession:
         told = {"trials": self._trials_wanted, "start": self._settings.start, **target.asked, **target.conditions}
         return store.new_session(
             target.workload, target.hardware, target.threads, self._strategy_name, self._seed,
-            {**told, **provenance(target)},
+            {**told, **self._place.provenance(target.device, target.manifest)},
         )  # fmt: skip
 
     def _measure(self, measurer: MeasurerLike, questions: Questions) -> None:
-        while True:
-            done = len(self._trials)
-            for schedule, measurement in measurer.measure(self._asked(questions)):
-                with self._interrupts.held():
-                    self._finish(schedule, measurement, questions)
-                self._say("measure")
-            if len(self._trials) == done:
-                return
+        for schedule, measurement in measurer.serve(lambda: self._ask(questions)):
+            with self._interrupts.held():
+                self._finish(schedule, measurement, questions)
+            self._say("measure")
 
-    def _asked(self, questions: Questions) -> Iterator[Schedule]:
-        """Yield what is to be measured; ends for now where the strategy wants to be told first."""
+    def _ask(self, questions: Questions) -> Schedule | None:
+        """Return what is to be measured; None for now where the strategy wants to be told first."""
         limit_s = self._settings.time_limit_s
-        while len(questions) < self._trials_wanted and not (limit_s is not None and self._elapsed_s() > limit_s):
-            schedule = questions.next()
-            if schedule is None:
-                return
-            yield schedule
+        if len(questions) >= self._trials_wanted or (limit_s is not None and self._elapsed_s() > limit_s):
+            return None
+        return questions.next()
 
     def _finish(self, schedule: Schedule, measurement: Measurement, questions: Questions) -> None:
         """Record a trial, then tell the strategy."""
@@ -367,6 +395,8 @@ class TuningSession:
 
     def _say(self, stage: Literal["plan", "measure", "compare"]) -> None:
         """Report where the session is."""
+        if self._measurer is not None:
+            self._workers = self._measurer.workers()
         if stage == "measure" and len(self._trials) == self._num_resumed + 1:
             self._first_s = self._elapsed_s()  # planning, starting and the first trial say little about the others
         if self._report is None:
@@ -381,8 +411,11 @@ class TuningSession:
         ranked = rank_trials(self._trials)
         last, best = (self._trials[-1] if self._trials else None), (ranked[0] if ranked else None)
         self._report(
-            TuningProgress(stage, done, self._trials_wanted, done - len(ranked), last, best, elapsed_s=now, left_s=left)
-        )
+            TuningProgress(
+                stage, done, self._trials_wanted, done - len(ranked), last, best, elapsed_s=now, left_s=left,
+                workers=self._workers,
+            )
+        )  # fmt: skip
 
     def _result(self) -> TuningResult:
         records = self._settings.records
@@ -403,6 +436,7 @@ class TuningSession:
             records=None if records is None else str(records),
             session=None if self._session is None else self._session.id,
             elapsed_s=self._elapsed_s(),
+            workers=self._workers,
         )
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from anatune.arguments import MOST_SEED, checked_flag, checked_integer, checked_path, checked_seconds, shown
 from anatune.core.accuracy import STANDARD, checked_accuracy
-from anatune.errors import RecordError, SpaceError
+from anatune.errors import DeviceError, RecordError, SpaceError
 from anatune.measure.run.build_processes import Limits
 from anatune.records.database import record_path
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
@@ -23,6 +23,8 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     And `cold`, of CPUs: {"l3", "dram"}, the level that constant operands come from in every run, as in whole models
     (`measure.cpu.measurer.CpuMeasurer`); None: they stay where the run before left them.
+
+    At most one of `cluster` and `tracker` says who measures; none: this machine.
 
     Raises
     ------
@@ -46,6 +48,11 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: int = 0
     backend: str | None = None
     manifest: str | Path | None = None
+    cluster: object = None
+    tls: str | Path | None = None
+    tracker: str | None = None
+    key: str | None = None
+    reuse: bool = True
 
     def __post_init__(self) -> None:
         checked = {
@@ -56,11 +63,25 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
             "time_limit_s": checked_seconds("tune: time_limit_s", self.time_limit_s),
             "accuracy": checked_accuracy("tune: accuracy", self.accuracy),
             "resume": checked_flag("tune: resume", self.resume),
+            "reuse": checked_flag("tune: reuse", self.reuse),
         }
         if self.limits is not None and not isinstance(self.limits, Limits):
             raise SpaceError(
                 f"tune: limits is {shown(self.limits)}, expected anatune.measure.run.build_processes.Limits(...), or "
                 "None"
+            )
+        if self.cluster is not None and self.tracker is not None:
+            raise SpaceError("tune: cluster and tracker are both given, expected one of them; leave the other out")
+        if (self.tracker is None) != (self.key is None):
+            given, missing = ("tracker", "key") if self.key is None else ("key", "tracker")
+            raise SpaceError(f"tune: {given} is given without {missing}, expected both; boards are found by both")
+        if self.tls is not None:
+            if not isinstance(self.cluster, str):
+                raise SpaceError("tune: tls is given without the address of a cluster; name it, or leave tls out")
+            checked["tls"] = checked_path("tune: tls", self.tls, DeviceError)
+        if self.manifest is not None and (self.cluster is not None or self.tracker is not None):
+            raise SpaceError(
+                "tune: manifest is for the machine with the GPU, a cluster builds itself; leave one of them out"
             )
         if self.manifest is not None:
             checked["manifest"] = checked_path("tune: manifest", self.manifest, RecordError)

@@ -4,49 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
-from anatune.core.trial import Measurement
 from anatune.errors import SpaceError
+from anatune.measure.place import MakeMeasurer
 from anatune.model.base import Model
 from anatune.search.base import Strategy, make_strategy
 from anatune.search.shared import Member, SharedStrategy
 from anatune.tuning.manifest import Manifest, ManifestStrategy
 from anatune.tuning.target import Target
 
-__all__ = ["MakeMeasurer", "MeasurerLike", "Source", "source_of_manifest", "source_of_model"]
+__all__ = ["Source", "source_of_manifest", "source_of_model"]
 
 _RANKED = 16
 """Points of the ranking that strategies start from."""
-
-
-class MeasurerLike(Protocol):
-    """What a session needs of `anatune.measure.run.measurer.Measurer`."""
-
-    incumbent: float | None
-
-    def __enter__(self) -> MeasurerLike: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def measure(self, schedules: Iterable[Schedule]) -> Iterator[tuple[Schedule, Measurement]]:
-        """Yield a measurement for each schedule, in order."""
-        ...
-
-    def compare(self, schedules: Sequence[Schedule], budget_s: float) -> list[Measurement]:
-        """Return measurements of contenders that take turns."""
-        ...
-
-
-MakeMeasurer = Callable[..., MeasurerLike]
-"""(workload, hardware, threads=, limits=, seed=, and for GPUs template=, l2=, device=, backend=) -> measurer."""
 
 
 class Source(NamedTuple):

@@ -6,20 +6,19 @@ from typing import Any, NamedTuple
 
 from anatune.arguments import checked_integer
 from anatune.core.accuracy import STANDARD
-from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.templates import Template, joined_templates, template_of, templates_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.measure.cpu.cold import check_cold
 from anatune.measure.cuda.runner import check_l2
-from anatune.measure.run.memory import check_runs_here
 from anatune.model.templates import tuning_template
 from anatune.records.schema import Session
-from anatune.tuning.machine import check_cpu, check_gpu, choose_threads
 from anatune.tuning.manifest import Manifest, read_manifest
+from anatune.tuning.places.place import Place
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["Target", "provenance", "target_of"]
+__all__ = ["Target", "target_of"]
 
 
 class Target(NamedTuple):
@@ -28,7 +27,7 @@ class Target(NamedTuple):
     Attributes
     ----------
     workload, hardware
-        The workload; the present device, under the spec that was given.
+        The workload; the device that measures, under the spec that was given.
     templates : tuple of Template
         What schedules look like: one, or those that share the trials, the default first.
     accuracy : str
@@ -37,7 +36,7 @@ class Target(NamedTuple):
         Threads that kernels run with; 1 on GPUs.
     conditions : dict
         What times depend on beside that, by the names of `tune`'s keywords: sessions that differ in it are not resumed.
-    place : dict
+    device : dict
         Which of several devices, through what: "device", "backend"; empty on CPUs.
     manifest : Manifest or None
         Kernels that were built elsewhere.
@@ -49,7 +48,7 @@ class Target(NamedTuple):
     accuracy: str
     threads: int
     conditions: dict[str, str]
-    place: dict[str, Any]
+    device: dict[str, Any]
     manifest: Manifest | None
 
     @property
@@ -66,20 +65,13 @@ class Target(NamedTuple):
         }
 
 
-def target_of(
-    workload: Workload, hw: CpuSpec | GpuSpec, settings: TuningSettings, host: HardwareSpec | None = None
-) -> Target:
-    """Return the target of a session, checked against the present machine.
-
-    Parameters
-    ----------
-    host : CpuSpec or GpuSpec, optional
-        The present machine, or its GPU; detected by default.
+def target_of(workload: Workload, hw: CpuSpec | GpuSpec, settings: TuningSettings, place: Place) -> Target:
+    """Return the target of a session, checked against the devices of its place.
 
     Raises
     ------
     DeviceError
-        `hw` is not the present machine.
+        `hw` is not what is there.
     SpaceError, RecordError
         A setting does not fit the workload or the device; the manifest is damaged.
     """
@@ -93,23 +85,22 @@ def target_of(
         if not named and settings.start != "paper":
             templates += joined_templates(workload, hw, settings.accuracy)[1:]
         conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or "flush")}
-        place: dict[str, Any] = {
+        device: dict[str, Any] = {
             "device": checked_integer("tune: device", settings.device, 0, 1023),
             "backend": settings.backend,
         }
-        hardware: CpuSpec | GpuSpec = check_gpu(hw, host, **place, built=manifest is not None)
     elif given := _of_gpus(settings):
         raise SpaceError(f"tune: {given} is for GPUs, and {hw.name} is none; leave it out")
     else:
         cold = check_cold(settings.cold, hw)
-        conditions, place = ({} if cold is None else {"cold": cold}), {}
+        conditions, device = ({} if cold is None else {"cold": cold}), {}
         # As published, a search walks one space.
         alone = template_of(settings.template, hw) if settings.template or settings.start == "paper" else None
         templates = joined_templates(workload, hw, settings.accuracy) if alone is None else (alone,)
-        hardware = check_cpu(hw, host)
-    threads = choose_threads(hardware, settings.threads)
-    check_runs_here(workload, hardware)
-    return Target(workload, hardware, templates, settings.accuracy, threads, conditions, place, manifest)
+    hardware = place.check(hw, device, built=manifest is not None)
+    threads = place.threads(hardware, settings.threads)
+    place.check_fits(workload, hardware)
+    return Target(workload, hardware, templates, settings.accuracy, threads, conditions, device, manifest)
 
 
 def _of_gpus(settings: TuningSettings) -> str:
@@ -131,19 +122,3 @@ def _fitting(manifest: Manifest, workload: Workload, hw: CpuSpec | GpuSpec) -> M
             f"for {hw.name}; build them with --hw {hw.name}"
         )
     return manifest
-
-
-def provenance(target: Target) -> dict[str, object]:
-    """Return what a GPU's records have to say beside the environment; nothing on CPUs."""
-    if not target.place:
-        return {}
-    from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
-    from anatune.measure.cuda.detect import gpu_environment
-
-    built = target.manifest
-    return {
-        **gpu_environment(**target.place),
-        "built": "here" if built is None else "elsewhere",
-        "compiler": compiler_version() if built is None else built.compiler,
-        "flags": list(FLAGS if built is None else built.flags),
-    }

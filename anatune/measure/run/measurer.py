@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,27 +13,23 @@ import numpy as np
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.trial import Measurement, Outcome
+from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
-from anatune.errors import MissingDependencyError, RunError, SpaceError
+from anatune.errors import AnatuneError, DeviceError, RunError, SpaceError
 from anatune.files import no_scratch, scratch_folder
+from anatune.measure.place import Ask, WorkerState, asking
 from anatune.measure.run.build_processes import SET_UP, BuildJob, BuildProcesses, Limits, single_threaded
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.correctness import Expected, expected, random_inputs
-from anatune.measure.run.process import Reply, Worker, refusal, wait_for
-from anatune.measure.run.runner import RunReport, Setting
+from anatune.measure.run.process import Worker, wait_for
+from anatune.measure.run.runner import Setting
+from anatune.measure.run.runner_process import RunnerProcess
 from anatune.measure.run.timing import TimingProtocol
 
 __all__ = ["Entries", "Limits", "Measurer"]
 
 if TYPE_CHECKING:
     from typing import Self
-
-_RUNNER = "anatune.measure.run.runner"
-
-_LOST = ("LostDeviceError", "DeviceError")
-_DEAD = (*_LOST, "KernelFaultError")
-"""Errors after which a process can run nothing more: see `anatune.errors`."""
 
 _KEPT_BUILDS = 8
 """Libraries of the best candidates that stay until the end: comparing them needs no build."""
@@ -126,7 +120,7 @@ class Measurer:
         self._kept: dict[str, BuildJob] = {}
         self._folder: Path | None = None
         self._builders: BuildProcesses | None = None
-        self._runner: Worker | None = None
+        self._runners: list[RunnerProcess] = []
         self._built_reference: object = None
 
     # -- what kinds of devices do differently ---------------------------------------------------------------------
@@ -149,6 +143,14 @@ class Measurer:
         """Return the runner process, not started."""
         # No limit on its memory: drivers of GPUs reserve address space by the size of the device.
         return Worker("runner", cores=self._cores.runner, environment=environment, setup_s=self.limits.start_s)
+
+    def _make_runners(self, environment: Mapping[str, str]) -> list[RunnerProcess]:
+        """Return a runner process for each device, not started."""
+        return [RunnerProcess(self._make_runner(environment), self.limits)]
+
+    def _refused(self, runner: RunnerProcess, error: AnatuneError) -> None:
+        """Go on without a runner whose device cannot be used, any more or at all, or raise the error."""
+        raise error
 
     def _begin_reference(self, builders: BuildProcesses, folder: Path) -> None:
         """Have the reference kernel built."""
@@ -183,10 +185,11 @@ class Measurer:
 
     def close(self) -> None:
         """End the processes and remove the temporary files; may be called twice."""
-        for processes in (self._builders, self._runner):
-            if processes is not None:
-                processes.kill()
-        self._builders = self._runner = None
+        if self._builders is not None:
+            self._builders.kill()
+        for runner in self._runners:
+            runner.worker.kill()
+        self._builders, self._runners = None, []
         self._kept.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -198,11 +201,12 @@ class Measurer:
         scratch.mkdir()
         environment = single_threaded({"TMPDIR": str(scratch)})
         self._builders = builders = self._make_builders(environment)
-        self._runner = runner = self._make_runner(environment)
+        self._runners = self._make_runners(environment)
         builders.start()
-        runner.start()
+        for runner in self._runners:
+            runner.worker.start()
         self._begin_reference(builders, folder / "reference")
-        self._set_up(runner, folder, lambda: self._reference(builders))
+        self._set_up(folder, lambda: self._reference(builders))
 
     def turn_to(self, workload: Workload) -> None:
         """Measure schedules of `workload` from here on, with the same processes; the incumbent is forgotten.
@@ -212,16 +216,15 @@ class Measurer:
         RunError
             The runner cannot be set up.
         """
-        _, runner = self._drained()
+        self._drained()
         assert self._folder is not None
         reference = self._built_reference
         self.workload, self.incumbent = workload, None
         self._kept.clear()
-        self._set_up(runner, self._folder, lambda: reference)
+        self._set_up(self._folder, lambda: reference)
 
-    def _set_up(self, runner: Worker, folder: Path, reference: Callable[[], object]) -> None:
-        """Tell the runner what its kernels have to compute, and which `reference` is timed beside them."""
-        limits = self.limits
+    def _set_up(self, folder: Path, reference: Callable[[], object]) -> None:
+        """Tell the runners what their kernels have to compute, and which `reference` is timed beside them."""
         want = self._expected()
         path = folder / "expected.npy"
         np.save(path, want.result)
@@ -237,17 +240,24 @@ class Measurer:
             self._built_reference,
             self._protocol,
         )
-        runner.setup = (f"{_RUNNER}:set_up", {"setting": setting})
-        runner.submit(*runner.setup, limit_s=limits.start_s)
-        reply = runner.wait(2 * limits.start_s)
-        if reply.kind != "value":
-            raise refusal(reply, "the runner process cannot be set up")
+        for runner in self._runners:
+            runner.begin_set_up(setting)
+        for runner in list(self._runners):
+            try:
+                runner.finish_set_up()
+            except (RunError, DeviceError) as error:
+                self._give_up(runner, error)
 
     def measure(self, schedules: Iterable[Schedule]) -> Iterator[tuple[Schedule, Measurement]]:
-        """Measure schedules, in order; each result comes as soon as it is there.
+        """Measure schedules; `serve` says how."""
+        return self.serve(asking(schedules))
 
-        The iterable is pulled a few schedules ahead of the results, as many as keep the builders busy, and only
-        between runs: a strategy that computes its next question disturbs no timing.
+    def serve(self, ask: Ask) -> Iterator[tuple[Schedule, Measurement]]:
+        """Measure what `ask` returns; each result comes as soon as it is there, with one device in the order asked.
+
+        Asks a few schedules ahead of the results, as many as keep the builders busy, and only between runs: a strategy
+        that computes its next question disturbs no timing. `ask` returns None where it has nothing until the next
+        result was taken.
 
         Raises
         ------
@@ -258,41 +268,90 @@ class Measurer:
         MissingDependencyError
             A package is missing.
         """
-        builders, runner = self._drained()
-        source = iter(schedules)
+        builders = self._drained()
         count = len(builders.workers)
         ahead = count + 2 if self._cores.overlap else 2 * count + 2
-        jobs: deque[BuildJob] = deque()
-        exhausted = False
-        running: BuildJob | None = None
+        jobs: list[BuildJob] = []
+        may_ask = True
         while True:
             builders.collect(jobs)
-            if running is not None and self._collect_run(runner, running):
-                running = None
+            self._collect_runs()
+            running = self._num_running()
+            if not running:
                 builders.yield_cores(False)
-            if running is None:
-                while jobs and jobs[0].measurement is not None:
-                    job = jobs.popleft()
+            if running < len(self._runners):
+                while (job := self._next_done(jobs)) is not None:
+                    jobs.remove(job)
                     assert job.measurement is not None
                     self._keep(job)
                     yield job.schedule, job.measurement
-                while not exhausted and len(jobs) < ahead and self._may_build(jobs):
-                    try:
-                        jobs.append(self._job(next(source)))
-                    except StopIteration:
-                        exhausted = True
+                    may_ask = True
+                while may_ask and len(jobs) < ahead + running and self._may_build(jobs):
+                    schedule = ask()
+                    if schedule is None:
+                        may_ask = False
+                    else:
+                        jobs.append(self._job(schedule))
                 if not jobs:
-                    if exhausted:
-                        return
-                    continue
+                    return
             builders.begin(jobs)
-            ready = jobs[0].artifact is not None and jobs[0].measurement is None
-            if running is None and ready and (self._cores.overlap or all(job.settled for job in jobs)):
-                running = jobs[0]
-                builders.yield_cores(True)
-                self._begin_run(runner, running)
-            if running is not None or jobs[0].measurement is None:
-                wait_for([runner, *builders.workers], 1.0)
+            self._begin_runs(builders, jobs)
+            if self._next_done(jobs) is None or self._num_running() == len(self._runners):
+                wait_for([*(runner.worker for runner in self._runners), *builders.workers], 1.0)
+
+    def _give_up(self, runner: RunnerProcess, error: AnatuneError) -> None:
+        """Do without a runner; raise the error where it was the last."""
+        self._refused(runner, error)
+        self._runners.remove(runner)
+        runner.worker.kill()
+        if not self._runners:
+            raise error
+
+    def _num_running(self) -> int:
+        return sum(runner.job is not None for runner in self._runners)
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether results come in the order of the questions: one device has nothing to do meanwhile."""
+        return len(self._runners) < 2
+
+    def _next_done(self, jobs: Sequence[BuildJob]) -> BuildJob | None:
+        """Return the next job whose result is there and may be told."""
+        return next((job for job in jobs[: 1 if self._in_order else None] if job.measurement is not None), None)
+
+    def _collect_runs(self) -> None:
+        for runner in list(self._runners):
+            try:
+                job = runner.collect(self.incumbent)
+            except (RunError, DeviceError) as error:
+                self._give_up(runner, error)  # what it had waits for another runner
+                continue
+            if job is None or job.measurement is None:
+                continue
+            relative = job.measurement.relative
+            if relative is not None and not job.measurement.stopped_early:
+                self.incumbent = relative if self.incumbent is None else min(self.incumbent, relative)
+
+    def _begin_runs(self, builders: BuildProcesses, jobs: Sequence[BuildJob]) -> None:
+        """Give idle devices what is built: without a core to spare only when no build is under way."""
+        if not (self._cores.overlap or all(job.settled for job in jobs)):
+            return
+        running = [runner.job for runner in self._runners]
+        ready = [
+            job
+            for job in jobs[: 1 if self._in_order else None]
+            if job.artifact is not None and job.measurement is None and job not in running
+        ]
+        for runner, job in zip((one for one in self._runners if one.job is None), ready, strict=False):
+            builders.yield_cores(True)
+            self._begin_run(runner, job)
+
+    def _begin_run(self, runner: RunnerProcess, job: BuildJob) -> None:
+        runner.begin(job, self.incumbent)
+
+    def workers(self) -> tuple[WorkerState, ...]:
+        """Return nothing: this machine measures."""
+        return ()
 
     def compare(self, schedules: Sequence[Schedule], budget_s: float) -> list[Measurement]:
         """Time contenders in turn (A B C A B C ...) until a paired t-test at 95 % decides or `budget_s` has passed.
@@ -309,7 +368,7 @@ class Measurer:
         RunError
             A process cannot be started.
         """
-        builders, runner = self._drained()
+        builders = self._drained()
         jobs = [self._job(schedule) for schedule in schedules]
         for job in jobs:
             if job.schedule.key in self._kept:
@@ -319,34 +378,22 @@ class Measurer:
             pass  # settled jobs know how they ended
         built = [job for job in jobs if job.artifact is not None]
         if built:
-            arguments = {"artifacts": [job.artifact for job in built], "budget_s": budget_s}
-            limit_s = budget_s + self.limits.run_s * len(built)
-            started = time.monotonic()
-            for _ in range(2):
-                runner.submit(f"{_RUNNER}:contest", arguments, limit_s)
-                reply = runner.wait(self.limits.start_s + limit_s)
-                if reply.kind not in ("died", "memory") or reply.fresh:
-                    break
-            share = (time.monotonic() - started) / len(built)
-            reports = reply.value if isinstance(reply.value, list) else [None] * len(built)
-            for job, report in zip(built, reports, strict=True):
-                if report is None:
-                    self._run_failed(runner, job, reply)
-                else:
-                    job.measurement = _measurement(report, job.build_s, share)
+            self._runners[0].contest(built, budget_s)
         for job in jobs:
             shutil.rmtree(job.folder, ignore_errors=True)
         return [job.measurement for job in jobs if job.measurement is not None]
 
-    def _drained(self) -> tuple[BuildProcesses, Worker]:
-        """Return builders and runner; wait for what an abandoned `measure` left running."""
-        if self._runner is None or self._builders is None:
+    def _drained(self) -> BuildProcesses:
+        """Return the builders; wait for what an abandoned `serve` left running."""
+        if not self._runners or self._builders is None:
             raise RunError("the measurer is not open; use it in a with statement")
         self._builders.yield_cores(False)
-        for worker in (*self._builders.workers, self._runner):
+        for worker in self._builders.workers:
             if worker.busy:
                 worker.wait(self.limits.start_s + max(self.limits.build_s, self.limits.run_s))
-        return self._builders, self._runner
+        for runner in self._runners:
+            runner.drain()
+        return self._builders
 
     def _job(self, schedule: Schedule) -> BuildJob:
         if schedule.workload != self.workload:
@@ -373,52 +420,3 @@ class Measurer:
                 out = self._kept.pop(worst.schedule.key)
         if out is not None:
             shutil.rmtree(out.folder, ignore_errors=True)
-
-    def _begin_run(self, runner: Worker, job: BuildJob) -> None:
-        arguments = {"artifact": job.artifact, "incumbent": self.incumbent}
-        runner.submit(f"{_RUNNER}:run", arguments, self.limits.run_s)
-
-    def _collect_run(self, runner: Worker, job: BuildJob) -> bool:
-        """Take the runner's reply, if there is one; return whether the job is done."""
-        reply = runner.poll()
-        if reply is None:
-            return False
-        if isinstance(reply.value, RunReport):
-            job.measurement = _measurement(reply.value, job.build_s, reply.seconds)
-            relative = job.measurement.relative
-            if relative is not None and not job.measurement.stopped_early:
-                self.incumbent = relative if self.incumbent is None else min(self.incumbent, relative)
-            return True
-        if reply.kind in ("died", "memory") and not reply.fresh and not job.repeated:
-            job.repeated = True  # an earlier kernel may have damaged the process: try in a new one
-            self._begin_run(runner, job)
-            return False
-        self._run_failed(runner, job, reply)
-        return True
-
-    def _run_failed(self, runner: Worker, job: BuildJob, reply: Reply) -> None:
-        if reply.error == "MissingDependencyError":
-            raise MissingDependencyError(reply.message)
-        if reply.error in _DEAD:
-            runner.kill()  # a new process may find the device again; if not, its set-up says so
-        if reply.error in _LOST:
-            job.fail(Outcome.LOST_DEVICE, reply.message, run_s=reply.seconds)
-        elif reply.kind == "timeout":
-            job.fail(Outcome.RUN_TIMEOUT, f"run: {reply.message}", run_s=reply.seconds)
-        else:
-            job.fail(Outcome.RUN_ERROR, reply.message, run_s=reply.seconds)
-
-
-def _measurement(report: RunReport, build_s: float, run_s: float) -> Measurement:
-    """Return a run's report as a measurement."""
-    answer, timings = report
-    return Measurement(
-        Outcome.OK if answer.ok else Outcome.WRONG_RESULT,
-        answer.message,
-        timings.times_s,
-        timings.reference_times_s,
-        None if np.isnan(answer.max_rel_error) else answer.max_rel_error,
-        build_s,
-        run_s,
-        timings.stopped_early,
-    )

@@ -18,6 +18,7 @@ from anatune.records.store import RecordStore
 from anatune.report.training import nest_lines
 from anatune.tuning import calibration as module
 from anatune.tuning.calibration import learn_from_nests
+from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.source import source_of_model
 from anatune.tuning.target import target_of
@@ -69,7 +70,7 @@ def test_a_flaw_is_learned_saved_and_used_by_plans_and_tuning(host, config, monk
     plan = anatune.plan(workload, host, threads=1)
     assert plan.correction.name == "host_cpu_calibrated"
     assert anatune.plan(workload, host, threads=1, correction="none").correction is None
-    source = source_of_model(target_of(workload, host, TuningSettings(threads=1), host), "model", 0)
+    source = source_of_model(target_of(workload, host, TuningSettings(threads=1), LocalPlace(host)), "model", 0)
     assert source.correction == "host_cpu_calibrated"
     assert source.first.key == anatune.plan(workload, host, 1, threads=1).schedules[0].key
 

@@ -16,6 +16,7 @@ from anatune.model.learned.residual import ResidualOptions
 from anatune.model.templates import make_model
 from anatune.records.store import RecordStore
 from anatune.report.training import family_lines
+from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.source import source_of_model
 from anatune.tuning.target import target_of
@@ -86,9 +87,9 @@ def test_a_correction_of_pipelined_kernels_is_used_by_tune_and_carries_over_to_o
     train(family, judgement, "r.sqlite", tmp_path / "models" / family.name, OPTIONS)
     saved = find_correction(hardware, "pipelined", user_folder=tmp_path / "models")
     monkeypatch.setattr("anatune.model.learned.corrections.user_correction_folder", lambda: tmp_path / "models")
-    tuned = target_of(workloads[0], hardware, TuningSettings(), hardware)  # its default template
+    tuned = target_of(workloads[0], hardware, TuningSettings(), LocalPlace(hardware))  # its default template
     assert source_of_model(tuned, "random", 0).correction == family.name
-    plain = target_of(workloads[0], hardware, TuningSettings(template="cuda"), hardware)
+    plain = target_of(workloads[0], hardware, TuningSettings(template="cuda"), LocalPlace(hardware))
     assert source_of_model(plain, "random", 0).correction is None
     other = make_model(anatune.batch_matmul(2, 64, 64, 32), hardware, "pipelined")
     points = other.space.sample_points(50, 2)

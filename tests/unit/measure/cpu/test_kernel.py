@@ -14,6 +14,7 @@ from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.cold import check_cold, cold_bytes, level_of
 from anatune.measure.cpu.kernel import Kernel, Library, Prepared
 from anatune.measure.run.correctness import array_dtype, expected, random_inputs, same_bytes
+from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.target import target_of
 from tests.unit.measure.stand_ins import WORKLOAD, compile_matmul
@@ -158,7 +159,7 @@ def test_levels_that_constants_come_from(host):
     with pytest.raises(SpaceError, match="cold is 'l2', expected"):
         check_cold("l2", spec)
     with pytest.raises(SpaceError, match="cold is for CPUs"):
-        target_of(WORKLOAD, anatune.hardware("rtx3090"), TuningSettings(cold="dram"))
+        target_of(WORKLOAD, anatune.hardware("rtx3090"), TuningSettings(cold="dram"), LocalPlace())
 
 
 def test_the_folder_goes_with_the_kernel(tmp_path):

@@ -221,7 +221,7 @@ def test_a_killed_session_leaves_no_process(hardware, temporary):
         f"hardware = anatune.hardware('{hardware.name}')\n"
         f"session = CpuMeasurer(WORKLOAD, hardware, entries=ENTRIES).__enter__()\n"
         "next(session.measure(schedule(hardware, number=n) for n in range(3)))\n"
-        "print(*[w.process_id for w in (*session._builders.workers, session._runner)], flush=True)\n"
+        "print(*[w.process_id for w in (*session._builders.workers, session._runners[0].worker)], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     environment = {**os.environ, "TMPDIR": str(temporary)}

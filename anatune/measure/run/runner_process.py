@@ -1,0 +1,149 @@
+"""One runner process: set up for a session, handed built kernels, asked what became of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from anatune.core.trial import Measurement, Outcome
+from anatune.errors import MissingDependencyError
+from anatune.measure.run.build_processes import BuildJob, Limits
+from anatune.measure.run.process import Reply, Worker, refusal
+from anatune.measure.run.runner import RunReport, Setting
+
+__all__ = ["RunnerProcess"]
+
+_RUNNER = "anatune.measure.run.runner"
+
+_LOST = ("LostDeviceError", "DeviceError")
+_DEAD = (*_LOST, "KernelFaultError")
+"""Errors after which a process can run nothing more: see `anatune.errors`."""
+
+
+class RunnerProcess:
+    """A process that checks and times kernels, and the rules for what it does wrong; one for each device.
+
+    Parameters
+    ----------
+    worker : Worker
+        The process.
+    limits
+        Time of one candidate.
+    name : str
+        As measurements have it (`Measurement.worker`); "" for this machine.
+
+    Attributes
+    ----------
+    job : BuildJob or None
+        What runs now.
+    """
+
+    def __init__(self, worker: Worker, limits: Limits, name: str = "") -> None:
+        self.worker, self.name = worker, name
+        self.job: BuildJob | None = None
+        self._limits = limits
+
+    def begin_set_up(self, setting: Setting) -> None:
+        """Tell the process what its kernels have to compute; see `finish_set_up`."""
+        self.worker.setup = (f"{_RUNNER}:set_up", {"setting": setting})
+        self.worker.submit(*self.worker.setup, limit_s=self._limits.start_s)
+
+    def finish_set_up(self) -> None:
+        """Wait for what `begin_set_up` began.
+
+        Raises
+        ------
+        RunError, DeviceError, MissingDependencyError
+            The process cannot be set up.
+        """
+        reply = self.worker.wait(2 * self._limits.start_s)
+        if reply.kind != "value":
+            raise refusal(reply, "the runner process cannot be set up")
+
+    def begin(self, job: BuildJob, incumbent: float | None) -> None:
+        """Check and time what a job built."""
+        self.job = job
+        arguments = {"artifact": job.artifact, "incumbent": incumbent}
+        self.worker.submit(f"{_RUNNER}:run", arguments, self._limits.run_s)
+
+    def collect(self, incumbent: float | None) -> BuildJob | None:
+        """Return the job that is done, with its measurement; None if nothing is.
+
+        Raises
+        ------
+        MissingDependencyError
+            A package is missing.
+        RunError, DeviceError
+            A new process cannot be set up.
+        """
+        reply = self.worker.poll() if self.job is not None else None
+        if reply is None or self.job is None:
+            return None
+        job = self.job
+        if isinstance(reply.value, RunReport):
+            job.measurement = self._measurement(reply.value, job.build_s, reply.seconds)
+        elif reply.kind in ("died", "memory") and not reply.fresh and not job.repeated:
+            job.repeated = True  # an earlier kernel may have damaged the process: try in a new one
+            self.begin(job, incumbent)
+            return None
+        else:
+            self._failed(job, reply)
+        self.job = None
+        return job
+
+    def contest(self, jobs: Sequence[BuildJob], budget_s: float) -> None:
+        """Time what jobs built in turn, and give each its measurement."""
+        arguments = {"artifacts": [job.artifact for job in jobs], "budget_s": budget_s}
+        limit_s = budget_s + self._limits.run_s * len(jobs)
+        started = time.monotonic()
+        for _ in range(2):
+            self.worker.submit(f"{_RUNNER}:contest", arguments, limit_s)
+            reply = self.worker.wait(self._limits.start_s + limit_s)
+            if reply.kind not in ("died", "memory") or reply.fresh:
+                break
+        share = (time.monotonic() - started) / len(jobs)
+        reports = reply.value if isinstance(reply.value, list) else [None] * len(jobs)
+        for job, report in zip(jobs, reports, strict=True):
+            if report is None:
+                self._failed(job, reply)
+            else:
+                job.measurement = self._measurement(report, job.build_s, share)
+
+    def drain(self) -> None:
+        """Wait for what an abandoned session left running."""
+        if self.worker.busy:
+            self.worker.wait(self._limits.start_s + max(self._limits.build_s, self._limits.run_s))
+        self.job = None
+
+    def _failed(self, job: BuildJob, reply: Reply) -> None:
+        if reply.error == "MissingDependencyError":
+            raise MissingDependencyError(reply.message)
+        if reply.error in _DEAD:
+            self.worker.kill()  # a new process may find the device again; if not, its set-up says so
+        if reply.error in _LOST:
+            outcome, message = Outcome.LOST_DEVICE, reply.message
+        elif reply.kind == "timeout":
+            outcome, message = Outcome.RUN_TIMEOUT, f"run: {reply.message}"
+        else:
+            outcome, message = Outcome.RUN_ERROR, reply.message
+        job.fail(outcome, message, run_s=reply.seconds)
+        assert job.measurement is not None
+        job.measurement = msgspec.structs.replace(job.measurement, worker=self.name)
+
+    def _measurement(self, report: RunReport, build_s: float, run_s: float) -> Measurement:
+        """Return a run's report as a measurement."""
+        answer, timings = report
+        return Measurement(
+            Outcome.OK if answer.ok else Outcome.WRONG_RESULT,
+            answer.message,
+            timings.times_s,
+            timings.reference_times_s,
+            None if np.isnan(answer.max_rel_error) else answer.max_rel_error,
+            build_s,
+            run_s,
+            timings.stopped_early,
+            self.name,
+        )

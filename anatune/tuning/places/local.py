@@ -1,0 +1,69 @@
+"""The present machine: its CPU, or its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.workload.nest import Workload
+from anatune.measure.named_hardware import HardwareLike
+from anatune.measure.named_hardware import hardware as named_hardware
+from anatune.measure.place import MakeMeasurer
+from anatune.measure.run.memory import check_runs_here
+from anatune.tuning.machine import check_cpu, check_gpu, choose_threads
+from anatune.tuning.manifest import Manifest
+
+__all__ = ["LocalPlace"]
+
+
+class LocalPlace:
+    """The machine that this process runs on; a `Place`.
+
+    Parameters
+    ----------
+    host : CpuSpec or GpuSpec, optional
+        What is here; detected by default.
+    """
+
+    def __init__(self, host: HardwareSpec | None = None) -> None:
+        self._host = host
+
+    def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
+        """Return the spec that is meant."""
+        return named_hardware(named)
+
+    def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
+        """Return `hardware` if it describes the device that is here."""
+        if isinstance(hardware, GpuSpec):
+            return check_gpu(hardware, self._host, **device, built=built)
+        return check_cpu(hardware, self._host)
+
+    def threads(self, hardware: CpuSpec | GpuSpec, asked: int | None) -> int:
+        """Return the threads that kernels run with."""
+        return choose_threads(hardware, asked)
+
+    def check_fits(self, workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
+        """Raise an error if no kernel can be generated, or checked in the memory that is free."""
+        check_runs_here(workload, hardware)
+
+    def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
+        """Return `make`."""
+        return make
+
+    def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
+        """Return what a GPU's records have to say beside the environment; nothing on CPUs."""
+        if not device:
+            return {}
+        from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
+        from anatune.measure.cuda.detect import gpu_environment
+
+        return {
+            **gpu_environment(**device),
+            "built": "here" if built is None else "elsewhere",
+            "compiler": compiler_version() if built is None else built.compiler,
+            "flags": list(FLAGS if built is None else built.flags),
+        }
+
+    def close(self) -> None:
+        """Do nothing: measurers end their processes themselves."""

@@ -1,0 +1,77 @@
+"""What a session asks of the place where its schedules are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.measure.named_hardware import HardwareLike
+from anatune.measure.place import MakeMeasurer
+from anatune.tuning.manifest import Manifest
+
+__all__ = ["Place"]
+
+
+class Place(Protocol):
+    """Devices that measure, and what is known of them before the first trial."""
+
+    def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
+        """Return the spec that is meant; "host" and "host_gpu" are the devices of the place.
+
+        Raises
+        ------
+        UnknownNameError, SpecError, SpaceError, DeviceError
+            There is none.
+        """
+        ...
+
+    def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
+        """Return `hardware` if it describes the devices of the place.
+
+        Parameters
+        ----------
+        device : mapping
+            GPUs: number of the "device" and "backend".
+        built : bool
+            Whether the kernels are built already, for the advice.
+
+        Raises
+        ------
+        DeviceError
+            There is another device, or none.
+        """
+        ...
+
+    def threads(self, hardware: CpuSpec | GpuSpec, asked: int | None) -> int:
+        """Return the threads that kernels run with; 1 on GPUs.
+
+        Raises
+        ------
+        SpaceError
+            There are not so many.
+        """
+        ...
+
+    def check_fits(self, workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
+        """Raise an error if no kernel of the workload can be generated, or checked in the memory that is there.
+
+        Raises
+        ------
+        BuildError, RunError
+            That is so.
+        """
+        ...
+
+    def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
+        """Return what makes the measurer, given what would make it on this machine."""
+        ...
+
+    def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
+        """Return what records have to say of the place beside environments."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the place holds; closing twice does nothing."""
+        ...

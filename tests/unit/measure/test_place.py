@@ -1,0 +1,19 @@
+"""What sessions and measurers agree on."""
+
+import msgspec
+
+import anatune
+from anatune.measure.place import WorkerState, asking
+
+WORKLOAD, HOST = anatune.matmul(8, 8, 8), anatune.hardware("xeon_gold_6230r")
+
+
+def test_schedules_are_asked_in_order_and_then_none():
+    made = list(anatune.space(WORKLOAD, HOST).sample(3, 0))
+    ask = asking(made)
+    assert [ask() for _ in range(5)] == [*made, None, None]
+
+
+def test_a_worker_is_json_both_ways():
+    state = WorkerState("box-1", "rtx3090", "refused", "another device", 3, 1)
+    assert msgspec.json.decode(msgspec.json.encode(state), type=WorkerState) == state

@@ -1,0 +1,12 @@
+"""Places of sessions."""
+
+import anatune
+from anatune.tuning.places.choose import place_of
+from anatune.tuning.places.local import LocalPlace
+from anatune.tuning.settings import TuningSettings
+
+
+def test_this_machine_by_default():
+    assert isinstance(place_of(TuningSettings()), LocalPlace)
+    host = anatune.hardware("xeon_gold_6230r")
+    assert place_of(TuningSettings(), host).check(host, {}, built=False) is host
