@@ -17,12 +17,17 @@ __all__ = [
     "DEFAULT_RECORDS",
     "Accuracy",
     "AsJson",
+    "BoardKey",
+    "Cluster",
     "CorrectionName",
     "Device",
+    "NoReuse",
     "Plain",
     "RecordFile",
     "Template",
     "Threads",
+    "Tls",
+    "Tracker",
     "correction_of",
     "refuse_threads",
     "seconds_option",
@@ -77,6 +82,30 @@ CorrectionName = Annotated[
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="No learned correction, also where one was made for the device.")]
 RecordFile = Annotated[Path, typer.Option("--records", metavar="FILE", help="The record file.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Build and measure on a Dask cluster of `anatune worker`s; --hw host is their CPU.",
+    ),
+]
+Tls = Annotated[
+    Path | None,
+    typer.Option("--tls", metavar="DIR", help="Certificates of the cluster (`anatune cluster certificates`)."),
+]
+Tracker = Annotated[
+    str | None,
+    typer.Option(
+        "--tracker", metavar="HOST:PORT", help="Measure on boards behind TVM's RPC tracker; --hw host is their CPU."
+    ),
+]
+BoardKey = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Which boards: the key that their servers registered with.")
+]
+NoReuse = Annotated[
+    bool, typer.Option("--no-reuse", help="Do not begin with what the records have of this workload and device.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

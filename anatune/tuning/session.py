@@ -292,10 +292,10 @@ class TuningSession:
                 self._session = self._new_session(self._store)
             measurer = self._measurer
             measurer.incumbent = self._best_relative()
+            self._workers = measurer.workers()
             try:
                 self._measure(measurer, questions)
                 self._compare(measurer)
-                self._workers = measurer.workers()
             except DeviceError as error:
                 records = self._settings.records
                 kept = f"kept in {records}, --resume goes on" if records else "lost with this session"
@@ -334,6 +334,7 @@ class TuningSession:
 
     def _measure(self, measurer: MeasurerLike, questions: Questions) -> None:
         for schedule, measurement in measurer.serve(lambda: self._ask(questions)):
+            self._workers = measurer.workers()
             with self._interrupts.held():
                 self._finish(schedule, measurement, questions)
             self._say("measure")
@@ -357,7 +358,9 @@ class TuningSession:
 
     def _record(self, trial: Trial) -> None:
         if self._store is not None and self._session is not None:
-            self._store.append(self._session, trial)
+            by = trial.measurement.worker
+            worker = next((one for one in self._workers if one.name == by), None) if by else None
+            self._store.append(self._session, trial, worker.environment if worker is not None else None)
 
     def _compare(self, measurer: MeasurerLike) -> None:
         """Measure the best trials and the plan's first choice in turn."""
@@ -367,6 +370,7 @@ class TuningSession:
             return
         self._say("compare")
         measurements = measurer.compare([trial.schedule for trial in chosen], _COMPARE_S)
+        self._workers = measurer.workers()
         self._comparison = compare_contenders(chosen, measurements, plan.number)
         with self._interrupts.held():
             for trial, measurement in zip(chosen, measurements, strict=True):
@@ -395,8 +399,6 @@ class TuningSession:
 
     def _say(self, stage: Literal["plan", "measure", "compare"]) -> None:
         """Report where the session is."""
-        if self._measurer is not None:
-            self._workers = self._measurer.workers()
         if stage == "measure" and len(self._trials) == self._num_resumed + 1:
             self._first_s = self._elapsed_s()  # planning, starting and the first trial say little about the others
         if self._report is None:

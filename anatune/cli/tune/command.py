@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,8 +13,13 @@ from anatune.cli.options import (
     DEFAULT_RECORDS,
     Accuracy,
     AsJson,
+    BoardKey,
+    Cluster,
+    NoReuse,
     RecordFile,
     Template,
+    Tls,
+    Tracker,
     refuse_threads,
     seconds_option,
 )
@@ -26,6 +32,7 @@ from anatune.errors import DeviceError
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.core.workload.nest import Workload
+    from anatune.tuning.places.place import Place
 
 __all__ = ["tune"]
 
@@ -46,7 +53,7 @@ def tune(
         typer.Option(
             "--hw",
             metavar="NAME|FILE",
-            help="The present machine: host, its GPU (host_gpu, h200), or a spec of it (name or TOML file).",
+            help="The device that measures: host, its GPU (host_gpu, h200), or a spec of it (name or TOML file).",
         ),
     ] = None,
     trials: Annotated[
@@ -123,15 +130,21 @@ def tune(
             show_default=False,
         ),
     ] = None,
+    cluster: Cluster = None,
+    tls: Tls = None,
+    tracker: Tracker = None,
+    key: BoardKey = None,
+    no_reuse: NoReuse = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure schedules of a workload on the present machine and return the fastest.
+    """Measure schedules of a workload on this machine, a cluster or boards and return the fastest.
 
     The plan's own first choice comes first, then what the strategy asks for; every trial is checked against a float64
     reference and recorded as it ends. Ctrl-C keeps everything, and --resume goes on, also after a crash.
 
     Where the machine with the GPU has no compiler: --build-only here, then --manifest there.
     """
+    from anatune.tuning.places.choose import place_of
     from anatune.tuning.result import TuningInterrupted
     from anatune.tuning.session import TuningSession
     from anatune.tuning.settings import TuningSettings
@@ -145,32 +158,33 @@ def tune(
         return
     if manifest is not None:
         refuse_given(context, _BUILDING, "was decided when --build-only wrote the manifest")
-    workload, hardware = _task(workload, hw, manifest)
-    if hardware.kind != "gpu":
-        refuse_given(context, _OF_GPUS, f"is for GPUs, and {hardware.name} is none")
-    refuse_threads(threads, hardware)
-    chosen = _threads(threads, hardware)
-    target = _target(output, workload)
-    display = Display()
-    settings = TuningSettings(
-        trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit, records=records,
-        resume=resume, threads=chosen, template=template, accuracy=accuracy, l2=l2, device=device, backend=backend,
-        manifest=manifest,
-    )  # fmt: skip
-    tuning = TuningSession(workload, hardware, settings, display)
-    if manifest is None:
-        note_first_compilation(hardware, template, workload)  # after the session has checked its arguments
-    try:
-        with display:
-            result = tuning.run()
-    except TuningInterrupted as stop:
-        _note_all(tuning.damaged)
-        show_result(stop.result, target, as_json)
-        done = len(stop.result.trials)
-        raise KeyboardInterrupt(
-            f"interrupted after {done} of {trials} trials, all of them kept in {records}; "
-            "the same command with --resume goes on"
-        ) from None
+    elsewhere: dict[str, Any] = {"cluster": cluster, "tls": tls, "tracker": tracker, "key": key}
+    with contextlib.closing(place_of(TuningSettings(**elsewhere))) as place:
+        workload, hardware = _task(workload, hw, manifest, place)
+        if hardware.kind != "gpu":
+            refuse_given(context, _OF_GPUS, f"is for GPUs, and {hardware.name} is none")
+        refuse_threads(threads, hardware)
+        target = _target(output, workload)
+        display = Display()
+        settings = TuningSettings(
+            trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit, records=records,
+            resume=resume, threads=_threads(threads, hardware, place), template=template, accuracy=accuracy, l2=l2,
+            device=device, backend=backend, manifest=manifest, reuse=not no_reuse, **elsewhere,
+        )  # fmt: skip
+        tuning = TuningSession(workload, hardware, settings, display, place=place)
+        if manifest is None:
+            note_first_compilation(hardware, template, workload)  # after the session has checked its arguments
+        try:
+            with display:
+                result = tuning.run()
+        except TuningInterrupted as stop:
+            _note_all(tuning.damaged)
+            show_result(stop.result, target, as_json)
+            done = len(stop.result.trials)
+            raise KeyboardInterrupt(
+                f"interrupted after {done} of {trials} trials, all of them kept in {records}; "
+                "the same command with --resume goes on"
+            ) from None
     _note_all(tuning.damaged)
     if resume and not result.num_resumed:
         note(f"note: {records} has no session of this workload, hardware, threads and strategy; began a new one")
@@ -192,18 +206,18 @@ def _gpu(hw: str) -> GpuSpec:
     return spec
 
 
-def _task(workload: Workload | None, hw: str | None, manifest: Path | None) -> tuple[Workload, CpuSpec | GpuSpec]:
+def _task(
+    workload: Workload | None, hw: str | None, manifest: Path | None, place: Place
+) -> tuple[Workload, CpuSpec | GpuSpec]:
     """Return what is tuned, where: as given, else as the manifest says."""
-    from anatune import api
-
     if manifest is None:
         assert workload is not None
         assert hw is not None
-        return workload, api.hardware(hw)
+        return workload, place.hardware(hw)
     from anatune.tuning.manifest import read_manifest
 
     built = read_manifest(manifest)
-    return workload or built.workload, built.hardware if hw is None else api.hardware(hw)
+    return workload or built.workload, built.hardware if hw is None else place.hardware(hw)
 
 
 def _target(output: Path | None, workload: Workload) -> Path:
@@ -221,10 +235,8 @@ def _note_all(lines: list[str]) -> None:
         note(f"note: {line}")
 
 
-def _threads(given: int | None, hardware: CpuSpec | GpuSpec) -> int | None:
+def _threads(given: int | None, hardware: CpuSpec | GpuSpec, place: Place) -> int | None:
     """Return the threads to tune for: the option, else TVM_NUM_THREADS (at most the cores), else None."""
-    from anatune.tuning.machine import choose_threads
-
     text = os.environ.get("TVM_NUM_THREADS")
     if given is not None or not text:
         return given
@@ -232,4 +244,4 @@ def _threads(given: int | None, hardware: CpuSpec | GpuSpec) -> int | None:
         raise UsageError(
             f"the variable TVM_NUM_THREADS is {text!r}, expected an integer >= 1; unset it or use --threads"
         )
-    return min(int(text), choose_threads(hardware, None)) if hardware.most_threads else None
+    return min(int(text), place.threads(hardware, None)) if hardware.most_threads else None
