@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from anatune.arguments import shown
+from anatune.cli.cluster import app as cluster_app
 from anatune.cli.compile import compile_model
 from anatune.cli.export.command import export
 from anatune.cli.hardware import app as hardware_app
@@ -49,6 +50,7 @@ app.command("compile", no_args_is_help=False)(compile_model)
 app.command("run", no_args_is_help=False)(run_model)
 app.add_typer(hardware_app, name="hw")
 app.add_typer(records_app, name="records")
+app.add_typer(cluster_app, name="cluster")
 
 
 def _print_version(wanted: bool) -> None:

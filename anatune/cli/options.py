@@ -92,7 +92,11 @@ Cluster = Annotated[
 ]
 Tls = Annotated[
     Path | None,
-    typer.Option("--tls", metavar="DIR", help="Certificates of the cluster (`anatune cluster certificates`)."),
+    typer.Option(
+        "--tls",
+        metavar="DIR",
+        help="Certificates of the cluster (`anatune cluster certificates DIR`); without, the loopback alone.",
+    ),
 ]
 Tracker = Annotated[
     str | None,

@@ -131,9 +131,9 @@ def cluster_address(address: object, tls: object = None) -> str:
     for found in _resolved(host, port):
         if not is_loopback(found):
             raise SecurityError(
-                f"cluster: {_joined(host, port)} is not of this machine's loopback: anybody on the way could run "
-                "programs as you; `anatune cluster certificates DIR` makes certificates: copy them to all machines, "
-                "then --tls DIR (in Python tls=DIR) here and where the scheduler and the workers are started"
+                f"cluster: {_joined(host, port)} is beyond this machine's loopback, where whoever can connect can run "
+                "programs as you: make certificates (`anatune cluster certificates DIR`), copy DIR to all machines, "
+                "and name it with --tls DIR (in Python tls=DIR)"
             )
         host = found
     return f"tcp://{_joined(host, port)}"
@@ -171,7 +171,7 @@ def server_options(address: str, tls: object = None) -> dict[str, Any]:
     if tls is not None:
         return {**options, "protocol": "tls://", "security": security_of(str(tls))}
     plain = package.Security(require_encryption=False)
-    return {**options, "protocol": "tcp://", "security": plain, "host": _parts(address)[0]}
+    return {**options, "protocol": "tcp://", "security": plain, "host": _bracketed(_parts(address)[0])}
 
 
 def is_loopback(host: str) -> bool:
@@ -236,7 +236,11 @@ def _parts(address: object) -> tuple[str, int, str]:
 
 
 def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{_bracketed(host)}:{port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _resolved(host: str, port: int) -> list[str]:
