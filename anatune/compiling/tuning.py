@@ -274,7 +274,12 @@ class _Tuning:
             predicted_s = self._others_s + sum(one.calls * one.predicted_s for one in tasks)
             measured_s = self._others_s + sum(one.calls * one.time_s for one in tasks)
             words = workload_to_text(task.workload)
-            report(ModelProgress(words, done, total, predicted_s, measured_s, elapsed_s, left_s))
+            report(
+                ModelProgress(
+                    words, done, total, predicted_s, measured_s, elapsed_s, left_s, progress.workers,
+                    measured / elapsed_s if measured and elapsed_s > 0 else None,
+                )
+            )  # fmt: skip
 
         return tell
 

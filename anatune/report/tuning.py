@@ -11,6 +11,7 @@ from anatune.report.records import peak_of_threads
 from anatune.report.tables import schedule_items, template_items
 from anatune.report.templates import joined_text, template_text
 from anatune.report.text import Line, wrapped, wrapped_items
+from anatune.report.workers import failures_text, fleet_text, share_lines
 from anatune.tuning.comparison import FinalComparison
 from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
@@ -39,7 +40,7 @@ def best_text(trial: Trial | None) -> str:
 
 
 def progress_text(progress: TuningProgress) -> str:
-    """Return one line: trial, the last rate, the best so far, failures, time left."""
+    """Return one line: trial, the last rate, the best so far, failures, devices, time left."""
     if progress.stage == "plan":
         return "planning"
     if progress.stage == "compare":
@@ -53,7 +54,9 @@ def progress_text(progress: TuningProgress) -> str:
         else:
             words.append(f"{measurement.outcome.value} ({measurement.message:.80})")
     words.append(f"best {best_text(progress.best)}")
-    words.append(f"{progress.failures} failed")
+    words.append(failures_text(progress.failures, progress.workers))
+    if fleet := fleet_text(progress.workers, progress.trials_per_s):
+        words.append(fleet)
     if progress.left_s is not None:
         words.append(f"{progress.left_s:.0f} s left")
     return "; ".join(words)
@@ -65,6 +68,8 @@ def model_progress_text(progress: ModelProgress) -> str:
         f"trial {progress.done}/{progress.total}",
         f"kernels predicted {units.duration(progress.predicted_s)}, measured {units.duration(progress.measured_s)}",
     ]
+    if fleet := fleet_text(progress.workers, progress.trials_per_s):
+        words.append(fleet)
     if progress.left_s is not None:
         words.append(f"{progress.left_s:.0f} s left")
     return "; ".join([*words, progress.kernel])
@@ -96,6 +101,7 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     lines.append(
         Line(f"{len(result.trials)} trials{resumed} in {units.duration(result.elapsed_s)}: {outcomes or 'none'}")
     )
+    lines += share_lines(result.shares, width)
     if result.correction is not None:
         said = f"the ranking that it started from is corrected by {result.correction}"
         lines += [Line(text) for text in wrapped(said, width, hanging="  ")]

@@ -18,10 +18,11 @@ from anatune.errors import RunError
 from anatune.measure.place import WorkerState
 from anatune.tuning.comparison import FinalComparison, rank_trials
 
-__all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult"]
+__all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult", "WorkerShare"]
 
 MOST_SHOWN = 20
 """Trials that a notebook shows of a session, fastest first."""
+_EARLIER = "measured in an earlier call, and is not there now"
 
 
 class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,6 +44,8 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Wall time since this call began; an estimate of what is left.
     workers : tuple of WorkerState
         Who measures elsewhere; empty where this machine does.
+    trials_per_s : float or None
+        How fast this call goes, as `left_s` is estimated.
     """
 
     stage: Literal["plan", "measure", "compare"]
@@ -54,6 +57,23 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     elapsed_s: float = 0.0
     left_s: float | None = None
     workers: tuple[WorkerState, ...] = ()
+    trials_per_s: float | None = None
+
+
+class WorkerShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one machine did for a session.
+
+    Attributes
+    ----------
+    worker : WorkerState
+        Its trials and failures are those of the whole session, resumed ones included; its name is empty for the machine
+        of the session itself.
+    best : Trial or None
+        Its fastest.
+    """
+
+    worker: WorkerState
+    best: Trial | None = None
 
 
 class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +91,8 @@ class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The same with the best measured times where there are some.
     elapsed_s, left_s : float
         Wall time since tuning began; an estimate of what is left.
+    workers, trials_per_s
+        As `TuningProgress` has them.
     """
 
     kernel: str
@@ -80,6 +102,8 @@ class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured_s: float
     elapsed_s: float
     left_s: float | None = None
+    workers: tuple[WorkerState, ...] = ()
+    trials_per_s: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,6 +184,24 @@ class TuningResult:
         counted = Counter(trial.measurement.outcome for trial in self.trials)
         return {outcome: counted[outcome] for outcome in Outcome if counted[outcome]}
 
+    @property
+    def shares(self) -> tuple[WorkerShare, ...]:
+        """Who measured what; empty where this machine measured all."""
+        known = {worker.name: worker for worker in self.workers}
+        names = dict.fromkeys([*known, *(trial.measurement.worker for trial in self.trials)])
+        if not any(names):
+            return ()
+        found = []
+        for name in names:
+            trials = [trial for trial in self.trials if trial.measurement.worker == name]
+            failed = sum(trial.measurement.time_s is None for trial in trials)
+            worker = known.get(name) or WorkerState(
+                name, state="lost" if name else "ready", why=_EARLIER if name else ""
+            )
+            counted = msgspec.structs.replace(worker, trials=len(trials), failed=failed)
+            found.append(WorkerShare(counted, next(iter(rank_trials(trials)), None)))
+        return tuple(found)
+
     def __repr__(self) -> str:
         best = "none ran" if self.best_trial is None else f"best {self.best_trial.measurement.describe()}"
         where = f"{self.workload.describe()} on {self.hardware.name}"
@@ -194,7 +236,10 @@ class TuningResult:
             "elapsed_s": self.elapsed_s,
             "templates": self.templates,
             "accuracy": self.accuracy,
-            "workers": msgspec.to_builtins(self.workers),
+            "workers": [
+                {**msgspec.to_builtins(one.worker), "best": None if one.best is None else one.best.number}
+                for one in self.shares
+            ],
         }
 
     def to_json(self) -> str:

@@ -405,9 +405,11 @@ class TuningSession:
             return
         done, now = len(self._trials), self._elapsed_s()
         left: float | None = None
+        per_s: float | None = None
         since = done - self._num_resumed - 1
         if stage == "measure" and since > 0:
-            left = (now - self._first_s) / since * (self._trials_wanted - done) + _COMPARE_S
+            per_s = since / max(now - self._first_s, 1e-9)
+            left = (self._trials_wanted - done) / per_s + _COMPARE_S
             if self._settings.time_limit_s is not None:
                 left = min(left, max(0.0, self._settings.time_limit_s - now) + _COMPARE_S)
         ranked = rank_trials(self._trials)
@@ -415,7 +417,7 @@ class TuningSession:
         self._report(
             TuningProgress(
                 stage, done, self._trials_wanted, done - len(ranked), last, best, elapsed_s=now, left_s=left,
-                workers=self._workers,
+                workers=self._workers, trials_per_s=per_s,
             )
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from anatune.files import reason
 
 if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
+    from anatune.measure.place import WorkerState
     from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
 __all__ = ["Display", "ModelDisplay", "schedule_file", "show_result"]
@@ -74,6 +75,7 @@ class _Lines:
         self._bar: Any = None
         self._task: Any = None
         self._said_s = -math.inf
+        self._workers: tuple[WorkerState, ...] = ()
 
     def __enter__(self) -> _Lines:
         if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
@@ -110,6 +112,19 @@ class _Lines:
             return True
         return False
 
+    def _tell(self, workers: tuple[WorkerState, ...]) -> None:
+        """Say, once, what happened to the machines that measure."""
+        if workers == self._workers:
+            return
+        from anatune.report.workers import news
+
+        lines, self._workers = news(self._workers, workers), workers
+        for line in lines:
+            if self._bar is None:
+                note(line)
+            else:
+                self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
 
 class Display(_Lines):
     """Of one workload: called with each `TuningProgress`."""
@@ -122,6 +137,7 @@ class Display(_Lines):
         """Show how far the session is."""
         from anatune.report.tuning import progress_text
 
+        self._tell(progress.workers)
         best = None if progress.best is None else progress.best.number
         failed = progress.trial is not None and progress.trial.measurement.time_s is None
         news = progress.stage != "measure" or best != self._best or failed or progress.done == progress.total
@@ -140,6 +156,7 @@ class ModelDisplay(_Lines):
         """Show how far the model is."""
         from anatune.report.tuning import model_progress_text
 
+        self._tell(progress.workers)
         news = progress.kernel != self._kernel or progress.done == progress.total
         self._kernel = progress.kernel
         self._show(model_progress_text(progress), progress.done, progress.total, news)

@@ -37,3 +37,18 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path):
     reader.join(10)
     assert found == ["ab"]
     assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_what_happens_to_machines_is_said_once(capsys):
+    from anatune.cli.tune.output import Display
+    from anatune.measure.place import WorkerState
+    from anatune.tuning.result import TuningProgress
+
+    ready = (WorkerState("gpu1", "NVIDIA H200"), WorkerState("gpu2", "NVIDIA H200"))
+    lost = (ready[0], WorkerState("gpu2", "NVIDIA H200", "lost", "its connection closed"))
+    with Display() as display:
+        for number, workers in enumerate((ready, ready, lost, lost), 1):
+            display(TuningProgress("measure", number, 9, workers=workers))
+    said = capsys.readouterr().err.splitlines()
+    assert said.count("workers gpu1, gpu2 joined: NVIDIA H200") == 1
+    assert said.count("worker gpu2 is lost: its connection closed") == 1
