@@ -258,10 +258,10 @@ def test_a_full_disk_keeps_what_was_recorded(path, monkeypatch):
     original = RecordStore.append
     made = []
 
-    def append(self, kept, trial):
+    def append(self, kept, trial, ran_under=None):
         if trial.number == 3:
             raise RecordError(f"{self.path}: no space left; trial 3 was not recorded")
-        return original(self, kept, trial)
+        return original(self, kept, trial, ran_under)
 
     monkeypatch.setattr(RecordStore, "append", append)
     with pytest.raises(RecordError, match="trial 3 was not recorded"):
