@@ -11,8 +11,13 @@ from anatune.cli.options import (
     DEFAULT_RECORDS,
     Accuracy,
     AsJson,
+    BoardKey,
+    Cluster,
     Device,
+    NoReuse,
     Threads,
+    Tls,
+    Tracker,
     refuse_threads,
     seconds_option,
 )
@@ -76,6 +81,11 @@ def compile_model(
         ),
     ] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False,
+    cluster: Cluster = None,
+    tls: Tls = None,
+    tracker: Tracker = None,
+    key: BoardKey = None,
+    no_reuse: NoReuse = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a whole model for a CPU or an NVIDIA GPU: kernels planned by the analytical model, weights packed once.
@@ -114,6 +124,11 @@ def compile_model(
                 check=check,
                 progress=None if trials else count_progress("planning"),
                 tuning_progress=display,
+                cluster=cluster,
+                tls=tls,
+                tracker=tracker,
+                key=key,
+                reuse=not no_reuse,
             )
     except TuningInterrupted:
         raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None

@@ -66,6 +66,11 @@ def compile(
     check: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     tuning_progress: Callable[[ModelProgress], None] | None = None,
+    cluster: object = None,
+    tls: str | Path | None = None,
+    tracker: str | None = None,
+    key: str | None = None,
+    reuse: bool = True,
 ) -> CompiledModel:
     """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
@@ -102,6 +107,11 @@ def compile(
         Called with (products planned, products to plan).
     tuning_progress : callable, optional
         Called with an `anatune.tuning.result.ModelProgress` after every trial.
+    cluster, tls, tracker, key
+        As `anatune.tune`: who measures the kernels of a CPU, by default this machine. Devices that are not `hw` are
+        refused.
+    reuse : bool
+        Whether schedules that `records` has are asked for first.
 
     Raises
     ------
@@ -126,7 +136,10 @@ def compile(
     checked_function("compile: progress", progress)
     accuracy = checked_accuracy("compile: accuracy", accuracy)
     checked_function("compile: tuning_progress", tuning_progress)
-    budget = TuningBudget(trials=trials, time_limit_s=time_limit_s, records=records, resume=resume)
+    budget = TuningBudget(
+        trials=trials, time_limit_s=time_limit_s, records=records, resume=resume, cluster=cluster, tls=tls,
+        tracker=tracker, key=key, reuse=reuse,
+    )  # fmt: skip
     device = hardware(hw)
     kind = templates_of(device)[0].device
     request = Request(threads, accuracy, budget, check, progress, tuning_progress)

@@ -8,12 +8,14 @@ more trials a kernel has had.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -32,6 +34,8 @@ from anatune.measure.cpu.cold import level_of
 from anatune.records.database import record_path
 from anatune.records.schema import Record
 from anatune.records.store import RecordStore
+from anatune.tuning.places.choose import place_of
+from anatune.tuning.places.place import Place
 from anatune.tuning.result import ModelProgress, TuningProgress
 from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import MOST_TRIALS, TuningSettings
@@ -56,6 +60,8 @@ class TuningBudget(msgspec.Struct, frozen=True, kw_only=True):
         Record file; what it has is not measured again. None: nothing is kept.
     resume : bool
         The file has to be there.
+    cluster, tls, tracker, key, reuse
+        As `anatune.tune`: who measures, and whether recorded schedules are asked for first.
 
     Raises
     ------
@@ -67,11 +73,24 @@ class TuningBudget(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: float | None = None
     records: str | Path | None = None
     resume: bool = False
+    cluster: object = None
+    tls: str | Path | None = None
+    tracker: str | None = None
+    key: str | None = None
+    reuse: bool = True
+
+    @property
+    def elsewhere(self) -> dict[str, Any]:
+        """Who measures, by the names of `anatune.tune`'s keywords."""
+        return {"cluster": self.cluster, "tls": self.tls, "tracker": self.tracker, "key": self.key}
 
     def __post_init__(self) -> None:
         checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
         checked_seconds("compile: time_limit_s", self.time_limit_s)
         checked_flag("compile: resume", self.resume)
+        if not self.trials and any(value is not None for value in self.elsewhere.values()):
+            raise SpaceError("compile: a cluster or a tracker is named, but trials is 0; say how many, or leave it out")
+        TuningSettings(**self.elsewhere, reuse=self.reuse)  # refuses what contradicts itself
         if self.records is not None:
             path = record_path(checked_path("compile: records", self.records, RecordError))
             if self.resume and not path.exists():
@@ -157,9 +176,11 @@ def tuned(
     scratch = scratch_folder(RecordError) if budget.records is None else None
     try:
         records = budget.records if scratch is None else scratch / "tuning.sqlite"
-        tuning = _Tuning(planned, hardware, threads, budget, accuracy, progress, stand_ins, records)
-        tuning.run()
-        return tuning.chosen()
+        host = None if stand_ins is None else stand_ins.host
+        with contextlib.closing(place_of(TuningSettings(**budget.elsewhere), host)) as place:
+            tuning = _Tuning(planned, hardware, threads, budget, accuracy, progress, stand_ins, records, place)
+            tuning.run()
+            return tuning.chosen()
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -178,7 +199,9 @@ class _Tuning:
         progress: Callable[[ModelProgress], None] | None,
         stand_ins: StandIns | None,
         records: str | Path | None,
+        place: Place,
     ) -> None:
+        self._place = place
         self._planned, self._hardware, self._threads = planned, hardware, threads
         self._budget, self._accuracy, self._progress = budget, accuracy, progress
         self._stand_ins, self._records = stand_ins, records
@@ -245,10 +268,10 @@ class _Tuning:
     def _session(self, task: _Task, trials: int, limit_s: float | None) -> TuningSession:
         settings = TuningSettings(
             trials=trials, records=self._records, resume=True, threads=self._threads, accuracy=self._accuracy,
-            cold=self._cold,
+            cold=self._cold, reuse=self._budget.reuse, **self._budget.elsewhere,
             time_limit_s=None if limit_s is None or limit_s == float("inf") else limit_s,
         )  # fmt: skip
-        return TuningSession(task.workload, self._hardware, settings, self._teller(task), self._stand_ins)
+        return TuningSession(task.workload, self._hardware, settings, self._teller(task), self._stand_ins, self._place)
 
     def _take(self, task: _Task, times_s: Sequence[float | None]) -> None:
         task.num_trials = len(times_s)

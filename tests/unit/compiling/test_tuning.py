@@ -152,3 +152,14 @@ def test_bad_budgets_are_one_line(tmp_path):
         TuningBudget(resume=True)
     with pytest.raises(SpaceError, match="compile: trials"):
         TuningBudget(trials=-1)
+
+
+def test_who_measures_is_checked_before_anything_is_planned(path):
+    with pytest.raises(SpaceError, match="trials is 0"):
+        TuningBudget(cluster="tcp://127.0.0.1:8786")
+    with pytest.raises(SpaceError, match="expected one of them"):
+        TuningBudget(trials=1, cluster="tcp://127.0.0.1:8786", tracker="127.0.0.1:9190", key="pi4")
+    with pytest.raises(SpaceError, match="tracker is given without key"):
+        TuningBudget(trials=1, tracker="127.0.0.1:9190")
+    with pytest.raises(SpaceError, match="reuse is 1"):
+        TuningBudget(trials=1, reuse=1)
