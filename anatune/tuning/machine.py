@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 
 from anatune.arguments import shown
+from anatune.core.hardware.alike import difference
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import DeviceError, SpaceError
 
 __all__ = ["check_cpu", "check_gpu", "choose_threads", "usable_cores"]
-
-_OTHER_MEMORY = 1.2
-"""Devices whose bandwidths differ by more than this factor are not the same."""
 
 
 def usable_cores() -> int:
@@ -71,10 +69,11 @@ def check_cpu(hardware: CpuSpec, host: HardwareSpec | None = None) -> CpuSpec:
 
         host = detect_cpu()
     assert isinstance(host, CpuSpec)
-    if (hardware.arch, hardware.compute.isa) != (host.arch, host.compute.isa):
+    differs = difference(hardware, host)
+    if differs is not None:
         raise DeviceError(
-            f"{hardware.name} is a {hardware.arch} with {hardware.compute.isa}, this machine a {host.arch} with "
-            f"{host.compute.isa}: tuning measures on the present machine only; use --hw host, or tune there"
+            f"{hardware.name} is {differs[0]}, this machine {differs[1]}: tuning measures on the present machine only; "
+            "use --hw host, or tune there"
         )
     return hardware
 
@@ -127,19 +126,11 @@ def check_gpu(
             )
         present = found[device]
     assert isinstance(present, GpuSpec)
-    bandwidths = hardware.dram.bandwidth_bytes_per_s, present.dram.bandwidth_bytes_per_s
-    if _words(hardware) != _words(present):
-        said = f"{_words(hardware)}, this machine's GPU ({present.model}) is {_words(present)}"
-    elif max(bandwidths) > _OTHER_MEMORY * min(bandwidths):
-        wanted, there = (f"{value / 1e9:.0f} GB/s" for value in bandwidths)
-        said = f"a GPU with {wanted}, this machine's ({present.model}) has {there}"
-    else:
+    differs = difference(hardware, present)
+    if differs is None:
         return hardware
+    there = f"this machine's GPU ({present.model}) is {differs[1]}"
     raise DeviceError(
-        f"{hardware.name} is {said}: tuning measures on the present machine only; `anatune hw detect` writes a spec "
-        "for --hw host_gpu"
+        f"{hardware.name} is {differs[0]}, {there}: tuning measures on the present machine only; `anatune hw detect` "
+        "writes a spec for --hw host_gpu"
     )
-
-
-def _words(gpu: GpuSpec) -> str:
-    return f"an {gpu.arch} with {gpu.compute.num_sms} multiprocessors"

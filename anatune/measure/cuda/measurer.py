@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,6 +20,7 @@ from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.correctness import Expected, expected, random_inputs
 from anatune.measure.run.measurer import Entries, Measurer
+from anatune.measure.run.prebuilt import Prebuilt
 from anatune.measure.run.rounding import operands_used
 from anatune.measure.run.timing import TimingProtocol
 
@@ -110,7 +110,7 @@ class GpuMeasurer(Measurer):
         return super()._job(schedule)
 
 
-class ManifestMeasurer(GpuMeasurer):
+class ManifestMeasurer(Prebuilt, GpuMeasurer):
     """Checks and times what was built elsewhere: neither TVM nor a compiler is needed.
 
     Parameters
@@ -122,38 +122,6 @@ class ManifestMeasurer(GpuMeasurer):
     reference : GpuArtifact
         The kernel timed beside all candidates.
     """
-
-    def __init__(
-        self,
-        workload: Workload,
-        hardware: CpuSpec | GpuSpec,
-        *,
-        built: Mapping[str, Built],
-        reference: GpuArtifact,
-        **more: Any,
-    ) -> None:
-        super().__init__(workload, hardware, **more)
-        self._built, self._built_reference = built, reference
-
-    def _make_builders(self, environment: Mapping[str, str]) -> BuildProcesses:
-        return BuildProcesses(self._entries.builder, 0, self.limits)
-
-    def _begin_reference(self, builders: BuildProcesses, folder: Path) -> None:
-        pass
-
-    def _reference(self, builders: BuildProcesses) -> object:
-        return self._built_reference
-
-    def _job(self, schedule: Schedule) -> BuildJob:
-        job = super()._job(schedule)
-        known = self._built.get(schedule.key)
-        if known is None:
-            raise SpaceError(f"the manifest has no kernel for the schedule {schedule.key}; build it again")
-        if isinstance(known, Measurement):
-            job.measurement = known
-        else:
-            job.artifact = known
-        return job
 
 
 def build_schedules(

@@ -31,7 +31,7 @@ from anatune.measure.run.correctness import (
 from anatune.measure.run.runner import Setting
 from anatune.measure.run.timing import Clock, Timed, TimingProtocol, beside
 
-__all__ = ["GPU_PROTOCOL", "L2_MODES", "GpuSession", "Operands", "check_l2", "timed_launches"]
+__all__ = ["GPU_PROTOCOL", "L2_MODES", "GpuSession", "Operands", "check_l2", "reference_flop", "timed_launches"]
 
 L2_MODES = ("flush", "warm")
 
@@ -45,6 +45,8 @@ _MOST_PAIRS = 64
 _FLUSHED_CACHES = 2
 _REFERENCE_ROUNDS = 256
 """About 65 us on an H200 (128 multiply-adds of 512 threads a multiprocessor and round)."""
+_REFERENCE_MULTIPLY_ADDS = 128
+"""Of a thread in a round: chains times steps of `codegen.cuda.artifact.build_reference`'s kernel."""
 _FIRST_WARM_UP_S, _WARM_UP_S = 0.3, 0.02
 """The reference kernel runs so long before the first and before every later candidate: clocks rise and settle."""
 
@@ -187,6 +189,11 @@ class GpuSession:
             for _ in range(_BATCH):
                 self._reference_call()
             self._device.synchronize()
+
+
+def reference_flop(artifact: GpuArtifact) -> float:
+    """Return the work of one launch of the reference kernel, FLOP."""
+    return 2.0 * _REFERENCE_MULTIPLY_ADDS * _REFERENCE_ROUNDS * artifact.grid * artifact.block
 
 
 def timed_launches(

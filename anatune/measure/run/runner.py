@@ -17,7 +17,7 @@ from anatune.measure.run.correctness import Array, Correctness, Expected, random
 from anatune.measure.run.timing import Timed, TimingProtocol, Timings, alternate, sample_candidate
 from anatune.named import resolve
 
-__all__ = ["RunReport", "RunSession", "Setting", "contest", "run", "set_up"]
+__all__ = ["RunReport", "RunSession", "Setting", "contest", "reference_s", "run", "set_up"]
 
 
 class Setting(NamedTuple):
@@ -120,6 +120,13 @@ def contest(artifacts: Sequence[object], budget_s: float) -> list[RunReport]:
         for place, taken in zip(right, timings, strict=True):
             reports[place] = reports[place]._replace(timings=taken)
     return reports
+
+
+def reference_s(samples: int) -> float:
+    """Return the seconds of one run of the reference kernel: the best of some samples."""
+    session = _present()
+    session.begin()
+    return min(session.reference() for _ in range(samples))
 
 
 def _present() -> RunSession:

@@ -125,7 +125,7 @@ def test_what_was_built_elsewhere(state, tmp_path):
     more = {"protocol": QUICK, "backend": BACKEND, "built": {s.key: b for s, b in built}, "reference": reference}
     with ManifestMeasurer(WORKLOAD, H200, **more) as session:
         answers = [measurement for _, measurement in session.measure(wanted)]
-        with pytest.raises(SpaceError, match="the manifest has no kernel for the schedule"):
+        with pytest.raises(SpaceError, match="there is no kernel for the schedule"):
             list(session.measure(schedules(3)[2:]))
     assert [answer.outcome for answer in answers] == [Outcome.OK, Outcome.OK, Outcome.BUILD_ERROR]
     assert answers[2].build_s > 0

@@ -1,0 +1,222 @@
+"""A session's side of a Dask cluster: tasks on workers that it names, and who is there.
+
+Dask carries what travels, keeps what was built where it was built, moves it to who measures, has tasks wait for the
+worker's slot, and takes back what belongs to a session that is gone. Who gets which task is decided here, so that an
+answer can be held against the worker that gave it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from anatune.errors import AnatuneError, DeviceError
+from anatune.measure.cluster import tasks
+from anatune.measure.cluster.description import WorkerDescription
+from anatune.measure.cluster.fleet import Done, Event, Lost, Seen, Snapshot
+from anatune.measure.cluster.messages import Standing
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["BUILD", "LEASE", "MEASURE", "WORD", "DaskFleet", "description_in", "standing_in"]
+
+WORD = "anatune"
+"""Under which a worker's description and standing are found with the scheduler."""
+BUILD, MEASURE, LEASE = "build", "measure", "anatune-lease"
+"""Resources of workers; how keys of leases begin."""
+
+_LOOK_S = 1.0
+"""Between two looks at who is there."""
+_SCHEDULER_S = 30.0
+"""A scheduler that does not answer for so long is gone."""
+
+
+class DaskFleet:
+    """A `Fleet` through a client.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of the session; not closed here.
+    session : str
+        Name of the session.
+    """
+
+    def __init__(self, client: Client, session: str) -> None:
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._client: Any = client
+        self._session = session
+        self._futures: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._read = _Reader()
+
+    @property
+    def _address(self) -> str:
+        return str(self._client.scheduler.address) if self._client.scheduler is not None else "the cluster"
+
+    def look(self) -> Snapshot:
+        """Return who is there now."""
+        try:
+            snapshot: Snapshot = self._client.sync(self._look)
+        except (OSError, TimeoutError, asyncio.TimeoutError) as error:
+            raise DeviceError(f"{self._address}: the scheduler does not answer ({_line(error)})") from None
+        return snapshot
+
+    async def _look(self) -> Snapshot:
+        asked = self._client.scheduler.identity(n_workers=-1)
+        return self._read(await asyncio.wait_for(asked, _SCHEDULER_S))
+
+    def watch(self) -> None:
+        """Put a snapshot into `events` now and then, on the client's own loop."""
+        self._client.loop.add_callback(self._watch)
+
+    async def _watch(self) -> None:
+        while not self._closed:
+            try:
+                self.events.put(await self._look())
+            except (OSError, TimeoutError, asyncio.TimeoutError, AttributeError) as error:  # a closed client has none
+                if not self._closed:
+                    self.events.put(Lost(f"{self._address}: the scheduler is gone ({_line(error)})"))
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def build(self, worker: str, number: int, request: bytes) -> None:
+        """Have a worker build."""
+        self._submit(worker, number, "anatune-build", tasks.build, request, resource=BUILD)
+
+    def lease(self, worker: str, number: int, setting: bytes, reference: int) -> None:
+        """Have a worker get ready."""
+        built = self._futures[reference]
+        self._submit(worker, number, LEASE, tasks.lease, setting, built, resource=MEASURE, fetched=True)
+
+    def measure(self, worker: str, number: int, request: bytes, built: int, leased: int) -> None:
+        """Have a worker measure."""
+        parts = self._futures[built], self._futures[leased]
+        self._submit(worker, number, "anatune-measure", tasks.measure, request, *parts, resource=MEASURE, fetched=True)
+
+    def compare(self, worker: str, number: int, request: bytes, built: Sequence[int], leased: int) -> None:
+        """Have a worker compare."""
+        parts = [self._futures[one] for one in built], self._futures[leased]
+        self._submit(worker, number, "anatune-compare", tasks.compare, request, *parts, resource=MEASURE, fetched=True)
+
+    def _submit(
+        self,
+        worker: str,
+        number: int,
+        kind: str,
+        function: Callable[..., bytes],
+        *arguments: object,
+        resource: str,
+        fetched: bool = False,
+    ) -> None:
+        try:
+            future = self._client.submit(
+                function,
+                *arguments,
+                key=f"{kind}-{self._session}-{number}",
+                workers=[worker],
+                allow_other_workers=False,
+                resources={resource: 1},
+                retries=0,
+                pure=False,
+            )
+        except Exception as error:  # noqa: BLE001  Dask says in many ways that the connection is gone
+            self.events.put(Lost(f"{self._address}: {_line(error)}"))
+            return
+        with self._lock:
+            self._futures[number] = future
+        future.add_done_callback(lambda done: self._ended(number, done, fetched))
+
+    def _ended(self, number: int, future: Any, fetched: bool) -> None:
+        """Tell of a task that ended; called in a thread of Dask's."""
+        with self._lock:
+            if number not in self._futures or self._closed:
+                return
+        if future.status == "finished":
+            if fetched:
+                self._client.loop.add_callback(self._fetch, number, future.key)
+            else:
+                self.events.put(Done(number))
+        elif future.status == "error":  # the functions raise nothing: workers died, or are of another version
+            self.events.put(Done(number, error=f"Dask: {_line(future.exception(timeout=_SCHEDULER_S))}"))
+        else:
+            self.events.put(Lost(f"{self._address}: the connection to the scheduler was lost"))
+
+    async def _fetch(self, number: int, key: str) -> None:
+        """Fetch one answer; a worker that stalls now stalls no other, as it would in a common request."""
+        try:
+            reply = await asyncio.wait_for(self._client.scheduler.gather(keys=[key]), _SCHEDULER_S)
+        except (OSError, TimeoutError, asyncio.TimeoutError, AttributeError) as error:
+            self.events.put(Done(number, error=f"its answer cannot be fetched: {_line(error)}"))
+            return
+        if reply.get("status") == "OK" and key in reply.get("data", {}):
+            self.events.put(Done(number, reply["data"][key]))
+        else:
+            self.events.put(Done(number, error="its answer is lost"))
+
+    def drop(self, number: int) -> None:
+        """Take back what was submitted, and let go what it left."""
+        with self._lock:
+            future = self._futures.pop(number, None)
+        if future is not None:
+            future.release()
+
+    def close(self) -> None:
+        """Take everything back."""
+        self._closed = True
+        with self._lock:
+            futures = [*self._futures.values()]
+            self._futures.clear()
+        for future in futures:
+            future.release()
+
+
+class _Reader:
+    """Reads what the scheduler says of its workers; descriptions, which do not change, once each.
+
+    How long a worker is silent is told by this process's clock: since the scheduler's last word of it changed.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, WorkerDescription | None] = {}
+        self._heard: dict[str, tuple[object, float]] = {}
+
+    def __call__(self, identity: Mapping[str, Any]) -> Snapshot:
+        now, heard, seen = time.monotonic(), {}, {}
+        for address, one in identity["workers"].items():
+            text, last = str(one.get(WORD, "")), one.get("last_seen")
+            if text not in self._known:
+                self._known[text] = description_in(one)
+            before = self._heard.get(address)
+            heard[address] = before if before is not None and before[0] == last else (last, now)
+            seen[address] = Seen(self._known[text], now - heard[address][1], standing_in(one))
+        self._heard = heard
+        return Snapshot(seen)
+
+
+def description_in(one: Mapping[str, Any]) -> WorkerDescription | None:
+    """Return what a worker says of itself in the scheduler's ``identity()``; None if it is no anatune worker."""
+    try:
+        return msgspec.json.decode(str(one.get(WORD, "")), type=WorkerDescription)
+    except (msgspec.DecodeError, AnatuneError):
+        return None
+
+
+def standing_in(one: Mapping[str, Any]) -> Standing:
+    """Return what a worker is at, likewise."""
+    try:
+        return msgspec.json.decode(str((one.get("metrics") or {}).get(WORD, "")), type=Standing)
+    except msgspec.DecodeError:
+        return Standing()
+
+
+def _line(error: BaseException | None) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,671 @@
+"""A session's measurer on a cluster: who builds and measures what, and what becomes of answers that fail or stay out.
+
+A trial has one number for each thing that is asked for it; an answer under a number that nobody waits for any more is
+late, or the second one, and is dropped. So no trial is lost, and none is counted twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import queue
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Measurement, Outcome
+from anatune.core.workload.nest import Workload
+from anatune.errors import DeviceError, RunError, SpaceError
+from anatune.measure.cluster.fleet import Done, Event, Fleet, Lost, Snapshot
+from anatune.measure.cluster.messages import (
+    Answer,
+    BuildRequest,
+    CompareRequest,
+    MeasureRequest,
+    Running,
+    SessionSetting,
+    checked_measurement,
+    decode,
+    encode,
+)
+from anatune.measure.cluster.roster import Member, Roster
+from anatune.measure.place import Ask, WorkerState
+from anatune.measure.run.build_processes import Limits
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["ClusterMeasurer"]
+
+_LOG = logging.getLogger(__name__)
+
+_WAIT_S = 60.0
+"""How long a session without workers waits for one."""
+_SLACK_S = 10.0
+"""Beside the limits of a request: what travels, processes that start anew."""
+_KEPT_BUILDS = 8
+"""Builds of the best candidates that stay until the end, as `measure.run.measurer` keeps its own."""
+_QUEUED = 1
+"""Kernels that wait at each device beside the one that runs: it never waits for the session."""
+_MEMORY = 0.1
+"""Weight of the latest trial in the usual times of building and running."""
+_MOST_LOST = 2
+"""A trial with which so many workers were lost is not tried again."""
+_REPEATED_RUNS = (Outcome.RUN_ERROR, Outcome.RUN_TIMEOUT, Outcome.WRONG_RESULT, Outcome.LOST_DEVICE)
+_REPEATED_BUILDS = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
+"""Failures that may be the worker's: repeated once on another."""
+
+
+class _Job:
+    """A schedule on its way.
+
+    Attributes
+    ----------
+    built, builder
+        Number of its build, once that is done, and who has it.
+    failed_build, failed_run
+        Who failed with it, and how: it is repeated elsewhere.
+    lost : list of str
+        Workers that were lost with it.
+    compared : bool
+        It is only built, for a comparison.
+    """
+
+    def __init__(self, schedule: Schedule, compared: bool = False) -> None:
+        self.schedule, self.compared = schedule, compared
+        self.built: int | None = None
+        self.builder = ""
+        self.failed_build: tuple[Member, Measurement] | None = None
+        self.failed_run: tuple[Member, Measurement] | None = None
+        self.lost: list[str] = []
+
+
+class _Task(msgspec.Struct):
+    """Something that a worker was asked for: a build of `job` or of the reference (None), a lease, a run."""
+
+    kind: str
+    member: Member
+    job: _Job | None
+    since: float
+
+
+class _Comparison:
+    """The contenders of the end."""
+
+    def __init__(self, jobs: Sequence[_Job], budget_s: float) -> None:
+        self.jobs, self.budget_s = jobs, budget_s
+        self.number: int | None = None
+        self.measurements: list[Measurement] | None = None
+
+
+class ClusterMeasurer:
+    """Builds, checks and times schedules of one workload on the workers of a cluster; a `MeasurerLike`.
+
+    Workers may come and go. Each measures beside its own reference kernel. Who is not what the session needs is
+    refused; who does not answer in time, or whose failures others refute, is asked for nothing more. A failure that may
+    be the worker's is repeated on another one.
+
+    Not safe to share between threads.
+
+    Parameters
+    ----------
+    workload, hardware, threads, limits, seed
+        As a local measurer takes them.
+    connect : callable
+        Name of the session -> `Fleet`.
+    wait_s : float
+        How long a session without workers waits for one.
+    clock : callable
+        Seconds.
+    conditions : str
+        "cold", "template", "l2" of the measurer; "device" and "backend" are the workers' own.
+
+    Attributes
+    ----------
+    incumbent : float or None
+        As a local measurer's.
+    session : str
+        Its name with workers.
+
+    Raises
+    ------
+    DeviceError
+        The scheduler is gone; no worker can be used, and none comes.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        hardware: CpuSpec | GpuSpec,
+        *,
+        connect: Callable[[str], Fleet],
+        threads: int = 1,
+        limits: Limits | None = None,
+        seed: int = 0,
+        wait_s: float = _WAIT_S,
+        clock: Callable[[], float] = time.monotonic,
+        **conditions: object,
+    ) -> None:
+        self.workload, self.hardware, self.threads = workload, hardware, threads
+        self.limits = limits or Limits()
+        self.incumbent: float | None = None
+        self.session = uuid.uuid4().hex
+        told = {name: str(value) for name, value in conditions.items() if name not in ("device", "backend")}
+        self._setting = SessionSetting(self.session, workload, hardware, threads, self.limits, seed, told)
+        self._connect, self._wait_s, self._clock = connect, wait_s, clock
+        self._roster = Roster(hardware, threads)
+        self._fleet: Fleet | None = None
+        self._numbers = itertools.count(1)
+        self._tasks: dict[int, _Task] = {}
+        self._reference: tuple[int, Member] | None = None
+        self._to_build: deque[_Job] = deque()
+        self._to_run: deque[_Job] = deque()
+        self._answers: deque[tuple[_Job, Measurement]] = deque()
+        self._jobs: set[_Job] = set()
+        self._kept: dict[str, tuple[float, _Job]] = {}
+        self._comparison: _Comparison | None = None
+        self._build_s = self._run_s = 0.0
+        self._alone_since: float | None = None
+
+    def __enter__(self) -> Self:
+        self._fleet = self._connect(self.session)
+        try:
+            self._note(self._fleet.look())
+            self._fleet.watch()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take back what workers were asked for; may be called twice."""
+        if self._fleet is not None:
+            self._fleet.close()
+            self._fleet = None
+
+    def workers(self) -> tuple[WorkerState, ...]:
+        """Return all workers that were there, and why some are not asked."""
+        return self._roster.states()
+
+    # -- what a session calls ---------------------------------------------------------------------------------------
+
+    def serve(self, ask: Ask) -> Iterator[tuple[Schedule, Measurement]]:
+        """Measure what `ask` returns, in any order; see `MeasurerLike`.
+
+        Raises
+        ------
+        DeviceError
+            The scheduler is gone, or all workers are and none comes back.
+        SpaceError
+            A schedule of another workload.
+        """
+        may_ask = True
+        try:
+            while True:
+                while self._answers:
+                    job, measurement = self._answers.popleft()
+                    yield job.schedule, measurement
+                    may_ask = True
+                while may_ask and len(self._jobs) < self._room():
+                    schedule = ask()
+                    if schedule is None:
+                        may_ask = False
+                    else:
+                        self._add(_Job(self._checked(schedule)))
+                if not self._jobs and not may_ask:
+                    return
+                self._assign()
+                self._take()
+        finally:
+            self._abandon()
+
+    def compare(self, schedules: Sequence[Schedule], budget_s: float) -> list[Measurement]:
+        """Time contenders in turn on one worker; see `Measurer.compare`.
+
+        Raises
+        ------
+        DeviceError, SpaceError
+            As `serve`.
+        """
+        self._abandon()
+        jobs = [_Job(self._checked(schedule), compared=True) for schedule in schedules]
+        self._comparison = comparison = _Comparison(jobs, budget_s)
+        try:
+            for job in jobs:
+                kept = self._kept.get(job.schedule.key)
+                if kept is not None:
+                    job.built, job.builder = kept[1].built, kept[1].builder
+                    self._jobs.add(job)
+                else:
+                    self._add(job)
+            while comparison.measurements is None:
+                self._assign()
+                self._take()
+            return comparison.measurements
+        finally:
+            self._comparison = None
+            self._abandon()
+
+    # -- jobs -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _open_fleet(self) -> Fleet:
+        if self._fleet is None:
+            raise RunError("the measurer is not open; use it in a with statement")
+        return self._fleet
+
+    def _checked(self, schedule: Schedule) -> Schedule:
+        if schedule.workload != self.workload:
+            raise SpaceError(
+                f"schedule is for {schedule.workload.describe()}, expected {self.workload.describe()}: "
+                "a measurer serves one workload"
+            )
+        return schedule
+
+    def _room(self) -> int:
+        """Return how many schedules may be on their way: what keeps devices and the builds for them busy."""
+        ready = [*self._roster.ready()]
+        devices = sum(member.measures for member in ready)
+        slots = sum(member.builders for member in ready)
+        ahead = math.ceil(devices * self._build_s / self._run_s) if self._run_s else 2 * devices
+        return (1 + _QUEUED) * devices + min(slots, max(2, ahead)) if devices and slots else 0
+
+    def _add(self, job: _Job) -> None:
+        self._jobs.add(job)
+        self._to_build.append(job)
+
+    def _finish(self, job: _Job, measurement: Measurement, member: Member | None) -> None:
+        """Answer for a job, and keep what was built of the best."""
+        self._jobs.discard(job)
+        if member is not None:
+            measurement = msgspec.structs.replace(measurement, worker=member.name)
+            member.trials += 1
+            member.failed += measurement.time_s is None
+        relative = measurement.relative
+        if relative is not None:
+            self._build_s += _MEMORY * (measurement.build_s - self._build_s) if self._build_s else measurement.build_s
+            self._run_s += _MEMORY * (measurement.run_s - self._run_s) if self._run_s else measurement.run_s
+            if not measurement.stopped_early:
+                self.incumbent = relative if self.incumbent is None else min(self.incumbent, relative)
+        self._answers.append((job, measurement))
+        self._keep(job, relative)
+
+    def _keep(self, job: _Job, relative: float | None) -> None:
+        out: _Job | None = job
+        if relative is not None and job.built is not None:
+            before = self._kept.pop(job.schedule.key, None)
+            out = None if before is None else before[1]
+            self._kept[job.schedule.key] = relative, job
+            if len(self._kept) > _KEPT_BUILDS:
+                worst = max(self._kept, key=lambda key: self._kept[key][0])
+                out = self._kept.pop(worst)[1]
+        if out is not None:
+            self._drop_build(out)
+
+    def _drop_build(self, job: _Job) -> None:
+        if job.built is not None:
+            self._open_fleet.drop(job.built)
+        job.built, job.builder = None, ""
+
+    def _abandon(self) -> None:
+        """Take back whatever is on its way; leases and the reference kernel stay."""
+        if self._fleet is None:
+            return
+        for number, task in [*self._tasks.items()]:
+            if task.job is not None or task.kind == "compare":
+                self._forget(number)
+        kept = {one[1].built for one in self._kept.values()}
+        for job in self._jobs:
+            if job.built not in kept:
+                self._drop_build(job)
+        self._jobs.clear()
+        self._to_build.clear()
+        self._to_run.clear()
+        self._answers.clear()
+
+    def _forget(self, number: int) -> None:
+        """Wait for an answer no longer; should it come, it is dropped."""
+        task = self._tasks.pop(number)
+        task.member.building.discard(number)
+        self._end_turn(task.member, number)
+        self._open_fleet.drop(number)
+
+    def _end_turn(self, member: Member, number: int) -> None:
+        if member.measuring.pop(number, None) is not None and member.measuring:
+            member.measuring[next(iter(member.measuring))] = self._clock()
+
+    # -- who does what ----------------------------------------------------------------------------------------------
+
+    def _assign(self) -> None:
+        """Give free workers something to do."""
+        ready = [*self._roster.ready()]
+        builders = [member for member in ready if member.builders]
+        devices = [member for member in ready if member.measures]
+        if not (builders and devices):
+            return
+        if self._reference is None and not any(task.kind == "reference" for task in self._tasks.values()):
+            self._build(None, min(builders, key=_load))
+        for member in devices:
+            if member.lease is None and self._reference is not None:
+                member.lease = self._ask("lease", member, None)
+                self._open_fleet.lease(member.address, member.lease, encode(self._setting), self._reference[0])
+        for _ in range(len(self._to_build)):
+            job = self._to_build.popleft()
+            failed = job.failed_build[0] if job.failed_build else None
+            free = [one for one in builders if len(one.building) < one.builders and one is not failed]
+            if free:
+                self._build(job, min(free, key=_load))
+            elif failed is not None and builders == [failed]:  # the others have left
+                self._failed_twice(job, job.failed_build)
+            else:
+                self._to_build.append(job)
+                if failed is None:
+                    break
+        self._run(devices)
+
+    def _run(self, devices: Sequence[Member]) -> None:
+        leased = [member for member in devices if member.lease is not None]
+        for _ in range(len(self._to_run)):
+            job = self._to_run.popleft()
+            failed = job.failed_run[0] if job.failed_run else None
+            free = [one for one in leased if len(one.measuring) <= _QUEUED and one is not failed]
+            if free:
+                member = min(free, key=lambda one: len(one.measuring))
+                number = self._ask("measure", member, job)
+                request = encode(MeasureRequest(self.session, number, job.schedule, self.incumbent))
+                assert job.built is not None
+                assert member.lease is not None
+                self._open_fleet.measure(member.address, number, request, job.built, member.lease)
+            elif failed is not None and devices == [failed]:
+                self._failed_twice(job, job.failed_run)
+            else:
+                self._to_run.append(job)
+                if failed is None:
+                    break
+        self._begin_comparison(leased)
+
+    def _begin_comparison(self, leased: Sequence[Member]) -> None:
+        one = self._comparison
+        if one is None or one.number is not None or any(job.built is None for job in one.jobs) or not leased:
+            return
+        member = min(leased, key=lambda member: len(member.measuring))
+        one.number = number = self._ask("compare", member, None)
+        request = CompareRequest(self.session, number, tuple(job.schedule for job in one.jobs), one.budget_s)
+        built = [job.built for job in one.jobs if job.built is not None]
+        assert member.lease is not None
+        self._open_fleet.compare(member.address, number, encode(request), built, member.lease)
+
+    def _build(self, job: _Job | None, member: Member) -> None:
+        number = self._ask("build" if job is not None else "reference", member, job)
+        schedule = None if job is None else job.schedule
+        request = BuildRequest(self.session, number, self.hardware, self.threads, self.limits, schedule)
+        self._open_fleet.build(member.address, number, encode(request))
+
+    def _ask(self, kind: str, member: Member, job: _Job | None) -> int:
+        """Note that a worker is asked for something; return the number."""
+        number = next(self._numbers)
+        self._tasks[number] = _Task(kind, member, job, self._clock())
+        if kind in ("build", "reference"):
+            member.building.add(number)
+        else:
+            member.measuring[number] = self._clock()
+        return number
+
+    # -- what comes back --------------------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        """Wait for what happens next, and deal with all that did."""
+        events = self._open_fleet.events
+        try:
+            self._deal(events.get(timeout=1.0))
+            while True:
+                self._deal(events.get_nowait())
+        except queue.Empty:
+            pass
+        self._check_alone()
+
+    def _deal(self, event: Event) -> None:
+        if isinstance(event, Lost):
+            raise DeviceError(event.why)
+        if isinstance(event, Snapshot):
+            self._note(event)
+            self._check_overdue()
+            return
+        task = self._tasks.pop(event.number, None)
+        if task is None:
+            return  # late, or the second one
+        member = task.member
+        member.building.discard(event.number)
+        self._end_turn(member, event.number)
+        if task.kind in ("build", "reference"):
+            self._was_built(event, task)
+        elif event.error:
+            self._suspect(member, event.error, [(event.number, task)])
+        else:
+            self._answered(event, task)
+
+    def _was_built(self, event: Done, task: _Task) -> None:
+        if event.error:
+            self._suspect(task.member, event.error, [(event.number, task)])
+        elif task.job is None:
+            self._reference = event.number, task.member
+        else:
+            task.job.built, task.job.builder = event.number, task.member.address
+            if not task.job.compared:
+                self._to_run.append(task.job)
+
+    def _answered(self, event: Done, task: _Task) -> None:
+        """Deal with what a worker answered to a lease, a run or a comparison."""
+        member, one = task.member, self._comparison
+        jobs = [task.job] if task.job is not None else one.jobs if one is not None and task.kind == "compare" else []
+        try:
+            answer = decode(event.content, Answer)
+            if answer.session != self.session or answer.number != (0 if task.kind == "lease" else event.number):
+                raise RunError("an answer to something else arrived")
+            if not answer.trouble and len(answer.measurements) != len(jobs):
+                raise RunError(f"{len(answer.measurements)} measurements arrived, expected {len(jobs)}")
+            measurements = [checked_measurement(measurement) for measurement in answer.measurements]
+        except RunError as error:
+            self._suspect(member, str(error), [(event.number, task)])
+            return
+        if answer.trouble and answer.building:
+            self._blame_builders(answer.trouble, task, jobs)
+        elif answer.trouble:
+            self._suspect(member, answer.trouble, [(event.number, task)])
+        elif task.kind == "compare" and one is not None:
+            one.measurements = [
+                msgspec.structs.replace(measurement, worker=member.name) for measurement in measurements
+            ]
+        elif task.job is not None:
+            self._judge(task.job, measurements[0], member, answer.failed_build)
+
+    def _judge(self, job: _Job, measurement: Measurement, member: Member, failed_build: bool) -> None:
+        """Take an answer, or have a failure repeated elsewhere; who fails with what works elsewhere is noted."""
+        if failed_build:
+            builder = self._roster.get(job.builder)
+            others = any(one is not builder and one.builders for one in self._roster.ready())
+            if measurement.outcome in _REPEATED_BUILDS and builder is not None and not job.failed_build and others:
+                job.failed_build = builder, measurement
+                self._drop_build(job)
+                self._to_build.append(job)
+            else:
+                self._finish(job, measurement, builder)
+            return
+        if job.failed_build is not None:
+            self._refute(job.failed_build, self._name_of(job.builder))
+            job.failed_build = None
+        if measurement.outcome not in _REPEATED_RUNS:
+            if job.failed_run is not None:
+                self._refute(job.failed_run, member.name)
+            self._finish(job, measurement, member)
+        elif job.failed_run is None and any(one is not member and one.measures for one in self._roster.ready()):
+            job.failed_run = member, measurement
+            self._to_run.append(job)
+        else:
+            self._finish(job, measurement, member)
+
+    def _failed_twice(self, job: _Job, failed: tuple[Member, Measurement] | None) -> None:
+        """Take a failure as it is: there is nobody else any more."""
+        assert failed is not None
+        self._finish(job, failed[1], failed[0])
+
+    def _refute(self, failed: tuple[Member, Measurement], by: str) -> None:
+        if self._roster.refuted(failed[0], by):
+            self._take_back(failed[0], lost=False)
+
+    def _name_of(self, address: str) -> str:
+        member = self._roster.get(address)
+        return address if member is None else member.name
+
+    def _blame_builders(self, trouble: str, task: _Task, jobs: Sequence[_Job]) -> None:
+        """Ask who could not make a build for nothing more, and have it made elsewhere."""
+        if task.kind == "lease":
+            task.member.lease = None
+            builder = None if self._reference is None else self._reference[1]
+            if self._reference is not None:
+                self._open_fleet.drop(self._reference[0])
+                self._reference = None
+        else:
+            builder = next((one for job in jobs if (one := self._roster.get(job.builder)) is not None), None)
+            for job in jobs:
+                self._again(job)
+            if self._comparison is not None:
+                self._comparison.number = None
+        if builder is not None:
+            self._suspect(builder, trouble, [])
+
+    # -- who is there -----------------------------------------------------------------------------------------------
+
+    def _note(self, snapshot: Snapshot) -> None:
+        _, lost = self._roster.update(snapshot)
+        for member in lost:
+            self._take_back(member, lost=True)
+
+    def _suspect(self, member: Member, why: str, tasks: Sequence[tuple[int, _Task]]) -> None:
+        """Ask a worker for nothing more; what it has goes elsewhere.
+
+        Parameters
+        ----------
+        tasks
+            What it was asked for and gave up.
+        """
+        if member.is_ready:
+            self._roster.quarantine(member, why)
+        for number, task in tasks:
+            self._moved(number, task, blamed=True)
+        self._take_back(member, lost=True)
+
+    def _take_back(self, member: Member, *, lost: bool) -> None:
+        """Have others do what a worker was asked for; `lost`: with what it was at just now, it may be its end."""
+        first = next(iter(member.measuring), None)
+        for number, task in [*self._tasks.items()]:
+            if task.member is member:
+                self._forget(number)
+                self._moved(number, task, blamed=lost and (number == first or task.kind == "build"))
+        member.lease = None
+        if self._reference is not None and self._reference[1] is member:
+            self._open_fleet.drop(self._reference[0])
+            self._reference = None
+        running = {id(task.job): number for number, task in self._tasks.items() if task.job is not None}
+        for job in [job for job in self._jobs if job.builder == member.address]:
+            if id(job) in running:
+                self._forget(running[id(job)])
+            if self._comparison is not None and self._comparison.number is not None:
+                self._forget(self._comparison.number)
+                self._comparison.number = None
+            self._again(job)
+        for key in [key for key, (_, job) in self._kept.items() if job.builder == member.address]:
+            self._drop_build(self._kept.pop(key)[1])
+
+    def _moved(self, number: int, task: _Task, *, blamed: bool) -> None:
+        """Have somebody else do a task that a worker did not."""
+        if task.kind == "compare" and self._comparison is not None and self._comparison.number == number:
+            self._comparison.number = None
+        job = task.job
+        if job is None or job not in self._jobs:
+            return
+        if blamed:
+            job.lost.append(task.member.name)
+        if len(job.lost) >= _MOST_LOST and not job.compared:
+            names = ", ".join(job.lost)
+            self._finish(
+                job, Measurement(Outcome.LOST_DEVICE, f"{len(job.lost)} workers were lost with it: {names}"), None
+            )
+        elif task.kind == "measure" and job.built is not None:
+            self._to_run.append(job)
+        else:
+            self._again(job)
+
+    def _again(self, job: _Job) -> None:
+        """Build a job once more."""
+        self._drop_build(job)
+        if job in self._to_run:
+            self._to_run.remove(job)
+        if job not in self._to_build:
+            self._to_build.append(job)
+
+    def _check_overdue(self) -> None:
+        """Do without workers that should have answered long ago."""
+        now = self._clock()
+        for member in [*self._roster.ready()]:
+            at = {one.number: one for one in member.seen.standing.running if one.session == self.session}
+            others = [one for one in member.seen.standing.running if one.session != self.session]
+            first = next(iter(member.measuring), None)
+            for number in [*member.building, *([] if first is None else [first])]:
+                task = self._tasks[number]
+                since = member.measuring.get(number, task.since)
+                if limit_s := self._overdue(task, at.get(0 if task.kind == "lease" else number), others, now - since):
+                    self._suspect(member, f"it did not answer within {limit_s:g} s", [])
+                    break
+
+    def _overdue(self, task: _Task, at: Running | None, others: Sequence[Running], waited_s: float) -> float:
+        """Return the limit that a task has passed; 0 if it has not."""
+        limits = self.limits
+        if at is None or at.stage == "wait":  # it is another session's turn, or nothing is heard of it
+            limit_s = limits.start_s + _SLACK_S
+            return limit_s if not others and at is None and waited_s > limit_s else 0.0
+        run_s = limits.run_s
+        if task.kind == "compare" and self._comparison is not None:
+            run_s = self._comparison.budget_s + limits.run_s * len(self._comparison.jobs)
+        twice = {"build": limits.build_s, "set up": limits.start_s, "run": run_s}
+        limit_s = 2 * twice.get(at.stage, limits.start_s) + limits.start_s + _SLACK_S
+        return limit_s if at.seconds > limit_s else 0.0
+
+    def _check_alone(self) -> None:
+        """Wait some time for workers if nobody serves, then give up.
+
+        Raises
+        ------
+        DeviceError
+            Nobody came.
+        """
+        ready = [*self._roster.ready()]
+        if any(member.measures for member in ready) and any(member.builders for member in ready):
+            self._alone_since = None
+            return
+        now = self._clock()
+        told = self._roster.complaint()
+        if self._alone_since is None:
+            self._alone_since = now
+            _LOG.warning("the cluster has no worker for this session (%s); waiting %g s for one", told, self._wait_s)
+        elif now - self._alone_since > self._wait_s:
+            raise DeviceError(
+                f"the cluster has no worker for this session, and none came in {self._wait_s:g} s: {told}"
+            )
+
+
+def _load(member: Member) -> float:
+    return len(member.building) / member.builders

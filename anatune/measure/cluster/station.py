@@ -1,0 +1,360 @@
+"""What a worker can do, whoever asks: build, and measure on its device. Nothing here knows of Dask."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.templates import templates_of
+from anatune.core.trial import Measurement, Outcome
+from anatune.errors import RunError
+from anatune.files import scratch_folder
+from anatune.measure.cluster.build_slots import BuildSlots
+from anatune.measure.cluster.builder import Builder, entries_of, line_of
+from anatune.measure.cluster.description import WorkerDescription, code_digest
+from anatune.measure.cluster.messages import (
+    BuildRequest,
+    Built,
+    CompareRequest,
+    MeasureRequest,
+    Running,
+    SessionSetting,
+    Standing,
+)
+from anatune.measure.cluster.packing import Packed, unpack
+from anatune.measure.run.build_processes import Limits
+from anatune.measure.run.cores import physical_cores, plan_cores
+from anatune.measure.run.measurer import Entries
+from anatune.measure.run.prebuilt import Prebuilt, prebuilt
+from anatune.records.environment import environment
+
+__all__ = ["Device", "LocalStation", "Station"]
+
+_MOST_OPEN = 2
+"""Measurers that stay open: sessions that take turns keep theirs, one that was forgotten holds no memory for long."""
+_Answer = TypeVar("_Answer")
+
+
+class Station(Protocol):
+    """What a worker serves; safe to share between threads. Tests and simulations have others than `LocalStation`."""
+
+    @property
+    def description(self) -> WorkerDescription:
+        """What it says of itself."""
+        ...
+
+    def build(self, request: BuildRequest) -> Built:
+        """Build a schedule, or the reference kernel; whatever goes wrong is in the answer."""
+        ...
+
+    def open(self, setting: SessionSetting, reference: Packed) -> None:
+        """Get ready for a session, whose kernels are timed beside `reference`.
+
+        Raises
+        ------
+        AnatuneError
+            This worker cannot.
+        """
+        ...
+
+    def measure(self, request: MeasureRequest, built: Built) -> Measurement:
+        """Check and time what was built.
+
+        Raises
+        ------
+        AnatuneError
+            This worker cannot measure.
+        """
+        ...
+
+    def compare(self, request: CompareRequest, built: Sequence[Built]) -> list[Measurement]:
+        """Time what was built in turn; the rest as `measure`."""
+        ...
+
+    def forget(self, session: str) -> None:
+        """Let go what is held for a session; it need not be known."""
+        ...
+
+    def standing(self) -> Standing:
+        """Return what it is at; never waits."""
+        ...
+
+    def close(self) -> None:
+        """End all processes and remove temporary files."""
+        ...
+
+
+class Device(NamedTuple):
+    """What a station measures on: its spec, and where it is (GPUs: "device", "backend")."""
+
+    spec: CpuSpec | GpuSpec
+    where: Mapping[str, Any]
+
+
+class _Session(NamedTuple):
+    setting: SessionSetting
+    reference: Any
+    folder: Path
+
+
+class LocalStation:
+    """Builders and a device of this machine; a `Station`.
+
+    Candidates run in processes of their own, under the limits of their session, as those of a local measurer do. A CPU
+    builds nothing on the cores that time a kernel; a GPU leaves the last core to the runner. Sessions take turns on the
+    device.
+
+    Parameters
+    ----------
+    name : str
+        Of the worker.
+    device : Device, optional
+        None: it only builds.
+    builders : int, optional
+        By default as many as there are cores, with a GPU one fewer.
+    entries : callable
+        Hardware -> what processes run.
+
+    Raises
+    ------
+    RunError, DeviceError, MissingDependencyError
+        The device cannot be used; there is no room for temporary files.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        device: Device | None = None,
+        builders: int | None = None,
+        *,
+        entries: Callable[[CpuSpec | GpuSpec], Entries] = entries_of,
+        limits: Limits | None = None,
+    ) -> None:
+        self._device, self._entries = device, entries
+        self._limits = limits or Limits()
+        cores = physical_cores()
+        ordered = [cores[first] for first in sorted(cores)]
+        most = max(1, len(ordered) - (device is not None and device.spec.kind == "gpu"))
+        count = most if builders is None else builders
+        places = [ordered[slot % len(ordered)] if ordered else () for slot in range(count)]
+        self._folder = scratch_folder(RunError)
+        self._slots = BuildSlots(places)
+        self._builders = [
+            Builder(self._folder / f"builder-{slot}", place, entries) for slot, place in enumerate(places)
+        ]
+        self._timer = ThreadPoolExecutor(1, thread_name_prefix="measure")
+        self._sessions: dict[str, _Session] = {}
+        self._open: OrderedDict[str, Prebuilt] = OrderedDict()
+        self._numbers = itertools.count()
+        self._running: dict[int, Running] = {}
+        self._lock = threading.Lock()
+        self._built = self._measured = 0
+        try:
+            peak = None if device is None else self._timer.submit(self._peak, device).result()
+        except BaseException:
+            self.close()
+            raise
+        self.description = WorkerDescription(
+            name, code_digest(), environment(), count, None if device is None else device.spec, peak
+        )
+
+    # -- building ---------------------------------------------------------------------------------------------------
+
+    def build(self, request: BuildRequest) -> Built:
+        """Build a schedule, or the reference kernel."""
+        with self._stage(request.session, request.number, "wait") as at:
+            return self._slots.submit(lambda slot: self._build(slot, request, at)).result()
+
+    def _build(self, slot: int, request: BuildRequest, at: Callable[[str], None]) -> Built:
+        at("build")
+        built = self._builders[slot].build(request)
+        self._built += built.packed is not None
+        return built
+
+    # -- measuring --------------------------------------------------------------------------------------------------
+
+    def open(self, setting: SessionSetting, reference: Packed) -> None:
+        """Get ready for a session."""
+        if self._device is None:
+            raise RunError(f"{self.description.name} only builds")
+        folder = self._folder / f"session-{next(self._numbers)}"
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise RunError(line_of(error)) from None
+        session = _Session(setting, unpack(reference, folder, ""), folder)
+        with self._lock:
+            self._sessions[setting.session] = session
+
+        def begin() -> None:
+            with self._stage(setting.session, 0, "set up"):
+                self._measurer(setting.session)
+
+        self._timed(begin)
+
+    def measure(self, request: MeasureRequest, built: Built) -> Measurement:
+        """Check and time what was built."""
+        with self._stage(request.session, request.number, "wait") as at:
+            return self._timed(lambda: self._measure(request, built, at))
+
+    def _measure(self, request: MeasureRequest, built: Built, at: Callable[[str], None]) -> Measurement:
+        at("set up")
+        measurer = self._measurer(request.session)
+        measurer.incumbent = request.incumbent
+        with self._unpacked([request.schedule], [built]) as measurer.built, self._quiet(measurer):
+            at("run")
+            measurement: Measurement
+            ((_, measurement),) = self._answers(request.session, lambda: measurer.measure([request.schedule]))
+        self._measured += 1
+        return msgspec.structs.replace(measurement, build_s=built.build_s)
+
+    def compare(self, request: CompareRequest, built: Sequence[Built]) -> list[Measurement]:
+        """Time what was built in turn."""
+        with self._stage(request.session, request.number, "wait") as at:
+            return self._timed(lambda: self._compare(request, built, at))
+
+    def _compare(self, request: CompareRequest, built: Sequence[Built], at: Callable[[str], None]) -> list[Measurement]:
+        at("set up")
+        measurer = self._measurer(request.session)
+        with self._unpacked(request.schedules, built) as measurer.built, self._quiet(measurer):
+            at("run")
+            answers = self._answers(request.session, lambda: measurer.compare(request.schedules, request.budget_s))
+        pairs = zip(answers, built, strict=True)
+        return [msgspec.structs.replace(answer, build_s=one.build_s) for answer, one in pairs]
+
+    def _answers(self, session: str, call: Callable[[], Any]) -> list[Any]:
+        """Return what a measurer answers; one that breaks is closed, the next request opens a new one."""
+        try:
+            return list(call())
+        except BaseException:
+            self._close(session)
+            raise
+
+    @contextlib.contextmanager
+    def _unpacked(self, schedules: Sequence[Any], built: Sequence[Built]) -> Iterator[dict[str, object]]:
+        """Put what was built into files, by key of the schedule."""
+        folder = self._folder / f"run-{next(self._numbers)}"
+        try:
+            folder.mkdir()
+            found: dict[str, object] = {}
+            for schedule, one in zip(schedules, built, strict=True):
+                failed = one.failure or Measurement(Outcome.BUILD_ERROR, one.trouble)
+                found[schedule.key] = failed if one.packed is None else unpack(one.packed, folder, schedule.key)
+            yield found
+        except OSError as error:
+            raise RunError(line_of(error)) from None
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _measurer(self, session: str) -> Prebuilt:
+        """Return a session's measurer, opened if it is not; called in the thread that times."""
+        if session in self._open:
+            self._open.move_to_end(session)
+            return self._open[session]
+        with self._lock:
+            known = self._sessions.get(session)
+        if known is None or self._device is None:
+            raise RunError(f"the session {session[:8]} is not known here; its lease has ended")
+        while len(self._open) >= _MOST_OPEN:
+            self._close(next(iter(self._open)))
+        setting = known.setting
+        make = prebuilt(templates_of(setting.hardware)[0].device.part("measurer"))
+        measurer: Prebuilt = make(
+            setting.workload,
+            setting.hardware,
+            threads=setting.threads,
+            limits=setting.limits,
+            seed=setting.seed,
+            built={},
+            reference=known.reference,
+            entries=self._entries(setting.hardware),
+            **setting.conditions,
+            **self._device.where,
+        )
+        measurer.__enter__()
+        self._open[session] = measurer
+        return measurer
+
+    def _close(self, session: str) -> None:
+        measurer = self._open.pop(session, None)
+        if measurer is not None:
+            measurer.close()
+
+    def _close_all(self) -> None:
+        for session in [*self._open]:
+            self._close(session)
+
+    def _quiet(self, measurer: Prebuilt) -> contextlib.AbstractContextManager[None]:
+        """Let nothing be built on the cores of the runner."""
+        return self._slots.apart(plan_cores(measurer.threads, physical_cores()).runner)
+
+    def _timed(self, call: Callable[[], _Answer]) -> _Answer:
+        """Call in the one thread that times kernels; its processes end with it, not with whoever asks."""
+        try:
+            future = self._timer.submit(call)
+        except RuntimeError:
+            raise RunError("the worker is closing") from None
+        return future.result()
+
+    def _peak(self, device: Device) -> float:
+        from anatune.measure.cluster.peak import peak_flop_per_s
+
+        return peak_flop_per_s(device.spec, dict(device.where), self._entries(device.spec), self._limits, self._folder)
+
+    # -- the rest ---------------------------------------------------------------------------------------------------
+
+    def forget(self, session: str) -> None:
+        """Let go what is held for a session."""
+        with self._lock:
+            known = self._sessions.pop(session, None)
+        if known is None:
+            return
+
+        def end() -> None:
+            self._close(session)
+            shutil.rmtree(known.folder, ignore_errors=True)
+
+        with contextlib.suppress(RuntimeError):  # it is closing anyway
+            self._timer.submit(end)
+
+    def standing(self) -> Standing:
+        """Return what it is at."""
+        now = time.monotonic()
+        running = tuple(msgspec.structs.replace(one, seconds=now - one.seconds) for one in [*self._running.values()])
+        return Standing(running, len(self._sessions), self._built, self._measured)
+
+    @contextlib.contextmanager
+    def _stage(self, session: str, number: int, stage: str) -> Iterator[Callable[[str], None]]:
+        """Note what is being done; yields what changes the stage. The seconds are when it began, until asked for."""
+        mine = next(self._numbers)
+
+        def at(stage: str) -> None:
+            self._running[mine] = Running(session, number, stage, time.monotonic())
+
+        at(stage)
+        try:
+            yield at
+        finally:
+            self._running.pop(mine, None)
+
+    def close(self) -> None:
+        """End all processes and remove temporary files."""
+        self._slots.close()
+        for builder in self._builders:
+            builder.close()
+        with contextlib.suppress(RuntimeError):
+            self._timer.submit(self._close_all)
+        self._timer.shutdown(wait=True)
+        self._slots.join(1.0)
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,75 @@
+"""Measuring what was built elsewhere: any kind's measurer without builders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from anatune.core.schedule import Schedule
+from anatune.core.trial import Measurement
+from anatune.errors import SpaceError
+from anatune.measure.run.build_processes import BuildJob, BuildProcesses
+from anatune.measure.run.measurer import Measurer
+from anatune.measure.run.process import refusal
+
+__all__ = ["Prebuilt", "prebuilt"]
+
+
+class Prebuilt(Measurer):
+    """A part of measurers that build nothing: mixed in before the measurer of a kind of device.
+
+    Attributes
+    ----------
+    built : mapping of str to artifact or Measurement
+        By key of the schedule: what its build left, or how that failed. May be changed between calls.
+    """
+
+    def __init__(self, *arguments: Any, built: Mapping[str, object], reference: object, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.built = built
+        self._built_reference = reference
+
+    def _make_builders(self, environment: Mapping[str, str]) -> BuildProcesses:
+        return BuildProcesses(self._entries.builder, 0, self.limits)
+
+    def _begin_reference(self, builders: BuildProcesses, folder: Path) -> None:
+        pass
+
+    def _reference(self, builders: BuildProcesses) -> object:
+        return self._built_reference
+
+    def _job(self, schedule: Schedule) -> BuildJob:
+        job = super()._job(schedule)
+        known = self.built.get(schedule.key)
+        if known is None:
+            raise SpaceError(f"there is no kernel for the schedule {schedule.key}; build it again")
+        if isinstance(known, Measurement):
+            job.measurement = known
+        else:
+            job.artifact = known
+        return job
+
+    def _keep(self, job: BuildJob) -> None:
+        pass  # whoever built it keeps it
+
+    def reference_s(self, samples: int) -> float:
+        """Return the seconds of one run of the reference kernel: the best of some samples, within the limits of a run.
+
+        Raises
+        ------
+        RunError, DeviceError, MissingDependencyError
+            It does not run.
+        """
+        self._drained()
+        worker = self._runners[0].worker
+        worker.submit("anatune.measure.run.runner:reference_s", {"samples": samples}, self.limits.run_s)
+        reply = worker.wait(self.limits.start_s + self.limits.run_s)
+        if not isinstance(reply.value, float):
+            raise refusal(reply, "the reference kernel does not run")
+        return reply.value
+
+
+def prebuilt(measurer: type[Measurer]) -> Any:
+    """Return a class that measures as `measurer` does, given ``built=`` and ``reference=``."""
+    return type(f"Prebuilt{measurer.__name__}", (Prebuilt, measurer), {})

@@ -1,0 +1,139 @@
+"""Devices of a Dask cluster."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anatune.arguments import shown
+from anatune.core.generation import check_generation
+from anatune.core.hardware.alike import difference
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.workload.nest import Workload
+from anatune.errors import DeviceError, SpaceError
+from anatune.measure.cluster.description import WorkerDescription
+from anatune.measure.named_hardware import HardwareLike
+from anatune.measure.named_hardware import hardware as named_hardware
+from anatune.measure.place import MakeMeasurer
+from anatune.tuning.machine import choose_threads
+from anatune.tuning.manifest import Manifest
+from anatune.tuning.settings import TuningSettings
+
+__all__ = ["ClusterPlace", "cluster_place"]
+
+_WAIT_S = 60.0
+"""How long one waits for the first worker of a cluster."""
+
+
+def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) -> ClusterPlace:
+    """Return the place that a session's `cluster` names: the address of a scheduler, or a client of one.
+
+    Raises
+    ------
+    SpaceError
+        It is nothing of the kind.
+    SecurityError, DeviceError, MissingDependencyError
+        The cluster cannot be reached.
+    """
+    cluster, tls = settings.cluster, settings.tls
+    if isinstance(cluster, str):
+        from anatune.measure.cluster.security import connect
+
+        return ClusterPlace(connect(cluster, tls), own=True)
+    if all(hasattr(cluster, name) for name in ("submit", "scheduler", "loop", "sync")):  # distributed is not imported
+        from anatune.measure.cluster.security import check_client
+
+        client: Any = cluster
+        check_client(client)
+        return ClusterPlace(client, own=False)
+    raise SpaceError(
+        f"tune: cluster is {shown(cluster)}, expected the address of a Dask scheduler or a distributed.Client"
+    )
+
+
+class ClusterPlace:
+    """The workers of a Dask cluster; a `Place`.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    own : bool
+        Whether `close` closes the client.
+    wait_s : float
+        How long one waits for the first worker.
+    """
+
+    def __init__(self, client: Any, *, own: bool, wait_s: float = _WAIT_S) -> None:
+        from anatune.measure.cluster.dask_fleet import DaskFleet
+
+        self._client = client
+        self._own, self._wait_s = own, wait_s
+        self._fleet: Callable[[str], DaskFleet] = functools.partial(DaskFleet, client)
+
+    def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
+        """Return the spec that is meant: "host" and "host_gpu" are the devices of the workers."""
+        kind = {"host": "cpu", "host_gpu": "gpu"}.get(str(named).lower()) if isinstance(named, str) else None
+        if kind is None:
+            return named_hardware(named)
+        device = next((one.device for one in self._descriptions(kind) if one.device is not None), None)
+        if device is None:
+            raise DeviceError(
+                f"{named} means the {kind.upper()} of the cluster's workers, and none came in {self._wait_s:g} s; "
+                f"start one: `anatune worker --device {named}`"
+            )
+        return device
+
+    def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
+        """Return `hardware` if a worker has it; others are refused by the measurer, one by one."""
+        found = [one.device for one in self._descriptions(hardware.kind) if one.device is not None]
+        if found and all(difference(hardware, one) is not None for one in found):
+            differs = difference(hardware, found[0])
+            assert differs is not None
+            raise DeviceError(
+                f"{hardware.name} is {differs[0]}, and no worker of the cluster has one: the first has {differs[1]}; "
+                "use --hw host or host_gpu, or start a worker there"
+            )
+        return hardware
+
+    def threads(self, hardware: CpuSpec | GpuSpec, asked: int | None) -> int:
+        """Return the threads that kernels run with: by default as many as every worker with the device can use."""
+        usable = [
+            one.environment.cores
+            for one in self._descriptions(hardware.kind)
+            if one.device is not None and difference(hardware, one.device) is None
+        ]
+        most = min(usable) if usable and asked is None else max(usable, default=None)
+        return choose_threads(hardware, asked, most if most is not None else hardware.most_threads)
+
+    def check_fits(self, workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
+        """Raise an error if no kernel can be generated; whether it fits a worker's memory, the worker says."""
+        check_generation(workload, hardware)
+
+    def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
+        """Return what makes a measurer on the cluster."""
+        from anatune.measure.cluster.measurer import ClusterMeasurer
+
+        return functools.partial(ClusterMeasurer, connect=self._fleet, wait_s=self._wait_s)
+
+    def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
+        """Return what records have to say of the place: trials name their workers, with their environments."""
+        return {"measured": "cluster"}
+
+    def close(self) -> None:
+        """Close the client, if it is the place's own."""
+        if self._own:
+            self._client.close()
+
+    def _descriptions(self, kind: str) -> list[WorkerDescription]:
+        """Return the workers with a device of a kind; waits some time for the first."""
+        import time
+
+        fleet = self._fleet("")
+        until = time.monotonic() + self._wait_s
+        while True:
+            seen = [one.description for one in fleet.look().workers.values() if one.description is not None]
+            found = [one for one in seen if one.device is not None and one.device.kind == kind]
+            if found or time.monotonic() > until:
+                return found
+            time.sleep(0.5)
