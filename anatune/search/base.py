@@ -58,13 +58,16 @@ class Strategy(Protocol):
     A strategy never measures, waits, prints or owns a budget. It asks only for legal schedules, and for none twice.
     What it asks next depends on nothing but its seed, the set of trials it was told and what it asked for that has not
     come back: telling in another order, in parts, or all at once to a new object (that is how a session resumes) leads
-    to the same questions.
+    to the same questions. Of one that was asked to go ahead this holds up to that point only: what it asks from then on
+    depends on what it knew when.
     """
 
-    def ask(self, n: int) -> list[Schedule]:
+    def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return up to `n` schedules to measure.
 
-        Fewer: it wants to be told first. None although nothing is outstanding: it is finished.
+        Fewer: it wants to be told first. None although nothing is outstanding: it is finished. With `ahead` devices
+        would stand still meanwhile: it goes on without the answers that are missing, if it has anything sensible to
+        ask; they are welcome whenever they come.
         """
         ...
 

@@ -27,7 +27,7 @@ class SequenceStrategy(SpaceStrategy[OptionsT]):
     def sequence(self) -> Iterator[NDArray[np.int64]]:
         """Yield legal points; ends where the space is used up."""
 
-    def ask(self, n: int) -> list[Schedule]:
+    def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return the next `n` schedules; fewer only when the space is used up."""
         found: list[Schedule] = []
         while len(found) < n:

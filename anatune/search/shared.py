@@ -58,14 +58,14 @@ class SharedStrategy:
         self._told: list[set[tuple[int, Measurement]]] = [set() for _ in members]
         """Numbers of trials, and what came back: schedules of one program share both."""
 
-    def ask(self, n: int) -> list[Schedule]:
+    def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return the next `n` schedules; fewer where all members want to be told first or are finished."""
         found: list[Schedule] = []
         silent: set[int] = set()
         while len(found) < n and len(silent) < len(self._members):
             bounds = self._bounds()
             at = min((place for place in range(len(bounds)) if place not in silent), key=lambda place: bounds[place])
-            asked = self._members[at].strategy.ask(1)
+            asked = self._members[at].strategy.ask(1, ahead=ahead)
             if not asked:
                 silent.add(at)
                 continue

@@ -5,13 +5,18 @@ A subclass yields batches of points and receives their answers; this class does 
 neither on the order nor on the batches of telling; told to a new object, the same trials lead it to the same place. A
 trial that changes an answer which the walk has already used (a schedule was measured once more) makes it start over,
 with all answers at hand.
+
+Where devices would stand still (``ask(..., ahead=True)``) the walk goes on while answers are missing: it receives
+`MISSING` for them, and the answers themselves from `late` once they are there. What it asks then depends on what was
+known at the time. A new object told the same trials walks on answers alone, and takes in from `strangers` what was
+asked on the way but not by this walk.
 """
 
 from __future__ import annotations
 
 import statistics
 from abc import abstractmethod
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +28,7 @@ from anatune.search.knobs import knobs_of
 from anatune.search.points import legal_point
 from anatune.search.strategy import OptionsT, SpaceStrategy
 
-__all__ = ["Answer", "StepwiseStrategy", "Walk"]
+__all__ = ["MISSING", "Answer", "StepwiseStrategy", "Walk"]
 
 Integers = NDArray[np.int64]
 
@@ -38,7 +43,11 @@ class Answer(NamedTuple):
 
     cost: float | None
     samples: tuple[float, ...] = ()
+    is_missing: bool = False
 
+
+MISSING = Answer(None, is_missing=True)
+"""Nothing has come back yet."""
 
 Walk = Generator[Integers, list[Answer], None]
 
@@ -46,20 +55,65 @@ Walk = Generator[Integers, list[Answer], None]
 class StepwiseStrategy(SpaceStrategy[OptionsT]):
     """A strategy whose `walk` yields (num_points, num_columns) batches and receives an `Answer` for each point.
 
-    Points of the same program are measured once; the walk gets the same answer for all of them.
+    Points of the same program are measured once; the walk gets the same answer for all of them. A walk that yields no
+    points waits for a late answer. While `is_ahead` it had better ask for something instead: devices stand still.
     """
+
+    is_ahead = False
+    """Whether devices stand still unless the walk goes on without answers."""
 
     def _prepare(self) -> None:
         self.knobs = knobs_of(self.model)
         self._keys: dict[bytes, Hashable] = {}
         self._asked: set[Hashable] = set()
         self._trials: dict[Hashable, list[Trial]] = {}
+        self._points: dict[Hashable, Integers] = {}
+        """Program -> a point of it that was told."""
         self._is_relative = True
         self._restart()
 
     @abstractmethod
     def walk(self) -> Walk:
         """Yield batches of legal points, receive their answers; return when there is nothing left to ask."""
+
+    @property
+    def num_missing(self) -> int:
+        """How many answers the walk has gone on without."""
+        return len(self._pending)
+
+    def is_missing(self, point: Integers) -> bool:
+        """Say whether the walk has gone on without the answer to this point, which has not come back yet."""
+        return self.program(point) in self._pending
+
+    def answer_to(self, point: Integers) -> Answer:
+        """Return what the walk was told about a point, `MISSING` if nothing."""
+        return self._met.get(self.program(point), MISSING)
+
+    def late(self) -> tuple[Integers, list[Answer]]:
+        """Return the points whose answers the walk has gone on without and that came since, and the answers."""
+        points = self._late.copy()
+        self._late.clear()
+        return self._points_of(points), [self.answer_to(point) for point in points]
+
+    def strangers(self) -> tuple[Integers, list[Answer]]:
+        """Return the points that were measured though the walk never asked for them, and their answers.
+
+        Only where it goes on without answers: elsewhere it depends on nothing but its own questions.
+        """
+        points = self._strangers.copy()
+        self._strangers.clear()
+        return self._points_of(points), [self.answer_to(point) for point in points]
+
+    def known(self, points: Integers, answers: list[Answer]) -> Iterator[tuple[Integers, list[Answer]]]:
+        """Yield (points, answers) of all that is new to the walk: of a batch, late ones, strangers."""
+        there = [at for at, answer in enumerate(answers) if not answer.is_missing]
+        yield points[there], [answers[at] for at in there]
+        for some, others in (self.late(), self.strangers()):
+            if others:
+                yield some, others
+
+    def _points_of(self, points: Sequence[Integers]) -> Integers:
+        return np.array(points, dtype=np.int64).reshape(-1, len(self.space.columns))
 
     def draw(self, count: int, *stream: int) -> Integers:
         """Return `count` uniform legal points, a fixed draw for each `stream`."""
@@ -98,18 +152,26 @@ class StepwiseStrategy(SpaceStrategy[OptionsT]):
 
     # ---- ask and tell ----------------------------------------------------------------------------------------
 
-    def ask(self, n: int) -> list[Schedule]:
-        """Return the next `n` schedules; fewer where the walk has to be told first, none when it is finished."""
+    def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
+        """Return the next `n` schedules; fewer where the walk has to be told first, none when it is finished.
+
+        With `ahead` it goes on without the answers that are missing, where it has something to ask.
+        """
         found: list[Schedule] = []
+        futile = 0
+        self.is_ahead = ahead
         while len(found) < n and self._advance():
             for point, key in zip(self._batch, self._batch_keys, strict=True):
                 if key not in self._asked and key not in self._trials:
                     self._asked.add(key)
                     found.append(self.space.schedule_of(point))
+                    futile = 0
                     if len(found) == n:
                         break
             else:
-                break
+                futile += 1
+                if not ahead or futile > _BARREN or not self._go_ahead():
+                    break
         return found
 
     def tell(self, trials: Sequence[Trial]) -> None:
@@ -125,44 +187,88 @@ class StepwiseStrategy(SpaceStrategy[OptionsT]):
                 continue
             known.append(trial)
             touched.add(key)
+            self._points[key] = point
+            if key not in self._met:
+                self._unmet[key] = point
             if self._is_relative and trial.measurement.time_s is not None and trial.measurement.relative is None:
                 self._is_relative = False
                 touched = set(self._trials)
-        if any(key in self._met and self._answer(key) != self._met[key] for key in touched):
+        met = [key for key in touched if key in self._met and key not in self._pending]
+        if any(self._answer(key) != self._met[key] for key in met):
             self._restart()
 
     # ---- the walk --------------------------------------------------------------------------------------------
 
     def _restart(self) -> None:
         self._met: dict[Hashable, Answer] = {}
-        """Program -> the answer that the walk received."""
+        """Program -> the answer that the walk received, or `MISSING`."""
+        self._pending: dict[Hashable, Integers] = {}
+        """Programs whose answers the walk has gone on without."""
+        self._unmet: dict[Hashable, Integers] = {}
+        """Programs that were told and that the walk has not met."""
+        self._late: list[Integers] = []
+        self._strangers: list[Integers] = []
         self._walk: Walk | None = None
         self._batch: Integers = np.empty((0, len(self.space.columns)), dtype=np.int64)
         self._batch_keys: list[Hashable] = []
         self._is_finished = False
+        self._barren = 0
+        self._unmet |= self._points
 
     def _advance(self) -> bool:
         """Let the walk go on while everything it asks for is known; return whether it waits for an answer."""
-        barren = 0
         while not self._is_finished:
             if any(key not in self._trials for key in self._batch_keys):
                 return True
-            try:
-                if self._walk is None:
-                    self._walk = self.walk()
-                    batch = next(self._walk)
-                else:
-                    answers = [self._answer(key) for key in self._batch_keys]
-                    barren = 0 if any(key not in self._met for key in self._batch_keys) else barren + 1
-                    self._met.update(zip(self._batch_keys, answers, strict=True))
-                    batch = self._walk.send(answers)
-            except StopIteration:
-                self._is_finished = True
-            else:
-                self._batch = np.asarray(batch, dtype=np.int64).reshape(-1, len(self.space.columns))
-                self._batch_keys = [self.program(point) for point in self._batch]
-                self._is_finished = barren > _BARREN
+            if self._walk is not None and not self._batch_keys and self._pending and not self._has_late():
+                return True
+            self._send()
         return False
+
+    def _go_ahead(self) -> bool:
+        """Let the walk go on without what is missing; return whether that may lead to something to ask."""
+        waited = not self._batch_keys
+        for key, point in self._unmet.items():
+            if key not in self._batch_keys:
+                self._met[key] = self._answer(key)
+                self._strangers.append(point)
+        self._unmet = {}
+        self._send()
+        return not self._is_finished and not (waited and not self._batch_keys)
+
+    def _has_late(self) -> bool:
+        return any(key in self._trials for key in self._pending)
+
+    def _send(self) -> None:
+        """Give the walk its answers, and take the next batch."""
+        try:
+            if self._walk is None:
+                self._walk = self.walk()
+                batch = next(self._walk)
+            else:
+                batch = self._walk.send(self._received())
+        except StopIteration:
+            self._is_finished = True
+            self._batch_keys = []
+        else:
+            self._batch = np.asarray(batch, dtype=np.int64).reshape(-1, len(self.space.columns))
+            self._batch_keys = [self.program(point) for point in self._batch]
+            self._is_finished = self._barren > _BARREN
+
+    def _received(self) -> list[Answer]:
+        """Return the answers to the batch; note what is missing, and what is missing no longer."""
+        answers = [self._answer(key) if key in self._trials else MISSING for key in self._batch_keys]
+        is_barren = all(key in self._met for key in self._batch_keys)
+        for key in [key for key in self._pending if key in self._trials]:
+            self._met[key] = self._answer(key)
+            self._late.append(self._pending.pop(key))
+        self._barren = self._barren + 1 if is_barren and not self._pending else 0
+        for key, point, answer in zip(self._batch_keys, self._batch, answers, strict=True):
+            self._met[key] = answer
+            self._unmet.pop(key, None)
+            if answer.is_missing:
+                self._pending[key] = point
+        return answers
 
     def _answer(self, key: Hashable) -> Answer:
         """Return what is known about a program: the median of its trials that went well."""

@@ -60,8 +60,8 @@ class SpaceStrategy(ABC, Generic[OptionsT]):
         """Make what the strategy keeps."""
 
     @abstractmethod
-    def ask(self, n: int) -> list[Schedule]:
-        """Return the next `n` schedules; fewer where it has to be told first or is finished."""
+    def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
+        """Return the next `n` schedules; fewer where it has to be told first (not with `ahead`) or is finished."""
 
     @abstractmethod
     def tell(self, trials: Sequence[Trial]) -> None:

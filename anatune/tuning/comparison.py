@@ -10,7 +10,7 @@ import msgspec
 from anatune.core.trial import Measurement, Trial
 from anatune.measure.run.timing import paired_test
 
-__all__ = ["Contender", "FinalComparison", "choose_contenders", "compare_contenders", "rank_trials"]
+__all__ = ["Contender", "FinalComparison", "Standing", "choose_contenders", "compare_contenders", "rank_trials"]
 
 _CONTENDERS = 3
 _CONTENDING = 1.15
@@ -67,6 +67,45 @@ def rank_trials(trials: Sequence[Trial]) -> list[Trial]:
     ran = [trial for trial in trials if trial.measurement.time_s is not None]
     times = _times(ran)
     return [ran[at] for at in sorted(range(len(ran)), key=times.__getitem__)]
+
+
+class Standing:
+    """What a session knows of its trials without looking at all of them after each.
+
+    Attributes
+    ----------
+    last_number : int
+        The largest number of a trial, -1 of none.
+    num_ran : int
+        Trials with a time.
+    """
+
+    def __init__(self) -> None:
+        self.last_number, self.num_ran = -1, 0
+        self._relative = True
+        self._best_relative: Trial | None = None
+        self._best_time: Trial | None = None
+
+    def add(self, trial: Trial) -> None:
+        """Take in a trial."""
+        self.last_number = max(self.last_number, trial.number)
+        if trial.measurement.time_s is None:
+            return
+        self.num_ran += 1
+        self._relative &= trial.measurement.relative is not None
+        if self._relative and (self._best_relative is None or _less(trial, self._best_relative, "relative")):
+            self._best_relative = trial
+        if self._best_time is None or _less(trial, self._best_time, "time_s"):
+            self._best_time = trial
+
+    @property
+    def best(self) -> Trial | None:
+        """The first of `rank_trials`, None of no trial that ran."""
+        return self._best_relative if self._relative else self._best_time
+
+
+def _less(one: Trial, other: Trial, name: str) -> bool:
+    return bool(getattr(one.measurement, name) < getattr(other.measurement, name))
 
 
 def choose_contenders(trials: Sequence[Trial], plan: Trial) -> list[Trial]:

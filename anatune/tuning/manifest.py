@@ -113,7 +113,7 @@ class ManifestStrategy:
     def __init__(self, schedules: Sequence[Schedule]) -> None:
         self._left = list(schedules)
 
-    def ask(self, n: int) -> list[Schedule]:
+    def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return the next `n` schedules; fewer at the end."""
         asked, self._left = self._left[:n], self._left[n:]
         return asked

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 from anatune.core.schedule import Schedule
-from anatune.core.trial import Trial
+from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import Strategy
 
 __all__ = ["Questions"]
 
 _MOST_ALIASES = 1000
 """Questions in a row whose programs are known already, after which the strategy counts as finished."""
+_MOST_ASKED = 2
+"""Times that a question is put which nobody answers."""
 
 
 class Questions:
     """Asks a strategy and tells it what came back.
 
-    Schedules of one program are measured once; the strategy is told the same for all of them.
+    Schedules of one program are measured once; the strategy is told the same for all of them. Answers may come in any
+    order; what never comes back is asked once more, then the strategy is told that the device was lost.
 
     Parameters
     ----------
@@ -42,10 +46,25 @@ class Questions:
         self._aliases: dict[str, list[Schedule]] = {}
         """Key of a schedule that is being measured -> others of its program that were asked for since."""
         self._done: dict[str, Trial] = {}
+        self._open: dict[str, Schedule] = {}
+        """Key of a schedule that was asked and has not come back -> the schedule."""
+        self._again: list[Schedule] = []
+        self._times_asked: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """How many were asked."""
-        return len(self._asked)
+        return len(self._asked) - len(self._again)
+
+    def reopen(self) -> bool:
+        """Say that nothing is on its way: what has not come back is asked again (then return True), or given up."""
+        before = len(self._again)
+        for key, schedule in list(self._open.items()):
+            if self._times_asked[key] < _MOST_ASKED:
+                self._again.append(schedule)
+            else:
+                self.tell(Trial(schedule, Measurement(Outcome.LOST_DEVICE, "it never came back")))
+        self._open = {}
+        return len(self._again) > before
 
     def replay(self, history: Sequence[Trial]) -> None:
         """Take in what was measured before, as if it came back now."""
@@ -55,12 +74,17 @@ class Questions:
         self._strategy.tell(history)
         self.first = next((trial.schedule for trial in history if trial.source == "plan"), self.first)
 
-    def next(self) -> Schedule | None:
-        """Return the next schedule; None where the strategy wants to be told first, or is finished."""
+    def next(self, *, ahead: bool = False) -> Schedule | None:
+        """Return the next schedule; None where the strategy wants to be told first, or is finished.
+
+        With `ahead` devices would stand still: the strategy goes on without the answers that are missing.
+        """
+        if self._again:
+            return self._put(self._again.pop(0))
         if self.first.key not in self._asked:
-            return self._admit(self.first, self._program_key(self.first), "plan")
+            return self._put(self._admit(self.first, self._program_key(self.first), "plan"))
         for _ in range(_MOST_ALIASES):
-            asked = self._strategy.ask(1)
+            asked = self._strategy.ask(1, ahead=ahead)
             if not asked:
                 return None
             schedule = asked[0]
@@ -69,7 +93,7 @@ class Questions:
             program = self._program_key(schedule)
             original = self._programs.get(program)
             if original is None:
-                return self._admit(schedule, program, self._name)
+                return self._put(self._admit(schedule, program, self._name))
             done = self._done.get(original)
             if done is None:
                 self._aliases.setdefault(original, []).append(schedule)
@@ -83,9 +107,15 @@ class Questions:
 
     def tell(self, trial: Trial) -> None:
         """Take in a trial."""
+        self._open.pop(trial.schedule.key, None)
         self._done[trial.schedule.key] = trial
         aliases = self._aliases.pop(trial.schedule.key, [])
         self._strategy.tell([trial, *(Trial(alias, trial.measurement, trial.number) for alias in aliases)])
+
+    def _put(self, schedule: Schedule) -> Schedule:
+        self._open[schedule.key] = schedule
+        self._times_asked[schedule.key] += 1
+        return schedule
 
     def _admit(self, schedule: Schedule, program: Hashable, source: str) -> Schedule:
         self._asked[schedule.key] = source

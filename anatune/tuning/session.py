@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +27,7 @@ from anatune.records.database import record_path
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
 from anatune.search.base import DEFAULT_STRATEGY
-from anatune.tuning.comparison import FinalComparison, choose_contenders, compare_contenders, rank_trials
+from anatune.tuning.comparison import FinalComparison, Standing, choose_contenders, compare_contenders
 from anatune.tuning.interrupts import Interrupts
 from anatune.tuning.manifest import SOURCE
 from anatune.tuning.places.choose import place_of
@@ -228,6 +228,7 @@ class TuningSession:
         self._began = stand_ins.clock()
         self._first_s = 0.0
         self._trials: list[Trial] = []
+        self._standing = Standing()
         self.damaged: list[str] = []
         self._num_resumed = 0
         self._store: RecordStore | None = None
@@ -279,7 +280,7 @@ class TuningSession:
         key = self._stand_ins.program_key or source.program_key
         self._questions = questions = Questions(source.strategy, self._strategy_name, source.first, key)
         questions.replay(history)
-        self._trials += history
+        self._keep(history)
         self._num_resumed = len(history)
         make = self._stand_ins.measurer or self._place.measurer(source.measurer)
         with make(
@@ -333,28 +334,37 @@ class TuningSession:
         )  # fmt: skip
 
     def _measure(self, measurer: MeasurerLike, questions: Questions) -> None:
-        for schedule, measurement in measurer.serve(lambda: self._ask(questions)):
-            self._workers = measurer.workers()
-            with self._interrupts.held():
-                self._finish(schedule, measurement, questions)
-            self._say("measure")
+        is_open = True
+        while is_open:
+            for schedule, measurement in measurer.serve(lambda: self._ask(questions)):
+                self._workers = measurer.workers()
+                with self._interrupts.held():
+                    self._finish(schedule, measurement, questions)
+                self._say("measure")
+            is_open = questions.reopen()
 
     def _ask(self, questions: Questions) -> Schedule | None:
         """Return what is to be measured; None for now where the strategy wants to be told first."""
         limit_s = self._settings.time_limit_s
         if len(questions) >= self._trials_wanted or (limit_s is not None and self._elapsed_s() > limit_s):
             return None
-        return questions.next()
+        # With several devices none waits for the answer of another one.
+        return questions.next(ahead=sum(one.state == "ready" for one in self._workers) > 1)
 
     def _finish(self, schedule: Schedule, measurement: Measurement, questions: Questions) -> None:
         """Record a trial, then tell the strategy."""
-        number = 1 + max((trial.number for trial in self._trials), default=-1)
+        number = 1 + self._standing.last_number
         predicted_s = self._source.predicted(schedule)
         source, threads = questions.source(schedule), self._target.threads
         trial = Trial(schedule, measurement, number, source, predicted_s, threads)
         self._record(trial)
-        self._trials.append(trial)
+        self._keep([trial])
         questions.tell(trial)
+
+    def _keep(self, trials: Sequence[Trial]) -> None:
+        self._trials += trials
+        for trial in trials:
+            self._standing.add(trial)
 
     def _record(self, trial: Trial) -> None:
         if self._store is not None and self._session is not None:
@@ -388,7 +398,7 @@ class TuningSession:
         if self._comparison is not None:
             best = self._comparison.best
             return next(trial for trial in self._trials if trial.number == best)
-        return next(iter(rank_trials(self._trials)), None)
+        return self._standing.best
 
     def _best_relative(self) -> float | None:
         values = [trial.measurement.relative for trial in self._trials]
@@ -412,11 +422,10 @@ class TuningSession:
             left = (self._trials_wanted - done) / per_s + _COMPARE_S
             if self._settings.time_limit_s is not None:
                 left = min(left, max(0.0, self._settings.time_limit_s - now) + _COMPARE_S)
-        ranked = rank_trials(self._trials)
-        last, best = (self._trials[-1] if self._trials else None), (ranked[0] if ranked else None)
+        last, failed = (self._trials[-1] if self._trials else None), done - self._standing.num_ran
         self._report(
             TuningProgress(
-                stage, done, self._trials_wanted, done - len(ranked), last, best, elapsed_s=now, left_s=left,
+                stage, done, self._trials_wanted, failed, last, self._standing.best, elapsed_s=now, left_s=left,
                 workers=self._workers, trials_per_s=per_s,
             )
         )  # fmt: skip

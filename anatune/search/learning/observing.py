@@ -101,7 +101,7 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
         """Return how much points share with one that failed, at most 1."""
         return self._kriging.similarity.covariance(one, many) / self._kriging.similarity.variance
 
-    def ask(self, n: int) -> list[Schedule]:
+    def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return the next `n` schedules; fewer only when the candidates are used up."""
         found: list[Schedule] = []
         while len(found) < n:

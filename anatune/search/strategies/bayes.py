@@ -99,9 +99,10 @@ class BayesStrategy(StepwiseStrategy[BayesOptions]):
         size = options.round_trials if on_model else options.num_random
         points = first_population(self.knobs, size, self.draw, self.ranked if on_model else None)
         for number in range(1, 1 << 30):
-            if not len(points):
+            if not len(points) and not self.num_missing:
                 return
-            self._learn(points, (yield points))
+            for some, answers in self.known(points, (yield points)):
+                self._learn(some, answers)
             points = self._round(number)
             if not len(points):
                 points = self.draw_new(options.round_trials, 2, number)

@@ -15,11 +15,12 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
+from anatune.search.stepwise import MISSING, Answer, StepwiseStrategy, Walk
 
 __all__ = ["DropletOptions", "DropletStrategy", "is_faster"]
 
 Integers = NDArray[np.int64]
+Moving = Generator[Integers, list[Answer], Integers | None]
 
 
 class DropletOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,36 +84,64 @@ class DropletStrategy(StepwiseStrategy[DropletOptions]):
         """Move to significantly faster neighbours until there is none."""
         if not self.is_new(now):
             return
-        (answer,) = yield now[None, :]
+        yield now[None, :]
         last: Integers | None = None
         while True:
-            found = yield from self._better(now, answer, last)
+            found = yield from self._better(now, last)
             if found is None:
                 return
-            last, now, answer = now, *found
+            last, now = now, found
 
-    def _better(
-        self, now: Integers, answer: Answer, last: Integers | None
-    ) -> Generator[Integers, list[Answer], tuple[Integers, Answer] | None]:
+    def _better(self, now: Integers, last: Integers | None) -> Moving:
         """Measure the neighbourhood batch by batch; return the best of the first batch with a faster point."""
         options = self.options
         batch = options.batch or (16 if self.as_published else 4)
         queue = self._unknown(self.knobs.neighbours(now, 1))
         failed = 0
+        rivals: list[tuple[float, Integers]] = []
         for first in range(0, len(queue), batch):
             points = queue[first : first + batch]
             if len(points) < batch and last is not None:
-                points = self._speculate(points, last, now, batch)
+                points = np.concatenate([points, self._beyond(points, last, now)[: batch - len(points)]])
             answers = yield points
-            good = [(one.cost, at) for at, one in enumerate(answers) if one.cost is not None]
-            failed = 0 if good else failed + 1
+            good = any(one.cost is not None for one in answers)
+            failed = 0 if good else failed + (MISSING not in answers)
             if failed > options.most_failed:
                 return None
-            if good:
-                at = min(good)[1]
-                if is_faster(answers[at], answer, options.significance):
-                    return points[at], answers[at]
+            if found := self._faster(rivals, points, answers, now):
+                return found[0]
+        return (yield from self._wait(rivals, now, last))
+
+    def _wait(self, rivals: list[tuple[float, Integers]], now: Integers, last: Integers | None) -> Moving:
+        """Wait for the answers that are missing; return the first that is faster. Meanwhile speculate."""
+        speculates = last is not None
+        while self.num_missing:
+            batch = np.empty((0, len(now)), dtype=np.int64)
+            if self.is_ahead and speculates and last is not None:
+                batch, speculates = self._beyond(batch, last, now), False
+            elif self.is_ahead and not self.as_published:
+                return None  # the next descent; what comes late may still be faster than its points
+            answers = yield batch
+            if found := self._faster(rivals, batch, answers, now):
+                return found[0]
         return None
+
+    def _faster(
+        self, rivals: list[tuple[float, Integers]], points: Integers, answers: Sequence[Answer], now: Integers
+    ) -> list[Integers]:
+        """Return the best of what has come back (a list of one) if it is faster than `now`, else nothing.
+
+        `rivals` are those that could not be compared: nothing is known of `now` yet.
+        """
+        late, late_answers = self.late()
+        came = zip([*points, *late], [*answers, *late_answers], strict=True)
+        rivals += [(one.cost, point) for point, one in came if one.cost is not None]
+        answer = self.answer_to(now)
+        if answer.is_missing or not rivals:
+            return []
+        best = min(rivals, key=lambda one: one[0])[1]
+        rivals.clear()
+        return [best] if is_faster(self.answer_to(best), answer, self.options.significance) else []
 
     def _unknown(self, points: Integers) -> Integers:
         """Return the points that were not measured yet, each program once; in predicted order unless as published."""
@@ -120,15 +149,14 @@ class DropletStrategy(StepwiseStrategy[DropletOptions]):
             points = points[np.argsort(self.model.times(points)[0], kind="stable")]
         return self.new_among(points)
 
-    def _speculate(self, points: Integers, last: Integers, now: Integers, batch: int) -> Integers:
-        """Fill a batch with the neighbourhood of the point that repeats the last change."""
+    def _beyond(self, points: Integers, last: Integers, now: Integers) -> Integers:
+        """Return what is unknown around the point that repeats the last change, without `points`."""
         centre = self.knobs.beyond(last, now)
         if centre is None:
-            return points
+            return points[:0]
         more = self._unknown(np.concatenate([centre[None, :], self.knobs.neighbours(centre, 1)]))
         known = {self.program(point) for point in points}
-        kept = [at for at, point in enumerate(more) if self.program(point) not in known]
-        return np.concatenate([points, more[kept[: batch - len(points)]]])
+        return more[[at for at, point in enumerate(more) if self.program(point) not in known]]
 
 
 def is_faster(one: Answer, other: Answer, significance: float) -> bool:

@@ -68,20 +68,27 @@ class EvolutionStrategy(StepwiseStrategy[EvolutionOptions]):
         points = first_population(self.knobs, size, self.draw, None if self.as_published else self.ranked)
         if not len(points):
             return
-        speeds = _speeds((yield points))
+        elite, points, speeds = points, points[:0], np.empty(0)
         known, known_speeds = points, speeds
         for generation in range(1, 1 << 30):
+            for some, answers in self.known(elite, (yield elite)):
+                came = _speeds(answers)
+                known, known_speeds = np.concatenate([known, some]), np.concatenate([known_speeds, came])
+                points, speeds = np.concatenate([points, some]), np.concatenate([speeds, came])
+            if generation > 1:
+                best = np.argsort(-speeds, kind="stable")[:size]
+                points, speeds = points[best], speeds[best]
+            if not len(points):  # nothing has come back: nobody to inherit from
+                elite = self.draw_new(max(1, round(options.elite * size)), 3, generation)
+                continue
             children = self._children(points, speeds, generation)
             if not len(children):
-                return
+                if not self.num_missing:
+                    return
+                elite = children
+                continue
             predicted = self._predict(children, known, known_speeds)
-            order = np.argsort(-predicted, kind="stable")[: max(1, round(options.elite * size))]
-            elite = children[order]
-            elite_speeds = _speeds((yield elite))
-            known, known_speeds = np.concatenate([known, elite]), np.concatenate([known_speeds, elite_speeds])
-            points, speeds = np.concatenate([points, elite]), np.concatenate([speeds, elite_speeds])
-            best = np.argsort(-speeds, kind="stable")[:size]
-            points, speeds = points[best], speeds[best]
+            elite = children[np.argsort(-predicted, kind="stable")[: max(1, round(options.elite * size))]]
 
     def _children(self, points: Integers, speeds: Floats, generation: int) -> Integers:
         """Return new legal points: crossed and mutated parents, random points where evolution has no new ones."""

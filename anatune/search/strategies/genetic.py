@@ -70,11 +70,11 @@ class GeneticStrategy(StepwiseStrategy[GeneticOptions]):
         points = first_population(self.knobs, options.round_trials, self.draw, self.ranked if on_model else None)
         measured: list[tuple[float, bytes]] = []
         for number in range(1, 1 << 30):
-            if not len(points):
+            if not len(points) and not self.num_missing:
                 return
-            answers = yield points
-            surrogate.add(points, answers)
-            measured += [(a.cost, p.tobytes()) for a, p in zip(answers, points, strict=True) if a.cost is not None]
+            for some, answers in self.known(points, (yield points)):
+                surrogate.add(some, answers)
+                measured += [(a.cost, p.tobytes()) for a, p in zip(answers, some, strict=True) if a.cost is not None]
             measured.sort()
             best = [np.frombuffer(key, dtype=np.int64) for _, key in measured]
             points = self._round(surrogate, best, number)

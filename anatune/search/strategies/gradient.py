@@ -5,7 +5,8 @@ Source: [ICS24] Sec. 5 and Fig. 9; where its code says more than its text, the c
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import itertools
+from collections.abc import Generator, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -20,7 +21,6 @@ from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 __all__ = ["GradientOptions", "GradientStrategy"]
 
 Integers = NDArray[np.int64]
-Measuring = Generator[Integers, list[Answer], list[float | None]]
 Moving = Generator[Integers, list[Answer], Integers | None]
 
 
@@ -78,18 +78,25 @@ class GradientStrategy(StepwiseStrategy[GradientOptions]):
         options = self.options
         self._costs: dict[bytes, float | None] = {}
         self._visited: set[bytes] = set()
+        self._left: list[tuple[Integers, list[Integers]]] = []
+        """Bases that were left before all was known of their windows, and these."""
         on_model = not self.as_published
         self._surrogate = Surrogate(self.knobs, "all" if on_model else "analytical", on_model=on_model)
         if self.as_published:
             yield from self._measure(distinct(self.draw(options.num_random, 0)))
-        for base in self._bases():
-            yield from self._descend(base)
+        while True:
+            for base in self._bases():
+                yield from self._descend(base)
+            if not self.num_missing:
+                return
+            yield from self._measure(np.empty((0, len(self.space.columns)), dtype=np.int64))
 
     def _bases(self) -> Iterator[Integers]:
         """Yield where descents start: the best points at hand, then random ones while there are new ones."""
         yield from self._best(self.options.num_bases) if self.as_published else self.ranked[:1]
         number = 0
         while True:
+            yield from self._left_behind()
             number += 1
             if not self.as_published:  # the best measured point that no descent has been at, the next of the ranking
                 yield from self._best(1, unvisited=True)
@@ -101,20 +108,29 @@ class GradientStrategy(StepwiseStrategy[GradientOptions]):
                 return
             yield drawn[int(np.argmin(self._surrogate.predict(drawn)))]
 
+    def _left_behind(self) -> Iterator[Integers]:
+        """Yield what turned out to be better than a base that was left before it was known."""
+        left, self._left = self._left, []
+        for base, windows in left:
+            moved = self._better(windows, base)
+            if moved is not None:
+                yield moved
+            elif any(self.is_missing(point) for window in windows for point in window):
+                self._left.append((base, windows))
+
     def _best(self, count: int, *, unvisited: bool = False) -> list[Integers]:
         """Return the best measured points, best first."""
         known = sorted((cost, key) for key, cost in self._costs.items() if cost is not None)
         keys = [key for _, key in known if not (unvisited and key in self._visited)]
         return [np.frombuffer(key, dtype=np.int64) for key in keys[:count]]
 
-    def _measure(self, points: Integers) -> Measuring:
-        """Ask for points; return the cost of each, None where it failed."""
-        new = points[[point.tobytes() not in self._costs for point in points]]
-        if len(new):
-            answers = yield new
-            self._surrogate.add(new, answers)
-            self._costs.update((point.tobytes(), one.cost) for point, one in zip(new, answers, strict=True))
-        return [self._costs[point.tobytes()] for point in points]
+    def _measure(self, points: Integers) -> Walk:
+        """Ask for points that were not asked for, and learn what comes back."""
+        new = points[[point.tobytes() not in self._costs and not self.is_missing(point) for point in points]]
+        if len(new) or not len(points):
+            for some, answers in self.known(new, (yield new)):
+                self._surrogate.add(some, answers)
+                self._costs.update((point.tobytes(), one.cost) for point, one in zip(some, answers, strict=True))
 
     def _descend(self, base: Integers) -> Walk:
         """Move to better neighbours until there is none."""
@@ -123,16 +139,16 @@ class GradientStrategy(StepwiseStrategy[GradientOptions]):
             if now.tobytes() in self._visited:
                 return
             self._visited.add(now.tobytes())
-            cost = (yield from self._measure(now[None, :]))[0]
+            yield from self._measure(now[None, :])
             near = range(1, min(3, self.options.most_hops + 1))
             near_points = np.concatenate([self.knobs.neighbours(now, hops) for hops in near])
-            moved = yield from self._move(now, cost, near_points)
+            moved = yield from self._move(now, near_points)
             if moved is None and self.options.most_hops > 2:
                 far = self.knobs.neighbours(now, 3, (self.seed, len(self._costs)))
-                moved = yield from self._move(now, cost, far)
+                moved = yield from self._move(now, far)
             now = moved
 
-    def _move(self, base: Integers, cost: float | None, points: Integers) -> Moving:
+    def _move(self, base: Integers, points: Integers) -> Moving:
         """Measure neighbours, best predicted first, window by window; return the first that is better than `base`."""
         options = self.options
         if not len(points):
@@ -140,22 +156,51 @@ class GradientStrategy(StepwiseStrategy[GradientOptions]):
         scores = self._surrogate.predict(points)
         base_score = float(self._surrogate.predict(base[None, :])[0])
         order = np.argsort(scores, kind="stable")
+        windows: list[Integers] = []
         for examined in range(0, len(points), options.window):
             chosen = order[examined : examined + options.window]
             if np.exp(base_score - scores[chosen[0]]) < options.score_threshold:
-                return None
+                break
             if not self.as_published and examined >= options.most_windows * options.window:
-                return None
-            window = points[chosen]
-            costs = yield from self._measure(window)
-            good = [(one, at) for at, one in enumerate(costs) if one is not None]
-            if good:
-                best, at = min(good)
-                if (cost is None or best < cost) and window[at].tobytes() not in self._visited:
-                    moved: Integers = window[at]
-                    return moved
-            known = min((one for one in self._costs.values() if one is not None), default=None)
-            is_slow = known is not None and (not good or known / min(good)[0] < options.measure_threshold)
-            if is_slow and examined + len(chosen) >= options.num_examined:
-                return None
+                break
+            windows.append(points[chosen])
+            yield from self._measure(windows[-1])
+            moved = self._better(windows, base)
+            if moved is not None:
+                return moved
+            if examined + len(chosen) >= options.num_examined and self._is_slow(windows[-1]):
+                break
+        while any(self.is_missing(point) for point in itertools.chain([base], *windows)):
+            if self.is_ahead:  # devices would stand still: another base
+                self._left.append((base, windows))
+                break
+            yield from self._measure(points[:0])
+            moved = self._better(windows, base)
+            if moved is not None:
+                return moved
         return None
+
+    def _better(self, windows: Sequence[Integers], base: Integers) -> Integers | None:
+        """Return the best of the windows whose best is better than `base` and was no base yet."""
+        if base.tobytes() not in self._costs:
+            return None
+        cost = self._costs[base.tobytes()]
+        found: list[tuple[float, Integers]] = []
+        for window in windows:
+            good = self._good(window)
+            if good and (cost is None or good[0][0] < cost) and window[good[0][1]].tobytes() not in self._visited:
+                found.append((good[0][0], window[good[0][1]]))
+        return min(found, key=lambda one: one[0])[1] if found else None
+
+    def _is_slow(self, window: Integers) -> bool:
+        """Say whether all of a window has come back, far from the best."""
+        if any(point.tobytes() not in self._costs for point in window):
+            return False
+        known = min((one for one in self._costs.values() if one is not None), default=None)
+        good = self._good(window)
+        return known is not None and (not good or known / good[0][0] < self.options.measure_threshold)
+
+    def _good(self, window: Integers) -> list[tuple[float, int]]:
+        """Return (cost, number in the window) of the points that ran, best first."""
+        costs = [(self._costs.get(point.tobytes()), at) for at, point in enumerate(window)]
+        return sorted((cost, at) for cost, at in costs if cost is not None)

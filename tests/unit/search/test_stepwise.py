@@ -75,3 +75,59 @@ def test_new_points_of_a_draw():
     assert np.array_equal(points, Walking(GPU).draw_new(5, 1))
     assert not np.array_equal(points, Walking(GPU, seed=1).draw_new(5, 1))
     assert len(strategy.new_among(np.concatenate([points, points]))) == len(np.unique(points, axis=0))
+
+
+class Wandering(StepwiseStrategy):
+    """Asks for two points, then for two more, then waits for what is missing; notes what it receives."""
+
+    options_type: type[msgspec.Struct] = NoOptions
+
+    def walk(self):
+        self.received = []
+        for first in (0, 2):
+            points = POINTS[first : first + 2]
+            self.note(points, (yield points))
+        while self.num_missing:
+            self.note(POINTS[:0], (yield POINTS[:0]))
+        self.note(POINTS[8:], (yield POINTS[8:]))
+
+    def note(self, points, answers):
+        self.received.append(
+            [[(number(p), one.cost) for p, one in zip(*some, strict=True)] for some in self.known(points, answers)]
+        )
+
+
+def number(point):
+    return next(at for at, one in enumerate(POINTS) if np.array_equal(one, point))
+
+
+def test_ahead_a_walk_goes_on_without_answers_and_gets_them_when_they_are_there():
+    strategy = Wandering(GPU)
+    assert strategy.ask(4) == SCHEDULES[:2]
+    strategy.tell([told(1, 2.0)])
+    assert strategy.ask(4) == []
+    assert strategy.ask(2, ahead=True) == SCHEDULES[2:4]
+    assert strategy.received == [[[(1, 2.0)]]]
+    assert strategy.num_missing == 1
+    strategy.tell([told(2, 3.0), told(7, 0.5)])
+    assert strategy.ask(4, ahead=True) == []  # it waits, and must not be finished for that
+    assert strategy.received[1] == [[(2, 3.0)], [(7, 0.5)]]
+    for _ in range(600):
+        assert strategy.ask(1, ahead=True) == []
+    strategy.tell([told(3), told(0, 1.0)])
+    assert strategy.ask(4) == [SCHEDULES[8]]
+    assert strategy.received[-1] == [[], [(0, 1.0), (3, None)]]
+    strategy.tell([told(8, 1.0)])
+    assert strategy.ask(4, ahead=True) == []
+    assert strategy.received[-1] == [[(8, 1.0)]]
+    assert strategy.num_missing == 0
+
+
+def test_what_nobody_asked_for_is_kept_from_a_walk_that_does_not_go_ahead():
+    strategy = Wandering(GPU)
+    strategy.tell([told(number, 1.0) for number in (0, 1, 2, 3, 7)])
+    assert strategy.ask(4) == [SCHEDULES[8]]
+    assert [len(one) for one in strategy.received] == [1, 1]
+    strategy.tell([told(8, 1.0)])
+    assert strategy.ask(4) == []
+    assert [len(one) for one in strategy.received] == [1, 1, 1]
