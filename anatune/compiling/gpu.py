@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -37,7 +36,7 @@ from anatune.graph.passes import in_both_orders
 from anatune.graph.summary import FORMAT, ModelSummary
 from anatune.measure.verify import verify
 from anatune.model.learned.corrections import NONE
-from anatune.records.database import record_path
+from anatune.records.place import record_place
 from anatune.tuning.machine import usable_cores
 from anatune.version import __version__
 
@@ -82,7 +81,7 @@ def compile_for_gpu(source_of: Callable[[], Imported], device: GpuSpec, request:
     planned = choose_graph(graphs, device, request.accuracy, request.progress)
     del graphs, graph  # the order that was not chosen has constants of its own
     if request.budget.records is not None:
-        planned = recorded(planned, device, record_path(Path(request.budget.records)), request.accuracy)
+        planned = recorded(planned, device, record_place(request.budget.records), request.accuracy)
     planned, kernels = _compiled(planned, device)
     by_node = {id(node): kernels[one.name] for one in planned.kernels for node in one.nodes}
     model = written(planned.graph, by_node)

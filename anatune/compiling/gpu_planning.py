@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +24,7 @@ from anatune.graph.products import PRODUCTS, workload_of
 from anatune.model.cuda.streaming import streaming_s
 from anatune.model.learned.corrections import NONE
 from anatune.model.templates import make_model
+from anatune.records.place import RecordPlace
 from anatune.records.store import RecordStore
 from anatune.tuning.machine import usable_cores
 
@@ -117,7 +117,7 @@ def turning_s(graph: Graph, hardware: GpuSpec) -> float:
     return sum(streaming_s(hardware, 2 * math.prod(one.shape) * np.dtype(one.dtype).itemsize) for one in kinds)
 
 
-def recorded(planned: PlannedGraph, hardware: GpuSpec, records: Path, accuracy: str) -> PlannedGraph:
+def recorded(planned: PlannedGraph, hardware: GpuSpec, records: RecordPlace, accuracy: str) -> PlannedGraph:
     """Return a planned graph with the best schedules that a record file has of its sums.
 
     Raises

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from anatune.arguments import checked_flag, checked_integer, checked_path, checked_seconds
+from anatune.arguments import checked_flag, checked_integer, checked_seconds
 from anatune.compiling.planning import PlannedKernel, predicted, weight_bytes, without_steps
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
@@ -31,7 +31,7 @@ from anatune.errors import RecordError, SpaceError
 from anatune.files import scratch_folder
 from anatune.graph.products import known_operands
 from anatune.measure.cpu.cold import level_of
-from anatune.records.database import record_path
+from anatune.records.place import ServerAddress, record_place
 from anatune.records.schema import Record
 from anatune.records.store import RecordStore
 from anatune.tuning.places.choose import place_of
@@ -71,7 +71,7 @@ class TuningBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     trials: int = 0
     time_limit_s: float | None = None
-    records: str | Path | None = None
+    records: str | Path | ServerAddress | None = None
     resume: bool = False
     cluster: object = None
     tls: str | Path | None = None
@@ -92,9 +92,12 @@ class TuningBudget(msgspec.Struct, frozen=True, kw_only=True):
             raise SpaceError("compile: a cluster or a tracker is named, but trials is 0; say how many, or leave it out")
         TuningSettings(**self.elsewhere, reuse=self.reuse)  # refuses what contradicts itself
         if self.records is not None:
-            path = record_path(checked_path("compile: records", self.records, RecordError))
-            if self.resume and not path.exists():
-                raise RecordError(f"{path} does not exist, and resume goes on with it; name the file of the first call")
+            place = record_place(self.records)
+            if self.resume and isinstance(place, Path) and not place.exists():
+                raise RecordError(
+                    f"{place} does not exist, and resume goes on with it; name the file of the first call"
+                )
+            msgspec.structs.force_setattr(self, "records", place)  # nobody has seen the object yet
         elif self.resume:
             raise SpaceError("compile: resume is True, but records is None; name the record file to go on with")
 
@@ -198,7 +201,7 @@ class _Tuning:
         accuracy: str,
         progress: Callable[[ModelProgress], None] | None,
         stand_ins: StandIns | None,
-        records: str | Path | None,
+        records: str | Path | ServerAddress | None,
         place: Place,
     ) -> None:
         self._place = place

@@ -16,14 +16,14 @@ The rule, in the order of evidence:
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from anatune.core.trial import Outcome
 
-__all__ = ["COMPARED", "RecordedTrial", "fastest", "recorded_trial"]
+__all__ = ["COMPARED", "RecordedTrial", "Score", "fastest", "final_winner", "quicker", "recorded_trial", "score"]
 
 COMPARED = "compare"
 """Source of the records of a final comparison: samples of a schedule that has its own trial already."""
@@ -106,39 +106,73 @@ def fastest(trials: Sequence[RecordedTrial]) -> int | None:
         by_schedule.setdefault(trial.schedule, []).append(trial)
         by_session.setdefault(trial.session, []).append(trial)
     wrong = {schedule for schedule, found in by_schedule.items() if not found[-1].ok}
-    left = {schedule for session in by_session.values() for schedule in _contending(session, wrong)}
-    by_ratio: list[tuple[float, list[RecordedTrial]]] = []
-    by_time: list[tuple[float, list[RecordedTrial]]] = []
-    for schedule, of_schedule in by_schedule.items():
-        measured = [one for one in of_schedule if one.ok and one.times_s]
-        if schedule not in left or not measured:
-            continue
-        if ratios := [ratio for one in measured for ratio in one.ratios]:
-            by_ratio.append((statistics.median(ratios), measured))
-        else:
-            by_time.append((_median_time(measured), measured))
-    winners = [min(pool, key=lambda scored: scored[0])[1] for pool in (by_ratio, by_time) if pool]
-    if not winners:
+    left: set[str] = set()
+    for session in by_session.values():
+        winner = final_winner(session, wrong.__contains__)
+        left |= {trial.schedule for trial in session} if winner is None else {winner}
+    left -= wrong
+    scores = [score(found) for schedule, found in by_schedule.items() if schedule in left]
+    return quicker(one for one in scores if one is not None)
+
+
+class Score(NamedTuple):
+    """How good a schedule is, by all its trials. Less is better; ties go to the earlier schedule.
+
+    Attributes
+    ----------
+    value : float
+        Median of the samples over the reference kernel's beside them, or of the samples, s.
+    first_id : int
+        Of its first trial.
+    is_ratio : bool
+        Which of the two `value` is: only equals compare.
+    time_s : float
+        Median of the samples, s.
+    id : int
+        Its trial with the most samples, the last of them.
+    """
+
+    value: float
+    first_id: int
+    is_ratio: bool
+    time_s: float
+    id: int
+
+
+def score(trials: Sequence[RecordedTrial]) -> Score | None:
+    """Return the score of one schedule's trials, None if none ran."""
+    measured = [one for one in trials if one.ok and one.times_s]
+    if not measured:
         return None
-    best = min(winners, key=_median_time)
-    return max(best, key=lambda one: (len(one.times_s), one.id)).id
+    time_s = statistics.median(sample for one in measured for sample in one.times_s)
+    ratios = [ratio for one in measured for ratio in one.ratios]
+    longest = max(measured, key=lambda one: (len(one.times_s), one.id))
+    return Score(statistics.median(ratios) if ratios else time_s, trials[0].id, bool(ratios), time_s, longest.id)
 
 
-def _contending(trials: Sequence[RecordedTrial], wrong: set[str]) -> set[str]:
-    """Return the schedules of a session that can be the best: the winner of its final comparison, else all.
+def quicker(scores: Iterable[Score]) -> int | None:
+    """Return the id of the best score's trial: of the best with a reference kernel and the best without, by time."""
+    kept = list(scores)
+    winners = [min(pool) for kind in (True, False) if (pool := [one for one in kept if one.is_ratio is kind])]
+    return min(winners, key=lambda one: one.time_s).id if winners else None
+
+
+def final_winner(trials: Sequence[RecordedTrial], is_wrong: Callable[[str], bool]) -> str | None:
+    """Return the schedule that won the final comparison of a session; None: it did not end with one, all compete.
 
     Trials after a comparison (of a session that was resumed and did not reach its end) make it no longer final.
+
+    Parameters
+    ----------
+    trials : sequence of RecordedTrial
+        The last ones of a session, at least to the one before its comparison.
+    is_wrong : callable
+        Whether the last result of a schedule was wrong.
     """
     compared: dict[str, RecordedTrial] = {}
     for trial in reversed(trials):
         if not trial.compared or trial.schedule in compared:
             break
         compared[trial.schedule] = trial
-    ran = [one for one in reversed(compared.values()) if one.ok and one.ratios and one.schedule not in wrong]
-    if not ran:
-        return {trial.schedule for trial in trials} - wrong
-    return {min(ran, key=lambda one: (one.stopped_early, statistics.median(one.ratios))).schedule}
-
-
-def _median_time(trials: Sequence[RecordedTrial]) -> float:
-    return statistics.median(time_s for one in trials for time_s in one.times_s)
+    ran = [one for one in reversed(compared.values()) if one.ok and one.ratios and not is_wrong(one.schedule)]
+    return min(ran, key=lambda one: (one.stopped_early, statistics.median(one.ratios))).schedule if ran else None

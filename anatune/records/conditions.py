@@ -1,8 +1,10 @@
-"""Conditions on trials and sessions, as SQL with parameters."""
+"""Conditions on trials and sessions, as SQLAlchemy has them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, true
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Outcome
@@ -10,15 +12,11 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import RecordError
 from anatune.records.reader import OnDamage, RecordReader
 from anatune.records.schema import Session
+from anatune.records.tables import sessions, trials
 
 __all__ = ["Condition", "of_sessions", "of_trials"]
 
-
-class Condition(NamedTuple):
-    """A condition in SQL with its parameters."""
-
-    text: str
-    parameters: tuple[object, ...]
+Condition = ColumnElement[bool]
 
 
 def of_trials(
@@ -28,14 +26,18 @@ def of_trials(
     session: Session | str | None,
     threads: int | None,
     outcome: Outcome | str | None,
+    worker: str | None,
     on_damage: OnDamage | None,
 ) -> Condition:
-    """Return the condition on trials ``t`` and their sessions ``s``; None: any."""
+    """Return the condition on trials; None: any."""
     ended = None if outcome is None else _outcome(outcome).value
     session_id = session.id if isinstance(session, Session) else session
+    devices = None if hardware is None else reader.hardware.keys_of(hardware, on_damage)
     return _all(
-        *_common("t", reader, workload, hardware, on_damage),
-        ("t.session", session_id), ("t.threads", threads), ("t.outcome", ended),
+        (trials.c.workload, None if workload is None else reader.workloads.keys_of(workload, on_damage)),
+        (trials.c.device, devices),
+        (trials.c.session, session_id), (trials.c.threads, threads), (trials.c.outcome, ended),
+        (trials.c.worker, worker),
     )  # fmt: skip
 
 
@@ -47,37 +49,21 @@ def of_sessions(
     strategy: str | None,
     on_damage: OnDamage | None,
 ) -> Condition:
-    """Return the condition on sessions ``s``; None: any."""
-    return _all(*_common("s", reader, workload, hardware, on_damage), ("s.threads", threads), ("s.strategy", strategy))
+    """Return the condition on sessions; None: any."""
+    return _all(
+        (sessions.c.workload, None if workload is None else reader.workloads.keys_of(workload, on_damage)),
+        (sessions.c.hardware, None if hardware is None else reader.hardware.keys_of(hardware, on_damage)),
+        (sessions.c.threads, threads), (sessions.c.strategy, strategy),
+    )  # fmt: skip
 
 
-_Term = tuple[str, object]
-"""A column and what it must be: a value, one of a list, or anything (None)."""
-
-
-def _common(
-    table: str,
-    reader: RecordReader,
-    workload: Workload | None,
-    hardware: GpuSpec | CpuSpec | str | None,
-    on_damage: OnDamage | None,
-) -> tuple[_Term, _Term]:
-    computed = None if workload is None else reader.workloads.keys_of(workload, on_damage)
-    if hardware is None or isinstance(hardware, str):
-        return (f"{table}.workload", computed), ("s.hardware_name", hardware)
-    return (f"{table}.workload", computed), ("s.hardware", reader.hardware.keys_of(hardware, on_damage))
-
-
-def _all(*terms: _Term) -> Condition:
-    texts = ["1"]
-    parameters: list[object] = []
+def _all(*terms: tuple[Column[Any], Any]) -> Condition:
+    """Return that each column is a value, one of a list (of an empty list: nothing), or anything (None)."""
+    found: Condition = true()
     for column, wanted in terms:
-        if wanted is None:
-            continue
-        values = wanted if isinstance(wanted, list) else [wanted]
-        texts.append(f"{column} IN ({', '.join('?' * len(values))})")  # of an empty list: nothing
-        parameters += values
-    return Condition(" AND ".join(texts), tuple(parameters))
+        if wanted is not None:
+            found = found & (column.in_(wanted) if isinstance(wanted, list) else column == wanted)
+    return found
 
 
 def _outcome(outcome: Outcome | str) -> Outcome:

@@ -1,4 +1,4 @@
-"""Rows of a record file to objects, each checked against its digest; what many rows name is read once."""
+"""Rows of a record store to objects, each checked against its digest; what many rows name is read once."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from sqlalchemy import select
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError
 from anatune.records.database import Database
 from anatune.records.environment import Environment
-from anatune.records.schema import Record, Session, accuracy_in, content_key, digest, schedule_of, trial_of
+from anatune.records.rows import SESSION_DIGEST, TRIAL_DIGEST
+from anatune.records.schema import Record, Session, content_key, digest, part_name, schedule_of, trial_of
+from anatune.records.tables import parts, sessions, trials
 
 __all__ = ["SESSION_COLUMNS", "TRIAL_COLUMNS", "OnDamage", "RecordReader", "tell"]
 
 _T = TypeVar("_T")
 OnDamage = Callable[[str], None]
 """Called with a line for each row that is damaged."""
-Row = tuple[Any, ...]
-"""Columns as SQLite has them: numbers, texts, None."""
 
-SESSION_COLUMNS = (
-    "s.id, s.created_utc, s.workload, s.hardware, s.hardware_name, s.threads, s.strategy, s.seed, s.settings, "
-    "s.environment, s.digest"
-)
-TRIAL_COLUMNS = (
-    "t.id, t.session, t.created_utc, t.workload, t.hardware, t.threads, t.outcome, t.schedule_key, t.schedule, "
-    "t.result, t.environment, t.digest"
-)
+SESSION_COLUMNS = (*SESSION_DIGEST, sessions.c.digest)
+TRIAL_COLUMNS = (trials.c.id, *TRIAL_DIGEST, trials.c.digest)
 _LEFT_OUT = "`anatune records export --format jsonl` saves all that can be read"
 
 
@@ -41,7 +36,7 @@ def tell(on_damage: OnDamage | None, error: RecordError) -> None:
 
 
 class _Parts(Generic[_T]):
-    """Workloads, specs or environments of a file, by key."""
+    """Workloads, specs or environments of a store, by key."""
 
     def __init__(self, database: Database, kind: str, type_: Any) -> None:
         self._database, self._kind, self._type = database, kind, type_
@@ -49,23 +44,28 @@ class _Parts(Generic[_T]):
 
     def get(self, key: str) -> _T:
         if key not in self._known:
-            rows = self._database.read("SELECT kind, json FROM parts WHERE key = ?", (key,))
-            what = f"{self._database.path}: {self._kind} {key}"
-            if not rows or content_key(self._kind, rows[0][1]) != key:
+            rows = self._database.read(select(parts.c.json).where(parts.c.key == key))
+            what = f"{self._database.place}: {self._kind} {key}"
+            if not rows or content_key(self._kind, rows[0][0]) != key:
                 raise RecordError(f"{what} {'is damaged' if rows else 'is missing'}; {_LEFT_OUT}")
             try:
-                self._known[key] = msgspec.json.decode(rows[0][1], type=self._type)
+                self._known[key] = msgspec.json.decode(rows[0][0], type=self._type)
             except (msgspec.DecodeError, AnatuneError) as error:
                 raise RecordError(f"{what} cannot be read ({error}); {_LEFT_OUT}") from error
         return self._known[key]
 
-    def keys_of(self, value: _T, on_damage: OnDamage | None) -> list[str]:
-        """Return the keys of the parts that equal `value`.
+    def keys_of(self, value: _T | str, on_damage: OnDamage | None) -> list[str]:
+        """Return the keys of the parts that equal `value`, or that have this name.
 
-        Objects are compared, not keys: a newer anatune may write the same spec with one more field.
+        Objects of the same name are compared, not keys: a newer anatune may write the same spec with one more field.
         """
+        name = value if isinstance(value, str) else part_name(value)
+        named = select(parts.c.key).where(parts.c.kind == self._kind, parts.c.name == name)
+        found = [key for (key,) in self._database.read(named)]
+        if isinstance(value, str):
+            return found
         keys = []
-        for (key,) in self._database.read("SELECT key FROM parts WHERE kind = ?", (self._kind,)):
+        for key in found:
             try:
                 if self.get(key) == value:
                     keys.append(key)
@@ -75,10 +75,10 @@ class _Parts(Generic[_T]):
 
 
 class RecordReader:
-    """The objects of one record file; what is damaged is a RecordError."""
+    """The objects of one record store; what is damaged is a RecordError."""
 
     def __init__(self, database: Database) -> None:
-        self._database, self._path = database, database.path
+        self._database, self._path = database, database.place
         self.workloads: _Parts[Workload] = _Parts(database, "workload", Workload)
         self.hardware: _Parts[GpuSpec | CpuSpec] = _Parts(database, "hardware", GpuSpec | CpuSpec)
         self._environments: _Parts[Environment] = _Parts(database, "environment", Environment)
@@ -93,7 +93,7 @@ class RecordReader:
             There is no such session, or its row is damaged.
         """
         if session_id not in self._sessions:
-            rows = self._database.read(f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE s.id = ?", (session_id,))
+            rows = self._database.read(select(*SESSION_COLUMNS).where(sessions.c.id == session_id))
             if not rows:
                 raise RecordError(
                     f"{self._path}: has no session {session_id!r}; `anatune records list --sessions` shows those it has"
@@ -101,7 +101,7 @@ class RecordReader:
             self.session_of(rows[0])
         return self._sessions[session_id]
 
-    def session_of(self, row: Row) -> Session:
+    def session_of(self, row: Any) -> Session:
         """Return the session of a row of `SESSION_COLUMNS`."""
         session_id, created, workload, hardware, _, threads, strategy, seed, settings, ran_under, stored = row
         if session_id not in self._sessions:
@@ -126,25 +126,23 @@ class RecordReader:
 
     def record(self, row_id: int) -> Record:
         """Return a record by its id."""
-        return self.record_of(self._database.read(f"SELECT {TRIAL_COLUMNS} FROM trials t WHERE t.id = ?", (row_id,))[0])
+        return self.record_of(self._database.read(select(*TRIAL_COLUMNS).where(trials.c.id == row_id))[0])
 
-    def record_of(self, row: Row) -> Record:
+    def record_of(self, row: Any) -> Record:
         """Return the record of a row of `TRIAL_COLUMNS`."""
-        row_id, session, created, workload, hardware, _, _, _, schedule, result, ran_under, stored = row
-        if digest(*row[1:-1]) != stored:
+        row_id = row.id
+        if digest(*row[1:-1]) != row.digest:
             raise self.damaged(row_id)
         try:
-            made = schedule_of(schedule, self.workloads.get(workload), self.hardware.get(hardware))
-            trial = trial_of(result, made)
+            made = schedule_of(row.schedule, self.workloads.get(row.workload), self.hardware.get(row.hardware))
+            trial = trial_of(row.result, made)
         except RecordError:  # of a part: it says which
             raise
         except (msgspec.DecodeError, AnatuneError) as error:
             raise self.damaged(row_id, error) from error
-        return Record(row_id, created, self.session(session), self._environments.get(ran_under), trial)
-
-    def accuracy(self, schedule: str, workload: str, hardware: str) -> str:
-        """Return the accuracy that a stored schedule needs, given the keys of its workload and hardware."""
-        return accuracy_in(schedule, lambda: self.workloads.get(workload), lambda: self.hardware.get(hardware))
+        return Record(
+            row_id, row.created_utc, self.session(row.session), self._environments.get(row.environment), trial
+        )
 
     def damaged(self, row_id: int, error: Exception | None = None) -> RecordError:
         """Return the error of a damaged trial."""

@@ -1,107 +1,40 @@
-"""What a record file holds: sessions and records as objects, tables as SQL, and the rows between them.
-
-Tables
-------
-parts : workloads, hardware specs and environments as JSON, once each, by content key.
-sessions : one row a tuning session.
-trials : one row a trial. ``schedule`` and ``result`` are the JSON of `Schedule` and `Trial` without what other columns
-    name by key; ``outcome``, ``time_s``, ``relative`` repeat what ``result`` says, for people and for filters.
-
-Every row of sessions and trials has a digest of its text. Triggers refuse to change or delete rows.
-"""
+"""What a record store holds: sessions and records as objects, and the texts that rows are made of."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from anatune.core.accuracy import STANDARD, accuracy_of
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import TEMPLATES, template_name
+from anatune.core.templates import template_name
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.records.environment import Environment
 
 __all__ = [
     "APPLICATION_ID",
-    "CREATE",
     "SCHEMA_VERSION",
     "Record",
     "Session",
-    "accuracy_in",
     "content_key",
-    "current_text",
     "digest",
+    "part_name",
     "schedule_of",
     "schedule_text",
     "storable",
-    "template_in",
     "trial_of",
     "trial_text",
 ]
 
 APPLICATION_ID = 0x616E6174
-"""SQLite's mark of the program that owns a file: "anat"."""
+"""Mark of the program that owns a store: "anat"."""
 
-SCHEMA_VERSION = 1
-"""Raised when a table changes; files of newer versions are refused, older ones would be migrated on opening."""
-
-_FROZEN = """
-CREATE TRIGGER {table}_{event} BEFORE {event} ON {table}
-BEGIN SELECT RAISE(ABORT, 'rows of a record file are never rewritten'); END"""
-
-CREATE: tuple[str, ...] = (
-    """
-CREATE TABLE parts (
-    key TEXT PRIMARY KEY NOT NULL,  -- first 16 hexadecimal digits of the SHA-256 of kind and json
-    kind TEXT NOT NULL,             -- 'workload', 'hardware' or 'environment'
-    json TEXT NOT NULL
-)""",
-    """
-CREATE TABLE sessions (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT UNIQUE NOT NULL,
-    created_utc TEXT NOT NULL,      -- ISO 8601
-    workload TEXT NOT NULL REFERENCES parts (key),
-    hardware TEXT NOT NULL REFERENCES parts (key),
-    hardware_name TEXT NOT NULL,
-    threads INTEGER NOT NULL,
-    strategy TEXT NOT NULL,
-    seed INTEGER NOT NULL,
-    settings TEXT NOT NULL,         -- JSON object
-    environment TEXT NOT NULL REFERENCES parts (key),
-    digest TEXT NOT NULL
-)""",
-    """
-CREATE TABLE trials (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    session TEXT NOT NULL REFERENCES sessions (id),
-    created_utc TEXT NOT NULL,      -- ISO 8601
-    workload TEXT NOT NULL REFERENCES parts (key),
-    hardware TEXT NOT NULL REFERENCES parts (key),  -- of the schedule; where it was measured: the session's
-    threads INTEGER NOT NULL,
-    outcome TEXT NOT NULL,
-    time_s REAL,                    -- median of the samples; NULL unless ok
-    relative REAL,                  -- median of the samples over the reference kernel's; NULL without
-    schedule_key TEXT NOT NULL,
-    schedule TEXT NOT NULL,         -- JSON
-    result TEXT NOT NULL,           -- JSON
-    environment TEXT NOT NULL REFERENCES parts (key),
-    digest TEXT NOT NULL
-)""",
-    "CREATE INDEX trials_of_session ON trials (session)",
-    "CREATE INDEX trials_of_workload ON trials (workload)",
-    *(
-        _FROZEN.format(table=table, event=event)
-        for table in ("parts", "sessions", "trials")
-        for event in ("UPDATE", "DELETE")
-    ),
-)
+SCHEMA_VERSION = 2
+"""Raised when a table changes; newer versions are refused, older ones migrated on opening (`records.migration`)."""
 
 
 class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,12 +116,6 @@ _ScheduleBody: type[Any] = msgspec.defstruct(
 """A `Schedule` without what is stored in `parts`; made from its fields, so that it follows them."""
 
 
-class _Template(msgspec.Struct, frozen=True):
-    """A stored schedule as far as its template."""
-
-    template: str
-
-
 _TrialBody: type[Any] = msgspec.defstruct(
     "_TrialBody",
     [
@@ -219,25 +146,6 @@ def schedule_of(text: str, workload: Workload, hardware: GpuSpec | CpuSpec) -> S
     return Schedule(workload, hardware, **{name: getattr(body, name) for name in body.__struct_fields__})
 
 
-def template_in(text: str) -> str:
-    """Return the template that a stored schedule names, by its present name."""
-    return str(template_name(msgspec.json.decode(text, type=_Template).template))
-
-
-def accuracy_in(text: str, workload: Callable[[], Workload], hardware: Callable[[], GpuSpec | CpuSpec]) -> str:
-    """Return the accuracy that a stored schedule needs; its parts are read only where the template has several."""
-    template = TEMPLATES.get(template_in(text))
-    if template is None or template.accuracy is None:
-        return STANDARD
-    return accuracy_of(schedule_of(text, workload(), hardware()))
-
-
-def current_text(text: str) -> str:
-    """Return what `schedule_text` would write now; older texts have former names of templates."""
-    former = msgspec.json.decode(text, type=_Template).template
-    return text.replace(f'"{former}"', f'"{template_name(former)}"', 1)  # the first field
-
-
 def trial_text(trial: Trial) -> str:
     """Return the JSON of a trial without its schedule."""
     return _without(trial, "schedule")
@@ -254,9 +162,16 @@ def content_key(kind: str, text: str) -> str:
     return hashlib.sha256(f"{kind}\n{text}".encode()).hexdigest()[:16]
 
 
-def digest(*columns: object) -> str:
-    """Return 16 hexadecimal digits over the columns of a row: a row that was damaged on the disk is noticed."""
-    return hashlib.sha256("\n".join(map(str, columns)).encode()).hexdigest()[:16]
+def part_name(value: object) -> str:
+    """Return a short text that equal parts have in common, whatever version wrote their JSON."""
+    if isinstance(value, Workload):
+        return f"{value.operator} {' '.join(f'{axis.name}={axis.extent}' for axis in value.axes)}"
+    return value.name if isinstance(value, (GpuSpec, CpuSpec)) else ""
+
+
+def digest(*columns: object, digits: int = 16) -> str:
+    """Return hexadecimal digits over the columns of a row: a row that was damaged on the disk is noticed."""
+    return hashlib.sha256("\n".join(map(str, columns)).encode()).hexdigest()[:digits]
 
 
 def storable(trial: Trial) -> Trial:

@@ -1,34 +1,30 @@
-"""The record store: sessions and trials in one file, written by any number of processes, never rewritten."""
+"""The record store: sessions and trials, in a file or on a server, of any number of writers, never rewritten."""
 
 from __future__ import annotations
 
 import datetime
-import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
+from sqlalchemy import Connection, func, select
 
-from anatune.core.accuracy import STANDARD, admits, checked_accuracy
+from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError
-from anatune.records.choice import RecordedTrial, fastest, recorded_trial
 from anatune.records.conditions import of_sessions, of_trials
-from anatune.records.database import Database, record_path
+from anatune.records.database import Database
 from anatune.records.environment import Environment, environment
+from anatune.records.lookup import best_of_group, best_of_session, groups
+from anatune.records.place import RecordPlace, ServerAddress, record_place
 from anatune.records.reader import SESSION_COLUMNS, TRIAL_COLUMNS, OnDamage, RecordReader, tell
-from anatune.records.rows import insert_session, insert_trial, session_row, trial_identities, trial_identity
-from anatune.records.schema import (
-    Record,
-    Session,
-    current_text,
-    storable,
-    template_in,
-)
+from anatune.records.rows import Rows, trial_id
+from anatune.records.schema import Record, Session
+from anatune.records.tables import sessions, trials
 
 __all__ = ["RecordStore", "now_utc"]
 
@@ -37,26 +33,31 @@ _PAGE = 256
 
 
 class RecordStore:
-    """A record file: one row a trial, with everything that is needed to judge, repeat and resume it.
+    """A store of records: one row a trial, with everything that is needed to judge, repeat and resume it.
 
     Guarantees: what `append` returned from survives kill -9 and a crash of the system; a row is whole or absent; rows
-    are never changed; several processes and threads may write at once; safe after a fork. Order is the order of
-    recording.
+    are never changed; several processes and threads may write at once, a trial that is sent twice is recorded once;
+    safe after a fork. Order is the order of recording.
 
     Parameters
     ----------
-    path : str or Path
-        The file. It is made if it is missing, unless `read_only`.
+    place : str, Path or ServerAddress
+        A file, or ``postgresql://USER@HOST:PORT/DATABASE``. A missing file is made, and so are the tables of an empty
+        database, unless `read_only`. The password of a server comes from PGPASSWORD, a service file, ``~/.pgpass`` or
+        the URL, and is shown nowhere.
     read_only : bool
-        Change nothing; a missing file is an error.
+        Change nothing; a missing file is an error. A file of an older version is read as it is, otherwise migrated.
     timeout_s : float
-        How long to wait for other writers, s.
+        How long to wait for other writers, and for a server that went away, s.
 
     Raises
     ------
     RecordError
-        The file is damaged, of a newer version, another program's, or cannot be made or read. All methods raise it when
-        the disk is full or fails; the message says what was not recorded. What was recorded before is kept.
+        It is damaged, of a newer version, another program's, or cannot be made or read. All methods raise it when the
+        disk is full or fails, or the server does; the message says what was not recorded. What was recorded before is
+        kept.
+    MissingDependencyError
+        The driver of PostgreSQL is not installed.
 
     Examples
     --------
@@ -65,10 +66,12 @@ class RecordStore:
     ...     store.append(session, trial)
     """
 
-    def __init__(self, path: str | Path, *, read_only: bool = False, timeout_s: float = 30.0) -> None:
-        self.path = record_path(path)
-        self._database = Database(self.path, read_only=read_only, timeout_s=timeout_s)
+    def __init__(self, place: str | Path | ServerAddress, *, read_only: bool = False, timeout_s: float = 30.0) -> None:
+        self.path: RecordPlace = record_place(place)
+        self._database = open_database(self.path, read_only=read_only, timeout_s=timeout_s)
         self._reader = RecordReader(self._database)
+        self._rows = Rows()
+        self._connections = self._database.connections
 
     def __enter__(self) -> RecordStore:
         return self
@@ -82,7 +85,7 @@ class RecordStore:
         return f"RecordStore({str(self.path)!r})"
 
     def close(self) -> None:
-        """Close the file; closing twice does nothing."""
+        """Close it; closing twice does nothing."""
         self._database.close()
 
     # ---- writing -------------------------------------------------------------------------------------------
@@ -120,7 +123,7 @@ class RecordStore:
         session = Session(
             uuid.uuid4().hex, now_utc(), workload, hardware, int(threads), strategy, int(seed), kept, environment()
         )
-        self._database.write(lambda connection: insert_session(connection, session), "the session was not recorded")
+        self._database.write(lambda opened: self._rows.insert_session(opened, session), "the session was not recorded")
         self._reader.know(session)
         return session
 
@@ -146,23 +149,31 @@ class RecordStore:
                 f"{self.path}: the trial is of {trial.schedule.workload.describe()}, but its session of "
                 f"{session.workload.describe()}; begin a session of its own"
             )
-        created = now_utc()
         doing = f"trial {trial.number} was not recorded"
+        ran_under = ran_under or environment()
+        try:
+            row = self._rows.trial(session, now_utc(), ran_under, trial)
+        except AnatuneError:
+            raise
+        except ValueError as error:
+            raise RecordError(f"{self.path}: {error}; {doing}") from error
+        tried = False
 
-        def write(connection: sqlite3.Connection) -> int:
-            if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone() is None:
+        def write(connection: Connection) -> int:
+            nonlocal tried
+            self._check_memory()
+            if tried and (there := trial_id(connection, row)) is not None:
+                return there
+            tried = True
+            if not self._rows.has_session(connection, session):
                 raise RecordError(
                     f"{self.path}: has no session {session.id}, {doing}; append with a session of this very file"
                 )
-            return insert_trial(connection, session.id, created, ran_under or environment(), kept)
+            return self._rows.insert_trial(connection, row, ran_under, trial)
 
-        try:
-            kept = storable(trial)
-            return self._database.write(write, doing)
-        except ValueError as error:
-            if isinstance(error, AnatuneError):
-                raise
-            raise RecordError(f"{self.path}: {error}; {doing}") from error
+        written = self._database.write(write, doing)
+        self._rows.remember(row)
+        return written
 
     def insert(self, rows: Iterable[Session | Record]) -> tuple[int, int]:
         """Record sessions and records of another file, as they are, in one transaction: all of them or none.
@@ -179,37 +190,37 @@ class RecordStore:
         num_sessions, num_trials : int
             How many were new.
         """
-        kept = list(rows)
+        new_sessions: dict[str, Session] = {}
+        records: list[Record] = []
+        for row in rows:
+            session = row if isinstance(row, Session) else row.session
+            if new_sessions.setdefault(session.id, session) != session:
+                raise self._other_session(session)
+            if isinstance(row, Record):
+                records.append(row)
 
-        def write(connection: sqlite3.Connection) -> tuple[int, int]:
-            counts = [0, 0]
-            known: dict[str, Session] = {}
-            recorded: dict[str, set[str]] = {}
-            for row in kept:
-                session = row if isinstance(row, Session) else row.session
-                if session.id not in known:
-                    counts[0] += self._insert_missing_session(connection, session)
-                    known[session.id] = session
-                    recorded[session.id] = trial_identities(connection, session.id)
-                elif known[session.id] != session:
+        def write(connection: Connection) -> tuple[int, int]:
+            self._check_memory()
+            num_sessions = 0
+            for session in new_sessions.values():
+                if self._rows.insert_session(connection, session):
+                    num_sessions += 1
+                elif self._is_another(connection, session):
                     raise self._other_session(session)
-                if isinstance(row, Record) and (own := trial_identity(row)) not in recorded[session.id]:
-                    recorded[session.id].add(own)
-                    insert_trial(connection, session.id, row.created_utc, row.environment, storable(row.trial))
-                    counts[1] += 1
-            return counts[0], counts[1]
+            return num_sessions, self._rows.insert_missing(connection, records)
 
         return self._database.write(write, "nothing of it was recorded")
 
-    def _insert_missing_session(self, connection: sqlite3.Connection, session: Session) -> int:
-        """Insert a session that the file lacks; return how many rows that were."""
-        found = connection.execute("SELECT digest FROM sessions WHERE id = ?", (session.id,)).fetchone()
-        if found is None:
-            insert_session(connection, session)
-            return 1
-        if found[0] != session_row(session)[-1] and self.session(session.id) != session:
-            raise self._other_session(session)
-        return 0
+    def _is_another(self, connection: Connection, session: Session) -> bool:
+        """Whether the session of this id has other contents here."""
+        found = connection.execute(select(sessions.c.digest).where(sessions.c.id == session.id)).scalar_one()
+        return found != self._rows.session(session)["digest"] and self.session(session.id) != session
+
+    def _check_memory(self) -> None:
+        """Forget what is known to be stored if this is another connection: the database may be another one."""
+        if self._connections != self._database.connections:
+            self._connections = self._database.connections
+            self._rows.forget()
 
     def _other_session(self, session: Session) -> RecordError:
         return RecordError(
@@ -228,6 +239,7 @@ class RecordStore:
         outcome: Outcome | str | None = None,
         limit: int | None = None,
         *,
+        worker: str | None = None,
         on_damage: OnDamage | None = None,
     ) -> list[Record]:
         """Return the records that meet all conditions given, in the order of recording.
@@ -246,6 +258,8 @@ class RecordStore:
             How they ended ("ok", "build_error", ...).
         limit : int, optional
             Return only the last ones, at most this many.
+        worker : str, optional
+            Name of the worker that measured them; "": measured by the session itself.
         on_damage : callable, optional
             Called with a line for each row that is damaged, which is then left out; without it that is an error.
 
@@ -254,7 +268,9 @@ class RecordStore:
         RecordError
             The file or one of the rows is damaged.
         """
-        return list(self.iterate(workload, hardware, session, threads, outcome, limit, on_damage=on_damage))
+        return list(
+            self.iterate(workload, hardware, session, threads, outcome, limit, worker=worker, on_damage=on_damage)
+        )
 
     def iterate(
         self,
@@ -265,32 +281,29 @@ class RecordStore:
         outcome: Outcome | str | None = None,
         limit: int | None = None,
         *,
+        worker: str | None = None,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Record]:
         """Yield what `trials` returns without holding all of it.
 
         Parameters
         ----------
-        workload, hardware, session, threads, outcome, limit
+        workload, hardware, session, threads, outcome, limit, worker
             As for `trials`.
         on_damage : callable, optional
             Called with a line for each row that is damaged, which is then left out; without it that is an error.
         """
-        wanted = of_trials(self._reader, workload, hardware, session, threads, outcome, on_damage)
-        source = f"FROM trials t LEFT JOIN sessions s ON s.id = t.session WHERE {wanted.text}"
+        wanted = of_trials(self._reader, workload, hardware, session, threads, outcome, worker, on_damage)
         last = 0
         if limit is not None:
             if limit < 1:
                 return
-            rows = self._database.read(
-                f"SELECT t.id {source} ORDER BY t.id DESC LIMIT 1 OFFSET ?", (*wanted.parameters, limit - 1)
-            )
-            last = rows[0][0] - 1 if rows else 0
+            first = select(trials.c.id).where(wanted).order_by(trials.c.id.desc()).limit(1).offset(limit - 1)
+            rows = self._database.read(first)
+            last = rows[0].id - 1 if rows else 0
+        page = select(*TRIAL_COLUMNS).where(wanted).order_by(trials.c.id).limit(_PAGE)
         while True:
-            rows = self._database.read(
-                f"SELECT {TRIAL_COLUMNS} {source} AND t.id > ? ORDER BY t.id LIMIT {_PAGE}",
-                (*wanted.parameters, last),
-            )
+            rows = self._database.read(page.where(trials.c.id > last))
             for row in rows:
                 try:
                     record = self._reader.record_of(row)
@@ -300,7 +313,7 @@ class RecordStore:
                 yield record
             if len(rows) < _PAGE:
                 return
-            last = rows[-1][0]
+            last = rows[-1].id
 
     def sessions(
         self,
@@ -323,11 +336,8 @@ class RecordStore:
             Called with a line for each row that is damaged, which is then left out; without it that is an error.
         """
         wanted = of_sessions(self._reader, workload, hardware, threads, strategy, on_damage)
-        rows = self._database.read(
-            f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE {wanted.text} ORDER BY s.number", wanted.parameters
-        )
         found = []
-        for row in rows:
+        for row in self._database.read(select(*SESSION_COLUMNS).where(wanted).order_by(sessions.c.number)):
             try:
                 found.append(self._reader.session_of(row))
             except RecordError as error:
@@ -346,12 +356,8 @@ class RecordStore:
 
     def counts(self, session: Session | str) -> dict[Outcome, int]:
         """Return how many trials of a session ended how; outcomes that did not occur are left out."""
-        found = dict(
-            self._database.read(
-                "SELECT outcome, count(*) FROM trials WHERE session = ? GROUP BY outcome",
-                (_session_id(session),),
-            )
-        )
+        counted = select(trials.c.outcome, func.count()).where(trials.c.session == _session_id(session))
+        found = {outcome: number for outcome, number in self._database.read(counted.group_by(trials.c.outcome))}
         return {outcome: found[outcome.value] for outcome in Outcome if outcome.value in found}
 
     def best(
@@ -389,41 +395,26 @@ class RecordStore:
         With `on_damage`, called with a line for each row that is damaged, the best is chosen among the others.
         """
         accuracy = checked_accuracy("accuracy", accuracy)
-        wanted = of_trials(self._reader, workload, hardware, session, threads, None, on_damage)
-        rows = self._database.read(
-            "SELECT t.id, t.session, t.hardware, t.schedule, t.outcome, t.result, t.workload, s.hardware, t.threads "
-            f"FROM trials t JOIN sessions s ON s.id = t.session WHERE {wanted.text} "
-            "AND t.outcome IN ('ok', 'wrong_result') ORDER BY t.id",
-            wanted.parameters,
-        )
-        groups: dict[tuple[object, ...], list[RecordedTrial]] = {}
-        for row_id, session_id, made_for, schedule, outcome, result, *group in rows:
-            try:
-                same = f"{made_for} {current_text(schedule)}"
-                if template not in (None, template_in(schedule)):
-                    continue
-                if not admits(accuracy, self._reader.accuracy(schedule, group[0], made_for)):
-                    continue
-                trial = recorded_trial(row_id, same, session_id, Outcome(outcome), result)
-            except msgspec.DecodeError as error:
-                tell(on_damage, self._reader.damaged(row_id, error))
-                continue
-            except RecordError as error:  # of a part that the schedule's accuracy rests on
-                tell(on_damage, error)
-                continue
-            groups.setdefault(tuple(group), []).append(trial)
-        found = (self._fastest(trials, on_damage) for trials in groups.values())
+        reader, choice = self._reader, (template, accuracy, on_damage)
+        if session is not None:
+            wanted = of_trials(reader, workload, hardware, session, threads, None, None, on_damage)
+            return best_of_session(self._database, reader, wanted, *choice)
+        workloads = None if workload is None else reader.workloads.keys_of(workload, on_damage)
+        devices = None if hardware is None else reader.hardware.keys_of(hardware, on_damage)
+        asked = groups(self._database, workloads, devices, threads)
+        found = (best_of_group(self._database, reader, group, *choice) for group in asked)
         return [record for record in found if record is not None]
 
-    def _fastest(self, trials: list[RecordedTrial], on_damage: OnDamage | None) -> Record | None:
-        """Return the best record of those that can be read."""
-        while (row_id := fastest(trials)) is not None:
-            try:
-                return self._reader.record(row_id)
-            except RecordError as error:
-                tell(on_damage, error)
-                trials = [one for one in trials if one.id != row_id]
-        return None
+
+def open_database(place: RecordPlace, *, read_only: bool, timeout_s: float) -> Database:
+    """Open the database at a place."""
+    if isinstance(place, ServerAddress):
+        from anatune.records.postgres import PostgresDatabase
+
+        return PostgresDatabase(place, read_only=read_only, timeout_s=timeout_s)
+    from anatune.records.sqlite import SqliteDatabase
+
+    return SqliteDatabase(place, read_only=read_only, timeout_s=timeout_s)
 
 
 def now_utc() -> str:

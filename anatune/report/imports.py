@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from anatune.records.export import workload_text
 from anatune.records.foreign.recording import Imported
+from anatune.records.place import RecordPlace
 from anatune.report.text import Line, columns
 
 __all__ = ["import_lines", "reasons_text"]
@@ -15,12 +15,14 @@ __all__ = ["import_lines", "reasons_text"]
 _MOST_REASONS = 5
 
 
-def import_lines(store: Path, kind: str, imported: Sequence[Imported], left_out: Mapping[str, int]) -> list[Line]:
+def import_lines(
+    store: RecordPlace, kind: str, imported: Sequence[Imported], left_out: Mapping[str, int]
+) -> list[Line]:
     """Return a table, a row for each workload on each device, and why entries were left out.
 
     Parameters
     ----------
-    store : Path
+    store : Path or ServerAddress
         The record file.
     left_out : mapping of str to int
         Reason -> entries.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.place import MakeMeasurer, MeasurerLike, WorkerState
 from anatune.measure.run.build_processes import Limits
 from anatune.records.choice import COMPARED
-from anatune.records.database import record_path
+from anatune.records.place import is_missing
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
 from anatune.search.base import DEFAULT_STRATEGY
@@ -247,7 +246,7 @@ class TuningSession:
         with self._interrupts:
             try:
                 with self._owned, contextlib.ExitStack() as files:
-                    if records is not None and not _is_new(records):
+                    if records is not None and not is_missing(records):
                         self._store = files.enter_context(RecordStore(records))
                     self._run(files)
             except KeyboardInterrupt:
@@ -257,7 +256,7 @@ class TuningSession:
     def recorded(self) -> list[Trial]:
         """Return the trials that `run` would go on from, without measuring anything; comparisons are left out."""
         records = self._settings.records
-        if records is None or _is_new(records):
+        if records is None or is_missing(records):
             return []
         with RecordStore(records) as self._store:
             try:
@@ -451,9 +450,3 @@ class TuningSession:
             elapsed_s=self._elapsed_s(),
             workers=self._workers,
         )
-
-
-def _is_new(records: str | Path) -> bool:
-    """Whether a record file is missing and can be made; where it cannot, opening it at once says why."""
-    path = record_path(records)
-    return not path.exists() and os.access(path.absolute().parent, os.W_OK)

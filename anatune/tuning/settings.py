@@ -10,7 +10,7 @@ from anatune.arguments import MOST_SEED, checked_flag, checked_integer, checked_
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import DeviceError, RecordError, SpaceError
 from anatune.measure.run.build_processes import Limits
-from anatune.records.database import record_path
+from anatune.records.place import ServerAddress, record_place
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
 
 __all__ = ["TuningSettings"]
@@ -37,7 +37,7 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     start: str = "model"
     seed: int = 0
     time_limit_s: float | None = None
-    records: str | Path | None = None
+    records: str | Path | ServerAddress | None = None
     resume: bool = False
     limits: Limits | None = None
     threads: int | None = None
@@ -86,7 +86,7 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.manifest is not None:
             checked["manifest"] = checked_path("tune: manifest", self.manifest, RecordError)
         if self.records is not None:
-            checked["records"] = record_path(self.records)
+            checked["records"] = record_place(self.records)
         elif self.resume:
             raise SpaceError("resume is True, but records is None; name the record file of the session to go on with")
         for name, value in checked.items():

@@ -9,7 +9,19 @@ import pytest
 
 import anatune as package
 
-HEAVY = ("numba", "pandas", "scipy", "tvm", "pycuda", "triton", "matplotlib", "lightgbm")
+HEAVY = (
+    "numba",
+    "pandas",
+    "scipy",
+    "tvm",
+    "pycuda",
+    "triton",
+    "matplotlib",
+    "lightgbm",
+    "sqlalchemy",
+    "psycopg",
+    "distributed",
+)
 
 
 def test_imports_load_nothing_heavy(environment):
@@ -20,6 +32,16 @@ def test_imports_load_nothing_heavy(environment):
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=True
     )
     assert done.stdout.splitlines() == [f"{module} []" for module in modules]
+
+
+def test_a_plan_loads_no_database(environment):
+    words = ["plan", "--hw", "xeon_gold_6230r", "relu", "16x16", "--json"]
+    code = f"import sys\nfrom anatune.cli.main import app\ntry:\n    app({words})\nexcept SystemExit as end:\n"
+    code += "    print(end.code, [name for name in ('sqlalchemy', 'psycopg', 'distributed') if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "0 []"
 
 
 def test_the_installed_script(new_process):

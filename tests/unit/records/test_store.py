@@ -1,6 +1,7 @@
 """Of the store what its contract (tests/contracts) does not say."""
 
 import msgspec
+from sqlalchemy import text as sql
 
 from anatune.records.store import RecordStore
 from tests.unit.records.making import CPU, MATMUL, session_of, trial
@@ -11,10 +12,12 @@ def test_bulky_parts_are_stored_once(tmp_path):
         session = session_of(store)
         for number in range(50):
             store.append(session, trial(number))
-        kinds = store._database.read("SELECT kind, count(*), max(length(json)) FROM parts GROUP BY kind ORDER BY kind")
+        kinds = store._database.read(
+            sql("SELECT kind, count(*), max(length(json)) FROM parts GROUP BY kind ORDER BY kind")
+        )
         assert [(kind, number) for kind, number, _ in kinds] == [("environment", 1), ("hardware", 1), ("workload", 1)]
         bulk = sum(length for _, _, length in kinds)
-        (longest,) = store._database.read("SELECT max(length(schedule) + length(result)) FROM trials")[0]
+        (longest,) = store._database.read(sql("SELECT max(length(schedule) + length(result)) FROM trials"))[0]
         assert longest < bulk / 2
     assert repr(store) == f"RecordStore('{tmp_path}/a.sqlite')"
 

@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text as sql
 
 from anatune.errors import RecordError
-from anatune.records import database
-from anatune.records.database import Database
+from anatune.records import sqlite
 from anatune.records.schema import APPLICATION_ID, SCHEMA_VERSION
+from anatune.records.sqlite import SqliteDatabase
 from anatune.records.store import RecordStore
 from tests.unit.records.making import MATMUL, session_of, trial
 
@@ -44,10 +45,10 @@ def refused(path, *parts, **options):
 
 
 def test_settings_of_the_file(path):
-    store = Database(path)
-    assert store.read("PRAGMA journal_mode") == [("wal",)]
-    assert store.read("PRAGMA synchronous") == [(2,)]
-    assert store.read("PRAGMA user_version") == [(SCHEMA_VERSION,)]
+    store = SqliteDatabase(path)
+    assert store.read(sql("PRAGMA journal_mode")) == [("wal",)]
+    assert store.read(sql("PRAGMA synchronous")) == [(2,)]
+    assert store.read(sql("PRAGMA user_version")) == [(SCHEMA_VERSION,)]
     store.close()
     assert os.listdir(path.parent) == [path.name]
 
@@ -238,26 +239,28 @@ def test_held_by_another(path):
 
 
 def test_interrupted_in_a_transaction(path):
-    store = Database(path)
+    store = SqliteDatabase(path)
+    row = sql("INSERT INTO parts VALUES ('k', 'workload', 'n', '{}')")
+    found = sql("SELECT * FROM parts WHERE key = 'k'")
 
     def interrupted(connection):
-        connection.execute("INSERT INTO parts VALUES ('k', 'workload', '{}')")
+        connection.execute(row)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         store.write(interrupted, "nothing")
-    assert store.read("SELECT * FROM parts WHERE key = 'k'") == []
-    store.write(lambda connection: connection.execute("INSERT INTO parts VALUES ('k', 'workload', '{}')"), "nothing")
-    assert len(store.read("SELECT * FROM parts WHERE key = 'k'")) == 1
+    assert store.read(found) == []
+    store.write(lambda connection: connection.execute(row), "nothing")
+    assert len(store.read(found)) == 1
     store.close()
 
 
 def test_codes_of_errors_without_codes():
     """Python 3.10 gives only SQLite's text."""
-    assert database._code(sqlite3.OperationalError("database or disk is full")) == 13
-    assert database._code(sqlite3.OperationalError("database is locked")) == 5
-    assert database._code(sqlite3.DatabaseError("file is not a database")) == 26
-    assert database._code(sqlite3.OperationalError("near x: syntax error")) == 0
+    assert sqlite._code(sqlite3.OperationalError("database or disk is full")) == 13
+    assert sqlite._code(sqlite3.OperationalError("database is locked")) == 5
+    assert sqlite._code(sqlite3.DatabaseError("file is not a database")) == 26
+    assert sqlite._code(sqlite3.OperationalError("near x: syntax error")) == 0
 
 
 # ---- disks that are full, limited, read-only --------------------------------------------------------------------

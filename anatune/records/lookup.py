@@ -1,0 +1,224 @@
+"""The best recorded schedule of a workload, device and number of threads, without reading all of its trials.
+
+The rule is that of `records.choice`. A schedule's score is a median over the samples of all its trials, so it is no
+less than the least of the medians of its single trials, which are columns of an index: schedules are judged in the
+order of that least median until it exceeds the best score. Of a session only the end is read, and only where a schedule
+that would be the best has no other way to compete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Column, Select, func, select
+
+from anatune.core.accuracy import ACCURACIES, admits
+from anatune.core.trial import Outcome
+from anatune.errors import RecordError
+from anatune.records.choice import RecordedTrial, Score, fastest, final_winner, quicker, recorded_trial, score
+from anatune.records.conditions import Condition
+from anatune.records.database import Database
+from anatune.records.reader import OnDamage, RecordReader, tell
+from anatune.records.schema import Record
+from anatune.records.tables import trials
+
+__all__ = ["Group", "best_of_group", "best_of_session", "groups"]
+
+_FIRST_PAGE, _GROWTH = 16, 8
+_JUDGED = (Outcome.OK.value, Outcome.WRONG_RESULT.value)
+_COLUMNS = (trials.c.id, trials.c.schedule_key, trials.c.session, trials.c.outcome, trials.c.result)
+_T = trials.c
+
+
+class Group(NamedTuple):
+    """Trials that compete: keys of a workload and of the device that measured, threads."""
+
+    workload: str
+    device: str
+    threads: int
+
+    @property
+    def condition(self) -> Condition:
+        """Of trials."""
+        return (_T.workload == self.workload) & (_T.device == self.device) & (_T.threads == self.threads)
+
+
+def groups(
+    database: Database, workloads: Sequence[str] | None, devices: Sequence[str] | None, threads: int | None
+) -> list[Group]:
+    """Return the groups in which a trial ran, in the order of their first trials; None: any."""
+    found = [
+        Group(workload, device, number)
+        for workload in (workloads if workloads is not None else _values(database, _T.workload))
+        for device in (devices if devices is not None else _values(database, _T.device, _T.workload == workload))
+        for number in _values(
+            database, _T.threads, _T.workload == workload, _T.device == device,
+            *(() if threads is None else (_T.threads == threads,)),
+        )
+    ]  # fmt: skip
+    if len(found) < 2:
+        return found
+
+    def first(group: Group) -> int:
+        earliest = select(_T.id).where(group.condition).order_by(_T.id).limit(1)
+        return int(database.read(earliest)[0].id)
+
+    return sorted(found, key=first)
+
+
+def _values(database: Database, column: Column[Any], *where: Condition) -> Iterator[Any]:
+    """Yield the different values of a column of the index, each found by itself: no row between them is read."""
+    found: Any = None
+    while True:
+        after = () if found is None else (column > found,)
+        found = database.read(select(func.min(column)).where(_T.outcome == Outcome.OK.value, *where, *after))[0][0]
+        if found is None:
+            return
+        yield found
+
+
+def best_of_session(
+    database: Database, reader: RecordReader, where: Condition, template: str | None, accuracy: str,
+    on_damage: OnDamage | None,
+) -> list[Record]:  # fmt: skip
+    """Return the best record of each group among few trials, all of which are read."""
+    asked = select(*_COLUMNS, _T.workload, _T.device, _T.threads).where(where, *_admitted(template, accuracy))
+    by_group: dict[Group, list[RecordedTrial]] = {}
+    for row in database.read(asked.order_by(_T.id)):
+        try:
+            trial = _recorded(row)
+        except msgspec.DecodeError as error:
+            tell(on_damage, reader.damaged(row.id, error))
+            continue
+        by_group.setdefault(Group(row.workload, row.device, row.threads), []).append(trial)
+    found = []
+    for trials_of in by_group.values():
+        while (row_id := fastest(trials_of)) is not None:
+            try:
+                found.append(reader.record(row_id))
+                break
+            except RecordError as error:
+                tell(on_damage, error)
+                trials_of = [one for one in trials_of if one.id != row_id]
+    return found
+
+
+def best_of_group(
+    database: Database, reader: RecordReader, group: Group, template: str | None, accuracy: str,
+    on_damage: OnDamage | None,
+) -> Record | None:  # fmt: skip
+    """Return the best record of a group, of those that can be read."""
+    search = _Search(database, reader, group, template, accuracy, on_damage)
+    while (row_id := search.best()) is not None:
+        try:
+            return reader.record(row_id)
+        except RecordError as error:
+            tell(on_damage, error)
+            search.left_out.add(row_id)
+    return None
+
+
+class _Search:
+    """The search for the best schedule of a group; `left_out` are trials that are damaged."""
+
+    def __init__(
+        self, database: Database, reader: RecordReader, group: Group, template: str | None, accuracy: str,
+        on_damage: OnDamage | None,
+    ) -> None:  # fmt: skip
+        self._database, self._reader, self._group, self._on_damage = database, reader, group, on_damage
+        self._where = (group.condition, *_admitted(template, accuracy))
+        of_group = _T.workload == group.workload, _T.device == group.device, _T.threads == group.threads
+        self._templates = [template] if template is not None else list(_values(database, _T.template, *of_group))
+        self._winners: dict[str, str | None] = {}
+        self.left_out: set[int] = set()
+
+    def best(self) -> int | None:
+        """Return the id of the trial, None if there is none."""
+        self._winners.clear()
+        with_reference = self._least(_T.relative, _T.relative.is_not(None), is_ratio=True)
+        without = self._least(_T.time_s, _T.relative.is_(None), is_ratio=False)
+        return quicker(one for one in (with_reference, without) if one is not None)
+
+    def _least(self, column: Column[Any], where: Condition, *, is_ratio: bool) -> Score | None:
+        best: Score | None = None
+        for template in self._templates:  # the index is in order within one
+            ranked = (
+                select(_T.schedule_key, column)
+                .where(self._where[0], _T.template == template, _T.outcome == Outcome.OK.value, where)
+                .order_by(column)
+            )
+            judged: set[str] = set()
+            for schedule, least in self._paged(ranked):
+                if best is not None and least is not None and least > best.value:
+                    break
+                if schedule in judged:
+                    continue
+                judged.add(schedule)
+                found = self._judge(schedule, best)
+                if found is not None and found.is_ratio is is_ratio and (best is None or found < best):
+                    best = found
+        return best
+
+    def _paged(self, statement: Select[Any]) -> Iterator[Any]:
+        """Yield the rows of an ordered query, few at first; rows may come again."""
+        size = _FIRST_PAGE
+        while True:
+            rows = self._database.read(statement.limit(size))
+            yield from rows
+            if len(rows) < size:
+                return
+            size *= _GROWTH
+
+    def _judge(self, schedule: str, best: Score | None) -> Score | None:
+        """Return the score of a schedule; None if it is wrong, cannot be better than `best` or does not compete."""
+        asked = select(*_COLUMNS).where(_T.schedule_key == schedule, *self._where).order_by(_T.id)
+        found = self._trials(asked)
+        if not found or not found[-1].ok:
+            return None
+        own = score(found)
+        if own is None or (best is not None and own > best):
+            return None
+        competes = any(self._winner(session) in (None, schedule) for session in dict.fromkeys(t.session for t in found))
+        return own if competes else None
+
+    def _winner(self, session: str) -> str | None:
+        """Return the winner of a session's final comparison, None if it ended without."""
+        if session not in self._winners:
+            size = _FIRST_PAGE
+            while True:
+                asked = select(*_COLUMNS).where(_T.session == session, *self._where).order_by(_T.id.desc()).limit(size)
+                tail = self._trials(asked)[::-1]
+                if len(tail) < size or not all(one.compared for one in tail):
+                    break
+                size *= _GROWTH
+            self._winners[session] = final_winner(tail, self._is_wrong)
+        return self._winners[session]
+
+    def _is_wrong(self, schedule: str) -> bool:
+        asked = select(_T.outcome).where(_T.schedule_key == schedule, *self._where).order_by(_T.id.desc()).limit(1)
+        return bool(self._database.read(asked)[0].outcome != Outcome.OK.value)
+
+    def _trials(self, statement: Select[Any]) -> list[RecordedTrial]:
+        found = []
+        for row in self._database.read(statement):
+            if row.id in self.left_out:
+                continue
+            try:
+                found.append(_recorded(row))
+            except msgspec.DecodeError as error:
+                tell(self._on_damage, self._reader.damaged(row.id, error))
+                self.left_out.add(row.id)
+        return found
+
+
+def _admitted(template: str | None, accuracy: str) -> tuple[Condition, ...]:
+    """Return the conditions on trials that are judged."""
+    fine = [needed for needed in ACCURACIES if admits(accuracy, needed)]
+    judged = _T.outcome.in_(_JUDGED), _T.accuracy.in_(fine)
+    return judged if template is None else (*judged, _T.template == template)
+
+
+def _recorded(row: Any) -> RecordedTrial:
+    return recorded_trial(row.id, row.schedule_key, row.session, Outcome(row.outcome), row.result)
