@@ -25,6 +25,7 @@ __all__ = [
     "DevicePart",
     "TvmObject",
     "array_of",
+    "bare_target",
     "build_measured",
     "compile_module",
     "cuda_source_of",
@@ -149,6 +150,13 @@ def target_of(hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
         options["mattr"] = [*features.split(","), *hidden, *missing]
         target = tvm.target.Target(options)
     return target
+
+
+def bare_target(machine: str) -> TvmObject:
+    """Return the TVM target of the least Linux processor of an architecture, "x86_64" or "aarch64"."""
+    mcpu = {"x86_64": "x86-64", "aarch64": "generic"}[machine]
+    options = {"kind": "llvm", "mcpu": mcpu, "mtriple": f"{machine}-linux-gnu"}
+    return import_tvm().target.Target(options)
 
 
 def lacks_feature(target: TvmObject, hardware: CpuSpec) -> str:
@@ -332,13 +340,18 @@ def build_measured(module: TvmObject, target: TvmObject) -> TvmObject:
 
 
 @cache
-def _linker() -> tuple[str, ...]:
+def _linker(prefix: str = "") -> tuple[str, ...]:
     """Return the words that begin a call of the linker itself; (): the C compiler has to call it.
 
     The linker alone takes 3 ms of CPU time, behind gcc's driver 15 (2026-11, Zen 4). Objects of LLVM's need nothing
     of C's start files, and of its libraries what every Python process has loaded, but for libgcc's conversions.
+
+    Parameters
+    ----------
+    prefix : str
+        What the names of the tools for another processor begin with.
     """
-    found, compiler = shutil.which("ld"), shutil.which("gcc")
+    found, compiler = shutil.which(f"{prefix}ld"), shutil.which(f"{prefix}gcc")
     if not sys.platform.startswith("linux") or found is None or compiler is None:
         return ()
     asked = subprocess.run([compiler, "-print-libgcc-file-name"], capture_output=True, text=True, check=False)
@@ -346,8 +359,42 @@ def _linker() -> tuple[str, ...]:
     return (found, "-shared", "--eh-frame-hdr", library) if Path(library).is_file() else ()
 
 
+_ELF_MACHINES = {0x3E: ("x86_64", "elf_x86_64"), 0xB7: ("aarch64", "aarch64linux")}
+"""Number of a processor in ELF files -> its name in the names of tools, and what ld.lld calls it."""
+
+
+def _elf_machine(path: str) -> int:
+    """Return which processor an object file is for; 0 if it is no ELF file."""
+    with open(path, "rb") as file:
+        header = file.read(20)
+    return int.from_bytes(header[18:20], "little") if header[:4] == b"\x7fELF" else 0
+
+
+def _link_across(output: str, objects: list[str], machine: int) -> None:
+    """Link objects for another processor than the present one."""
+    name, emulation = _ELF_MACHINES.get(machine, ("", ""))
+    prefix = f"{name}-linux-gnu-"
+    if found := _linker(prefix):
+        start, *first, library = found
+        words = [start, *first, "-o", output, *objects, library]
+    elif lld := shutil.which("ld.lld"):
+        words = [lld, "-m", emulation, "-shared", "--eh-frame-hdr", "-o", output, *objects]
+    else:
+        raise BuildError(
+            f"linking for {name} needs a linker for it, {prefix}ld with {prefix}gcc, or ld.lld: "
+            f"install gcc-{name.replace('_', '-')}-linux-gnu (Debian), or lld"
+        )
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{Path(words[0]).name} cannot link for {name}: {last_line(RuntimeError(done.stderr))}")
+
+
 def _link(output: str, objects: list[str], **options: Any) -> None:
-    """Link objects as TVM's own `create_shared` does, faster where that is possible."""
+    """Link objects as TVM's own `create_shared` does, faster where that is possible, and for other processors."""
+    machine = _elf_machine(objects[0])
+    if machine in _ELF_MACHINES and _ELF_MACHINES[machine][0] != _present_machine():
+        _link_across(output, objects, machine)
+        return
     if _linker():
         start, *first, library = _linker()
         words = [start, *first, "-o", output, *objects, library]
@@ -356,6 +403,13 @@ def _link(output: str, objects: list[str], **options: Any) -> None:
     from tvm.support.cc import create_shared
 
     create_shared(output, objects, **options)
+
+
+def _present_machine() -> str:
+    """Return the processor that this system's own ELF files are for."""
+    import platform
+
+    return platform.machine() if sys.platform.startswith("linux") else ""
 
 
 def link_library(compiled: TvmObject, path: Path) -> None:
@@ -368,6 +422,8 @@ def link_library(compiled: TvmObject, path: Path) -> None:
     """
     try:
         compiled.export_library(str(path), fcompile=_link)
+    except BuildError:
+        raise
     except (RuntimeError, OSError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         said = [line for line in lines if not line.startswith("Command line:")] or [type(error).__name__]

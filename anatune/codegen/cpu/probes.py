@@ -36,6 +36,7 @@ __all__ = [
     "Probe",
     "ProbeModule",
     "broadcast_probe",
+    "build_parallel_reference",
     "build_probes",
     "build_reference",
     "chase_probe",
@@ -83,8 +84,10 @@ class Probe:
     calls: int = 1
 
 
-def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path) -> CpuArtifact:
+def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path, *, threads: int = 1) -> CpuArtifact:
     """Build a standard probe into ``folder/probe_<kind>.so``; see the module for what each shows.
+
+    Each of `threads` threads does the whole work of one call, on results of its own.
 
     Returns
     -------
@@ -97,11 +100,11 @@ def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path)
         The program cannot be compiled or linked.
     """
     if kind == "fma":
-        probe = fma_probe(hardware, "main")
+        probe = fma_probe(hardware, "main", threads=threads)
     else:
         rows, vectors = (14, 2) if hardware.compute.num_vector_registers >= 32 else (6, 2)
-        probe = tile_probe(hardware, "main", rows, vectors, panels=_panels(hardware, vectors))
-    compiled = _compile([probe], hardware)
+        probe = tile_probe(hardware, "main", rows, vectors, panels=_panels(hardware, vectors), threads=threads)
+    compiled = _compile([probe], hardware, threads=threads)
     path = Path(folder) / f"probe_{kind}.so"
     link_library(compiled, path)
     buffers = tuple(Buffer(tensor, "float32", (size,)) for tensor, size in zip("ABC", probe.sizes, strict=True))
@@ -112,6 +115,11 @@ def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path)
 def build_reference(hardware: CpuSpec, folder: Path) -> CpuArtifact:
     """Build the kernel that is timed beside all candidates; errors as `compile_probe`."""
     return compile_probe("gemm", hardware, folder)
+
+
+def build_parallel_reference(hardware: CpuSpec, folder: Path) -> CpuArtifact:
+    """Build the same for all cores at once: a parallel loop, where no threads of this process can start copies."""
+    return compile_probe("gemm", hardware, folder, threads=hardware.compute.num_cores)
 
 
 # ---- building --------------------------------------------------------------------------------------------------
@@ -242,10 +250,11 @@ def tile_probe(
     depth: int = DEPTH,
     panels: int = 1,
     seconds: float = CALL_S,
+    threads: int = 1,
 ) -> Probe:
     """Multiply A (depth x rows) by `panels` panels of B (depth x vectors) into as many tiles of C, over and over.
 
-    Work in FLOP. One panel stays in the L1 cache; several in L2 where they exceed L1.
+    Work in FLOP. One panel stays in the L1 cache; several in L2 where they exceed L1. Every thread does all of it.
     """
     lanes = hardware.fp32_lanes
     width = vectors * lanes
@@ -267,8 +276,9 @@ def tile_probe(
     flop = 2 * rows * width * depth // unroll * unroll * panels
     repeats = max(1, round(seconds * _core_peak(hardware) / flop))
     strides = (0, depth * width, rows * width)
-    sizes = (depth * rows, panels * depth * width, panels * rows * width)
-    return _probe(name, kernel, sizes, [(repeats, (0, 0, 0)), (panels, strides)], flop * repeats)
+    sizes = (depth * rows, panels * depth * width, panels * rows * width * threads)
+    loops = [(repeats, (0, 0, 0)), (panels, strides)]
+    return _probe(name, kernel, sizes, loops, flop * repeats * threads, threads=threads)
 
 
 def _core_peak(hardware: CpuSpec) -> float:

@@ -377,8 +377,11 @@ class Measurer:
         for _ in builders.finish(job for job in jobs if not job.settled):
             pass  # settled jobs know how they ended
         built = [job for job in jobs if job.artifact is not None]
-        if built:
-            self._runners[0].contest(built, budget_s)
+        while any(job.measurement is None for job in built):
+            try:
+                self._runners[0].contest(built, budget_s)
+            except (RunError, DeviceError) as error:
+                self._give_up(self._runners[0], error)
         for job in jobs:
             shutil.rmtree(job.folder, ignore_errors=True)
         return [job.measurement for job in jobs if job.measurement is not None]

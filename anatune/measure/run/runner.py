@@ -17,7 +17,7 @@ from anatune.measure.run.correctness import Array, Correctness, Expected, random
 from anatune.measure.run.timing import Timed, TimingProtocol, Timings, alternate, sample_candidate
 from anatune.named import resolve
 
-__all__ = ["RunReport", "RunSession", "Setting", "contest", "reference_s", "run", "set_up"]
+__all__ = ["RunReport", "RunSession", "Setting", "contest", "present", "reference_s", "run", "set_up"]
 
 
 class Setting(NamedTuple):
@@ -98,7 +98,7 @@ def set_up(setting: Setting) -> None:
 
 def run(artifact: object, incumbent: float | None) -> RunReport:
     """Check one kernel and time it."""
-    session = _present()
+    session = present()
     session.begin()
     kernel, answer = session.prepare(artifact)
     if not answer.ok:
@@ -109,7 +109,7 @@ def run(artifact: object, incumbent: float | None) -> RunReport:
 
 def contest(artifacts: Sequence[object], budget_s: float) -> list[RunReport]:
     """Check kernels and time those that are right in turn."""
-    session = _present()
+    session = present()
     session.begin()
     checked = [session.prepare(artifact) for artifact in artifacts]
     reports = [RunReport(answer) for _, answer in checked]
@@ -124,12 +124,19 @@ def contest(artifacts: Sequence[object], budget_s: float) -> list[RunReport]:
 
 def reference_s(samples: int) -> float:
     """Return the seconds of one run of the reference kernel: the best of some samples."""
-    session = _present()
+    session = present()
     session.begin()
     return min(session.reference() for _ in range(samples))
 
 
-def _present() -> RunSession:
+def present() -> RunSession:
+    """Return the session of this process.
+
+    Raises
+    ------
+    RunError
+        There is none.
+    """
     if not _sessions:
         raise RunError("the runner process has no session; this is a defect of anatune")
     return _sessions[0]

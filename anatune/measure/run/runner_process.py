@@ -16,8 +16,6 @@ from anatune.measure.run.runner import RunReport, Setting
 
 __all__ = ["RunnerProcess"]
 
-_RUNNER = "anatune.measure.run.runner"
-
 _LOST = ("LostDeviceError", "DeviceError")
 _DEAD = (*_LOST, "KernelFaultError")
 """Errors after which a process can run nothing more: see `anatune.errors`."""
@@ -39,7 +37,11 @@ class RunnerProcess:
     ----------
     job : BuildJob or None
         What runs now.
+    functions : str
+        Module of what the process runs: `set_up`, `run`, `contest`.
     """
+
+    functions = "anatune.measure.run.runner"
 
     def __init__(self, worker: Worker, limits: Limits, name: str = "") -> None:
         self.worker, self.name = worker, name
@@ -48,7 +50,7 @@ class RunnerProcess:
 
     def begin_set_up(self, setting: Setting) -> None:
         """Tell the process what its kernels have to compute; see `finish_set_up`."""
-        self.worker.setup = (f"{_RUNNER}:set_up", {"setting": setting})
+        self.worker.setup = (f"{self.functions}:set_up", {"setting": setting})
         self.worker.submit(*self.worker.setup, limit_s=self._limits.start_s)
 
     def finish_set_up(self) -> None:
@@ -67,7 +69,7 @@ class RunnerProcess:
         """Check and time what a job built."""
         self.job = job
         arguments = {"artifact": job.artifact, "incumbent": incumbent}
-        self.worker.submit(f"{_RUNNER}:run", arguments, self._limits.run_s)
+        self.worker.submit(f"{self.functions}:run", arguments, self._limits.run_s)
 
     def collect(self, incumbent: float | None) -> BuildJob | None:
         """Return the job that is done, with its measurement; None if nothing is.
@@ -85,8 +87,8 @@ class RunnerProcess:
         job = self.job
         if isinstance(reply.value, RunReport):
             job.measurement = self._measurement(reply.value, job.build_s, reply.seconds)
-        elif reply.kind in ("died", "memory") and not reply.fresh and not job.repeated:
-            job.repeated = True  # an earlier kernel may have damaged the process: try in a new one
+        elif not job.repeated and self._may_go_well(reply):
+            job.repeated = True
             self.begin(job, incumbent)
             return None
         else:
@@ -100,9 +102,9 @@ class RunnerProcess:
         limit_s = budget_s + self._limits.run_s * len(jobs)
         started = time.monotonic()
         for _ in range(2):
-            self.worker.submit(f"{_RUNNER}:contest", arguments, limit_s)
+            self.worker.submit(f"{self.functions}:contest", arguments, limit_s)
             reply = self.worker.wait(self._limits.start_s + limit_s)
-            if reply.kind not in ("died", "memory") or reply.fresh:
+            if not self._may_go_well(reply):
                 break
         share = (time.monotonic() - started) / len(jobs)
         reports = reply.value if isinstance(reply.value, list) else [None] * len(jobs)
@@ -117,6 +119,10 @@ class RunnerProcess:
         if self.worker.busy:
             self.worker.wait(self._limits.start_s + max(self._limits.build_s, self._limits.run_s))
         self.job = None
+
+    def _may_go_well(self, reply: Reply) -> bool:
+        """Whether the same may go well in a new process: an earlier kernel may have damaged this one."""
+        return reply.kind in ("died", "memory") and not reply.fresh
 
     def _failed(self, job: BuildJob, reply: Reply) -> None:
         if reply.error == "MissingDependencyError":

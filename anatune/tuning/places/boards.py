@@ -1,0 +1,109 @@
+"""Boards that a tracker of TVM's RPC knows: kernels are built here and measured there."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from anatune.arguments import shown
+from anatune.core.generation import check_generation
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.core.workload.nest import Workload
+from anatune.errors import DeviceError, RunError
+from anatune.measure.boards.asking import ask_board
+from anatune.measure.boards.description import BoardDescription, other_device
+from anatune.measure.boards.measurer import BoardMeasurer
+from anatune.measure.boards.tracker import checked_key, open_warning, tracker_of
+from anatune.measure.named_hardware import HardwareLike
+from anatune.measure.named_hardware import hardware as named_hardware
+from anatune.measure.place import MakeMeasurer
+from anatune.measure.run.memory import check_memory
+from anatune.tuning.machine import choose_threads
+from anatune.tuning.manifest import Manifest
+from anatune.tuning.settings import TuningSettings
+
+__all__ = ["BoardPlace", "board_place"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class BoardPlace:
+    """The boards of one key; a `Place`. One of them is asked what it is, the others have to be the same.
+
+    Parameters
+    ----------
+    tracker : str
+        "HOST:PORT".
+    key : str
+        Under which the boards' servers registered.
+
+    Raises
+    ------
+    DeviceError
+        They are no address and no key.
+    """
+
+    def __init__(self, tracker: str, key: str) -> None:
+        self._tracker, self._key = str(tracker_of(tracker)), checked_key(key)
+        self._found: BoardDescription | None = None
+        if warning := open_warning(tracker_of(tracker)):
+            _LOG.warning(warning)
+
+    @property
+    def _board(self) -> BoardDescription:
+        if self._found is None:
+            self._found = ask_board(self._tracker, self._key)
+        return self._found
+
+    def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
+        """Return the spec that is meant; "host" is the board's, as it was detected."""
+        return self._board.hardware if named == "host" else named_hardware(named)
+
+    def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
+        """Return `hardware` if it describes the boards."""
+        if not isinstance(hardware, CpuSpec):
+            raise DeviceError(f"{hardware.name} is no CPU, and only CPUs of boards are measured; use --hw host")
+        board = self._board
+        if why := other_device(hardware, board.hardware):
+            raise DeviceError(
+                f"{hardware.name} is not board {board.name}: {why}; use --hw host, or write a spec with anatune hw "
+                "detect --tracker"
+            )
+        return hardware
+
+    def threads(self, hardware: CpuSpec | GpuSpec, asked: int | None) -> int:
+        """Return the threads that kernels run with: by default all cores of the board that its server may use."""
+        return choose_threads(hardware, asked, self._board.environment.cores)
+
+    def check_fits(self, workload: Workload, hardware: CpuSpec | GpuSpec) -> None:
+        """Raise an error if no kernel can be generated, checked in this machine's free memory, or run in theirs."""
+        check_generation(workload, hardware)
+        check_memory(workload, checked=True)
+        needed = 2 * sum(access.num_bytes for access in workload.tensors)  # operands, and packed forms of them
+        free = self._board.free_bytes
+        if free is not None and needed > free:
+            raise RunError(
+                f"{workload.describe()}: its tensors take {needed / 1e9:.1f} GB on the board, but board "
+                f"{self._board.name} has {free / 1e9:.1f} GB free; choose a smaller workload"
+            )
+
+    def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
+        """Return what makes a measurer on the boards."""
+        board = self._board
+        return functools.partial(
+            BoardMeasurer, tracker=self._tracker, key=self._key, device=board.hardware, boards=board.boards
+        )
+
+    def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
+        """Return what records say of the place: the key, and how many boards there were."""
+        return {"boards": shown(self._key), "num_boards": self._board.boards}
+
+    def close(self) -> None:
+        """Do nothing: measurers give boards back themselves."""
+
+
+def board_place(settings: TuningSettings, host: HardwareSpec | None) -> BoardPlace:
+    """Return the place that settings name; errors as `BoardPlace`."""
+    return BoardPlace(settings.tracker or "", settings.key or "")
