@@ -13,6 +13,8 @@ import time
 
 import pytest
 
+from tests.postgres import PostgresServer
+
 _OWN = "ANATUNE_TEST_CACHE_"
 
 for variable in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
@@ -80,3 +82,13 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """Return a PostgreSQL server of this run; skip where it is not installed."""
+    server = PostgresServer()
+    try:
+        yield server
+    finally:
+        server.stop()

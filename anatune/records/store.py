@@ -41,7 +41,7 @@ class RecordStore:
 
     Parameters
     ----------
-    place : str, Path or ServerAddress
+    path : str, Path or ServerAddress
         A file, or ``postgresql://USER@HOST:PORT/DATABASE``. A missing file is made, and so are the tables of an empty
         database, unless `read_only`. The password of a server comes from PGPASSWORD, a service file, ``~/.pgpass`` or
         the URL, and is shown nowhere.
@@ -66,8 +66,9 @@ class RecordStore:
     ...     store.append(session, trial)
     """
 
-    def __init__(self, place: str | Path | ServerAddress, *, read_only: bool = False, timeout_s: float = 30.0) -> None:
-        self.path: RecordPlace = record_place(place)
+    def __init__(self, path: str | Path | ServerAddress, *, read_only: bool = False, timeout_s: float = 30.0) -> None:
+        path = record_place(path)  # no frame of ours keeps a text with a password
+        self.path: RecordPlace = path
         self._database = open_database(self.path, read_only=read_only, timeout_s=timeout_s)
         self._reader = RecordReader(self._database)
         self._rows = Rows()

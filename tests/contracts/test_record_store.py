@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from anatune.records.store import RecordStore
 from tests.unit.records.making import CONV, CPU, MATMUL, failed, ok, schedule, session_of, trial
 
 ROOT = Path(__file__).resolve().parents[2]
-STORES = [RecordStore]
+STORES = ["sqlite", "postgresql"]
 
 WRITER = """
 import sys
@@ -37,15 +38,32 @@ with RecordStore(path) as store:
 """
 
 
-@pytest.fixture(params=STORES, ids=lambda kind: kind.__name__)
+class Make:
+    """Opens the stores of one test, each made where it is first named."""
+
+    def __init__(self, kind, folder, request):
+        self.kind, self._folder, self._request = kind, folder, request
+        self._places = {}
+
+    def place(self, name="tuning"):
+        if name not in self._places:
+            server = self._request.getfixturevalue("postgres") if self.kind == "postgresql" else None
+            self._places[name] = str(self._folder / f"{name}.sqlite") if server is None else server.database()
+        return self._places[name]
+
+    def __call__(self, name="tuning", **options):
+        return RecordStore(self.place(name), **options)
+
+
+@pytest.fixture(params=STORES)
 def make(request, tmp_path):
-    """Return a function that opens the store of one file."""
-    return lambda name="tuning.sqlite", **options: request.param(tmp_path / name, **options)
+    """Return a function that opens a store by its name."""
+    return Make(request.param, tmp_path, request)
 
 
-def writer(path, start, count):
+def writer(place, start, count):
     return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), str(start), str(count)],
+        [sys.executable, "-c", WRITER, place, str(start), str(count)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -140,7 +158,7 @@ def test_best_of_each_group(make):
 
 
 def test_trials_of_another_workload_or_file_are_refused(make):
-    with make() as store, make("other.sqlite") as other:
+    with make() as store, make("other") as other:
         session = session_of(store)
         with pytest.raises(RecordError, match="begin a session of its own"):
             store.append(session, trial(0, schedule=schedule(1, CONV)))
@@ -165,7 +183,7 @@ def test_times_that_are_no_numbers(make):
 def test_settings_and_seeds_that_cannot_be_kept(make):
     with make() as store:
         for settings, seed in (({"a": object()}, 0), ({}, -1), ({}, 1 << 63)):
-            with pytest.raises(RecordError, match=r"tuning\.sqlite"):
+            with pytest.raises(RecordError, match=re.escape(f"{store.path}: ")):
                 store.new_session(MATMUL, CPU, 1, "dgd", seed, settings)
         assert store.sessions() == []
 
@@ -181,9 +199,8 @@ def test_closed(make):
         store.append(session, trial())
 
 
-def test_two_processes_write_at_once(make, tmp_path):
-    path = tmp_path / "tuning.sqlite"
-    processes = [writer(path, start, 100) for start in (0, 1000)]  # both make the file, too
+def test_two_processes_write_at_once(make):
+    processes = [writer(make.place(), start, 100) for start in (0, 1000)]  # both make the tables, too
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     for process in processes:
@@ -234,13 +251,13 @@ def test_forked_processes_write_too(make):
         assert sorted(record.trial.number for record in store.trials()) == [0, 1, 2, 3]
 
 
-def test_killed_between_and_during_writes(make, tmp_path):
-    """kill -9 at random moments, seven times on the same file: every acknowledged trial is there and whole."""
-    path, chance = tmp_path / "tuning.sqlite", random.Random(5)
+def test_killed_between_and_during_writes(make):
+    """kill -9 at random moments, seven times on the same store: every acknowledged trial is there and whole."""
+    chance = random.Random(5)
     acknowledged = set()
     for round_number in range(7):
         start = 10_000 * round_number
-        process = writer(path, start, 10_000)
+        process = writer(make.place(), start, 10_000)
         assert process.stdout.readline() == "ready\n"
         process.stdin.write("\n")
         process.stdin.flush()
