@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anatune.cli.boards import detect_board, has_board
+from anatune.cli.options import BoardKey, Tracker
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
+from anatune.cli.stages import stage_progress
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
-    from anatune.measure.cpu.calibration.calibrate import Calibration
     from anatune.tuning.calibration import Learned
 
 __all__ = ["app"]
@@ -97,18 +97,26 @@ def check(
 def detect(
     print_only: Annotated[bool, typer.Option("--print", help="Print the spec, write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace calibrated specs, too.")] = False,
+    tracker: Tracker = None,
+    key: BoardKey = None,
     as_json: _Json = False,
 ) -> None:
-    """Write the specs of the present machine: its CPU for ``--hw host``, its GPUs for ``--hw host_gpu``."""
+    """Write the specs of the present machine: its CPU for ``--hw host``, its GPUs for ``--hw host_gpu``.
+
+    With ``--tracker`` and ``--key`` that of a board's CPU, for ``--hw KEY``.
+    """
     if print_only and force:
         raise UsageError("--print writes nothing, --force replaces what is there; leave one out")
+    if has_board(tracker, key):
+        detect_board(str(tracker), str(key), print_only=print_only, force=force, as_json=as_json)
+        return
     import msgspec
 
     from anatune.core.hardware.files import spec_to_toml
     from anatune.measure.cpu.detect import detect_cpu
     from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
     from anatune.measure.cuda.detect import gpu_detection
-    from anatune.report import tables, units
+    from anatune.report.calibration import detected_cpu_lines
 
     spec = detect_cpu()
     gpus, gpu_note = gpu_detection()
@@ -131,25 +139,8 @@ def detect(
         for line in gpu_lines:
             note(line)
         return
-    compute = spec.compute
-    caches = ", ".join(
-        f"{level} {units.size(cache.size_bytes)}"
-        for level, cache in (("L1", spec.l1), ("L2", spec.l2), ("L3", spec.l3))
-        if cache is not None
-    )
-    doubtful = len(tables.unverified_keys(spec))
-    print_text(
-        "\n".join(
-            [
-                f"wrote {path}; use it as --hw host" if path else "use the CPU's spec as --hw host",
-                f"CPU: {spec.model} ({spec.arch}), {compute.num_cores} cores, "
-                f"{compute.isa} of {compute.simd_bits} bits, {units.flop_rate(compute.fp32_peak_flop_per_s)}, {caches}",
-                *_hidden_lines(spec),
-                f"unverified: {doubtful} numbers, marked by `anatune hw show host`",
-                *gpu_lines,
-            ]
-        )
-    )
+    where = f"wrote {path}; use it as --hw host" if path else "use the CPU's spec as --hw host"
+    print_text("\n".join([where, *detected_cpu_lines(spec), *gpu_lines]))
 
 
 @app.command("calibrate")
@@ -179,10 +170,11 @@ def calibrate(
     from anatune.core.hardware.files import spec_to_toml
     from anatune.measure.cpu.calibration.calibrate import calibrate as measure
     from anatune.measure.cpu.host_files import write_host_spec
+    from anatune.report.calibration import cpu_calibration_lines, prediction_lines
     from anatune.report.training import nest_lines
 
     learned: Learned | None = None
-    with _stage_progress() as progress:
+    with stage_progress() as progress:
         result = measure(minutes=minutes / 3, progress=progress)
         spec = result.spec
         path = None if print_only else write_host_spec(spec=spec)
@@ -211,7 +203,7 @@ def calibrate(
             }
         )
         return
-    summary = [*_calibration_lines(spec), *result.notes, *_prediction_lines(result)]
+    summary = [*cpu_calibration_lines(spec), *result.notes, *prediction_lines(result)]
     if learned is not None:
         summary += nest_lines(learned)
     if print_only:
@@ -254,7 +246,7 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
     from anatune.measure.cuda.calibration.calibrate import calibrate_gpu
     from anatune.report.calibration import gpu_calibration_lines
 
-    with _stage_progress() as progress:
+    with stage_progress() as progress:
         result = calibrate_gpu(index, minutes=minutes, progress=progress)
     spec = msgspec.structs.replace(result.spec, name=f"host_gpu{index or ''}", aliases=())
     path = None if print_only else write_host_spec(spec=spec)
@@ -270,88 +262,3 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
             note(line)
         return
     print_text("\n".join([f"wrote {path}; use it as --hw {spec.name}", *summary]))
-
-
-@contextmanager
-def _stage_progress() -> Iterator[Callable[[str, float], None]]:
-    """Give a callback that shows stages on stderr: a bar for each on a terminal, else a line."""
-    if not sys.stderr.isatty():
-        told: set[str] = set()
-
-        def tell(stage: str, _share: float) -> None:
-            if stage not in told:
-                told.add(stage)
-                note(f"calibrate: {stage}")
-
-        yield tell
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-    with Progress(
-        TextColumn("{task.description:<16}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True)
-    ) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def show(stage: str, share: float) -> None:
-            if stage not in tasks:
-                for task in tasks.values():
-                    bars.update(task, completed=1.0)
-                tasks[stage] = bars.add_task(stage, total=1.0)
-            bars.update(tasks[stage], completed=share)
-
-        yield show
-
-
-def _hidden_lines(spec: CpuSpec) -> list[str]:
-    """Say which instructions of its processor the machine does not offer, if there are any."""
-    hidden = spec.hidden_features
-    return [f"not offered here, and not used: {', '.join(hidden)}"] if hidden else []
-
-
-def _calibration_lines(spec: CpuSpec) -> list[str]:
-    """Return the measured numbers in a few lines."""
-    from anatune.report import units
-
-    compute, dram, launch = spec.compute, spec.dram, spec.launch
-    caches = [("L1", spec.l1), ("L2", spec.l2), ("L3", spec.l3)]
-    fills = [
-        f"{name} {cache.bandwidth_bytes_per_cycle:g} bytes/cycle after {cache.latency_cycles:g} cycles"
-        for name, cache in caches
-        if cache is not None
-    ]
-    lines = [
-        f"CPU: {spec.model} ({spec.arch}), {compute.num_cores} cores, {units.flop_rate(compute.fp32_peak_flop_per_s)}, "
-        f"FMA latency {compute.fma_latency_cycles:g} cycles",
-        *_hidden_lines(spec),
-        f"a cycle: {compute.fma_per_cycle:g} multiply-adds, {compute.loads_per_cycle:g} loads, "
-        f"{compute.broadcasts_per_cycle or compute.loads_per_cycle:g} broadcasts, {compute.stores_per_cycle:g} stores",
-        ", ".join(fills),
-        f"DRAM {units.rate(dram.core_bandwidth_bytes_per_s)} by one core, {units.rate(dram.bandwidth_bytes_per_s)} by "
-        f"all, after {1e9 * dram.latency_s:.0f} ns",
-    ]
-    if launch is not None:
-        lines.append(
-            f"parallel start {1e6 * launch.parallel_start_s:.1f} us, function call "
-            f"{1e6 * launch.function_call_s:.2f} us, microkernel call {launch.microkernel_call_cycles:g} cycles"
-        )
-    return lines
-
-
-def _prediction_lines(result: Calibration) -> list[str]:
-    """Say which tile is best, how well the model predicts the good ones, and what the samples are worth."""
-    lines = []
-    best = max(result.tiles, key=lambda entry: entry.share, default=None)
-    if best is not None:
-        rows, vectors, unroll = best.tile
-        lines.append(
-            f"best register tile: {rows} rows x {vectors} vectors, {unroll} steps unrolled, "
-            f"{100 * best.share:.1f} % of the peak"
-        )
-    for what, found in (("that fit the registers", result.fitting), ("tried", result.agreement)):
-        lines.append(
-            f"of the tiles {what}, {found.num_good} reach 80 % of the peak; the model predicts {found.num_predicted}: "
-            f"precision {found.precision:.2f}, recall {found.recall:.2f}"
-        )
-    lines.append(f"{100 * result.quiet_share:.0f} % of the samples were quiet")
-    return lines

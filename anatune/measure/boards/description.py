@@ -72,7 +72,8 @@ def machine_of(hardware: CpuSpec) -> str:
 
 def spec_name(key: str) -> str:
     """Return what the spec of a key's boards is called: specs have lower-case letters, digits and '_'."""
-    return re.sub(r"[^a-z0-9]+", "_", key.lower()).strip("_") or "board"
+    name = re.sub(r"[^a-z0-9]+", "_", key.lower()).strip("_") or "board"
+    return f"board_{name}" if re.fullmatch(r"host(_gpu\d*)?", name) else name  # these are this machine's
 
 
 def describe(tracker: str, key: str, wait_s: float, limit_s: float) -> BoardDescription:

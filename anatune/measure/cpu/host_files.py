@@ -27,11 +27,11 @@ def calibrated_file(spec: HardwareSpec, folder: str | Path | None = None) -> Pat
 
 
 def _path(spec: HardwareSpec, folder: Path) -> Path:
-    return folder / ("host.toml" if spec.kind == "cpu" else f"{spec.name}.toml")
+    return folder / f"{spec.name}.toml"
 
 
 def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None = None) -> Path:
-    """Write a spec of the present machine and return the file's path: ``host.toml``, for a GPU ``<its name>.toml``.
+    """Write a spec of the present machine, or a board, and return the file's path: ``<its name>.toml``, ``host.toml``.
 
     The file appears whole or not at all, also when several processes write at once; an older one is replaced.
 

@@ -104,7 +104,7 @@ def test_which_boards_are_the_same_device():
 
 
 def test_names_and_processors():
-    names = {"rasp4b": "rasp4b", "Jetson-Nano.2": "jetson_nano_2", "_x_": "x", "--": "board"}
+    names = {"rasp4b": "rasp4b", "Jetson-Nano.2": "jetson_nano_2", "_x_": "x", "--": "board", "host": "board_host"}
     assert {key: spec_name(key) for key in names} == names
     assert machine_of(anatune.hardware("aws_graviton3")) == "aarch64"
     assert machine_of(anatune.hardware("amd_epyc_7763")) == "x86_64"
