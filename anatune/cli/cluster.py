@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from anatune.cli.options import AsJson, Tls
-from anatune.cli.output import note, print_json, print_text
+from anatune.cli.output import line_width, note, print_json, print_lines, print_text
 
 __all__ = ["app"]
 
@@ -77,3 +77,20 @@ def scheduler(
 
     run_scheduler(host, port, tls, ready=ready, tell=note)
     note("the scheduler ended")
+
+
+@app.command("status")
+def status(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Of the scheduler: HOST:PORT.")],
+    tls: Tls = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say who is in a cluster: devices, slots, what each worker does now, whom a session from here would refuse."""
+    from anatune.measure.cluster.status import cluster_status
+    from anatune.report.workers import status_lines
+
+    found = cluster_status(address, tls)
+    if as_json:
+        print_json(found)
+    else:
+        print_lines(status_lines(found, width=line_width()))

@@ -28,6 +28,7 @@ from anatune.cli.prune import prune
 from anatune.cli.records.app import app as records_app
 from anatune.cli.run import run_model
 from anatune.cli.tune.command import tune
+from anatune.cli.worker import worker
 from anatune.errors import AnatuneError
 from anatune.files import reason
 from anatune.version import __version__
@@ -48,6 +49,7 @@ app.command("tune", no_args_is_help=False)(tune)
 app.command("export", no_args_is_help=False)(export)
 app.command("compile", no_args_is_help=False)(compile_model)
 app.command("run", no_args_is_help=False)(run_model)
+app.command("worker", no_args_is_help=False)(worker)
 app.add_typer(hardware_app, name="hw")
 app.add_typer(records_app, name="records")
 app.add_typer(cluster_app, name="cluster")

@@ -36,6 +36,8 @@ class WorkerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Answers in this session; those without a time.
     environment : Environment, optional
         Of its process, as records have it.
+    measures : bool
+        Whether it has a device; those that have none only build.
     """
 
     name: str
@@ -45,6 +47,7 @@ class WorkerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trials: int = 0
     failed: int = 0
     environment: Environment | None = None
+    measures: bool = True
 
 
 class MeasurerLike(Protocol):

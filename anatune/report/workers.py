@@ -1,15 +1,19 @@
-"""Machines that measure for a session, as text: what happens to them, who measured what."""
+"""Machines that measure, as text: what happens to them in a session, who measured what, who is in a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from anatune.measure.place import WorkerState
 from anatune.report import units
 from anatune.report.text import Line, columns, wrapped
 from anatune.tuning.result import WorkerShare
 
-__all__ = ["failures_text", "fleet_text", "news", "share_lines"]
+if TYPE_CHECKING:
+    from anatune.measure.cluster.status import ClusterStatus, WorkerStatus
+
+__all__ = ["failures_text", "fleet_text", "news", "share_lines", "status_lines"]
 
 _MOST_NAMED = 3
 """Workers that one line names of many."""
@@ -41,9 +45,10 @@ def fleet_text(workers: Sequence[WorkerState], trials_per_s: float | None) -> st
     """Return how many devices measure, and how fast: "2 of 3 devices, 1.5 trials/s"; empty where there are none."""
     if not workers:
         return ""
-    ready = sum(worker.state == "ready" for worker in workers)
-    devices = f"{len(workers)} device{'s' * (len(workers) > 1)}"
-    text = devices if ready == len(workers) else f"{ready} of {devices}"
+    measuring = [worker for worker in workers if worker.measures]
+    ready = sum(worker.state == "ready" for worker in measuring)
+    devices = _count(len(measuring), "device")
+    text = devices if ready == len(measuring) else f"{ready} of {devices}"
     return text if trials_per_s is None else f"{text}, {trials_per_s:.3g} trials/s"
 
 
@@ -103,3 +108,45 @@ def _joined(workers: Sequence[WorkerState]) -> list[str]:
         told += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         lines.append(f"worker{'s' * (len(names) > 1)} {told} joined{device and f': {device}'}")
     return lines
+
+
+def status_lines(status: ClusterStatus, *, width: int = 80) -> list[Line]:
+    """Return who is in a cluster: a line a worker, below it why a session would do without it."""
+    workers = status.workers
+    devices, builders = sum(one.measures for one in workers), sum(one.builds for one in workers)
+    counted = f"{_count(len(workers), 'worker')}, {_count(devices, 'device')}, {builders} to build at once"
+    lines = [Line(f"scheduler {status.address}: {counted if workers else 'no worker has joined'}", "bold")]
+    if not workers:
+        return lines
+    rows = [["worker", "state", "builds", "measured", "sessions", "device", "now"]]
+    for one in workers:
+        rows.append(
+            [
+                one.name,
+                one.state,
+                str(one.builds),
+                str(one.measured),
+                str(one.sessions),
+                one.device or ("-" if one.state == "foreign" else "builds only"),
+                _doing(one),
+            ]
+        )
+    heading, *texts = columns(rows, left=(0, 1, 5, 6), width=width)
+    lines.append(Line(heading, "bold"))
+    for one, text in zip(workers, texts, strict=True):
+        lines.append(Line(text, "" if one.state == "ready" else "yellow"))
+        if one.why:
+            lines += [Line(line) for line in wrapped(one.why, width, indent="  ")]
+    return lines
+
+
+def _doing(worker: WorkerStatus) -> str:
+    """Return what a worker is at: "2 builds, run for 3 s"."""
+    builds = sum(one.stage == "build" for one in worker.running)
+    words = [_count(builds, "build")] if builds else []
+    words += [f"{one.stage} for {one.seconds:.0f} s" for one in worker.running if one.stage != "build"]
+    return ", ".join(words) or "idle"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"

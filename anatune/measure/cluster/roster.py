@@ -85,6 +85,7 @@ class Member:
             self.trials,
             self.failed,
             None if one is None else one.environment,
+            self.measures,
         )
 
 

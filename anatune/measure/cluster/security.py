@@ -37,6 +37,7 @@ __all__ = [
     "connect",
     "import_distributed",
     "is_loopback",
+    "scheduler_identity",
     "security_of",
     "server_options",
 ]
@@ -204,13 +205,7 @@ def connect(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_
         distributed or cryptography is not installed.
     """
     package = import_distributed()
-    place = cluster_address(address, tls)
-    security = package.Security(require_encryption=False) if tls is None else security_of(str(tls))
-    arguments = {} if tls is None else security.get_connection_args("client")
-    _reach(place, arguments.get("ssl_context"), tls, timeout_s)
-    kind = _identity(place, arguments, tls, timeout_s)
-    if kind != "Scheduler":
-        raise DeviceError(f"{place}: is a Dask {kind.lower()}, expected the scheduler's address")
+    place, security, _ = _asked(address, tls, timeout_s)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -221,6 +216,24 @@ def connect(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_
         if "version" in type(warning.message).__name__.lower():
             _LOG.warning("%s: the scheduler or a worker has other versions of Python packages than this machine", place)
     return client
+
+
+def scheduler_identity(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+    """Return what a scheduler says of itself and its workers, in Dask's form; parameters and errors as `connect`."""
+    return _asked(address, tls, timeout_s)[2]
+
+
+def _asked(address: object, tls: object, timeout_s: float) -> tuple[str, Any, dict[str, Any]]:
+    """Return the address of a scheduler that answers, what connections to it need, and what it says of itself."""
+    package = import_distributed()
+    place = cluster_address(address, tls)
+    security = package.Security(require_encryption=False) if tls is None else security_of(str(tls))
+    arguments = {} if tls is None else security.get_connection_args("client")
+    _reach(place, arguments.get("ssl_context"), tls, timeout_s)
+    said = _identity(place, arguments, tls, timeout_s)
+    if said["type"] != "Scheduler":
+        raise DeviceError(f"{place}: is a Dask {str(said['type']).lower()}, expected the scheduler's address")
+    return place, security, said
 
 
 def _parts(address: object) -> tuple[str, int, str]:
@@ -308,19 +321,20 @@ def _no_scheduler(place: str, tls: object) -> DeviceError:
     )
 
 
-def _identity(place: str, arguments: dict[str, Any], tls: object, timeout_s: float) -> str:
-    """Return what kind of Dask server listens at an address: "Scheduler", "Worker", "Nanny".
+def _identity(place: str, arguments: dict[str, Any], tls: object, timeout_s: float) -> dict[str, Any]:
+    """Return what the Dask server at an address says of itself: its "type" is "Scheduler", "Worker", "Nanny".
 
     Asked for in a thread with an event loop of its own: Dask's client waits without end for a server that takes a
     connection and then says nothing, and a notebook's thread has a loop already.
     """
     comms = import_optional("distributed.comm", "cluster", "tuning on a cluster")
 
-    async def ask() -> str:
+    async def ask() -> dict[str, Any]:
         comm = await comms.connect(place, timeout=timeout_s, **arguments)
         try:
             await comm.write({"op": "identity", "reply": True})
-            return str((await comm.read())["type"])
+            said = await comm.read()
+            return {**said, "type": said["type"]}
         finally:
             comm.abort()
 

@@ -21,7 +21,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import AnatuneError, DeviceError, RunError, UnknownNameError
 from anatune.files import scratch_folder
 from anatune.measure.cluster.dask_fleet import BUILD, LEASE, MEASURE, WORD
-from anatune.measure.cluster.security import cluster_address, import_distributed, server_options
+from anatune.measure.cluster.security import cluster_address, import_distributed, scheduler_identity, server_options
 from anatune.measure.cluster.station import Device, LocalStation, Station
 from anatune.measure.cluster.tasks import PLUGIN
 from anatune.measure.named_hardware import hardware
@@ -60,7 +60,8 @@ def make_station(
     builders : int, optional
         How many schedules are built at once; by default one a core.
     name : str, optional
-        Of the worker; by default the machine's.
+        Of the worker; by default the machine's, of a GPU or without a device with that behind it: two workers of one
+        machine have different names.
     backend : str, optional
         GPUs: "pycuda" or "cuda-bindings".
 
@@ -73,7 +74,7 @@ def make_station(
     RunError, MissingDependencyError
         It cannot be measured on.
     """
-    name = name or socket.gethostname()
+    name = name or socket.gethostname() + ("-build" if build_only else "" if device == "host" else f"-{device}")
     if ":" in device and not Path(device).exists():
         station: Station = resolve(device)(name, builders)
         return station
@@ -160,20 +161,16 @@ async def _until_told(serving: Coroutine[Any, Any, None]) -> None:
 async def _serve(address: str, tls: str | Path | None, station: Station, tell: Joined) -> None:
     """Join again and again."""
     one = station.description
-    lost = ""
+    told = ""
     while True:
-        try:
-            worker = await join(address, tls, station)
-        except AnatuneError:
-            raise
-        except Exception as error:  # noqa: BLE001  Dask says in many ways that nobody is there
-            line = _line(error)
-            if lost != line:
-                tell(f"{address}: cannot join ({line}); tried again every {_RETRY_S:g} s")
-                lost = line
+        worker = await _joined(address, tls, station)
+        if isinstance(worker, str):
+            if told != worker:
+                tell(f"{worker}; tried again every {_RETRY_S:g} s")
+                told = worker
             await asyncio.sleep(_RETRY_S)
             continue
-        lost = ""
+        told = ""
         tell(f"{one.name} joined {address}: {one.words}, builds {one.builders} at once")
         try:
             await worker.finished()
@@ -181,6 +178,22 @@ async def _serve(address: str, tls: str | Path | None, station: Station, tell: J
             await worker.close(timeout=1, executor_wait=False)
             shutil.rmtree(worker.local_directory, ignore_errors=True)
         tell(f"{address}: the scheduler is gone; tried again every {_RETRY_S:g} s")
+
+
+async def _joined(address: str, tls: str | Path | None, station: Station) -> Any:
+    """Return a worker that has joined, or in one line why there is none yet."""
+    try:
+        await asyncio.to_thread(scheduler_identity, address, tls)  # at once, where Dask tries for half a minute
+        return await join(address, tls, station)
+    except DeviceError as error:
+        return str(error)
+    except AnatuneError:
+        raise
+    except Exception as error:  # noqa: BLE001  Dask says in many ways that nobody is there
+        line = _line(error)
+    if "name taken" in line:  # by one that is gone and that the scheduler still waits for, too
+        return f"{address}: another worker there is called {station.description.name}; --name names this one"
+    return f"{address}: cannot join ({line})"
 
 
 def _line(error: BaseException) -> str:
@@ -213,6 +226,7 @@ async def join(address: str, tls: str | Path | None, station: Station) -> Any:
         "distributed.comm.timeouts.connect": f"{_GONE_S:g}s",
         "distributed.comm.timeouts.tcp": f"{_GONE_S:g}s",
     }
+    folder = scratch_folder(RunError)
     with dask.config.set(settings):
         worker = package.Worker(
             address,
@@ -221,14 +235,18 @@ async def join(address: str, tls: str | Path | None, station: Station) -> Any:
             name=one.name,
             resources={word: count for word, count in resources.items() if count},
             memory_limit=0,  # what is built is small; a worker that pauses or spills would disturb what is timed
-            local_directory=str(scratch_folder(RunError)),
+            local_directory=str(folder),
             startup_information={WORD: lambda _: msgspec.json.encode(one).decode()},
             metrics={WORD: lambda _: msgspec.json.encode(station.standing()).decode()},
             plugins=(_plugin(station),),
             death_timeout=_GONE_S,
             **server_options(address, tls),
         )
-        await worker
+        try:
+            await worker
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     return worker
 
 

@@ -43,6 +43,7 @@ def test_many_that_join_at_once_are_one_line_for_each_device():
 def test_how_many_devices_and_how_fast():
     assert fleet_text((), 3.0) == ""
     assert fleet_text(workers("ready"), None) == "1 device"
+    assert fleet_text((*workers("ready"), WorkerState("laptop", "builds only", measures=False)), None) == "1 device"
     assert fleet_text(workers("ready", "lost", "refused", "ready"), 12.3456) == "2 of 4 devices, 12.3 trials/s"
 
 
