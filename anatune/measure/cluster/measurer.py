@@ -59,6 +59,10 @@ _MEMORY = 0.1
 """Weight of the latest trial in the usual times of building and running."""
 _MOST_LOST = 2
 """A trial with which so many workers were lost is not tried again."""
+_OTHERS_S = 600.0
+"""What another session has done on a worker for so long is taken for dead."""
+_WAITS = "wait"
+"""Stage of a request that waits for its turn (`station`)."""
 _REPEATED_RUNS = (Outcome.RUN_ERROR, Outcome.RUN_TIMEOUT, Outcome.WRONG_RESULT, Outcome.LOST_DEVICE)
 _REPEATED_BUILDS = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
 """Failures that may be the worker's: repeated once on another."""
@@ -89,7 +93,10 @@ class _Job:
 
 
 class _Task(msgspec.Struct):
-    """Something that a worker was asked for: a build of `job` or of the reference (None), a lease, a run."""
+    """Something that a worker was asked for: a build of `job` or of the reference (None), a lease, a run.
+
+    `since`: the second since when it is its turn.
+    """
 
     kind: str
     member: Member
@@ -344,8 +351,11 @@ class ClusterMeasurer:
         self._open_fleet.drop(number)
 
     def _end_turn(self, member: Member, number: int) -> None:
-        if member.measuring.pop(number, None) is not None and member.measuring:
-            member.measuring[next(iter(member.measuring))] = self._clock()
+        if number not in member.measuring:
+            return
+        del member.measuring[number]
+        for following in itertools.islice(member.measuring, 1):
+            self._tasks[following].since = self._clock()
 
     # -- who does what ----------------------------------------------------------------------------------------------
 
@@ -421,7 +431,7 @@ class ClusterMeasurer:
         if kind in ("build", "reference"):
             member.building.add(number)
         else:
-            member.measuring[number] = self._clock()
+            member.measuring[number] = None
         return number
 
     # -- what comes back --------------------------------------------------------------------------------------------
@@ -621,27 +631,37 @@ class ClusterMeasurer:
         """Do without workers that should have answered long ago."""
         now = self._clock()
         for member in [*self._roster.ready()]:
-            at = {one.number: one for one in member.seen.standing.running if one.session == self.session}
-            others = [one for one in member.seen.standing.running if one.session != self.session]
-            first = next(iter(member.measuring), None)
-            for number in [*member.building, *([] if first is None else [first])]:
+            running = member.seen.standing.running
+            at = {one.number: one for one in running if one.session == self.session}
+            others = any(one.session != self.session and one.seconds < _OTHERS_S for one in running)
+            for number in [*member.building, *itertools.islice(member.measuring, 1)]:
                 task = self._tasks[number]
-                since = member.measuring.get(number, task.since)
-                if limit_s := self._overdue(task, at.get(0 if task.kind == "lease" else number), others, now - since):
+                mine = at.get(0 if task.kind == "lease" else number)
+                if others and (mine is None or mine.stage == _WAITS):
+                    task.since = now
+                elif limit_s := self._overdue(task, mine, now - task.since):
                     self._suspect(member, f"it did not answer within {limit_s:g} s", [])
                     break
 
-    def _overdue(self, task: _Task, at: Running | None, others: Sequence[Running], waited_s: float) -> float:
-        """Return the limit that a task has passed; 0 if it has not."""
+    def _overdue(self, task: _Task, at: Running | None, waited_s: float) -> float:
+        """Return the limit that a task has passed, s; 0 if it has not.
+
+        Parameters
+        ----------
+        at
+            What its worker says of it, if anything.
+        waited_s : float
+            Since it is its turn.
+        """
         limits = self.limits
-        if at is None or at.stage == "wait":  # it is another session's turn, or nothing is heard of it
+        if at is None:  # it has not begun, or its answer stays out
             limit_s = limits.start_s + _SLACK_S
-            return limit_s if not others and at is None and waited_s > limit_s else 0.0
+            return limit_s if waited_s > limit_s else 0.0
         run_s = limits.run_s
         if task.kind == "compare" and self._comparison is not None:
             run_s = self._comparison.budget_s + limits.run_s * len(self._comparison.jobs)
-        twice = {"build": limits.build_s, "set up": limits.start_s, "run": run_s}
-        limit_s = 2 * twice.get(at.stage, limits.start_s) + limits.start_s + _SLACK_S
+        stages = {"build": limits.build_s, "run": run_s}
+        limit_s = 2 * stages.get(at.stage, limits.start_s) + limits.start_s + _SLACK_S
         return limit_s if at.seconds > limit_s else 0.0
 
     def _check_alone(self) -> None:

@@ -36,8 +36,8 @@ class Member:
         Answers that counted; those without a time; those that another worker refuted.
     building : set of int
         Builds that it has.
-    measuring : dict of int to float
-        What it has to measure, in order, each with the second since when it is its turn or may be.
+    measuring : dict of int to None
+        What it has to measure, in order.
     lease : int or None
         The lease that it has.
     seen : Seen
@@ -51,7 +51,7 @@ class Member:
         self.why = ""
         self.trials = self.failed = self.refuted = 0
         self.building: set[int] = set()
-        self.measuring: dict[int, float] = {}
+        self.measuring: dict[int, None] = {}
         self.lease: int | None = None
 
     @property

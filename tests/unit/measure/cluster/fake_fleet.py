@@ -1,0 +1,119 @@
+"""A `Fleet` without Dask and without waiting: stations of this process, a clock and an order that tests decide."""
+
+import queue
+from collections import deque
+
+from anatune.measure.cluster import tasks
+from anatune.measure.cluster.fleet import Done, Seen, Snapshot
+
+_MOST_IDLE = 2000
+
+
+class _Events:
+    """What a `SimpleQueue` is to the measurer; where it would wait, time passes and something happens."""
+
+    def __init__(self, idle):
+        self._idle, self._events = idle, deque()
+        self._idled = 0
+
+    def put(self, event):
+        self._events.append(event)
+
+    def get(self, timeout):
+        while not self._events:
+            self._idled += 1
+            assert self._idled < _MOST_IDLE, "nothing happens any more"
+            self._idle()
+        return self.get_nowait()
+
+    def get_nowait(self):
+        if not self._events:
+            raise queue.Empty
+        return self._events.popleft()
+
+
+class FakeFleet:
+    """Runs what was submitted whenever the measurer waits; then a second passes and there is a snapshot.
+
+    Attributes
+    ----------
+    now : float
+        The clock.
+    asked : list of (kind, worker, number)
+        What was submitted.
+    then : list of callables
+        What happens at the next waits, one each, before anything else.
+    holds : callable
+        (kind, worker, number) -> whether an answer stays out.
+    """
+
+    def __init__(self, *stations):
+        self.events = _Events(self._idle)
+        self.stations = {station.description.name: station for station in stations}
+        self.silent = {}
+        self.now = 0.0
+        self.asked, self.then = [], []
+        self.holds = lambda kind, worker, number: False
+        self._calls, self._values, self._dropped = deque(), {}, set()
+
+    def connect(self, session):
+        return self
+
+    def look(self):
+        seen = {
+            address: Seen(station.description, self.silent.get(address, 0.0), station.standing())
+            for address, station in self.stations.items()
+        }
+        return Snapshot(seen)
+
+    def watch(self):
+        pass
+
+    def _idle(self):
+        if self.then:
+            self.then.pop(0)()
+            self.events.put(self.look())
+            return
+        self.run()
+        self.now += 1.0
+        self.events.put(self.look())
+
+    def build(self, worker, number, request):
+        self._submit("build", worker, number, lambda: tasks.build(request))
+
+    def lease(self, worker, number, setting, reference):
+        self._submit("lease", worker, number, lambda: tasks.lease(setting, self._values[reference]))
+
+    def measure(self, worker, number, request, built, leased):
+        parts = built, leased
+        self._submit("measure", worker, number, lambda: tasks.measure(request, *(self._values[one] for one in parts)))
+
+    def compare(self, worker, number, request, built, leased):
+        def call():
+            return tasks.compare(request, [self._values[one] for one in built], self._values[leased])
+
+        self._submit("compare", worker, number, call)
+
+    def _submit(self, kind, worker, number, call):
+        self.asked.append((kind, worker, number))
+        self._calls.append((kind, worker, number, call))
+
+    def run(self):
+        """Answer what was submitted, but for what is at workers that are gone."""
+        for _ in range(len(self._calls)):
+            kind, worker, number, call = self._calls.popleft()
+            station = self.stations.get(worker)
+            if station is None or number in self._dropped:
+                continue
+            if self.holds(kind, worker, number):
+                self._calls.append((kind, worker, number, call))
+                continue
+            tasks._station = lambda station=station: station
+            self._values[number] = call()
+            self.events.put(Done(number, None if kind == "build" else self._values[number]))
+
+    def drop(self, number):
+        self._dropped.add(number)
+
+    def close(self):
+        pass
