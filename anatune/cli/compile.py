@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from anatune.cli.options import (
     DEFAULT_RECORDS,
+    RECORDS,
     Accuracy,
     AsJson,
     BoardKey,
@@ -18,6 +19,7 @@ from anatune.cli.options import (
     Threads,
     Tls,
     Tracker,
+    checked_place,
     refuse_threads,
     seconds_option,
 )
@@ -60,10 +62,11 @@ def compile_model(
     ] = 0,
     time_limit: Annotated[float | None, seconds_option("Measure nothing new after that.")] = None,
     records: Annotated[
-        Path | None,
+        Any,
         typer.Option(
             "--records",
-            metavar="FILE",
+            metavar=RECORDS,
+            parser=checked_place,
             help=f"The record file; what it has is not measured again.  [default: {DEFAULT_RECORDS} with --trials]",
             show_default=False,
         ),

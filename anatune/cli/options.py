@@ -9,12 +9,15 @@ import typer
 
 from anatune.arguments import MOST_SECONDS
 from anatune.cli.output import UsageError
+from anatune.errors import RecordError
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
+    from anatune.records.place import ServerAddress
 
 __all__ = [
     "DEFAULT_RECORDS",
+    "RECORDS",
     "Accuracy",
     "AsJson",
     "BoardKey",
@@ -28,6 +31,7 @@ __all__ = [
     "Threads",
     "Tls",
     "Tracker",
+    "checked_place",
     "correction_of",
     "refuse_threads",
     "seconds_option",
@@ -37,6 +41,20 @@ DEFAULT_RECORDS = Path("tuning.sqlite")
 """The record file where none is named."""
 
 _LEAST_SECONDS = 1e-6
+
+
+RECORDS = "FILE|URL"
+"""A file, or postgresql://USER@HOST:PORT/DATABASE."""
+
+
+def checked_place(word: str | Path) -> Path | ServerAddress:
+    """Return the place of records that a word names; what is none is not repeated: it may hold a password."""
+    from anatune.records.place import record_place
+
+    try:
+        return record_place(word)
+    except RecordError as error:
+        raise UsageError(str(error)) from None
 
 
 def _template(word: str) -> str:
@@ -81,7 +99,10 @@ CorrectionName = Annotated[
     str | None, typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use, shipped or your own.")
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="No learned correction, also where one was made for the device.")]
-RecordFile = Annotated[Path, typer.Option("--records", metavar="FILE", help="The record file.")]
+RecordFile = Annotated[
+    Any, typer.Option("--records", metavar=RECORDS, parser=checked_place, help="The record file or server.")
+]
+"""Its value is a `records.place.RecordPlace`: whatever prints it prints no password."""
 Cluster = Annotated[
     str | None,
     typer.Option(

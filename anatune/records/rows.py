@@ -181,7 +181,7 @@ def trial_columns(session_id: str, created: str, trial: Trial) -> TrialRow:
         "stopped_early": int(measurement.stopped_early),
         "time_s": measurement.time_s,
         "relative": measurement.relative,
-        "worker": getattr(measurement, "worker", ""),
+        "worker": measurement.worker,
         "schedule_key": schedule.key,
         "schedule": schedule_text(schedule),
         "result": trial_text(trial),

@@ -89,6 +89,12 @@ class RecordStore:
         """Close it; closing twice does nothing."""
         self._database.close()
 
+    def is_same_as(self, other: RecordStore) -> bool:
+        """Whether both are one file, or one URL."""
+        if isinstance(self.path, Path) and isinstance(other.path, Path):
+            return self.path.samefile(other.path)
+        return self.path == other.path
+
     # ---- writing -------------------------------------------------------------------------------------------
 
     def new_session(
@@ -200,22 +206,23 @@ class RecordStore:
             if isinstance(row, Record):
                 records.append(row)
 
+        for session in new_sessions.values():
+            self._check_same(session)
+
         def write(connection: Connection) -> tuple[int, int]:
             self._check_memory()
             num_sessions = 0
             for session in new_sessions.values():
-                if self._rows.insert_session(connection, session):
-                    num_sessions += 1
-                elif self._is_another(connection, session):
-                    raise self._other_session(session)
+                num_sessions += self._rows.insert_session(connection, session)
             return num_sessions, self._rows.insert_missing(connection, records)
 
         return self._database.write(write, "nothing of it was recorded")
 
-    def _is_another(self, connection: Connection, session: Session) -> bool:
-        """Whether the session of this id has other contents here."""
-        found = connection.execute(select(sessions.c.digest).where(sessions.c.id == session.id)).scalar_one()
-        return found != self._rows.session(session)["digest"] and self.session(session.id) != session
+    def _check_same(self, session: Session) -> None:
+        """Raise RecordError if the session of this id has other contents here."""
+        there = self._database.read(select(sessions.c.digest).where(sessions.c.id == session.id))
+        if there and there[0].digest != self._rows.session(session)["digest"] and self.session(session.id) != session:
+            raise self._other_session(session)
 
     def _check_memory(self) -> None:
         """Forget what is known to be stored if this is another connection: the database may be another one."""
@@ -360,6 +367,10 @@ class RecordStore:
         counted = select(trials.c.outcome, func.count()).where(trials.c.session == _session_id(session))
         found = {outcome: number for outcome, number in self._database.read(counted.group_by(trials.c.outcome))}
         return {outcome: found[outcome.value] for outcome in Outcome if outcome.value in found}
+
+    def num_trials(self) -> int:
+        """Return how many trials there are."""
+        return int(self._database.read(select(func.count()).select_from(trials))[0][0])
 
     def best(
         self,

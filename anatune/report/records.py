@@ -47,9 +47,14 @@ def _when(created_utc: str) -> str:
 
 
 def trial_lines(records: Iterable[Record]) -> list[Line]:
-    """Return one line a trial, under a line for each session; failures show their message instead of the schedule."""
-    rows = [["id", "trial", "source", "outcome", "time", "GFLOP/s", "peak", "/ref", "samples", "schedule or message"]]
+    """Return one line a trial, under a line for each session; failures show their message instead of the schedule.
+
+    Who measured is a column where a worker of a cluster or a board did.
+    """
     kept = list(records)
+    is_fleet = any(record.trial.measurement.worker for record in kept)
+    rows = [["id", "trial", "source", "outcome", "time", "GFLOP/s", "peak", "/ref", "samples"]]
+    rows[0] += [*(["worker"] if is_fleet else []), "schedule or message"]
     for record in kept:
         trial, measurement = record.trial, record.trial.measurement
         ran, relative = measurement.time_s is not None, measurement.relative
@@ -64,10 +69,11 @@ def trial_lines(records: Iterable[Record]) -> list[Line]:
                 _peak(record),
                 units.ratio(relative) if relative is not None else "-",
                 f"{len(measurement.times_s)}{'*' if measurement.stopped_early else ''}",
+                *([measurement.worker or "-"] if is_fleet else []),
                 trial.schedule.describe() if ran else " ".join(measurement.message.split()) or "-",
             ]
         )
-    heading, *texts = columns(rows, left=(2, 3, 9))
+    heading, *texts = columns(rows, left=(2, 3, 9, 10))
     lines = [Line(heading, "bold")]
     last = ""
     for record, text in zip(kept, texts, strict=True):

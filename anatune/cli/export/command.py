@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from anatune.cli.options import Accuracy, AsJson, Template
+from anatune.cli.options import RECORDS, Accuracy, AsJson, Template, checked_place
 from anatune.cli.output import note, print_json, print_text, write_text
 from anatune.cli.workload import with_workload_words
 
@@ -57,7 +57,13 @@ def export(
         ),
     ] = None,
     records: Annotated[
-        Path | None, typer.Option("--records", metavar="FILE", help="Take the best schedule of this record file.")
+        Any,
+        typer.Option(
+            "--records",
+            metavar=RECORDS,
+            parser=checked_place,
+            help="Take the best schedule of this record file or server.",
+        ),
     ] = None,
     form: Annotated[
         Literal["so", "o", "a", "tvm"] | None,

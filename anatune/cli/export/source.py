@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
     from anatune.core.workload.nest import Workload
     from anatune.model.ranges.plan import RangePlan
+    from anatune.records.place import RecordPlace
 
 __all__ = ["Asked", "find_range", "find_schedule", "is_gpu"]
 
@@ -22,7 +23,7 @@ class Asked(NamedTuple):
 
     words: list[str]
     options: dict[str, Any]
-    records: Path | None
+    records: RecordPlace | None
     hw: str | None
     target: str | None
     template: str | None
@@ -174,7 +175,7 @@ def _from_file(asked: Asked) -> tuple[Schedule, int]:
     return schedule, _cores(schedule)
 
 
-def _from_records(asked: Asked, records: Path) -> tuple[Schedule, int]:
+def _from_records(asked: Asked, records: RecordPlace) -> tuple[Schedule, int]:
     """Return the best recorded schedule of a workload, and the threads it was measured with."""
     from anatune.core.accuracy import RELAXED
     from anatune.errors import RecordError

@@ -10,6 +10,7 @@ from anatune.cli.options import Accuracy, AsJson
 from anatune.cli.output import UsageError, note_once, print_json, print_lines, print_text
 from anatune.cli.records.export import export_records
 from anatune.cli.records.import_ import import_records
+from anatune.cli.records.merge import merge_records
 from anatune.cli.records.place import (
     AnyRecordFile,
     Limit,
@@ -18,6 +19,7 @@ from anatune.cli.records.place import (
     OutcomeName,
     SessionStart,
     Words,
+    WorkerName,
     opened,
     place,
     session_id,
@@ -40,6 +42,7 @@ app = typer.Typer(
 )
 app.command("export")(export_records)
 app.command("import")(import_records)
+app.command("merge")(merge_records)
 app.command("train")(train_corrections)
 
 
@@ -53,22 +56,25 @@ def list_records(
     threads: OfThreads = None,
     session: SessionStart = None,
     outcome: OutcomeName = None,
+    worker: WorkerName = None,
     limit: Limit = None,
     sessions: Annotated[bool, typer.Option("--sessions", help="One line a session instead of one a trial.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the trials of a record file, one a line, or its sessions."""
+    """List the trials of a record file or server, one a line, or its sessions."""
     from anatune.report.records import trial_lines
 
     path, workload = place(words, chosen, records)
     with opened(path) as store:
         only = session_id(store, session)
         if sessions:
-            if outcome is not None or limit is not None:
-                raise UsageError("--outcome and --limit choose trials, --sessions lists sessions; leave one out")
+            if outcome is not None or limit is not None or worker is not None:
+                raise UsageError(
+                    "--outcome, --worker and --limit choose trials, --sessions lists sessions; leave one out"
+                )
             _list_sessions(store, workload, hw, threads, only, as_json)
             return
-        found = store.trials(workload, hw, only, threads, outcome, limit, on_damage=note_once())
+        found = store.trials(workload, hw, only, threads, outcome, limit, worker=worker, on_damage=note_once())
     if as_json:
         print_json([_tree(record) for record in found])
     elif found:

@@ -17,6 +17,7 @@ from anatune.cli.records.place import (
     OutcomeName,
     SessionStart,
     Words,
+    WorkerName,
     opened,
     place,
     session_id,
@@ -44,13 +45,14 @@ def export_records(
     threads: OfThreads = None,
     session: SessionStart = None,
     outcome: OutcomeName = None,
+    worker: WorkerName = None,
     limit: Limit = None,
 ) -> None:
     """Write trials in another form; rows that are damaged are named on stderr and left out."""
     path, workload = place(words, chosen, records)
     if form == "tvm" and output == "-":
         raise UsageError("--format tvm makes two files, expected --output FOLDER")
-    if output != "-" and Path(output).exists() and path.exists() and Path(output).samefile(path):
+    if output != "-" and Path(output).exists() and isinstance(path, Path) and path.exists() and path.samefile(output):
         raise UsageError(f"--output {output} is the record file itself; name another file")
     damaged: list[str] = []
 
@@ -60,14 +62,14 @@ def export_records(
 
     with opened(path) as store:
         only = session_id(store, session)
-        found = store.iterate(workload, hw, only, threads, outcome, limit, on_damage=report)
+        found = store.iterate(workload, hw, only, threads, outcome, limit, worker=worker, on_damage=report)
         if form == "tvm":
             from anatune.codegen.tvm.records import write_tvm_database
 
             count = write_tvm_database(found, output, note)
             note(f"wrote {count} tuning record{'s' * (count != 1)} to {output}")
         else:
-            whole = form == "jsonl" and outcome is None and limit is None
+            whole = form == "jsonl" and outcome is None and worker is None and limit is None
             sessions = store.sessions(workload, hw, threads, on_damage=report) if whole else []
             _write(output, _lines(form, found, [one for one in sessions if only in (None, one.id)]))
     if damaged:

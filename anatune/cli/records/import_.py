@@ -15,6 +15,7 @@ from anatune.errors import RecordError
 if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
     from anatune.records.foreign import FunctionReader
+    from anatune.records.place import RecordPlace
 
 __all__ = ["import_records"]
 
@@ -76,7 +77,7 @@ def import_records(
         print_text(f"{store.path}: {num_sessions} sessions and {num_trials} trials are new")
 
 
-def _import_foreign(file: Path, workload: Workload | None, records: Path, hw: str | None, as_json: bool) -> None:
+def _import_foreign(file: Path, workload: Workload | None, records: RecordPlace, hw: str | None, as_json: bool) -> None:
     from anatune import api
     from anatune.records.export import workload_text
     from anatune.records.foreign import read_foreign

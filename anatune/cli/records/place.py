@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from anatune.cli.options import DEFAULT_RECORDS
+from anatune.cli.options import DEFAULT_RECORDS, RECORDS, checked_place
 from anatune.cli.output import UsageError
 from anatune.cli.workload import refuse_workload_options
 from anatune.errors import RecordError
 
 if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
+    from anatune.records.place import RecordPlace
     from anatune.records.store import RecordStore
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "OutcomeName",
     "SessionStart",
     "Words",
+    "WorkerName",
     "opened",
     "place",
     "session_id",
@@ -38,7 +40,14 @@ Words = Annotated[
     ),
 ]
 AnyRecordFile = Annotated[
-    Path | None, typer.Option("--records", metavar="FILE", help=f"The record file.  [default: {DEFAULT_RECORDS}]")
+    Any,
+    typer.Option(
+        "--records",
+        metavar=RECORDS,
+        parser=checked_place,
+        help=f"The record file or server.  [default: {DEFAULT_RECORDS}]",
+        show_default=False,
+    ),
 ]
 OfHardware = Annotated[
     str | None, typer.Option("--hw", metavar="NAME", help="Only what was measured on hardware of this name.")
@@ -56,13 +65,16 @@ OutcomeName = Annotated[
     | None,
     typer.Option("--outcome", metavar="OUTCOME", help="Only trials that ended so: ok, build_error, run_timeout ..."),
 ]  # fmt: skip
+WorkerName = Annotated[
+    str | None, typer.Option("--worker", metavar="NAME", help="Only what this worker of a cluster or board measured.")
+]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the last N trials.")]
 
 
-def place(words: list[str], chosen: dict[str, Any], records: Path | None) -> tuple[Path, Workload | None]:
-    """Return the record file and the workload that the words name.
+def place(words: list[str], chosen: dict[str, Any], records: RecordPlace | None) -> tuple[RecordPlace, Workload | None]:
+    """Return the record file or server and the workload that the words name.
 
-    The file may also be the first word, as in earlier versions.
+    The place may also be the first word, as in earlier versions.
 
     Raises
     ------
@@ -75,7 +87,7 @@ def place(words: list[str], chosen: dict[str, Any], records: Path | None) -> tup
     file = None
     # No operator or layer has a dot, a slash or a file of its name: the first word may be the record file.
     if rest and not rest[0].startswith("-") and ("." in rest[0] or os.sep in rest[0] or Path(rest[0]).is_file()):
-        file = Path(rest.pop(0))
+        file = checked_place(rest.pop(0))
         if records is not None:
             raise UsageError(f"got two record files, {file} and --records {records}; leave one out")
     if not rest:
@@ -83,8 +95,8 @@ def place(words: list[str], chosen: dict[str, Any], records: Path | None) -> tup
     return file or records or DEFAULT_RECORDS, parse_workload(rest, **chosen) if rest else None
 
 
-def opened(path: Path) -> RecordStore:
-    """Open a record file to read it."""
+def opened(path: RecordPlace) -> RecordStore:
+    """Open a record file or server to read it."""
     from anatune.records.store import RecordStore
 
     return RecordStore(path, read_only=True)

@@ -33,7 +33,7 @@ def test_options_of_a_workload_are_in_the_help(capsys, command):
 )
 def test_record_files_are_named_alike(capsys, command):
     text = help_of(capsys, command)
-    assert re.search(r"--records FILE .*?\[default: tuning.sqlite\]", text)
+    assert re.search(r"--records FILE\|URL .*?\[default: tuning.sqlite\]", text)
     assert "[FILE]" not in text
 
 

@@ -1,0 +1,55 @@
+"""``anatune records merge``: what several stores have into one."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from anatune.cli.options import AsJson, checked_place
+from anatune.cli.output import UsageError, count_progress, note, print_json, print_text
+from anatune.errors import RecordError
+
+__all__ = ["merge_records"]
+
+
+def merge_records(
+    stores: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE... INTO", help="Record files or postgresql:// URLs; the last one gets what the others have."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Copy sessions and trials of record files and servers into another one, in any direction.
+
+    What is there already is not recorded again: merging twice does nothing, and one that was interrupted goes on. Rows
+    of a source that are damaged are named on stderr and left out.
+    """
+    from anatune.records.merge import merge
+    from anatune.records.store import RecordStore
+
+    *sources, into = [checked_place(one) for one in stores]
+    if not sources:
+        raise UsageError("expected two stores at least: anatune records merge SOURCE... INTO")
+    damaged: list[str] = []
+
+    def report(text: str) -> None:
+        damaged.append(text)
+        note(f"note: {text}")
+
+    with ExitStack() as opened:
+        # All sources first: one that is missing is said before anything is written.
+        read = [opened.enter_context(RecordStore(source, read_only=True)) for source in sources]
+        written = opened.enter_context(RecordStore(into))
+        told = [merge(one, written, on_damage=report, progress=count_progress("merging")) for one in read]
+    if as_json:
+        print_json([{"source": str(source), **one._asdict()} for source, one in zip(sources, told, strict=True)])
+    else:
+        for source, one in zip(sources, told, strict=True):
+            there = f", {one.known} trials were there" if one.known else ""
+            print_text(f"{into}: {one.sessions} sessions and {one.trials} trials of {source} are new{there}")
+    if damaged:
+        raise RecordError(f"{len(damaged)} rows of the sources are damaged and were left out; all others are merged")
