@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.errors import AnatuneError
+from anatune.errors import AnatuneError, RunError
+from anatune.files import scratch_folder
 from anatune.measure.cluster.messages import BuildRequest, Built
 from anatune.measure.cluster.packing import pack
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses
@@ -38,8 +39,8 @@ class Builder:
 
     Parameters
     ----------
-    folder : Path
-        For temporary files; made when it is needed.
+    folder : Path, optional
+        For temporary files, made when it is needed; by default the system's.
     cores : sequence of int
         Logical CPUs; empty: any.
     entries : callable
@@ -48,7 +49,7 @@ class Builder:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | None = None,
         cores: Sequence[int] = (),
         entries: Callable[[CpuSpec | GpuSpec], Entries] = entries_of,
     ) -> None:
@@ -58,10 +59,14 @@ class Builder:
 
     def build(self, request: BuildRequest) -> Built:
         """Build a schedule, or the reference kernel; whatever goes wrong is in the answer."""
-        folder = self._folder / str(next(self._numbers))
         started = time.monotonic()
+        folder: Path | None = None
         try:
-            folder.mkdir(parents=True)
+            if self._folder is None:
+                folder = scratch_folder(RunError)
+            else:
+                folder = self._folder / str(next(self._numbers))
+                folder.mkdir(parents=True)
             processes = self._processes_for(request)
             if request.schedule is None:
                 processes.begin_reference(self._entries(request.hardware).reference, request.hardware, folder)
@@ -75,7 +80,8 @@ class Builder:
         except (AnatuneError, OSError) as error:
             return Built(trouble=line_of(error))
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _processes_for(self, request: BuildRequest) -> BuildProcesses:
         entries = self._entries(request.hardware)
@@ -91,7 +97,7 @@ class Builder:
             request.limits,
             threads=request.threads,
             cores=self._cores,
-            environment={"TMPDIR": str(self._folder)},
+            environment={} if self._folder is None else {"TMPDIR": str(self._folder)},
             setup=entries.builder_setup,
         )
         return made

@@ -95,13 +95,14 @@ class _Job:
 class _Task(msgspec.Struct):
     """Something that a worker was asked for: a build of `job` or of the reference (None), a lease, a run.
 
-    `since`: the second since when it is its turn.
+    `since`: the second since when it is its turn; `reference`: the reference kernel of a lease.
     """
 
     kind: str
     member: Member
     job: _Job | None
     since: float
+    reference: int | None = None
 
 
 class _Comparison:
@@ -345,7 +346,9 @@ class ClusterMeasurer:
 
     def _forget(self, number: int) -> None:
         """Wait for an answer no longer; should it come, it is dropped."""
-        task = self._tasks.pop(number)
+        task = self._tasks.pop(number, None)
+        if task is None:
+            return
         task.member.building.discard(number)
         self._end_turn(task.member, number)
         self._open_fleet.drop(number)
@@ -371,6 +374,7 @@ class ClusterMeasurer:
         for member in devices:
             if member.lease is None and self._reference is not None:
                 member.lease = self._ask("lease", member, None)
+                self._tasks[member.lease].reference = self._reference[0]
                 self._open_fleet.lease(member.address, member.lease, encode(self._setting), self._reference[0])
         for _ in range(len(self._to_build)):
             job = self._to_build.popleft()
@@ -393,7 +397,8 @@ class ClusterMeasurer:
             failed = job.failed_run[0] if job.failed_run else None
             free = [one for one in leased if len(one.measuring) <= _QUEUED and one is not failed]
             if free:
-                member = min(free, key=lambda one: len(one.measuring))
+                here = job.builder  # what was built there need not travel
+                member = min(free, key=lambda one: (len(one.measuring), one.address != here))
                 number = self._ask("measure", member, job)
                 request = encode(MeasureRequest(self.session, number, job.schedule, self.incumbent))
                 assert job.built is not None
@@ -491,8 +496,10 @@ class ClusterMeasurer:
         except RunError as error:
             self._suspect(member, str(error), [(event.number, task)])
             return
-        if answer.trouble and answer.building:
-            self._blame_builders(answer.trouble, task, jobs)
+        if answer.trouble and answer.whose == "lease":
+            self._moved(event.number, task, blamed=False)
+        elif answer.trouble and answer.whose == "builder":
+            self._blame_builder(answer.trouble, task, jobs[answer.part : answer.part + 1])
         elif answer.trouble:
             self._suspect(member, answer.trouble, [(event.number, task)])
         elif task.kind == "compare" and one is not None:
@@ -514,38 +521,35 @@ class ClusterMeasurer:
             else:
                 self._finish(job, measurement, builder)
             return
-        if job.failed_build is not None:
-            self._refute(job.failed_build, self._name_of(job.builder))
-            job.failed_build = None
-        if measurement.outcome not in _REPEATED_RUNS:
-            if job.failed_run is not None:
-                self._refute(job.failed_run, member.name)
-            self._finish(job, measurement, member)
-        elif job.failed_run is None and any(one is not member and one.measures for one in self._roster.ready()):
+        refuted = [] if job.failed_build is None else [(job.failed_build, self._name_of(job.builder))]
+        job.failed_build = None
+        others = any(one is not member and one.measures for one in self._roster.ready())
+        if measurement.outcome in _REPEATED_RUNS and job.failed_run is None and others:
             job.failed_run = member, measurement
             self._to_run.append(job)
         else:
+            if measurement.outcome not in _REPEATED_RUNS and job.failed_run is not None:
+                refuted.append((job.failed_run, member.name))
             self._finish(job, measurement, member)
+        for failed, by in refuted:  # last: it may take back what others have
+            if self._roster.refuted(failed[0], by):
+                self._take_back(failed[0], lost=False)
 
     def _failed_twice(self, job: _Job, failed: tuple[Member, Measurement] | None) -> None:
         """Take a failure as it is: there is nobody else any more."""
         assert failed is not None
         self._finish(job, failed[1], failed[0])
 
-    def _refute(self, failed: tuple[Member, Measurement], by: str) -> None:
-        if self._roster.refuted(failed[0], by):
-            self._take_back(failed[0], lost=False)
-
     def _name_of(self, address: str) -> str:
         member = self._roster.get(address)
         return address if member is None else member.name
 
-    def _blame_builders(self, trouble: str, task: _Task, jobs: Sequence[_Job]) -> None:
+    def _blame_builder(self, trouble: str, task: _Task, jobs: Sequence[_Job]) -> None:
         """Ask who could not make a build for nothing more, and have it made elsewhere."""
         if task.kind == "lease":
-            task.member.lease = None
-            builder = None if self._reference is None else self._reference[1]
-            if self._reference is not None:
+            task.member.lease = builder = None
+            if self._reference is not None and self._reference[0] == task.reference:
+                builder = self._reference[1]
                 self._open_fleet.drop(self._reference[0])
                 self._reference = None
         else:

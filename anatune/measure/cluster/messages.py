@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -118,8 +118,10 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The measurement is that of the build: nothing ran here.
     trouble : str
         Why this worker cannot measure, in one line.
-    building : bool
-        The trouble is that of who built.
+    whose : {"worker", "builder", "lease"}
+        Whose trouble: its own, of who built, of the lease, which is answered by itself.
+    part : int
+        Of which schedule, if of who built.
     """
 
     session: str
@@ -127,7 +129,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measurements: tuple[Measurement, ...] = ()
     failed_build: bool = False
     trouble: str = ""
-    building: bool = False
+    whose: Literal["worker", "builder", "lease"] = "worker"
+    part: int = 0
 
 
 class Running(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

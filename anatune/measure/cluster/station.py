@@ -125,6 +125,10 @@ class LocalStation:
         By default as many as there are cores, with a GPU one fewer.
     entries : callable
         Hardware -> what processes run.
+    limits : Limits, optional
+        Of what happens before any session: measuring the peak.
+    compared : bool
+        Whether the peak is measured, for sessions to compare.
 
     Raises
     ------
@@ -140,6 +144,7 @@ class LocalStation:
         *,
         entries: Callable[[CpuSpec | GpuSpec], Entries] = entries_of,
         limits: Limits | None = None,
+        compared: bool = True,
     ) -> None:
         self._device, self._entries = device, entries
         self._limits = limits or Limits()
@@ -161,7 +166,7 @@ class LocalStation:
         self._lock = threading.Lock()
         self._built = self._measured = 0
         try:
-            peak = None if device is None else self._timer.submit(self._peak, device).result()
+            peak = None if device is None or not compared else self._timer.submit(self._peak, device).result()
         except BaseException:
             self.close()
             raise

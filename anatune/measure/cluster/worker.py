@@ -23,7 +23,7 @@ from anatune.files import scratch_folder
 from anatune.measure.cluster.dask_fleet import BUILD, LEASE, MEASURE, WORD
 from anatune.measure.cluster.security import cluster_address, import_distributed, scheduler_identity, server_options
 from anatune.measure.cluster.station import Device, LocalStation, Station
-from anatune.measure.cluster.tasks import PLUGIN
+from anatune.measure.cluster.tasks import PLUGIN, Desk
 from anatune.measure.named_hardware import hardware
 from anatune.named import resolve
 
@@ -141,7 +141,7 @@ def run_worker(
         As `make_station`.
     """
     address = cluster_address(scheduler, tls)
-    server_options(address, tls)  # certificates that cannot be used are said before the device is tried
+    import_distributed()
     station = make_station(device, build_only=build_only, builders=builders, name=name, backend=backend)
     try:
         asyncio.run(_until_told(_serve(address, tls, station, tell or _LOG.info)))
@@ -256,7 +256,8 @@ class _StationPlugin:
     name = PLUGIN
 
     def __init__(self, station: Station) -> None:
-        self.station = station
+        self.desk = Desk(station)
+        self._station = station
         self._leases: dict[str, set[str]] = {}
 
     def transition(self, key: object, start: str, finish: str, **more: object) -> None:
@@ -271,7 +272,7 @@ class _StationPlugin:
             held.discard(str(key))
             if not held:
                 del self._leases[session]
-                self.station.forget(session)
+                self._station.forget(session)
 
 
 def _plugin(station: Station) -> Any:

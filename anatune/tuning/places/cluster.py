@@ -1,9 +1,10 @@
-"""Devices of a Dask cluster."""
+"""Devices of a Dask cluster; builds of an executor beside this machine's device."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 from anatune.arguments import shown
@@ -18,16 +19,23 @@ from anatune.measure.named_hardware import hardware as named_hardware
 from anatune.measure.place import MakeMeasurer
 from anatune.tuning.machine import choose_threads
 from anatune.tuning.manifest import Manifest
+from anatune.tuning.places.local import LocalPlace
+from anatune.tuning.places.place import Place
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["ClusterPlace", "cluster_place"]
+__all__ = ["ClusterPlace", "ExecutorPlace", "cluster_place"]
 
 _WAIT_S = 60.0
 """How long one waits for the first worker of a cluster."""
 
 
-def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) -> ClusterPlace:
-    """Return the place that a session's `cluster` names: the address of a scheduler, or a client of one.
+def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) -> Place:
+    """Return the place that a session's `cluster` names: a scheduler's address, a client of one, or who builds.
+
+    Parameters
+    ----------
+    host : CpuSpec or GpuSpec, optional
+        What measures what an executor builds; detected by default.
 
     Raises
     ------
@@ -41,6 +49,8 @@ def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) ->
         from anatune.measure.cluster.security import connect
 
         return ClusterPlace(connect(cluster, tls), own=True)
+    if isinstance(cluster, Executor):
+        return ExecutorPlace(cluster, host)
     if all(hasattr(cluster, name) for name in ("submit", "scheduler", "loop", "sync")):  # distributed is not imported
         from anatune.measure.cluster.security import check_client
 
@@ -48,7 +58,8 @@ def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) ->
         check_client(client)
         return ClusterPlace(client, own=False)
     raise SpaceError(
-        f"tune: cluster is {shown(cluster)}, expected the address of a Dask scheduler or a distributed.Client"
+        f"tune: cluster is {shown(cluster)}, expected the address of a Dask scheduler, a distributed.Client, or a "
+        "concurrent.futures.Executor"
     )
 
 
@@ -137,3 +148,29 @@ class ClusterPlace:
             if found or time.monotonic() > until:
                 return found
             time.sleep(0.5)
+
+
+class ExecutorPlace(LocalPlace):
+    """Device of this machine, for which an executor builds; a `Place`.
+
+    Parameters
+    ----------
+    executor : Executor
+        Not shut down here.
+    host : CpuSpec or GpuSpec, optional
+        As for `LocalPlace`.
+    """
+
+    def __init__(self, executor: Executor, host: HardwareSpec | None = None) -> None:
+        super().__init__(host)
+        self._executor = executor
+
+    def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
+        """Return what makes a measurer whose builds are the executor's."""
+        from anatune.measure.cluster.executor_fleet import ExecutorMeasurer
+
+        def made(workload: Workload, hardware: CpuSpec | GpuSpec, **more: Any) -> ExecutorMeasurer:
+            where: dict[str, Any] = {name: more.pop(name) for name in ("device", "backend") if name in more}
+            return ExecutorMeasurer(workload, hardware, executor=self._executor, where=where, **more)
+
+        return made

@@ -3,8 +3,8 @@
 import queue
 from collections import deque
 
-from anatune.measure.cluster import tasks
 from anatune.measure.cluster.fleet import Done, Seen, Snapshot
+from anatune.measure.cluster.tasks import Desk
 
 _MOST_IDLE = 2000
 
@@ -79,37 +79,35 @@ class FakeFleet:
         self.events.put(self.look())
 
     def build(self, worker, number, request):
-        self._submit("build", worker, number, lambda: tasks.build(request))
+        self._submit("build", worker, number, (), lambda desk: desk.build(request))
 
     def lease(self, worker, number, setting, reference):
-        self._submit("lease", worker, number, lambda: tasks.lease(setting, self._values[reference]))
+        self._submit("lease", worker, number, (reference,), lambda desk, built: desk.lease(setting, built))
 
     def measure(self, worker, number, request, built, leased):
-        parts = built, leased
-        self._submit("measure", worker, number, lambda: tasks.measure(request, *(self._values[one] for one in parts)))
+        self._submit("measure", worker, number, (built, leased), lambda desk, *parts: desk.measure(request, *parts))
 
     def compare(self, worker, number, request, built, leased):
-        def call():
-            return tasks.compare(request, [self._values[one] for one in built], self._values[leased])
+        def call(desk, leased, *built):
+            return desk.compare(request, built, leased)
 
-        self._submit("compare", worker, number, call)
+        self._submit("compare", worker, number, (leased, *built), call)
 
-    def _submit(self, kind, worker, number, call):
+    def _submit(self, kind, worker, number, needs, call):
         self.asked.append((kind, worker, number))
-        self._calls.append((kind, worker, number, call))
+        self._calls.append((kind, worker, number, needs, call))
 
     def run(self):
-        """Answer what was submitted, but for what is at workers that are gone."""
+        """Answer what was submitted and has what it needs, but for what is at workers that are gone."""
         for _ in range(len(self._calls)):
-            kind, worker, number, call = self._calls.popleft()
+            kind, worker, number, needs, call = self._calls.popleft()
             station = self.stations.get(worker)
             if station is None or number in self._dropped:
                 continue
-            if self.holds(kind, worker, number):
-                self._calls.append((kind, worker, number, call))
+            if not {*needs} <= self._values.keys() or self.holds(kind, worker, number):
+                self._calls.append((kind, worker, number, needs, call))
                 continue
-            tasks._station = lambda station=station: station
-            self._values[number] = call()
+            self._values[number] = call(Desk(station), *(self._values[one] for one in needs))
             self.events.put(Done(number, None if kind == "build" else self._values[number]))
 
     def drop(self, number):

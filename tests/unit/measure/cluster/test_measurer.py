@@ -1,11 +1,12 @@
+import itertools
 import logging
+import random
 
 import pytest
 
 from anatune.core.trial import Outcome
 from anatune.core.workload.operators import matmul
 from anatune.errors import DeviceError, SpaceError
-from anatune.measure.cluster import tasks
 from anatune.measure.cluster.fleet import Done, Lost
 from anatune.measure.cluster.measurer import ClusterMeasurer
 from anatune.measure.cluster.messages import Answer, Running, Standing, encode
@@ -23,9 +24,8 @@ from tests.unit.measure.cluster.pretended import (
 
 
 @pytest.fixture
-def cluster(monkeypatch):
+def cluster():
     """Return what makes a fleet of pretended stations and a measurer on it."""
-    monkeypatch.setattr(tasks, "_station", None)  # the fleet changes it; put back afterwards
 
     def make(*stations, **more):
         fleet = FakeFleet(*stations)
@@ -358,3 +358,56 @@ def test_a_schedule_of_another_workload_is_refused(cluster):
     strange = schedule(1, workload=matmul(8, 8, 8))
     with measurer, pytest.raises(SpaceError, match="a measurer serves one workload"):
         list(measurer.serve(asking([strange])))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_every_schedule_has_one_answer(cluster, seed):
+    rng = random.Random(seed)
+    names = (f"w{number}" for number in itertools.count())
+    faults = ["", "", "", "wrong", "trouble", "no lease", "cannot build", "builds nothing", "nonsense"]
+
+    def station():
+        return PretendedStation(
+            next(names), rng.randint(0, 3), rng.choice(faults), device=rng.choice([HARDWARE, HARDWARE, None])
+        )
+
+    fleet, measurer = cluster(PretendedStation("rock"), *(station() for _ in range(4)))
+    fleet.holds = lambda kind, worker, number: worker != "rock" and rng.random() < 0.4
+    put = fleet.events.put
+
+    def doubled(event):
+        for _ in range(1 + (isinstance(event, Done) and rng.random() < 0.1)):
+            put(event)
+
+    fleet.events.put = doubled
+
+    def happen():
+        what = rng.random()
+        gone = [name for name in fleet.stations if name != "rock"]
+        if what < 0.2 and gone:
+            del fleet.stations[rng.choice(gone)]
+        elif what < 0.4:
+            new = station()
+            fleet.stations[new.description.name] = new
+        elif what < 0.5 and gone:
+            fleet.silent[rng.choice(gone)] = rng.choice([0.0, 40.0])
+        fleet.run()
+        fleet.now += rng.choice([1.0, 1.0, 30.0])
+        if rng.random() < 0.95:
+            fleet.then.append(happen)
+
+    fleet.then.append(happen)
+    schedules = [schedule(number, rng.choice(["", "", "", "no program", "wrong result"])) for number in range(40)]
+    with measurer:
+        answers = list(measurer.serve(asking(schedules)))
+        best = [one for one, measurement in answers if measurement.outcome is Outcome.OK][:3]
+        compared = measurer.compare(best, 1.0)
+    assert sorted(one.unroll for one, _ in answers) == list(range(40))
+    for one, measurement in answers:
+        if one.options["fault"] == "":
+            agreed = ("were lost with it", "LLVM says no", "the result is wrong")  # two bad workers may agree
+            assert measurement.time_s == time_of(one.unroll) or any(word in measurement.message for word in agreed)
+        else:
+            assert measurement.time_s is None
+    assert [measurement.time_s for measurement in compared] == [time_of(one.unroll) for one in best]
+    assert sum(trials for _, trials, _ in states(measurer).values()) <= 40
