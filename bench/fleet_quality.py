@@ -13,6 +13,7 @@ import heapq
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,7 @@ from rich.table import Table
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.errors import AnatuneError
-from anatune.search.base import STARTS, STRATEGIES, make_strategy
-from anatune.search.table import TableModel
+from anatune.search.base import STARTS, STRATEGIES, Strategy, make_strategy
 from bench.replay.metrics import quantile
 from bench.replay.recorded_points import RecordedTable, load_tables
 from bench.replay.runner import ReplayRunner
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="folder of recorded tables, as for bench.replay.search")
     parser.add_argument("--devices", type=int, nargs="+", default=[16], metavar="N", help="beside one device")
     parser.add_argument("--strategy", nargs="+", choices=tuple(STRATEGIES), default=list(DEFAULT), metavar="NAME")
+    parser.add_argument("--queued", type=float, default=1.5, help="schedules a device that are built or wait for it")
     parser.add_argument("--start", choices=STARTS, default="model")
     parser.add_argument("--device", nargs="+", metavar="D", help="only tables of these devices (patterns)")
     parser.add_argument("--table", nargs="+", metavar="T", help="only these tables (patterns or beginnings)")
@@ -77,14 +78,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 for devices in (1, *options.devices):
                     for seed in range(options.seeds):
                         try:
-                            curve = search(recorded, model, runner, name, options.start, devices, seed, options.trials)
+                            strategy = make_strategy(name, model, seed=seed, start=options.start)
+                            ahead = math.ceil(options.queued * devices) if devices > 1 else 0
+                            curve = search(strategy, recorded, runner, devices, ahead, seed, options.trials)
                         except AnatuneError as error:
                             notes.append(f"{recorded.group.workload_id} {name}: {error}")
                             continue
-                        where = {"table": recorded.group.table, "device": recorded.group.device}
+                        where: dict[str, Any] = {"table": recorded.group.table, "device": recorded.group.device}
                         where |= {"workload": recorded.group.workload_id, "strategy": name, "seed": seed}
-                        rows.append(where | {"devices": devices, "best": {at: best_at(curve, at) for at in AT}})
+                        rows.append(
+                            where
+                            | {
+                                "devices": devices,
+                                "best": {at: best_at(curve, at) for at in AT if at <= options.trials},
+                            }
+                        )
                 progress.advance(task)
+            if options.json:
+                write_json(options.json, {"environment": environment(start=options.start), "runs": rows})
     console = wide_console(100)
     for devices in options.devices:
         console.print(result_table(rows, options.strategy, devices, len(tables)))
@@ -96,25 +107,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def search(
-    recorded: RecordedTable, model: TableModel, runner: ReplayRunner, name: str, start: str, devices: int, seed: int,
-    trials: int,
-) -> list[float]:  # fmt: skip
-    """Return the best time over the recorded optimum after each answer, for devices that are never idle."""
-    strategy = make_strategy(name, model, seed=seed, start=start)
+    strategy: Strategy, recorded: RecordedTable, runner: ReplayRunner, devices: int, ahead: int, seed: int, trials: int
+) -> list[float]:
+    """Return the best time over the recorded optimum after each answer.
+
+    Of `devices` none is idle; `ahead` further schedules are on their way: what is asked now runs after them.
+    """
     rng = np.random.default_rng([seed, devices])
     middle = float(np.nanmedian(recorded.time_s))
+    line: deque[Schedule] = deque()
     events: list[tuple[float, int, Schedule, Measurement]] = []
     curve: list[float] = []
     now, put, best = 0.0, 0, math.inf
     while len(curve) < trials:
-        while len(events) < devices and put < trials:
+        while len(line) + len(events) < devices + ahead and put + len(line) < trials:
             asked = strategy.ask(1, ahead=devices > 1)
             if not asked:
                 break
-            (measurement,) = runner.run(asked)
+            line += asked
+        while line and len(events) < devices:
+            schedule = line.popleft()
+            (measurement,) = runner.run([schedule])
             took = TRIAL_S + MEASURED_S * min((measurement.time_s or 0.0) / middle, 10.0)
             took *= math.exp(SPREAD * rng.standard_normal()) * (LATE_TIMES if rng.random() < LATE_SHARE else 1.0)
-            heapq.heappush(events, (now + took, put, asked[0], measurement))
+            heapq.heappush(events, (now + took, put, schedule, measurement))
             put += 1
         if not events:
             break
@@ -122,7 +138,7 @@ def search(
         if measurement.time_s is not None:
             best = min(best, measurement.time_s)
         curve.append(best / runner.best_s)
-        strategy.tell([Trial(schedule, measurement, number=number, source=name)])
+        strategy.tell([Trial(schedule, measurement, number=number)])
     return curve
 
 
@@ -137,7 +153,7 @@ def result_table(rows: Sequence[dict[str, Any]], strategies: Sequence[str], devi
     for column in ("strategy", "trials", "one", "many", "many / one", "90 % of tables"):
         table.add_column(column, justify="left" if column == "strategy" else "right", no_wrap=True)
     for name in strategies:
-        for at in AT:
+        for at in sorted({at for row in rows for at in row["best"]}):
             one, many = (medians(rows, name, number, at) for number in (1, devices))
             ratios = [many[key] / one[key] for key in one if key in many and math.isfinite(one[key])]
             cells = [f"{quantile(list(some.values()), 0.5):.3f}" for some in (one, many)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import solve_triangular
 
 if TYPE_CHECKING:
     from typing import Self
@@ -31,6 +31,9 @@ class Batched(Protocol):
     @property
     def size(self) -> int:
         """Number of points."""
+
+    def row(self, at: int) -> Self:
+        """Return one point as a batch."""
 
     def joined(self, others: Sequence[Self]) -> Self:
         """Return the points of this batch and then those of the others as one batch."""
@@ -116,8 +119,14 @@ class Kriging(Generic[_F]):
         self.similarity = similarity
         self._clip = clip
         self.observed: list[_F] = []
-        self._factor: Floats = np.zeros((16, 16))
+        self._factor: Floats = np.eye(16)
         self._covariance: Floats = np.zeros((16, 16))
+        self._together: _F | None = None
+        """All observations as one batch."""
+        self._known: list[int] = []
+        self._known_factor: Floats = np.eye(16)
+        """Observations with values in the order in which these came, and the Cholesky factor of their covariance: a
+        value that comes costs a row of it, however many others are missing."""
 
     @property
     def factor(self) -> Floats:
@@ -128,15 +137,13 @@ class Kriging(Generic[_F]):
         """Add an observation (a batch of one row), with or without a value later; return its number."""
         number = len(self.observed)
         if number == len(self._factor):
-            grow = ((0, number), (0, number))
-            self._factor, self._covariance = np.pad(self._factor, grow), np.pad(self._covariance, grow)
-        together = self.observed[0].joined([*self.observed[1:], features]) if self.observed else features
-        row = self.similarity.covariance(features, together)
+            self._factor = _doubled(self._factor)
+            self._covariance = np.pad(self._covariance, ((0, number), (0, number)))
+        self._together = features if self._together is None else self._together.joined([features])
+        row = self.similarity.covariance(features, self._together)
         row[-1] += self.similarity.noise_std**2
         self._covariance[number, : number + 1] = self._covariance[: number + 1, number] = row
-        solved = _solve_lower(self._factor[:number, :number], row[:number])
-        self._factor[number, :number] = solved
-        self._factor[number, number] = math.sqrt(max(row[-1] - float(solved @ solved), 1e-12))
+        _append_row(self._factor, number, row)
         self.observed.append(features)
         return number
 
@@ -151,24 +158,58 @@ class Kriging(Generic[_F]):
         size = len(self.observed)
         if not values:
             return 0.0, np.zeros(size)
-        known = np.array(sorted(values), dtype=np.int64)
+        known = np.array(self._in_order(values), dtype=np.int64)
         residuals = np.array([values[number] for number in known.tolist()])
         middle = float(np.median(residuals))
         residuals = np.clip(residuals - middle, -self._clip, self._clip)
         right = np.column_stack([residuals, np.ones(len(known))])
-        if len(known) == size:
-            both = cho_solve((self.factor, True), right, check_finite=False)
-        else:
-            both = np.linalg.solve(self._covariance[np.ix_(known, known)], right)
+        both = _solve_lower(self._known_factor, _solve_lower(self._known_factor, right), transposed=True)
         mean = float(both[:, 0].sum() / both[:, 1].sum())  # generalised least squares
         weights = both[:, 0] - mean * both[:, 1]
-        full = self._covariance[:size, known] @ weights
+        spread = np.zeros(size)
+        spread[known] = weights
+        full = self._covariance[:size, :size] @ spread
         full[known] = residuals - mean
         return middle + mean, _solve_lower(self.factor, full)
 
+    def _in_order(self, values: Mapping[int, float]) -> list[int]:
+        """Return the observations with values in the order in which these came, and bring their factor up to date."""
+        if any(number not in values for number in self._known):
+            self._known = []
+        if len(self._known) < len(values):
+            for number in sorted(set(values).difference(self._known)):
+                if len(self._known) == len(self._known_factor):
+                    self._known_factor = _doubled(self._known_factor)
+                row = self._covariance[number, [*self._known, number]]
+                _append_row(self._known_factor, len(self._known), row)
+                self._known.append(number)
+        return self._known
 
-def _solve_lower(factor: Floats, right: Floats) -> Floats:
-    """Solve L x = b for a lower triangular L."""
-    if not len(right):
+
+def _doubled(factor: Floats) -> Floats:
+    """Return a factor with room for twice as many rows: those of the identity, as long as there are no others."""
+    size = len(factor)
+    result = np.eye(2 * size)
+    result[:size, :size] = factor
+    return result
+
+
+def _append_row(factor: Floats, number: int, row: Floats) -> None:
+    """Add a row of a covariance, (number + 1,), to its Cholesky factor."""
+    solved = _solve_lower(factor, row[:number])
+    factor[number, :number] = solved
+    factor[number, number] = math.sqrt(max(row[-1] - float(solved @ solved), 1e-12))
+
+
+def _solve_lower(factor: Floats, right: Floats, *, transposed: bool = False) -> Floats:
+    """Solve L x = b (or L^T x = b) for the first rows of a lower triangular L.
+
+    The rows beyond them have to be those of the identity: all of the array is used, since LAPACK would copy a part.
+    """
+    size = len(right)
+    if not size:
         return right.copy()
-    return np.asarray(solve_triangular(factor, right, lower=True, check_finite=False), dtype=np.float64)
+    padded = np.zeros((len(factor), *right.shape[1:]))
+    padded[:size] = right
+    solved = solve_triangular(factor, padded, lower=True, trans=int(transposed), check_finite=False)
+    return np.asarray(solved[:size], dtype=np.float64)

@@ -8,10 +8,12 @@ over. Candidates are a pool of promising points and the neighbourhoods of the be
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
+from anatune.model.base import Model
 from anatune.search.learning.kriging import Batch, Batched, Kriging
 from anatune.search.points import legal_point
 from anatune.search.strategy import SpaceStrategy
@@ -57,12 +60,34 @@ class ObservingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 OptionsT = TypeVar("OptionsT", bound=ObservingOptions)
 
 
-class Candidates(NamedTuple, Generic[FeaturesT]):
-    """Points with everything about them that does not change."""
+class Candidates(Generic[FeaturesT]):
+    """Points with everything about them that does not change, or changes little from one question to the next.
 
-    points: Integers
-    log_times: Floats
-    batch: Batch[FeaturesT]
+    Attributes
+    ----------
+    points : (num_points, num_columns) int64
+    log_times : (num_points,) float64
+        Predicted.
+    batch
+        Their features, and what observations say of them.
+    closed : (num_points,) bool
+        Whether the program is known to be an observation: never asked for again.
+    penalty : (num_points,) float64
+        How much they share with the points that failed, `failed` of which are in it.
+    """
+
+    def __init__(self, points: Integers, log_times: Floats, batch: Batch[FeaturesT]) -> None:
+        self.points, self.log_times, self.batch = points, log_times, batch
+        self.closed = np.zeros(len(points), dtype=bool)
+        self.penalty = np.zeros(len(points))
+        self.failed: list[bytes] = []
+        self._programs: dict[int, Hashable] = {}
+
+    def program(self, model: Model, at: int) -> Hashable:
+        """Return the key of a point's program."""
+        if at not in self._programs:
+            self._programs[at] = model.program_key(self.points[at])
+        return self._programs[at]
 
 
 class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
@@ -78,6 +103,15 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
         self._programs: set[Hashable] = set()
         self._log_times: dict[bytes, float] = {}
         self._values: dict[bytes, list[Trial]] = {}
+        self._is_relative = True
+        self._residuals: dict[int, float] = {}
+        """Number of an observation -> log(measured / predicted)."""
+        self._ranking: list[tuple[float, bytes]] = []
+        """Measured points, best first, by log time."""
+        self._failed: list[bytes] = []
+        """Points that failed, sorted."""
+        self._chosen: tuple[Candidates[FeaturesT], int] | None = None
+        """Where the point that is asked now comes from."""
         self._pool: Candidates[FeaturesT] | None = None
         self._around: dict[bytes, Candidates[FeaturesT]] = {}
 
@@ -118,26 +152,59 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
             point = legal_point(self.model, trial.schedule)
             if point is not None:
                 self._note(point)
-                self._values.setdefault(point.tobytes(), []).append(trial)
+                self._learn(point.tobytes(), trial)
 
     def _note(self, point: Integers) -> None:
         """Make a point an observation."""
-        key = point.tobytes()
-        if key not in self._numbers:
-            log_times, features = self._features(point[None, :])
-            self._log_times[key] = float(log_times[0])
-            self._numbers[key] = self._kriging.observe(features)
-            self._programs.add(self.model.program_key(point))
+        key, chosen, self._chosen = point.tobytes(), self._chosen, None
+        if key in self._numbers:
+            return
+        if chosen is not None and chosen[0].points[chosen[1]].tobytes() == key:
+            pool, at = chosen
+            log_time, features, program = pool.log_times[at], pool.batch.features.row(at), pool.program(self.model, at)
+        else:
+            (log_time,), features = self._features(point[None, :])
+            program = self.model.program_key(point)
+        self._log_times[key] = float(log_time)
+        self._numbers[key] = self._kriging.observe(features)
+        self._programs.add(program)
+
+    def _learn(self, key: bytes, trial: Trial) -> None:
+        """Take in a trial of a point that is an observation."""
+        self._values.setdefault(key, []).append(trial)
+        if self._is_relative and trial.measurement.time_s is not None and trial.measurement.relative is None:
+            self._is_relative = False
+            for other in self._values:
+                self._settle(other)
+        else:
+            self._settle(key)
+
+    def _settle(self, key: bytes) -> None:
+        """Bring what is known of a point in line with its trials."""
+        number, trials = self._numbers[key], self._values[key]
+        if number in self._residuals:
+            self._ranking.remove((self._residuals.pop(number) + self._log_times[key], key))
+        good = [trial.measurement for trial in trials if trial.measurement.time_s is not None]
+        if good:
+            values = sorted((one.relative if self._is_relative else one.time_s) or math.nan for one in good)
+            self._residuals[number] = math.log(values[len(values) // 2]) - self._log_times[key]
+            bisect.insort(self._ranking, (self._residuals[number] + self._log_times[key], key))
+        failed = not good and all(trial.measurement.outcome is not Outcome.LOST_DEVICE for trial in trials)
+        if failed != (key in self._failed):
+            if failed:
+                bisect.insort(self._failed, key)
+            else:
+                self._failed.remove(key)
 
     # ---- the next question -----------------------------------------------------------------------------------
 
     def _next(self) -> Integers | None:
         """Return the candidate of the smallest bound whose program is new; None if there is none."""
-        options, (residuals, failed) = self.options, self._outcomes()
-        mean, weights = self._kriging.solve(residuals)
+        options = self.options
+        mean, weights = self._kriging.solve(self._residuals)
         if self._pool is None:
             self._pool = self._candidates(self._first())
-        pools = [self._pool, *(self._neighbourhood(key) for key in self._centres(residuals))]
+        pools = [self._pool, *(self._neighbourhood(key) for key in self._centres())]
         number = len(self._numbers)
         explores = number < options.num_first or number % 2 == 1
         bounds = []
@@ -146,51 +213,45 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
             bound = pool.log_times + mean + weights @ pool.batch.rows
             if explores:
                 bound -= options.exploration * np.sqrt(pool.batch.variance)
-            for features in failed:
-                bound += options.failure_penalty * self._closeness(features, pool.batch.features)
+            bound += options.failure_penalty * self._penalty(pool)
+            bound[pool.closed] = np.inf
             bounds.append(np.round(bound, 9))  # equal points stay equal, whatever was observed first
-        return self._first_new([pool.points for pool in pools], np.concatenate(bounds))
+        return self._first_new(pools, np.concatenate(bounds))
 
-    def _first_new(self, pools: Sequence[Integers], bounds: Floats) -> Integers | None:
+    def _penalty(self, pool: Candidates[FeaturesT]) -> Floats:
+        """Return how much candidates share with the points that failed."""
+        if not set(pool.failed) <= set(self._failed):
+            pool.failed, pool.penalty = [], np.zeros(len(pool.points))
+        for key in self._failed if len(pool.failed) < len(self._failed) else ():
+            if key not in pool.failed:
+                pool.failed.append(key)
+                pool.penalty += self._closeness(self._kriging.observed[self._numbers[key]], pool.batch.features)
+        return pool.penalty
+
+    def _first_new(self, pools: Sequence[Candidates[FeaturesT]], bounds: Floats) -> Integers | None:
         """Return the point of the smallest bound, of equal ones the first, whose program is no observation yet."""
-        first = np.cumsum([0, *(len(points) for points in pools)])
+        first = [0, *itertools.accumulate(len(pool.points) for pool in pools)]
         width = 0
         while width < len(bounds):
             width = min(max(4 * width, _WIDTH), len(bounds))
             rows = np.flatnonzero(bounds <= np.partition(bounds, width - 1)[width - 1])
-            for at in rows[np.argsort(bounds[rows], kind="stable")].tolist():
-                of = int(np.searchsorted(first, at, side="right")) - 1
-                point: Integers = pools[of][at - first[of]]
-                if point.tobytes() not in self._numbers and self.model.program_key(point) not in self._programs:
+            for row in rows[np.argsort(bounds[rows], kind="stable")].tolist():
+                if bounds[row] == np.inf:
+                    return None
+                of = bisect.bisect_right(first, row) - 1
+                pool, at = pools[of], row - first[of]
+                point: Integers = pool.points[at]
+                if point.tobytes() not in self._numbers and pool.program(self.model, at) not in self._programs:
+                    self._chosen = pool, at
                     return point
+                pool.closed[at] = True
         return None
-
-    def _outcomes(self) -> tuple[dict[int, float], list[FeaturesT]]:
-        """Return the residual of each measured point, and the features of the points that failed."""
-        measured: dict[bytes, list[Trial]] = {}
-        failed = []
-        for key in sorted(self._values):
-            good = [trial for trial in self._values[key] if trial.measurement.time_s is not None]
-            if good:
-                measured[key] = good
-            elif all(trial.measurement.outcome is not Outcome.LOST_DEVICE for trial in self._values[key]):
-                failed.append(self._kriging.observed[self._numbers[key]])
-        relative = all(trial.measurement.relative is not None for good in measured.values() for trial in good)
-        residuals = {}
-        for key, good in measured.items():
-            values = sorted((t.measurement.relative if relative else t.measurement.time_s) or math.nan for t in good)
-            residuals[self._numbers[key]] = math.log(values[len(values) // 2]) - self._log_times[key]
-        return residuals, failed
 
     # ---- candidates ------------------------------------------------------------------------------------------
 
-    def _centres(self, residuals: dict[int, float]) -> list[bytes]:
+    def _centres(self) -> list[bytes]:
         """Return the best measured points, best first; none of a list, all of which is in the pool."""
-        if self.space.listed is not None:
-            return []
-        measured = [key for key in self._numbers if self._numbers[key] in residuals]
-        measured.sort(key=lambda key: (residuals[self._numbers[key]] + self._log_times[key], key))
-        return measured[: self.options.num_centres]
+        return [] if self.space.listed is not None else [key for _, key in self._ranking[: self.options.num_centres]]
 
     def _neighbourhood(self, key: bytes) -> Candidates[FeaturesT]:
         if key not in self._around:

@@ -26,6 +26,10 @@ class Scaled(NamedTuple):
         """Number of points."""
         return len(self.values)
 
+    def row(self, at: int) -> Scaled:
+        """Return one point as a batch."""
+        return Scaled(self.values[at : at + 1], self.squares[at : at + 1])
+
     def joined(self, others: Sequence[Scaled]) -> Scaled:
         """Return the points of this batch and then those of the others."""
         return Scaled(
