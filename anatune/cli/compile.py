@@ -20,6 +20,7 @@ from anatune.cli.options import (
     Tls,
     Tracker,
     checked_place,
+    refuse_places,
     refuse_threads,
     seconds_option,
 )
@@ -106,6 +107,10 @@ def compile_model(
     from anatune.report.models import model_dict, model_lines
     from anatune.tuning.result import TuningInterrupted
 
+    refuse_places(cluster, tls, tracker, key)
+    if not trials and (cluster is not None or tracker is not None):
+        given = "--cluster" if tracker is None else "--tracker"
+        raise UsageError(f"{given} says who measures, and without --trials nothing is measured; say how many")
     device = hardware(hw)
     refuse_threads(threads, device)
     if device.most_threads is not None:  # else it is refused

@@ -33,6 +33,7 @@ __all__ = [
     "Tracker",
     "checked_place",
     "correction_of",
+    "refuse_places",
     "refuse_threads",
     "seconds_option",
 ]
@@ -143,6 +144,19 @@ def refuse_threads(threads: int | None, hardware: CpuSpec | GpuSpec) -> None:
     """Raise UsageError if ``--threads`` is given for a GPU."""
     if threads is not None and hardware.most_threads is None:
         raise UsageError(f"--threads is for CPUs, and {hardware.name} is none; leave it out")
+
+
+def refuse_places(cluster: str | None, tls: Path | None, tracker: str | None, key: str | None) -> None:
+    """Raise UsageError if options that say who measures contradict each other, or one needs another."""
+    if cluster is not None and tracker is not None:
+        raise UsageError("--cluster and --tracker both say who measures; leave one out")
+    for given, needed, name, other in (
+        (tls, cluster, "--tls", "--cluster: the certificates are a cluster's"),
+        (key, tracker, "--key", "--tracker: boards are found by both"),
+        (tracker, key, "--tracker", "--key: boards are found by both"),
+    ):
+        if given is not None and needed is None:
+            raise UsageError(f"{name} needs {other}")
 
 
 def correction_of(name: str | None, plain: bool) -> str:

@@ -20,6 +20,7 @@ from anatune.cli.options import (
     Template,
     Tls,
     Tracker,
+    refuse_places,
     refuse_threads,
     seconds_option,
 )
@@ -38,10 +39,13 @@ __all__ = ["tune"]
 
 _MEASURING = (
     "strategy", "start", "records", "threads", "resume", "time_limit", "l2", "device", "backend", "output",
+    "cluster", "tls", "tracker", "key", "no_reuse",
 )  # fmt: skip
 _BUILDING = ("strategy", "start", "seed", "template", "threads")
 _OF_GPUS = ("l2", "device", "backend")
-"""Parameters that do not count with --build-only; with --manifest; on CPUs."""
+_ELSEWHERE = ("cluster", "tls", "tracker", "key")
+_OF_THIS_MACHINE = ("device", "backend")
+"""Parameters that do not count with --build-only; with --manifest; on CPUs; with --manifest, too; elsewhere."""
 
 
 @with_workload("tune", unless="manifest")
@@ -158,6 +162,10 @@ def tune(
         return
     if manifest is not None:
         refuse_given(context, _BUILDING, "was decided when --build-only wrote the manifest")
+        refuse_given(context, _ELSEWHERE, "says who builds and measures, --manifest measures here what was built")
+    refuse_places(cluster, tls, tracker, key)
+    if cluster is not None or tracker is not None:
+        refuse_given(context, _OF_THIS_MACHINE, "is said where the GPU is, to `anatune worker` or the board's server")
     elsewhere: dict[str, Any] = {"cluster": cluster, "tls": tls, "tracker": tracker, "key": key}
     with contextlib.closing(place_of(TuningSettings(**elsewhere))) as place:
         workload, hardware = _task(workload, hw, manifest, place)

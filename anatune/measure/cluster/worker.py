@@ -141,7 +141,7 @@ def run_worker(
         As `make_station`.
     """
     address = cluster_address(scheduler, tls)
-    import_distributed()
+    server_options(address, tls)  # certificates that cannot be used are said before the device is tried
     station = make_station(device, build_only=build_only, builders=builders, name=name, backend=backend)
     try:
         asyncio.run(_until_told(_serve(address, tls, station, tell or _LOG.info)))

@@ -1,0 +1,233 @@
+"""A lab on the loopback: certificates, a scheduler and workers in processes, a session; what is refused."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+pytest.importorskip("distributed", reason="pip install 'anatune[cluster]'")
+pytest.importorskip("cryptography", reason="pip install 'anatune[cluster]'")
+
+ELSEWHERE = "192.0.2.1:8786"
+"""Nobody's address, for documents (RFC 5737)."""
+
+
+@pytest.fixture(scope="module")
+def tls(anatune, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab") / "tls"
+    done = anatune("cluster", "certificates", folder, "--host", "gpu1.lab", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "gpu1.lab" in json.loads(done.stdout)["hosts"]
+    return folder
+
+
+@contextlib.contextmanager
+def serving(script, environment, *words):
+    """Run a command until the test is done with it; then SIGTERM, upon which it ends with status 0."""
+    with subprocess.Popen(
+        [script, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+            assert process.poll() is None, process.stderr.read()
+            process.terminate()
+            process.said = process.communicate(timeout=60)[1]
+            assert process.returncode == 0
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def lab(script, environment, tls):
+    """The address of a scheduler with certificates, on a free port."""
+    with serving(script, environment, "cluster", "scheduler", "--port", 0, "--tls", tls) as process:
+        said = process.stdout.readline() + process.stdout.readline()
+        found = re.match(r"scheduler at (tls://127\.0\.0\.1:\d+)\n", said)
+        assert found, said
+        assert f"`anatune worker {found[1]} --tls {tls}`" in said
+        yield found[1]
+
+
+def status(anatune, address, tls):
+    done = anatune("cluster", "status", address, "--tls", tls, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["workers"]
+
+
+def wait_for(check, seconds=120.0):
+    until = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < until, "nobody came"
+        time.sleep(0.2)
+    return found
+
+
+def test_a_session_on_a_worker(script, environment, anatune, lab, tls, tmp_path):
+    pytest.importorskip("tvm", reason="pip install 'anatune[tvm]'")
+    done = anatune("cluster", "status", lab, "--tls", tls)
+    assert "no worker has joined" in done.stdout
+    words = ("worker", lab, "--tls", tls, "--name", "box1", "--builders", 1)
+    with serving(script, environment, *words) as worker:
+        assert re.match(rf"box1 joined {lab}: .*, builds 1 at once", worker.stderr.readline())
+        (box,) = wait_for(lambda: status(anatune, lab, tls))
+        assert (box["name"], box["state"], box["measures"], box["builds"]) == ("box1", "ready", 1, 1)
+        records, best = tmp_path / "r.sqlite", tmp_path / "best.json"
+        done = anatune(
+            "tune", "--hw", "host", "--cluster", lab, "--tls", tls, "matmul", "32x32x32", "--threads", 1,
+            "--trials", 3, "--records", records, "--output", best, "--json",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "worker box1 joined: " in done.stderr
+        assert "1 device" in done.stderr
+        tree = json.loads(done.stdout)
+        assert [(one["name"], one["trials"], one["state"]) for one in tree["workers"]] == [("box1", 3, "ready")]
+        assert {one["measurement"]["worker"] for one in tree["trials"]} == {"box1"}
+        assert best.exists()
+        text = anatune("cluster", "status", lab, "--tls", tls).stdout
+        assert re.search(r"^box1 +ready +1 +\d+ +\d+ ", text, re.MULTILINE), text
+    assert wait_for(lambda: not status(anatune, lab, tls))
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_worker_waits_for_its_scheduler(script, environment, tls):
+    """It says once that nobody is there, and goes on; two of one name are said, too."""
+    with serving(script, environment, "worker", "127.0.0.1:1", "--tls", tls, "--build-only", "--builders", 1) as worker:
+        said = worker.stderr.readline()
+        assert said.startswith("tls://127.0.0.1:1: nothing listens there; ")
+        assert said.endswith("tried again every 2 s\n")
+        time.sleep(3.0)
+    assert worker.said == "the worker ended\n"
+
+
+def test_two_workers_of_one_name(script, environment, anatune, lab, tls):
+    words = ("worker", lab, "--tls", tls, "--build-only", "--builders", 1, "--name", "twin")
+    with serving(script, environment, *words) as first:
+        assert first.stderr.readline() == f"twin joined {lab}: builds only, builds 1 at once\n"
+        with serving(script, environment, *words) as second:
+            assert "another worker there is called twin; --name names this one" in second.stderr.readline()
+        (one,) = status(anatune, lab, tls)
+        assert (one["measures"], one["builds"], one["device"]) == (0, 1, "")
+
+
+def test_a_taken_port(anatune, lab, tls):
+    port = lab.rpartition(":")[2]
+    done = anatune("cluster", "scheduler", "--port", port, "--tls", tls)
+    check(done, 1, f"127.0.0.1:{port}: the port is taken", "--port names another one")
+
+
+def check(done, code, *parts):
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr) < 500
+    for part in parts:
+        assert part in done.stderr
+
+
+TUNE = "tune --hw host matmul 8x8x8 "
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (f"cluster status {ELSEWHERE}", ["beyond this machine's loopback", "anatune cluster certificates"]),
+        (f"worker {ELSEWHERE}", ["beyond this machine's loopback"]),
+        (f"{TUNE}--cluster {ELSEWHERE}", ["beyond this machine's loopback"]),
+        ("cluster scheduler --host 0.0.0.0", ["0.0.0.0", "beyond this machine's loopback"]),
+        ("cluster scheduler --host 192.0.2.1 --tls TLS", ["192.0.2.1", "no address of this machine"]),
+        ("cluster scheduler --host nowhere.invalid", ["knows no host nowhere.invalid"]),
+        ("cluster scheduler --tls /nowhere", ["/nowhere", "no such folder", "ca.pem"]),
+        ("cluster status 127.0.0.1:1", ["127.0.0.1:1", "nothing listens"]),
+        ("cluster status 127.0.0.1:1 --tls TLS", ["nothing listens"]),
+        ("cluster status 127.0.0.1:x", ["'127.0.0.1:x'", "HOST:PORT"]),
+        ("cluster status http://127.0.0.1:8787", ["http", "HOST:PORT"]),
+        ("cluster status tls://127.0.0.1:1", ["--tls DIR"]),
+        ("cluster status tcp://127.0.0.1:1 --tls TLS", ["tls://127.0.0.1:1"]),
+        ("cluster status LAB", ["--tls DIR"]),
+        ("cluster status PLAIN", ["takes only TLS"]),
+        ("cluster status LAB --tls OTHER", ["not of the authority", "ca.pem", "copy the folder"]),
+        ("worker LAB --tls OTHER --build-only --builders 1", ["not of the authority"]),
+        (f"{TUNE}--cluster LAB --tls OTHER", ["not of the authority"]),
+        (f"{TUNE}--cluster LAB --tls OLD", ["expired on", "make a new set"]),
+        ("worker LAB --tls OLD", ["expired on"]),
+        ("cluster scheduler --tls OLD", ["expired on"]),
+        ("cluster certificates TLS", ["already", "name another folder"]),
+        ("cluster certificates NEW --host a:1", ["'a:1'", "gpu1.lab"]),
+        ("worker 127.0.0.1:1 --device nonsense", ["nonsense", "anatune hw list"]),
+        ("worker 127.0.0.1:1 --device no.such.module:function", ["no.such.module:function"]),
+    ],
+)
+def test_bad_words(anatune, lab, tls, others, words, parts):
+    places = {"LAB": lab, "PLAIN": lab.removeprefix("tls://"), "TLS": tls, **others}
+    check(anatune(*[places.get(word, word) for word in words.split()]), 1, *parts)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """A set of certificates of another lab, one that has expired, a place for a new one."""
+    import datetime
+
+    from anatune.measure.cluster.certificates import make_certificates
+
+    folder = tmp_path_factory.mktemp("others")
+    long_ago = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=9)
+    make_certificates(folder / "other")
+    make_certificates(folder / "old", days=1, now=long_ago)
+    return {"OTHER": folder / "other", "OLD": folder / "old", "NEW": folder / "new"}
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("cluster", ["command"]),
+        ("cluster nonsense", ["nonsense"]),
+        ("cluster status", ["ADDRESS"]),
+        ("cluster certificates", ["DIR"]),
+        ("cluster certificates d --days 0", ["--days", "'0'"]),
+        ("cluster scheduler --port 70000", ["--port", "65535"]),
+        ("worker", ["SCHEDULER"]),
+        ("worker 127.0.0.1:1 --builders -1", ["--builders"]),
+        ("worker 127.0.0.1:1 --build-only --device host", ["--device is what is measured on"]),
+        ("worker 127.0.0.1:1 --build-only --builders 0", ["does nothing"]),
+        ("worker 127.0.0.1:1 --backend pycuda", ["--backend is for GPUs"]),
+        ("tune --hw h200 matmul 8x8x8 --build-only k --cluster 127.0.0.1:1", ["--cluster"]),
+        ("tune --hw h200 matmul 8x8x8 --build-only k --no-reuse", ["--no-reuse"]),
+        ("tune --manifest k --cluster 127.0.0.1:1", ["--cluster", "--manifest"]),
+        ("tune --manifest k --tracker 127.0.0.1:1 --key k", ["--tracker", "--manifest"]),
+        ("tune --hw host_gpu matmul 8x8x8 --cluster 127.0.0.1:1 --device 1", ["--device", "anatune worker"]),
+        ("tune --hw host_gpu matmul 8x8x8 --cluster 127.0.0.1:1 --backend pycuda", ["--backend", "anatune worker"]),
+        ("tune --hw host_gpu matmul 8x8x8 --tracker 127.0.0.1:1 --key k --device 1", ["--device"]),
+        *[
+            (f"{command} {options}", parts)
+            for command in ("tune --hw host matmul 8x8x8", "compile m.onnx -o d --trials 9")
+            for options, parts in (
+                ("--tls d", ["--tls", "--cluster"]),
+                ("--key k", ["--key", "--tracker"]),
+                ("--tracker 127.0.0.1:9190", ["--tracker", "--key"]),
+                ("--tracker 127.0.0.1:9190 --key k --tls d", ["--tls", "--cluster"]),
+                ("--cluster 127.0.0.1:1 --key k", ["--key", "--tracker"]),
+                ("--cluster 127.0.0.1:1 --tracker 127.0.0.1:9190 --key k", ["--cluster", "--tracker", "leave one out"]),
+            )
+        ],
+        ("compile m.onnx -o d --cluster 127.0.0.1:1", ["--cluster", "--trials"]),
+        ("compile m.onnx -o d --tracker 127.0.0.1:1 --key k", ["--tracker", "--trials"]),
+    ],
+)
+def test_wrong_usage(anatune, words, parts):
+    check(anatune(*words.split()), 2, "--help", *parts)
+
+
+def test_a_name_of_two_words(anatune):
+    check(anatune("worker", "127.0.0.1:1", "--name", "a b"), 2, "--name is 'a b'", "--help")
