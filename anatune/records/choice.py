@@ -23,7 +23,17 @@ import msgspec
 
 from anatune.core.trial import Outcome
 
-__all__ = ["COMPARED", "RecordedTrial", "Score", "fastest", "final_winner", "quicker", "recorded_trial", "score"]
+__all__ = [
+    "COMPARED",
+    "Ending",
+    "RecordedTrial",
+    "Score",
+    "fastest",
+    "final_winner",
+    "quicker",
+    "recorded_trial",
+    "score",
+]
 
 COMPARED = "compare"
 """Source of the records of a final comparison: samples of a schedule that has its own trial already."""
@@ -65,6 +75,12 @@ class RecordedTrial(NamedTuple):
         if len(self.times_s) != len(self.reference_times_s):
             return []
         return [t / r for t, r in zip(self.times_s, self.reference_times_s, strict=True) if r > 0]
+
+    @property
+    def ending(self) -> Ending:
+        """What of it says how its session ended."""
+        relative = statistics.median(ratios) if (ratios := self.ratios) else None
+        return Ending(self.schedule, self.ok, self.compared, self.stopped_early, relative)
 
 
 class _Samples(msgspec.Struct, frozen=True):
@@ -108,7 +124,7 @@ def fastest(trials: Sequence[RecordedTrial]) -> int | None:
     wrong = {schedule for schedule, found in by_schedule.items() if not found[-1].ok}
     left: set[str] = set()
     for session in by_session.values():
-        winner = final_winner(session, wrong.__contains__)
+        winner = final_winner([trial.ending for trial in session], wrong.__contains__)
         left |= {trial.schedule for trial in session} if winner is None else {winner}
     left -= wrong
     scores = [score(found) for schedule, found in by_schedule.items() if schedule in left]
@@ -157,22 +173,33 @@ def quicker(scores: Iterable[Score]) -> int | None:
     return min(winners, key=lambda one: one.time_s).id if winners else None
 
 
-def final_winner(trials: Sequence[RecordedTrial], is_wrong: Callable[[str], bool]) -> str | None:
+class Ending(NamedTuple):
+    """What of a session's last trials says how it ended, as in `RecordedTrial`; `relative` is the median of ratios."""
+
+    schedule: str
+    ok: bool
+    compared: bool
+    stopped_early: bool
+    relative: float | None
+
+
+def final_winner(trials: Sequence[Ending], is_wrong: Callable[[str], bool]) -> str | None:
     """Return the schedule that won the final comparison of a session; None: it did not end with one, all compete.
 
     Trials after a comparison (of a session that was resumed and did not reach its end) make it no longer final.
 
     Parameters
     ----------
-    trials : sequence of RecordedTrial
+    trials : sequence of Ending
         The last ones of a session, at least to the one before its comparison.
     is_wrong : callable
         Whether the last result of a schedule was wrong.
     """
-    compared: dict[str, RecordedTrial] = {}
+    compared: dict[str, Ending] = {}
     for trial in reversed(trials):
         if not trial.compared or trial.schedule in compared:
             break
         compared[trial.schedule] = trial
-    ran = [one for one in reversed(compared.values()) if one.ok and one.ratios and not is_wrong(one.schedule)]
-    return min(ran, key=lambda one: (one.stopped_early, statistics.median(one.ratios))).schedule if ran else None
+    ran = [(one.stopped_early, one.relative, one.schedule) for one in reversed(compared.values()) if one.ok]
+    ranked = sorted(((early, value, name) for early, value, name in ran if value is not None), key=lambda one: one[:2])
+    return next((name for _, _, name in ranked if not is_wrong(name)), None)

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Column, Select, func, select
+from sqlalchemy import Column, Select, bindparam, func, select
 
 from anatune.core.accuracy import ACCURACIES, admits
 from anatune.core.trial import Outcome
 from anatune.errors import RecordError
-from anatune.records.choice import RecordedTrial, Score, fastest, final_winner, quicker, recorded_trial, score
+from anatune.records.choice import Ending, RecordedTrial, Score, fastest, final_winner, quicker, recorded_trial, score
 from anatune.records.conditions import Condition
 from anatune.records.database import Database
 from anatune.records.reader import OnDamage, RecordReader, tell
@@ -27,9 +27,10 @@ from anatune.records.tables import trials
 __all__ = ["Group", "best_of_group", "best_of_session", "groups"]
 
 _FIRST_PAGE, _GROWTH = 16, 8
-_JUDGED = (Outcome.OK.value, Outcome.WRONG_RESULT.value)
+_RAN = Outcome.OK.value
 _COLUMNS = (trials.c.id, trials.c.schedule_key, trials.c.session, trials.c.outcome, trials.c.result)
 _T = trials.c
+_ENDING = (_T.id, _T.schedule_key, _T.compared, _T.stopped_early, _T.relative, _T.outcome)
 
 
 class Group(NamedTuple):
@@ -49,6 +50,8 @@ def groups(
     database: Database, workloads: Sequence[str] | None, devices: Sequence[str] | None, threads: int | None
 ) -> list[Group]:
     """Return the groups in which a trial ran, in the order of their first trials; None: any."""
+    if threads is not None and workloads is not None and devices is not None and len(workloads) * len(devices) == 1:
+        return [Group(workloads[0], devices[0], threads)]
     found = [
         Group(workload, device, number)
         for workload in (workloads if workloads is not None else _values(database, _T.workload))
@@ -73,7 +76,7 @@ def _values(database: Database, column: Column[Any], *where: Condition) -> Itera
     found: Any = None
     while True:
         after = () if found is None else (column > found,)
-        found = database.read(select(func.min(column)).where(_T.outcome == Outcome.OK.value, *where, *after))[0][0]
+        found = database.read(select(func.min(column)).where(_T.outcome == _RAN, *where, *after))[0][0]
         if found is None:
             return
         yield found
@@ -128,15 +131,23 @@ class _Search:
         on_damage: OnDamage | None,
     ) -> None:  # fmt: skip
         self._database, self._reader, self._group, self._on_damage = database, reader, group, on_damage
-        self._where = (group.condition, *_admitted(template, accuracy))
-        of_group = _T.workload == group.workload, _T.device == group.device, _T.threads == group.threads
-        self._templates = [template] if template is not None else list(_values(database, _T.template, *of_group))
+        where = (group.condition, *_admitted(template, accuracy))
+        self._templates = [template] if template is not None else list(_values(database, _T.template, group.condition))
+        of_schedule = _T.schedule_key == bindparam("schedule"), *where
+        self._of_schedule = select(*_COLUMNS).where(*of_schedule).order_by(_T.id)
+        self._last_of_schedule = select(_T.outcome).where(*of_schedule).order_by(_T.id.desc()).limit(1)
+        self._ends = (
+            select(*_ENDING).where(_T.session == bindparam("session"), *where).order_by(_T.id.desc())
+            .limit(bindparam("size"))
+        )  # fmt: skip
         self._winners: dict[str, str | None] = {}
+        self._wrong: dict[str, bool] = {}
         self.left_out: set[int] = set()
 
     def best(self) -> int | None:
         """Return the id of the trial, None if there is none."""
         self._winners.clear()
+        self._wrong.clear()
         with_reference = self._least(_T.relative, _T.relative.is_not(None), is_ratio=True)
         without = self._least(_T.time_s, _T.relative.is_(None), is_ratio=False)
         return quicker(one for one in (with_reference, without) if one is not None)
@@ -146,7 +157,7 @@ class _Search:
         for template in self._templates:  # the index is in order within one
             ranked = (
                 select(_T.schedule_key, column)
-                .where(self._where[0], _T.template == template, _T.outcome == Outcome.OK.value, where)
+                .where(self._group.condition, _T.template == template, _T.outcome == _RAN, where)
                 .order_by(column)
             )
             judged: set[str] = set()
@@ -173,9 +184,9 @@ class _Search:
 
     def _judge(self, schedule: str, best: Score | None) -> Score | None:
         """Return the score of a schedule; None if it is wrong, cannot be better than `best` or does not compete."""
-        asked = select(*_COLUMNS).where(_T.schedule_key == schedule, *self._where).order_by(_T.id)
-        found = self._trials(asked)
-        if not found or not found[-1].ok:
+        found = self._trials(schedule)
+        self._wrong[schedule] = not found or not found[-1].ok
+        if self._wrong[schedule]:
             return None
         own = score(found)
         if own is None or (best is not None and own > best):
@@ -188,21 +199,29 @@ class _Search:
         if session not in self._winners:
             size = _FIRST_PAGE
             while True:
-                asked = select(*_COLUMNS).where(_T.session == session, *self._where).order_by(_T.id.desc()).limit(size)
-                tail = self._trials(asked)[::-1]
-                if len(tail) < size or not all(one.compared for one in tail):
+                rows = self._database.read(self._ends, {"session": session, "size": size})
+                tail = [
+                    Ending(
+                        one.schedule_key, one.outcome == _RAN, bool(one.compared), bool(one.stopped_early), one.relative
+                    )
+                    for one in reversed(rows)
+                    if one.id not in self.left_out
+                ]
+                if len(rows) < size or not all(one.compared for one in tail):
                     break
                 size *= _GROWTH
             self._winners[session] = final_winner(tail, self._is_wrong)
         return self._winners[session]
 
     def _is_wrong(self, schedule: str) -> bool:
-        asked = select(_T.outcome).where(_T.schedule_key == schedule, *self._where).order_by(_T.id.desc()).limit(1)
-        return bool(self._database.read(asked)[0].outcome != Outcome.OK.value)
+        if schedule not in self._wrong:
+            last = self._database.read(self._last_of_schedule, {"schedule": schedule})[0]
+            self._wrong[schedule] = bool(last.outcome != _RAN)
+        return self._wrong[schedule]
 
-    def _trials(self, statement: Select[Any]) -> list[RecordedTrial]:
+    def _trials(self, schedule: str) -> list[RecordedTrial]:
         found = []
-        for row in self._database.read(statement):
+        for row in self._database.read(self._of_schedule, {"schedule": schedule}):
             if row.id in self.left_out:
                 continue
             try:
@@ -215,9 +234,13 @@ class _Search:
 
 def _admitted(template: str | None, accuracy: str) -> tuple[Condition, ...]:
     """Return the conditions on trials that are judged."""
+    conditions: list[Condition] = [(_T.outcome == _RAN) | (_T.outcome == Outcome.WRONG_RESULT.value)]
     fine = [needed for needed in ACCURACIES if admits(accuracy, needed)]
-    judged = _T.outcome.in_(_JUDGED), _T.accuracy.in_(fine)
-    return judged if template is None else (*judged, _T.template == template)
+    if len(fine) < len(ACCURACIES):
+        conditions.append(_T.accuracy.in_(fine))
+    if template is not None:
+        conditions.append(_T.template == template)
+    return tuple(conditions)
 
 
 def _recorded(row: Any) -> RecordedTrial:

@@ -413,9 +413,13 @@ class RecordStore:
             return best_of_session(self._database, reader, wanted, *choice)
         workloads = None if workload is None else reader.workloads.keys_of(workload, on_damage)
         devices = None if hardware is None else reader.hardware.keys_of(hardware, on_damage)
-        asked = groups(self._database, workloads, devices, threads)
-        found = (best_of_group(self._database, reader, group, *choice) for group in asked)
-        return [record for record in found if record is not None]
+
+        def look() -> list[Record]:
+            asked = groups(self._database, workloads, devices, threads)
+            found = (best_of_group(self._database, reader, group, *choice) for group in asked)
+            return [record for record in found if record is not None]
+
+        return self._database.together(look)
 
 
 def open_database(place: RecordPlace, *, read_only: bool, timeout_s: float) -> Database:

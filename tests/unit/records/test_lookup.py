@@ -59,7 +59,7 @@ def test_few_rows_of_many_are_read(tmp_path):
             store.append(session, trial(number, ok((time_s,) * 3, (1e-3,) * 3)))
         read = []
         real = store._database.read
-        store._database.read = lambda statement: read.append(len(found := real(statement))) or found
+        store._database.read = lambda *asked: read.append(len(found := real(*asked))) or found
         best = store.best(MATMUL, CPU, 1, template="cpu")
         assert sum(read) < 100
         assert best == min(store.trials(), key=lambda record: record.trial.measurement.time_s)
