@@ -12,7 +12,13 @@ from anatune.errors import RunError
 from anatune.files import MOST_BYTES, read_file, reason
 from anatune.named import resolve
 
-__all__ = ["Packed", "pack", "unpack"]
+__all__ = ["DamagedError", "Packed", "pack", "unpack"]
+
+
+class DamagedError(RunError):
+    """What was built is not what arrived: whoever built it is to blame, of several the one at `part`."""
+
+    part = 0
 
 
 class _Kind(NamedTuple):
@@ -79,18 +85,22 @@ def unpack(packed: Packed, folder: Path, schedule_key: str) -> Any:
 
     Raises
     ------
+    DamagedError
+        It is not what was packed, or of another schedule.
     RunError
-        It is not what was packed, or of another schedule; it cannot be written.
+        It cannot be written.
     """
     how = _KINDS[packed.kind]
     if len(packed.content) > MOST_BYTES or hashlib.sha256(packed.content).hexdigest() != packed.sha256:
-        raise RunError("a built kernel arrived damaged: its contents are not what was built")
+        raise DamagedError("a built kernel arrived damaged: its contents are not what was built")
     try:
         artifact = msgspec.json.decode(packed.artifact, type=resolve(how.artifact))
     except msgspec.DecodeError as error:
-        raise RunError(f"a built kernel arrived damaged: {error}") from None
+        raise DamagedError(f"a built kernel arrived damaged: {error}") from None
     if artifact.schedule_key != schedule_key or getattr(artifact, how.file) != packed.sha256:
-        raise RunError(f"a built kernel of the schedule {artifact.schedule_key!r} arrived, expected {schedule_key!r}")
+        raise DamagedError(
+            f"a built kernel of the schedule {artifact.schedule_key!r} arrived, expected {schedule_key!r}"
+        )
     path = folder / f"{packed.sha256[:32]}{how.suffix}"
     try:
         path.write_bytes(packed.content)

@@ -32,7 +32,7 @@ from anatune.measure.cluster.messages import (
     SessionSetting,
     Standing,
 )
-from anatune.measure.cluster.packing import Packed, unpack
+from anatune.measure.cluster.packing import DamagedError, Packed, unpack
 from anatune.measure.run.build_processes import Limits
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.measurer import Entries
@@ -253,9 +253,13 @@ class LocalStation:
         try:
             folder.mkdir()
             found: dict[str, object] = {}
-            for schedule, one in zip(schedules, built, strict=True):
+            for part, (schedule, one) in enumerate(zip(schedules, built, strict=True)):
                 failed = one.failure or Measurement(Outcome.BUILD_ERROR, one.trouble)
-                found[schedule.key] = failed if one.packed is None else unpack(one.packed, folder, schedule.key)
+                try:
+                    found[schedule.key] = failed if one.packed is None else unpack(one.packed, folder, schedule.key)
+                except DamagedError as error:
+                    error.part = part
+                    raise
             yield found
         except OSError as error:
             raise RunError(line_of(error)) from None

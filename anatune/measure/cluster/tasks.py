@@ -20,6 +20,7 @@ from anatune.measure.cluster.messages import (
     decode,
     encode,
 )
+from anatune.measure.cluster.packing import DamagedError
 from anatune.measure.cluster.station import Station
 
 __all__ = ["PLUGIN", "Desk", "build", "compare", "lease", "measure"]
@@ -53,6 +54,8 @@ class Desk:
                 return encode(Answer(session, 0, trouble=f"the reference kernel: {trouble}", whose="builder"))
             self._station.open(asked, built.packed)
             return encode(Answer(session, 0))
+        except DamagedError as error:
+            return encode(Answer(session, 0, trouble=_line(error), whose="builder"))
         except Exception as error:  # noqa: BLE001  see the module
             return encode(Answer(session, 0, trouble=_line(error)))
 
@@ -90,6 +93,8 @@ def _answered(
         if len(parts) == 1 and (failure := parts[0].failure) is not None:
             return encode(Answer(session, number, (failure,), failed_build=True))
         return encode(Answer(session, number, tuple(call(asked, parts))))
+    except DamagedError as error:
+        return encode(Answer(session, number, trouble=_line(error), whose="builder", part=error.part))
     except Exception as error:  # noqa: BLE001  see the module
         return encode(Answer(session, number, trouble=_line(error)))
 
