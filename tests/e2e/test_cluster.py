@@ -7,8 +7,12 @@ import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
+import typer
+
+from anatune.cli.main import app
 
 pytest.importorskip("distributed", reason="pip install 'anatune[cluster]'")
 pytest.importorskip("cryptography", reason="pip install 'anatune[cluster]'")
@@ -65,39 +69,64 @@ def status(anatune, address, tls):
     return json.loads(done.stdout)["workers"]
 
 
-def wait_for(check, seconds=120.0):
-    until = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < until, "nobody came"
-        time.sleep(0.2)
-    return found
+PAGE = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
+COMMANDS = [line for line in re.findall(r"^\w+\$ (.+)$", PAGE, re.MULTILINE) if line.startswith("anatune ")]
+SMALL = {"1x64x56x56": "1x8x8x8", "64x64x3x3": "8x8x3x3", "256": "3", "host_gpu": "host"}
+"""What is smaller here than in the document; there is no GPU, either."""
 
 
-def test_a_session_on_a_worker(script, environment, anatune, lab, tls, tmp_path):
+def of_page(start, *more, **places):
+    """Return the words of the page's first command that begins so and has these words, as they are run here."""
+    line = next(one for one in COMMANDS if one.startswith(f"anatune {start}") and all(word in one for word in more))
+    return [places.get(word.replace(":8786", ""), SMALL.get(word, word)) for word in line.split()[1:]]
+
+
+def test_there_are_commands_on_the_page():
+    assert len(COMMANDS) > 10
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_page_is_one(line):
+    """As far as words go: the command, its options, what they take."""
+    command, words = typer.main.get_command(app), line.split()[1:]
+    while hasattr(command, "commands"):
+        command, words = command.commands[words[0]], words[1:]
+    assert command.make_context("anatune", words)
+
+
+def test_the_three_machines_of_the_page(script, environment, anatune, tmp_path):
+    """All of it on one machine: what begins with `laptop$` and `gpu1$`; of the boxes the first alone measures."""
     pytest.importorskip("tvm", reason="pip install 'anatune[tvm]'")
-    done = anatune("cluster", "status", lab, "--tls", tls)
-    assert "no worker has joined" in done.stdout
-    words = ("worker", lab, "--tls", tls, "--name", "box1", "--builders", 1)
-    with serving(script, environment, *words) as worker:
-        assert re.match(rf"box1 joined {lab}: .*, builds 1 at once", worker.stderr.readline())
-        (box,) = wait_for(lambda: status(anatune, lab, tls))
-        assert (box["name"], box["state"], box["measures"], box["builds"]) == ("box1", "ready", 1, 1)
-        records, best = tmp_path / "r.sqlite", tmp_path / "best.json"
-        done = anatune(
-            "tune", "--hw", "host", "--cluster", lab, "--tls", tls, "matmul", "32x32x32", "--threads", 1,
-            "--trials", 3, "--records", records, "--output", best, "--json",
-        )  # fmt: skip
+    tls, records, best = tmp_path / "tls", tmp_path / "r.sqlite", tmp_path / "best.json"
+    done = anatune(*of_page("cluster certificates", tls=tls))
+    assert done.returncode == 0, done.stderr
+    with contextlib.ExitStack() as lab:
+        words = [*of_page("cluster scheduler", "0.0.0.0", tls=tls), "--port", 0]
+        scheduler = lab.enter_context(serving(script, environment, *words))
+        port = re.match(r"scheduler at tls://.*:(\d+)\n", scheduler.stdout.readline())[1]
+        places = {"tls": tls, "laptop": f"127.0.0.1:{port}"}
+        assert "no worker has joined" in anatune(*of_page("cluster status", **places)).stdout
+        for name, start in (("box1", "host_gpu"), ("builds", "--build-only")):
+            words = [*of_page("worker", start, **places), "--name", name, "--builders", 1]
+            worker = lab.enter_context(serving(script, environment, *words))
+            assert re.match(rf"{name} joined tls://127\.0\.0\.1:{port}: .*, builds 1 at once", worker.stderr.readline())
+        more = ["--threads", 1, "--records", records, "--output", best, "--json"]
+        done = anatune(*of_page("tune", "--cluster", **places), *more)
         assert done.returncode == 0, done.stderr
         assert "worker box1 joined: " in done.stderr
-        assert "1 device" in done.stderr
+        assert "worker builds joined: builds only" in done.stderr
+        assert "; 1 device" in done.stderr
         tree = json.loads(done.stdout)
-        assert [(one["name"], one["trials"], one["state"]) for one in tree["workers"]] == [("box1", 3, "ready")]
+        assert [(one["name"], one["trials"], one["state"]) for one in tree["workers"]] == [
+            ("box1", 3, "ready"),
+            ("builds", 0, "ready"),
+        ]
         assert {one["measurement"]["worker"] for one in tree["trials"]} == {"box1"}
         assert best.exists()
-        text = anatune("cluster", "status", lab, "--tls", tls).stdout
+        text = anatune(*of_page("cluster status", **places)).stdout
+        assert re.search(r"^scheduler tls://\S+: 2 workers, 1 device, 2 to build at once$", text, re.MULTILINE), text
         assert re.search(r"^box1 +ready +1 +\d+ +\d+ ", text, re.MULTILINE), text
-    assert wait_for(lambda: not status(anatune, lab, tls))
-    assert not list(tmp_path.glob("*.part"))
+        assert re.search(r"^builds +ready +1 +0 +\d+ +builds only +idle$", text, re.MULTILINE), text
 
 
 def test_a_worker_waits_for_its_scheduler(script, environment, tls):
