@@ -465,6 +465,8 @@ class ClusterMeasurer:
         member = task.member
         member.building.discard(event.number)
         self._end_turn(member, event.number)
+        if task.kind in ("measure", "compare"):
+            self._open_fleet.drop(event.number)  # builds and leases are held as long as they are needed
         if task.kind in ("build", "reference"):
             self._was_built(event, task)
         elif event.error:
