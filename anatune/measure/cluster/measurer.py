@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import queue
 import time
 import uuid
@@ -25,12 +24,12 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError, SpaceError
 from anatune.measure.cluster.fleet import Done, Event, Fleet, Lost, Snapshot
+from anatune.measure.cluster.jobs import QUEUED, Comparison, Job, KeptBuilds, Pace, Task, overdue_s, waits
 from anatune.measure.cluster.messages import (
     Answer,
     BuildRequest,
     CompareRequest,
     MeasureRequest,
-    Running,
     SessionSetting,
     checked_measurement,
     decode,
@@ -49,69 +48,13 @@ _LOG = logging.getLogger(__name__)
 
 _WAIT_S = 60.0
 """How long a session without workers waits for one."""
-_SLACK_S = 10.0
-"""Beside the limits of a request: what travels, processes that start anew."""
-_KEPT_BUILDS = 8
-"""Builds of the best candidates that stay until the end, as `measure.run.measurer` keeps its own."""
-_QUEUED = 1
-"""Kernels that wait at each device beside the one that runs: it never waits for the session."""
-_MEMORY = 0.1
-"""Weight of the latest trial in the usual times of building and running."""
 _MOST_LOST = 2
 """A trial with which so many workers were lost is not tried again."""
 _OTHERS_S = 600.0
 """What another session has done on a worker for so long is taken for dead."""
-_WAITS = "wait"
-"""Stage of a request that waits for its turn (`station`)."""
 _REPEATED_RUNS = (Outcome.RUN_ERROR, Outcome.RUN_TIMEOUT, Outcome.WRONG_RESULT, Outcome.LOST_DEVICE)
 _REPEATED_BUILDS = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
 """Failures that may be the worker's: repeated once on another."""
-
-
-class _Job:
-    """A schedule on its way.
-
-    Attributes
-    ----------
-    built, builder
-        Number of its build, once that is done, and who has it.
-    failed_build, failed_run
-        Who failed with it, and how: it is repeated elsewhere.
-    lost : list of str
-        Workers that were lost with it.
-    compared : bool
-        It is only built, for a comparison.
-    """
-
-    def __init__(self, schedule: Schedule, compared: bool = False) -> None:
-        self.schedule, self.compared = schedule, compared
-        self.built: int | None = None
-        self.builder = ""
-        self.failed_build: tuple[Member, Measurement] | None = None
-        self.failed_run: tuple[Member, Measurement] | None = None
-        self.lost: list[str] = []
-
-
-class _Task(msgspec.Struct):
-    """Something that a worker was asked for: a build of `job` or of the reference (None), a lease, a run.
-
-    `since`: the second since when it is its turn; `reference`: the reference kernel of a lease.
-    """
-
-    kind: str
-    member: Member
-    job: _Job | None
-    since: float
-    reference: int | None = None
-
-
-class _Comparison:
-    """The contenders of the end."""
-
-    def __init__(self, jobs: Sequence[_Job], budget_s: float) -> None:
-        self.jobs, self.budget_s = jobs, budget_s
-        self.number: int | None = None
-        self.measurements: list[Measurement] | None = None
 
 
 class ClusterMeasurer:
@@ -172,15 +115,15 @@ class ClusterMeasurer:
         self._roster = Roster(hardware, threads)
         self._fleet: Fleet | None = None
         self._numbers = itertools.count(1)
-        self._tasks: dict[int, _Task] = {}
+        self._tasks: dict[int, Task] = {}
         self._reference: tuple[int, Member] | None = None
-        self._to_build: deque[_Job] = deque()
-        self._to_run: deque[_Job] = deque()
-        self._answers: deque[tuple[_Job, Measurement]] = deque()
-        self._jobs: set[_Job] = set()
-        self._kept: dict[str, tuple[float, _Job]] = {}
-        self._comparison: _Comparison | None = None
-        self._build_s = self._run_s = 0.0
+        self._to_build: deque[Job] = deque()
+        self._to_run: deque[Job] = deque()
+        self._answers: deque[tuple[Job, Measurement]] = deque()
+        self._jobs: set[Job] = set()
+        self._kept = KeptBuilds(self._drop_build)
+        self._pace = Pace()
+        self._comparison: Comparison | None = None
         self._alone_since: float | None = None
 
     def __enter__(self) -> Self:
@@ -227,12 +170,12 @@ class ClusterMeasurer:
                     job, measurement = self._answers.popleft()
                     yield job.schedule, measurement
                     may_ask = True
-                while may_ask and len(self._jobs) < self._room():
+                while may_ask and len(self._jobs) < self._pace.room(self._roster.ready()):
                     schedule = ask()
                     if schedule is None:
                         may_ask = False
                     else:
-                        self._add(_Job(self._checked(schedule)))
+                        self._add(Job(self._checked(schedule)))
                 if not self._jobs and not may_ask:
                     return
                 self._assign()
@@ -249,13 +192,13 @@ class ClusterMeasurer:
             As `serve`.
         """
         self._abandon()
-        jobs = [_Job(self._checked(schedule), compared=True) for schedule in schedules]
-        self._comparison = comparison = _Comparison(jobs, budget_s)
+        jobs = [Job(self._checked(schedule), compared=True) for schedule in schedules]
+        self._comparison = comparison = Comparison(jobs, budget_s)
         try:
             for job in jobs:
                 kept = self._kept.get(job.schedule.key)
                 if kept is not None:
-                    job.built, job.builder = kept[1].built, kept[1].builder
+                    job.built, job.builder = kept.built, kept.builder
                     self._jobs.add(job)
                 else:
                     self._add(job)
@@ -283,19 +226,11 @@ class ClusterMeasurer:
             )
         return schedule
 
-    def _room(self) -> int:
-        """Return how many schedules may be on their way: what keeps devices and the builds for them busy."""
-        ready = [*self._roster.ready()]
-        devices = sum(member.measures for member in ready)
-        slots = sum(member.builders for member in ready)
-        ahead = math.ceil(devices * self._build_s / self._run_s) if self._run_s else 2 * devices
-        return (1 + _QUEUED) * devices + min(slots, max(2, ahead)) if devices and slots else 0
-
-    def _add(self, job: _Job) -> None:
+    def _add(self, job: Job) -> None:
         self._jobs.add(job)
         self._to_build.append(job)
 
-    def _finish(self, job: _Job, measurement: Measurement, member: Member | None) -> None:
+    def _finish(self, job: Job, measurement: Measurement, member: Member | None) -> None:
         """Answer for a job, and keep what was built of the best."""
         self._jobs.discard(job)
         if member is not None:
@@ -304,26 +239,13 @@ class ClusterMeasurer:
             member.failed += measurement.time_s is None
         relative = measurement.relative
         if relative is not None:
-            self._build_s += _MEMORY * (measurement.build_s - self._build_s) if self._build_s else measurement.build_s
-            self._run_s += _MEMORY * (measurement.run_s - self._run_s) if self._run_s else measurement.run_s
+            self._pace.note(measurement)
             if not measurement.stopped_early:
                 self.incumbent = relative if self.incumbent is None else min(self.incumbent, relative)
         self._answers.append((job, measurement))
-        self._keep(job, relative)
+        self._kept.settle(job, relative)
 
-    def _keep(self, job: _Job, relative: float | None) -> None:
-        out: _Job | None = job
-        if relative is not None and job.built is not None:
-            before = self._kept.pop(job.schedule.key, None)
-            out = None if before is None else before[1]
-            self._kept[job.schedule.key] = relative, job
-            if len(self._kept) > _KEPT_BUILDS:
-                worst = max(self._kept, key=lambda key: self._kept[key][0])
-                out = self._kept.pop(worst)[1]
-        if out is not None:
-            self._drop_build(out)
-
-    def _drop_build(self, job: _Job) -> None:
+    def _drop_build(self, job: Job) -> None:
         if job.built is not None:
             self._open_fleet.drop(job.built)
         job.built, job.builder = None, ""
@@ -335,7 +257,7 @@ class ClusterMeasurer:
         for number, task in [*self._tasks.items()]:
             if task.job is not None or task.kind == "compare":
                 self._forget(number)
-        kept = {one[1].built for one in self._kept.values()}
+        kept = self._kept.numbers()
         for job in self._jobs:
             if job.built not in kept:
                 self._drop_build(job)
@@ -395,7 +317,7 @@ class ClusterMeasurer:
         for _ in range(len(self._to_run)):
             job = self._to_run.popleft()
             failed = job.failed_run[0] if job.failed_run else None
-            free = [one for one in leased if len(one.measuring) <= _QUEUED and one is not failed]
+            free = [one for one in leased if len(one.measuring) <= QUEUED and one is not failed]
             if free:
                 here = job.builder  # what was built there need not travel
                 member = min(free, key=lambda one: (len(one.measuring), one.address != here))
@@ -423,16 +345,16 @@ class ClusterMeasurer:
         assert member.lease is not None
         self._open_fleet.compare(member.address, number, encode(request), built, member.lease)
 
-    def _build(self, job: _Job | None, member: Member) -> None:
+    def _build(self, job: Job | None, member: Member) -> None:
         number = self._ask("build" if job is not None else "reference", member, job)
         schedule = None if job is None else job.schedule
         request = BuildRequest(self.session, number, self.hardware, self.threads, self.limits, schedule)
         self._open_fleet.build(member.address, number, encode(request))
 
-    def _ask(self, kind: str, member: Member, job: _Job | None) -> int:
+    def _ask(self, kind: str, member: Member, job: Job | None) -> int:
         """Note that a worker is asked for something; return the number."""
         number = next(self._numbers)
-        self._tasks[number] = _Task(kind, member, job, self._clock())
+        self._tasks[number] = Task(kind, member, job, self._clock())
         if kind in ("build", "reference"):
             member.building.add(number)
         else:
@@ -474,7 +396,7 @@ class ClusterMeasurer:
         else:
             self._answered(event, task)
 
-    def _was_built(self, event: Done, task: _Task) -> None:
+    def _was_built(self, event: Done, task: Task) -> None:
         if event.error:
             self._suspect(task.member, event.error, [(event.number, task)])
         elif task.job is None:
@@ -484,7 +406,7 @@ class ClusterMeasurer:
             if not task.job.compared:
                 self._to_run.append(task.job)
 
-    def _answered(self, event: Done, task: _Task) -> None:
+    def _answered(self, event: Done, task: Task) -> None:
         """Deal with what a worker answered to a lease, a run or a comparison."""
         member, one = task.member, self._comparison
         jobs = [task.job] if task.job is not None else one.jobs if one is not None and task.kind == "compare" else []
@@ -511,7 +433,7 @@ class ClusterMeasurer:
         elif task.job is not None:
             self._judge(task.job, measurements[0], member, answer.failed_build)
 
-    def _judge(self, job: _Job, measurement: Measurement, member: Member, failed_build: bool) -> None:
+    def _judge(self, job: Job, measurement: Measurement, member: Member, failed_build: bool) -> None:
         """Take an answer, or have a failure repeated elsewhere; who fails with what works elsewhere is noted."""
         if failed_build:
             builder = self._roster.get(job.builder)
@@ -537,7 +459,7 @@ class ClusterMeasurer:
             if self._roster.refuted(failed[0], by):
                 self._take_back(failed[0], lost=False)
 
-    def _failed_twice(self, job: _Job, failed: tuple[Member, Measurement] | None) -> None:
+    def _failed_twice(self, job: Job, failed: tuple[Member, Measurement] | None) -> None:
         """Take a failure as it is: there is nobody else any more."""
         assert failed is not None
         self._finish(job, failed[1], failed[0])
@@ -546,7 +468,7 @@ class ClusterMeasurer:
         member = self._roster.get(address)
         return address if member is None else member.name
 
-    def _blame_builder(self, trouble: str, task: _Task, jobs: Sequence[_Job]) -> None:
+    def _blame_builder(self, trouble: str, task: Task, jobs: Sequence[Job]) -> None:
         """Ask who could not make a build for nothing more, and have it made elsewhere."""
         if task.kind == "lease":
             task.member.lease = builder = None
@@ -570,7 +492,7 @@ class ClusterMeasurer:
         for member in lost:
             self._take_back(member, lost=True)
 
-    def _suspect(self, member: Member, why: str, tasks: Sequence[tuple[int, _Task]]) -> None:
+    def _suspect(self, member: Member, why: str, tasks: Sequence[tuple[int, Task]]) -> None:
         """Ask a worker for nothing more; what it has goes elsewhere.
 
         Parameters
@@ -603,10 +525,9 @@ class ClusterMeasurer:
                 self._forget(self._comparison.number)
                 self._comparison.number = None
             self._again(job)
-        for key in [key for key, (_, job) in self._kept.items() if job.builder == member.address]:
-            self._drop_build(self._kept.pop(key)[1])
+        self._kept.lose(member.address)
 
-    def _moved(self, number: int, task: _Task, *, blamed: bool) -> None:
+    def _moved(self, number: int, task: Task, *, blamed: bool) -> None:
         """Have somebody else do a task that a worker did not."""
         if task.kind == "compare" and self._comparison is not None and self._comparison.number == number:
             self._comparison.number = None
@@ -625,7 +546,7 @@ class ClusterMeasurer:
         else:
             self._again(job)
 
-    def _again(self, job: _Job) -> None:
+    def _again(self, job: Job) -> None:
         """Build a job once more."""
         self._drop_build(job)
         if job in self._to_run:
@@ -643,32 +564,12 @@ class ClusterMeasurer:
             for number in [*member.building, *itertools.islice(member.measuring, 1)]:
                 task = self._tasks[number]
                 mine = at.get(0 if task.kind == "lease" else number)
-                if others and (mine is None or mine.stage == _WAITS):
+                compared = self._comparison if task.kind == "compare" else None
+                if others and waits(mine):
                     task.since = now
-                elif limit_s := self._overdue(task, mine, now - task.since):
+                elif limit_s := overdue_s(mine, now - task.since, self.limits, compared):
                     self._suspect(member, f"it did not answer within {limit_s:g} s", [])
                     break
-
-    def _overdue(self, task: _Task, at: Running | None, waited_s: float) -> float:
-        """Return the limit that a task has passed, s; 0 if it has not.
-
-        Parameters
-        ----------
-        at
-            What its worker says of it, if anything.
-        waited_s : float
-            Since it is its turn.
-        """
-        limits = self.limits
-        if at is None:  # it has not begun, or its answer stays out
-            limit_s = limits.start_s + _SLACK_S
-            return limit_s if waited_s > limit_s else 0.0
-        run_s = limits.run_s
-        if task.kind == "compare" and self._comparison is not None:
-            run_s = self._comparison.budget_s + limits.run_s * len(self._comparison.jobs)
-        stages = {"build": limits.build_s, "run": run_s}
-        limit_s = 2 * stages.get(at.stage, limits.start_s) + limits.start_s + _SLACK_S
-        return limit_s if at.seconds > limit_s else 0.0
 
     def _check_alone(self) -> None:
         """Wait some time for workers if nobody serves, then give up.
