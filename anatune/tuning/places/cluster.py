@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
@@ -25,6 +27,9 @@ from anatune.tuning.settings import TuningSettings
 
 __all__ = ["ClusterPlace", "ExecutorPlace", "cluster_place"]
 
+_LOG = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
 _WAIT_S = 60.0
 """How long one waits for the first worker of a cluster."""
 
@@ -81,6 +86,7 @@ class ClusterPlace:
         self._client = client
         self._own, self._wait_s = own, wait_s
         self._fleet: Callable[[str], DaskFleet] = functools.partial(DaskFleet, client)
+        self._missed: set[str] = set()  # kinds of devices that were waited for in vain: once is enough
 
     def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
         """Return the spec that is meant: "host" and "host_gpu" are the devices of the workers."""
@@ -138,16 +144,23 @@ class ClusterPlace:
 
     def _descriptions(self, kind: str) -> list[WorkerDescription]:
         """Return the workers with a device of a kind; waits some time for the first."""
-        import time
-
         fleet = self._fleet("")
-        until = time.monotonic() + self._wait_s
+        wait_s = 0.0 if kind in self._missed else self._wait_s
+        until = time.monotonic() + wait_s
+        told = False
         while True:
             seen = [one.description for one in fleet.look().workers.values() if one.description is not None]
             found = [one for one in seen if one.device is not None and one.device.kind == kind]
-            if found or time.monotonic() > until:
+            if found:
                 return found
-            time.sleep(0.5)
+            if time.monotonic() >= until:
+                self._missed.add(kind)
+                return found
+            if not told:
+                there = f"{len(seen)} workers, none with a {kind.upper()}" if seen else "no worker"
+                _LOG.warning("the cluster has %s; waiting %g s for one", there, wait_s)
+                told = True
+            time.sleep(_LOOK_S)
 
 
 class ExecutorPlace(LocalPlace):
