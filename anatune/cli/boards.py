@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from anatune.cli.output import UsageError, note, print_json, print_text
+import time
 
-__all__ = ["detect_board", "has_board"]
+from anatune.cli.calibrations import learn_nests, tell_calibration
+from anatune.cli.output import UsageError, note, print_json, print_text
+from anatune.cli.stages import stage_progress
+
+__all__ = ["calibrate_board_cpu", "detect_board", "has_board"]
 
 
 def has_board(tracker: str | None, key: str | None) -> bool:
@@ -28,7 +32,7 @@ def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_js
     from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
     from anatune.report.calibration import detected_cpu_lines
 
-    warn_of(tracker)
+    _warn_of(tracker)
     board = ask_board(tracker, key)
     spec, path = board.hardware, None
     kept = None if force or print_only else calibrated_file(spec)
@@ -52,7 +56,30 @@ def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_js
     print_text("\n".join([where, *lines]))
 
 
-def warn_of(tracker: str) -> None:
+def calibrate_board_cpu(
+    tracker: str, key: str, *, print_only: bool, as_json: bool, minutes: float, nests: bool
+) -> None:
+    """Measure a board's CPU and write its spec, called after the key; learn from kernels that run there."""
+    import functools
+
+    from anatune.measure.boards.calibration import calibrate_board
+    from anatune.measure.boards.measurer import BoardMeasurer
+    from anatune.measure.cpu.host_files import write_host_spec
+
+    began = time.monotonic()
+    _warn_of(tracker)
+    note(f"calibrate: a board of key {key}, up to {minutes / 3:g} min and what building and sending probes takes")
+    board, result = calibrate_board(tracker, key, minutes / 3)
+    path, learned = None if print_only else write_host_spec(spec=result.spec), None
+    if path is not None and nests:
+        make = functools.partial(BoardMeasurer, tracker=tracker, key=key, device=board.hardware, boards=board.boards)
+        with stage_progress() as progress:
+            left_s = 60 * minutes - (time.monotonic() - began)
+            learned = learn_nests(result.spec, path, left_s, progress, make=make, ran_under=board.environment)
+    tell_calibration(result, path, learned, print_only=print_only, as_json=as_json)
+
+
+def _warn_of(tracker: str) -> None:
     """Say what it means that a tracker is on another machine."""
     from anatune.measure.boards.tracker import open_warning, tracker_of
 

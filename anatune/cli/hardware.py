@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.boards import detect_board, has_board
+from anatune.cli.boards import calibrate_board_cpu, detect_board, has_board
+from anatune.cli.calibrations import learn_nests, tell_calibration
 from anatune.cli.options import BoardKey, Tracker
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
 from anatune.cli.stages import stage_progress
@@ -156,22 +156,29 @@ def calibrate(
     nests: Annotated[
         bool, typer.Option("--nests/--no-nests", help="CPU: also learn from generated kernels what the model misses.")
     ] = True,
+    tracker: Tracker = None,
+    key: BoardKey = None,
 ) -> None:
     """Measure this machine's CPU or one of its GPUs: clock, arithmetic, caches, memory; write the spec for ``--hw``.
 
     On a CPU generated kernels are measured, too, and a correction of the model is learned from them. It is kept, and
-    used by plans, only if it ranks kernels of workloads that it has not seen better.
+    used by plans, only if it ranks kernels of workloads that it has not seen better. With ``--tracker`` and ``--key``
+    all of that on a board, for ``--hw KEY``.
     """
+    if has_board(tracker, key):
+        if what != "host":
+            raise UsageError(f"{what!r} is given with --tracker, but only CPUs of boards are calibrated; leave it out")
+        calibrate_board_cpu(
+            str(tracker), str(key), print_only=print_only, as_json=as_json, minutes=minutes or 3.0, nests=nests
+        )
+        return
     index = _gpu_index(what)
     if index is not None:
         _calibrate_gpu(index, print_only=print_only, as_json=as_json, minutes=minutes or 1.0)
         return
     began, minutes = time.monotonic(), minutes or 3.0
-    from anatune.core.hardware.files import spec_to_toml
     from anatune.measure.cpu.calibration.calibrate import calibrate as measure
     from anatune.measure.cpu.host_files import write_host_spec
-    from anatune.report.calibration import cpu_calibration_lines, prediction_lines
-    from anatune.report.training import nest_lines
 
     learned: Learned | None = None
     with stage_progress() as progress:
@@ -179,51 +186,8 @@ def calibrate(
         spec = result.spec
         path = None if print_only else write_host_spec(spec=spec)
         if path is not None and nests:
-            learned = _learn(spec, path, 60 * minutes - (time.monotonic() - began), progress)
-    if as_json:
-        agreements = {"all": result.agreement, "fitting": result.fitting}
-        print_json(
-            {
-                "path": str(path) if path else None,
-                "cpu": spec,
-                "measured": result.numbers,
-                "tiles": [{**entry._asdict(), "tile": list(entry.tile)} for entry in result.tiles],
-                "prediction": {
-                    name: {
-                        "precision": a.precision,
-                        "recall": a.recall,
-                        "good": a.num_good,
-                        "predicted": a.num_predicted,
-                    }
-                    for name, a in agreements.items()
-                },
-                "quiet_share": result.quiet_share,
-                "nests": None if learned is None else learned.summary,
-                "notes": result.notes,
-            }
-        )
-        return
-    summary = [*cpu_calibration_lines(spec), *result.notes, *prediction_lines(result)]
-    if learned is not None:
-        summary += nest_lines(learned)
-    if print_only:
-        print_text(spec_to_toml(spec).rstrip("\n"))
-        for line in summary:
-            note(line)
-        return
-    print_text("\n".join([f"wrote {path}; use it as --hw host", *summary]))
-
-
-def _learn(spec: CpuSpec, path: Path, left_s: float, progress: Callable[[str, float], None]) -> Learned | None:
-    """Learn from generated kernels in the seconds that are left; None, and a note why, where that cannot be done."""
-    from anatune.errors import MissingDependencyError
-    from anatune.tuning.calibration import learn_from_nests
-
-    try:
-        return learn_from_nests(spec, path.with_name("host_nests.sqlite"), budget_s=left_s, progress=progress)
-    except MissingDependencyError as error:
-        note(f"no correction of the model is learned: {error}")
-        return None
+            learned = learn_nests(spec, path, 60 * minutes - (time.monotonic() - began), progress)
+    tell_calibration(result, path, learned, print_only=print_only, as_json=as_json)
 
 
 def _gpu_index(what: str) -> int | None:

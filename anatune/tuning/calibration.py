@@ -17,8 +17,11 @@ from anatune.errors import ModelVersionError
 from anatune.files import reason
 from anatune.measure.cpu.calibration.nests import measure_nests
 from anatune.measure.cpu.calibration.workloads import calibration_workloads
+from anatune.measure.cpu.measurer import CpuMeasurer
+from anatune.measure.run.measurer import Measurer
 from anatune.model.learned.corrections import CALIBRATED, user_correction_folder
 from anatune.model.learned.residual import ResidualOptions, import_lightgbm
+from anatune.records.environment import Environment
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
 from anatune.tuning.training import Judgement, families_of, judge, train
@@ -79,6 +82,8 @@ def learn_from_nests(
     budget_s: float,
     folder: Path | None = None,
     progress: Callable[[str, float], None] = lambda _stage, _share: None,
+    make: Callable[..., Measurer] = CpuMeasurer,
+    ran_under: Environment | None = None,
 ) -> Learned:
     """Measure generated nests, learn a correction of the model from all that were recorded on this machine, judge it.
 
@@ -93,6 +98,8 @@ def learn_from_nests(
     folder : Path, optional
         Where to; by default where plans look for the corrections of this device. A correction that is there and does
         not help any more is removed: it was made for another spec.
+    make, ran_under
+        Makes the measurer of the machine that `hardware` describes; under what that measures. By default this one.
 
     Raises
     ------
@@ -102,7 +109,10 @@ def learn_from_nests(
     import_lightgbm()  # before anything is measured for it
     measured: list[Trial] = []
     if budget_s >= _LEAST_S:
-        measured = list(record_nests(hardware, records, budget_s=budget_s - _FIT_S, progress=progress))
+        left_s = budget_s - _FIT_S
+        measured = list(
+            record_nests(hardware, records, budget_s=left_s, progress=progress, make=make, ran_under=ran_under)
+        )
     elif not records.exists():
         return Learned(records, 0, 0, None, None)
     progress("learning", 0.0)
@@ -112,7 +122,13 @@ def learn_from_nests(
 
 
 def record_nests(
-    hardware: CpuSpec, records: Path, *, budget_s: float, progress: Callable[[str, float], None]
+    hardware: CpuSpec,
+    records: Path,
+    *,
+    budget_s: float,
+    progress: Callable[[str, float], None],
+    make: Callable[..., Measurer] = CpuMeasurer,
+    ran_under: Environment | None = None,
 ) -> Iterator[Trial]:
     """Measure nests with one thread and with all cores, and record them; errors as `learn_from_nests`."""
     counts = sorted({1, hardware.compute.num_cores})
@@ -130,11 +146,12 @@ def record_nests(
                 threads=threads,
                 budget_s=share * (ends - time.monotonic()),
                 progress=lambda done, stage=stage: progress(stage, done),  # type: ignore[misc]
+                make=make,
             ):
                 if workload not in sessions:
                     sessions[workload] = store.new_session(workload, hardware, threads, SOURCE, 0)
                 trial = Trial(schedule, measurement, number, SOURCE, None, threads)
-                store.append(sessions[workload], trial)
+                store.append(sessions[workload], trial, ran_under)
                 number += 1
                 yield trial
 

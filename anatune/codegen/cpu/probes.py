@@ -17,8 +17,9 @@ functions for ``anatune hw calibrate``, which builds many of them with `build_pr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -126,12 +127,21 @@ def build_parallel_reference(hardware: CpuSpec, folder: Path) -> CpuArtifact:
 
 
 class ProbeModule:
-    """Probes built into this process: `functions` by name, and their assembly."""
+    """Compiled probes: their assembly, and `functions` of this process by name, or a library."""
 
     def __init__(self, compiled: TvmObject, probes: Sequence[Probe]) -> None:
-        self._loaded = compiled.jit()
-        self.functions = {probe.name: self._loaded[probe.name] for probe in probes}
+        self._compiled, self._names = compiled, [probe.name for probe in probes]
         self.assembly: str = compiled.mod.inspect_source("asm")
+
+    @cached_property
+    def functions(self) -> dict[str, Callable[..., object]]:
+        """Name -> function, loaded into this process."""
+        self._loaded = self._compiled.jit()
+        return {name: self._loaded[name] for name in self._names}
+
+    def link(self, path: Path) -> None:
+        """Write them as a shared library; raises BuildError where they cannot be linked."""
+        link_library(self._compiled, path)
 
     def spill_ops(self, name: str) -> int:
         """Return the vector operations on the stack in the code of one probe."""
@@ -140,7 +150,7 @@ class ProbeModule:
 
 
 def build_probes(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> ProbeModule:
-    """Compile probes of different names together and load them.
+    """Compile probes of different names together.
 
     Raises
     ------

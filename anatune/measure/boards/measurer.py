@@ -32,7 +32,9 @@ BOARD_ENTRIES = Entries(
 
 _MOST_BUILDERS = 16
 _MOST_BOARDS = 64
-_SILENCE_S = 5.0
+WAIT_S = 20.0
+"""Most seconds to wait for a free board."""
+SILENCE_S = 5.0
 """A board ends what exceeds its limit itself; one that still says nothing after so many seconds more is lost."""
 
 
@@ -52,10 +54,9 @@ class BoardRunner(RunnerProcess):
     functions = "anatune.measure.boards.session"
 
     def __init__(self, worker: Worker, limits: Limits, name: str) -> None:
-        super().__init__(worker, msgspec.structs.replace(limits, run_s=limits.run_s + _SILENCE_S), name)
+        super().__init__(worker, msgspec.structs.replace(limits, run_s=limits.run_s + SILENCE_S), name)
         self.board: BoardDescription | None = None
         self.trials = self.failed = 0
-        self._learnt_of: int | None = None
 
     def finish_set_up(self) -> None:
         """Wait for the board; errors as `RunnerProcess.finish_set_up`."""
@@ -63,11 +64,9 @@ class BoardRunner(RunnerProcess):
         self._learn()
 
     def _learn(self) -> None:
-        """Ask which board it is; after a loss it may be another one. The answer needs no board."""
-        reply = self.worker.poll()
-        assert reply is None
-        self.worker.submit(f"{self.functions}:present", {}, _SILENCE_S)
-        reply = self.worker.wait(_SILENCE_S)
+        """Ask the process which board it has; after a loss it may be another one. The board is not asked."""
+        self.worker.submit(f"{self.functions}:present", {}, SILENCE_S)
+        reply = self.worker.wait(SILENCE_S)
         if isinstance(reply.value, BoardDescription):
             self.board, self.name = reply.value, reply.value.name
 
@@ -95,9 +94,7 @@ class BoardRunner(RunnerProcess):
         super()._failed(job, reply)
 
     def _measurement(self, report: RunReport, build_s: float, run_s: float) -> Measurement:
-        if self.worker.process_id != self._learnt_of:
-            self._learn()
-            self._learnt_of = self.worker.process_id
+        self._learn()
         return super()._measurement(report, build_s, run_s)
 
 
@@ -122,8 +119,8 @@ class BoardMeasurer(Measurer):
         How many to use at most.
     cold : None
         Constants always stay where the run before left them.
-    wait_s : float
-        Most seconds to wait for a free board.
+    wait_s : float, optional
+        Most seconds to wait for a free board; `WAIT_S` by default.
 
     Raises
     ------
@@ -147,7 +144,7 @@ class BoardMeasurer(Measurer):
         protocol: TimingProtocol | None = None,
         cold: str | None = None,
         boards: int = 1,
-        wait_s: float = 20.0,
+        wait_s: float | None = None,
         entries: Entries = BOARD_ENTRIES,
     ) -> None:
         if not isinstance(hardware, CpuSpec):
@@ -156,7 +153,7 @@ class BoardMeasurer(Measurer):
             raise SpaceError(f"threads is {threads!r}, expected an integer from 1 to {hardware.compute.num_cores}")
         if cold is not None:
             raise SpaceError(f"cold is {cold!r}, but boards measure with warm caches only; leave it out")
-        limits = limits or Limits()
+        limits, wait_s = limits or Limits(), WAIT_S if wait_s is None else wait_s
         super().__init__(
             workload,
             hardware,

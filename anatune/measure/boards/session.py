@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import TvmObject
@@ -33,7 +33,7 @@ from anatune.measure.run.correctness import (
 from anatune.measure.run.runner import RunReport, Setting
 from anatune.measure.run.timing import Timed, beside
 
-__all__ = ["BoardLateError", "BoardSession", "contest", "present", "run", "set_up"]
+__all__ = ["BoardLateError", "BoardSession", "contest", "present", "run", "set_up", "timed_by"]
 
 IDLE_S = 600.0
 """A session of which the board hears nothing for so long ends: its client is gone, and others may wait."""
@@ -131,14 +131,13 @@ class BoardSession:
         self._tracker, self._key, self._wait_s = tracker_of(tracker), checked_key(key), wait_s
         self._device, self._threads = device, threads
         self._inputs, self._want = setting.inputs(), setting.want()
+        self._arenas: list[_Arena] = []
         self.connect()
 
     def connect(self) -> None:
         """Take a free board and bring to it what all kernels share; errors as the class."""
-        self._board = board = connected(self._tracker, self._key, wait_s=self._wait_s, machine=machine_of(self._device))
-        board.limit(IDLE_S)
-        self.description: BoardDescription = described(board, self._key)
-        if why := other_device(self._device, self.description.hardware):
+        self._board, self.description = board, told = self._taken()
+        if why := other_device(self._device, told.hardware):
             raise DeviceError(f"board {board.name} is refused: {why}")
         board.set_threads(self._threads)
         self._candidates: list[_Arena] = []
@@ -146,9 +145,28 @@ class BoardSession:
         self._bring_operands()
         artifact: CpuArtifact = self.setting.reference
         places = _Arena(board, artifact.arguments)
+        self._arenas = [self._operands, places]
         board.errand("fill", places.start, 0, places.num_bytes)
         reference = self._timed(board.load(artifact.library), artifact.function, artifact.arguments, places, places)
         self.reference = beside(reference, self.setting.protocol.reference_s)
+
+    def _taken(self) -> tuple[Board, BoardDescription]:
+        """Return the board that an earlier session of this process left, or a free one, and what it is."""
+        while _left:
+            board, told = _left.pop()
+            if told.key == self._key and board.is_alive():
+                board.limit(IDLE_S)
+                return board, told
+        board = connected(self._tracker, self._key, wait_s=self._wait_s, machine=machine_of(self._device))
+        board.limit(IDLE_S)
+        return board, described(board, self._key)
+
+    def leave(self) -> None:
+        """Leave the board, its memory given back, to the next session of this process."""
+        self.begin()
+        for arena in self._arenas:
+            arena.release()
+        _left.append((self._board, self.description))
 
     def _bring_operands(self) -> None:
         for name, array in self._inputs.items():
@@ -234,18 +252,21 @@ class BoardSession:
     def _timed(
         self, module: TvmObject, function: str, arguments: Sequence[Buffer], own: _Arena, others: _Arena
     ) -> Timed:
-        """Return the kernel as something that can be sampled, by the board's clock."""
-        board, timers = self._board, {}
-        tensors = self._tensors(arguments, own, others)
+        return timed_by(self._board, module, function, self._tensors(arguments, own, others))
 
-        def run(count: int) -> float:
-            runs = _rounded(count)
-            if runs not in timers:
-                timers[runs] = board.timer(module, function, runs)
-            with board.telling("timing a kernel"):
-                return count * float(timers[runs](*tensors).mean)
 
-        return run
+def timed_by(board: Board, module: TvmObject, function: str, tensors: Sequence[TvmObject]) -> Timed:
+    """Return a function of the board's as something that can be sampled, by the board's clock."""
+    timers: dict[int, Callable[..., Any]] = {}
+
+    def run(count: int) -> float:
+        runs = _rounded(count)
+        if runs not in timers:
+            timers[runs] = board.timer(module, function, runs)
+        with board.telling("timing a kernel"):
+            return count * float(timers[runs](*tensors).mean)
+
+    return run
 
 
 def _kind(array: Array) -> tuple[str, tuple[int, ...]]:
@@ -261,8 +282,14 @@ def _rounded(count: int) -> int:
 # ---- what the runner process runs ------------------------------------------------------------------------------
 
 
+_left: list[tuple[Board, BoardDescription]] = []
+"""The board of the session before: nothing closes its connection, since a runner collects no garbage."""
+
+
 def set_up(setting: Setting) -> None:
     """Take up a session; as `measure.run.runner.set_up`."""
+    if runner.has_session():
+        _session().leave()
     runner.set_up(setting)
 
 

@@ -17,7 +17,7 @@ from anatune.measure.run.correctness import Array, Correctness, Expected, random
 from anatune.measure.run.timing import Timed, TimingProtocol, Timings, alternate, sample_candidate
 from anatune.named import resolve
 
-__all__ = ["RunReport", "RunSession", "Setting", "contest", "present", "reference_s", "run", "set_up"]
+__all__ = ["RunReport", "RunSession", "Setting", "contest", "has_session", "present", "reference_s", "run", "set_up"]
 
 
 class Setting(NamedTuple):
@@ -127,6 +127,11 @@ def reference_s(samples: int) -> float:
     session = present()
     session.begin()
     return min(session.reference() for _ in range(samples))
+
+
+def has_session() -> bool:
+    """Whether this process has one."""
+    return bool(_sessions)
 
 
 def present() -> RunSession:

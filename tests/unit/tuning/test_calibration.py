@@ -38,7 +38,7 @@ def config(monkeypatch, tmp_path):
 def false_machine(flaw):
     """Return a `measure_nests` whose kernels take the model's time times what `flaw` says of their points."""
 
-    def measure(hardware, workloads, *, threads, budget_s, progress):
+    def measure(hardware, workloads, *, threads, budget_s, progress, make):
         for workload in [anatune.matmul(24 * n, 96, 36) for n in range(1, 7)]:
             model = CpuModel(workload, hardware.with_threads(threads))
             points = np.unique(model.space.sample_points(300, 1), axis=0)

@@ -37,11 +37,10 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.codegen.compat import set_pool_threads
 from anatune.core.hardware.cpu_groups import CacheLevel, CpuLaunch, DotInstruction
 from anatune.core.hardware.dot import dot_instructions, dot_operands
 from anatune.core.hardware.spec import CpuSpec
-from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, FOOTPRINT, Machine, beside_pool, one_core
+from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, FOOTPRINT, Machine
 from anatune.measure.cpu.calibration.samples import Samples, sample_quantities, snapped
 from anatune.measure.cpu.calibration.tiles import (
     Agreement,
@@ -52,7 +51,7 @@ from anatune.measure.cpu.calibration.tiles import (
     fits_registers,
     predicted_share,
 )
-from anatune.measure.cpu.calibration.together import Together, measure_together
+from anatune.measure.cpu.calibration.together import Together
 from anatune.measure.cpu.detect import detect_cpu
 
 __all__ = ["Calibration", "Numbers", "calibrate", "calibrated_spec", "finished"]
@@ -152,7 +151,11 @@ class Calibration:
 
 
 def calibrate(
-    hardware: CpuSpec | None = None, *, minutes: float = 1.0, progress: Progress | None = None
+    hardware: CpuSpec | None = None,
+    *,
+    minutes: float = 1.0,
+    progress: Progress | None = None,
+    machine: Callable[[CpuSpec, Path], Machine] = Machine,
 ) -> Calibration:
     """Measure the present machine.
 
@@ -165,6 +168,8 @@ def calibrate(
         on top: a quarter of a minute.
     progress
         Called with what is going on and the share of it that is done.
+    machine
+        Makes what runs the probes: elsewhere, where `hardware` says what that is.
 
     Returns
     -------
@@ -181,40 +186,40 @@ def calibrate(
     report = progress or (lambda _stage, _share: None)
     hardware = hardware or detect_cpu()
     samples, together = Samples(), Samples()
-    set_pool_threads(hardware.compute.num_cores)  # before anything else makes the pool smaller
     tiles = candidate_tiles(hardware)
     with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
-        with one_core():
+        here = machine(hardware, Path(folder))
+        with here.alone():
             report("building probes", 0.0)
-            machine = Machine(hardware, Path(folder))
-            quantities = machine.core_quantities()
-            tile_quantities = machine.tile_quantities(tiles, lambda share: report("building probes", share))
+            here.start()
+            quantities = here.core_quantities()
+            tile_quantities = here.tile_quantities(tiles, lambda share: report("building probes", share))
             for stage, chosen, share in (("one core", quantities, 0.3), ("register tiles", tile_quantities, 0.5)):
                 sample_quantities(
                     chosen,
-                    machine.probes,
+                    here.probes,
                     samples,
                     budget_s=60 * minutes * share,
                     enough=_ENOUGH,
                     progress=lambda done, stage=stage: report(stage, done),  # type: ignore[misc]
                 )
         report("cores together", 0.0)
-        at_once = measure_together(machine.together_call, budget_s=60 * minutes * 0.05)
-        quantities = machine.all_core_quantities()
-        with beside_pool():
+        at_once = here.together(60 * minutes * 0.05)
+        quantities = here.all_core_quantities()
+        with here.beside():
             sample_quantities(
                 quantities,
-                machine.probes,
+                here.probes,
                 together,
                 budget_s=60 * minutes * 0.15,
                 enough=_ENOUGH,
                 progress=lambda done: report("all cores", done),
             )
-    numbers = replace(_numbers(hardware, samples, together, machine.work), together=at_once)
-    fma_s, work = samples.fma_s, machine.work
+    numbers = replace(_numbers(hardware, samples, together, here.work), together=at_once)
+    fma_s, work = samples.fma_s, here.work
     names = dict(zip(tiles, (quantity.name for quantity in tile_quantities), strict=True))
     shares = {tile: work[name] / samples.steady_seconds(name) / (work["fma"] / fma_s) for tile, name in names.items()}
-    return finished(hardware, numbers, shares, machine.spill_ops, samples.quiet_share)
+    return finished(hardware, numbers, shares, here.spill_ops, samples.quiet_share)
 
 
 def finished(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.codegen.compat import TvmObject, set_pool_threads
+from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.probes import (
     Probe,
     ProbeModule,
@@ -33,10 +33,12 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.calibration.samples import Quantity, Reading
 from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
+from anatune.measure.cpu.calibration.together import Together, measure_together
 from anatune.measure.cpu.kernel import Library
 from anatune.measure.run.cores import physical_cores, plan_cores
+from anatune.measure.run.timing import Timed, timed
 
-__all__ = ["CALL_DEPTHS", "CALL_TILE", "FOOTPRINT", "Machine", "beside_pool", "one_core"]
+__all__ = ["CALL_DEPTHS", "CALL_TILE", "FOOTPRINT", "Machine", "beside_pool", "one_core", "pointer_chain"]
 
 _SAMPLE_S = 0.1e-3
 """Length of most samples."""
@@ -88,7 +90,7 @@ def beside_pool() -> Iterator[None]:
 
 
 class Machine:
-    """Builds the probes and says how each quantity is run.
+    """Builds the probes and says how each quantity is run; runs them in this process.
 
     Attributes
     ----------
@@ -97,25 +99,34 @@ class Machine:
     spill_ops : dict of Tile to int
     """
 
+    alone: Callable[[], AbstractContextManager[None]] = staticmethod(one_core)
+    """Within which probes of one core are built and run."""
+    beside: Callable[[], AbstractContextManager[None]] = staticmethod(beside_pool)
+    """Within which probes of all cores are run."""
+
     def __init__(self, hardware: CpuSpec, folder: Path) -> None:
-        self.hardware = hardware
+        self.hardware, self._folder = hardware, folder
         self.work: dict[str, int] = {}
         self.spill_ops: dict[RegisterTile, int] = {}
         self._modules: list[ProbeModule] = []
-        self._arena, self._places = _arena(hardware)
+        self._take_threads(hardware.compute.num_cores)  # before anything else makes the pool smaller
+
+    def start(self) -> None:
+        """Take the memory and build the standard probes."""
+        hardware = self.hardware
+        self._places, total = _places_in(hardware, self._free_bytes())
+        self._take_memory(total)
         standard = []
         for kind in ("fma", "gemm"):
-            artifact = compile_probe(kind, hardware, folder)
-            blocks = [Block(buffer.dtype, buffer.shape) for buffer in artifact.arguments]
-            _randomise(blocks)
-            standard.append(_bound(Library(artifact).main, [block.tensor for block in blocks]))
+            artifact = compile_probe(kind, hardware, self._folder)
+            standard.append(self._standard(artifact))
             self.work[kind] = artifact.facts["flop"]
         self._fma, self._gemm = standard
 
     def probes(self) -> Reading:
         """Run the two standard probes, the tile with its operands in the L2 cache whatever ran before."""
-        self._gemm()
-        return Reading(_timed(self._fma), _timed(self._gemm))
+        self._gemm(1)
+        return Reading(self._fma(1), self._gemm(1))
 
     # -- one core ------------------------------------------------------------------------------------------------
 
@@ -152,7 +163,6 @@ class Machine:
         probes.append(start_probe("nothing", 1))
         calls = self._build(probes)
         self.work["nothing"] = _CALLS
-        calls["nothing"] = _repeat(calls["nothing"], _CALLS)
         walks = {name: call for name, call in calls.items() if name.endswith("_load")}
         quantities = []
         for probe in probes:
@@ -160,7 +170,9 @@ class Machine:
             level = probe.name.partition("_")[0]
             chases = probe.name.endswith("_chase")
             warm = None if level == "dram" else walks[f"{level}_load"] if chases else call  # no cache holds DRAM's part
-            quantities.append(Quantity(probe.name, _sample(call, warm)))
+            quantities.append(
+                Quantity(probe.name, _sample(call, warm, self.work["nothing"] if level == "nothing" else 1))
+            )
         return quantities
 
     def _footprints(self) -> list[int]:
@@ -203,7 +215,7 @@ class Machine:
         threads = self.hardware.compute.num_cores
         if threads < 2:
             return []
-        set_pool_threads(threads)
+        self._take_threads(threads)
         _, size, _ = self._places["dram"]
         probes = [
             walk_probe(self.hardware, "all_load", "load", size // threads, threads=threads),
@@ -212,48 +224,88 @@ class Machine:
         ]
         calls = self._build(probes, threads=threads)
         self.work["start"] = _STARTS
-        calls["start"] = _repeat(calls["start"], _STARTS)
-        return [Quantity(name, _sample(call, None if name == "all_load" else call)) for name, call in calls.items()]
+        return [
+            Quantity(name, _sample(call, None if name == "all_load" else call, _STARTS if name == "start" else 1))
+            for name, call in calls.items()
+        ]
 
-    def together_call(self) -> Callable[[], object]:
-        """Return a call of the multiply-add probe on memory of its own, for one of several threads."""
-        probe = fma_probe(self.hardware, "together_fma", seconds=20 * _SAMPLE_S)
-        return self._build([probe])[probe.name]
+    def together(self, budget_s: float) -> Together | None:
+        """Return what all cores are worth at once; see `measure_together`."""
+
+        def make_call() -> Callable[[], object]:
+            probe = fma_probe(self.hardware, "together_fma", seconds=20 * _SAMPLE_S)
+            call = self._build([probe])[probe.name]
+            return lambda: call(1)
+
+        return measure_together(make_call, budget_s=budget_s)
 
     # -- memory --------------------------------------------------------------------------------------------------
 
-    def _build(self, probes: Sequence[Probe], threads: int = 1) -> dict[str, Callable[[], object]]:
-        """Compile probes and bind them to memory: parts of the arena, or blocks of their own."""
+    def _build(self, probes: Sequence[Probe], threads: int = 1) -> dict[str, Timed]:
+        """Compile probes and bind them to memory: parts of the arena, or memory of their own."""
         module = build_probes(probes, self.hardware, threads=threads)
         self._modules.append(module)
+        self.work.update({probe.name: probe.work for probe in probes})
+        return self._bound(module, probes)
+
+    def _start_of(self, probe: Probe) -> int | None:
+        """Return where in the arena a probe's first buffer begins; None: it has memory of its own."""
+        level, _, what = probe.name.partition("_")
+        if what not in ("load", "chase"):
+            return None
+        return self._places[level if level in self._places else "dram"][0]
+
+    # -- where probes run ----------------------------------------------------------------------------------------
+
+    def _free_bytes(self) -> int | None:
+        """Return the bytes of memory that are free; None where nobody tells."""
+        if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return None
+
+    def _take_memory(self, total: int) -> None:
+        """Take the arena: one piece, so that the system gives it large pages and address translation counts little."""
+        self._arena: NDArray[np.uint8] = Block("int8", (total,)).array.view(np.uint8)
+        for first, size, _ in self._places.values():
+            self._arena[first : first + size].view(np.int64)[...] = pointer_chain(size, self.hardware.l1.line_bytes)
+
+    def _take_threads(self, threads: int) -> None:
+        set_pool_threads(threads)
+
+    def _standard(self, artifact: CpuArtifact) -> Timed:
+        """Return a standard probe with memory of its own."""
+        blocks = [Block(buffer.dtype, buffer.shape) for buffer in artifact.arguments]
+        _randomise(blocks)
+        return _timed(Library(artifact).main, [block.tensor for block in blocks])
+
+    def _bound(self, module: ProbeModule, probes: Sequence[Probe]) -> dict[str, Timed]:
         calls = {}
         for probe in probes:
-            self.work[probe.name] = probe.work
             blocks = [Block("float32", (size,)) for size in probe.sizes[1:]]
             _randomise(blocks)
-            level, _, what = probe.name.partition("_")
-            if what in ("load", "chase"):
-                start = self._places[level if level in self._places else "dram"][0]
+            start = self._start_of(probe)
+            if start is not None:
                 first = tensor_of(self._arena[start : start + 4 * probe.sizes[0]].view(np.float32))
                 blocks[-1].array[...] = 0.0  # pointers start at the first line
             else:
                 operand = Block("float32", probe.sizes[:1])
                 _randomise([operand])
                 first = operand.tensor
-            calls[probe.name] = _bound(module.functions[probe.name], [first, *(block.tensor for block in blocks)])
+            calls[probe.name] = _timed(module.functions[probe.name], [first, *(block.tensor for block in blocks)])
         return calls
 
 
-def _arena(hardware: CpuSpec) -> tuple[NDArray[np.uint8], dict[str, tuple[int, int, CacheLevel | None]]]:
-    """Return memory and its parts by level: (start, bytes, cache), each a chain of pointers through all its lines.
+Places = dict[str, tuple[int, int, CacheLevel | None]]
+"""Level -> start in the arena, bytes, cache."""
 
-    A part is a half of its cache; for L3, up to four times L2. DRAM's is four times L3. The memory is one piece, so
-    that the system gives it large pages and address translation counts little.
+
+def _places_in(hardware: CpuSpec, free_bytes: int | None) -> tuple[Places, int]:
+    """Return the parts of the arena by level, and its size.
+
+    A part is a half of its cache; for L3, up to four times L2. DRAM's is four times L3.
     """
     last = hardware.l3 or hardware.l2
-    free = _MOST_ARENA_BYTES
-    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        free = min(free, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+    free = _MOST_ARENA_BYTES if free_bytes is None else min(_MOST_ARENA_BYTES, free_bytes // 4)
     sizes: dict[str, tuple[int, CacheLevel | None]] = {
         "dram": (max(1 << 22, min(free, max(1 << 26, 4 * last.size_bytes))), None)
     }
@@ -261,22 +313,21 @@ def _arena(hardware: CpuSpec) -> tuple[NDArray[np.uint8], dict[str, tuple[int, i
         sizes["l3"] = (min(4 * hardware.l2.size_bytes, hardware.l3.size_bytes // 2), hardware.l3)
     sizes["l2"] = (hardware.l2.size_bytes // max(1, hardware.l2.shared_by_cores) // 2, hardware.l2)
     sizes["l1"] = (hardware.l1.size_bytes // 2, hardware.l1)
-    places: dict[str, tuple[int, int, CacheLevel | None]] = {}
+    places: Places = {}
     start = 0
     for level, (size, cache) in sizes.items():
         size = size // 65536 * 65536 or size // 4096 * 4096
         places[level] = (start, size, cache)
         start += size
-    block = Block("int8", (start,))
-    arena = block.array.view(np.uint8)
-    rng = np.random.default_rng(0)
-    line = hardware.l1.line_bytes
-    for first, size, _ in places.values():
-        part = arena[first : first + size].view(np.int64)
-        part[...] = 0
-        order = rng.permutation(size // line)
-        part[order * (line // 8)] = np.roll(order, -1) * line
-    return arena, places
+    return places, start
+
+
+def pointer_chain(size: int, line_bytes: int) -> NDArray[np.int64]:
+    """Return `size` bytes in which the first word of every line says where the next one is, in no order."""
+    chain = np.zeros(size // 8, np.int64)
+    order = np.random.default_rng(0).permutation(size // line_bytes)
+    chain[order * (line_bytes // 8)] = np.roll(order, -1) * line_bytes
+    return chain
 
 
 def _randomise(blocks: Sequence[Block]) -> None:
@@ -285,28 +336,14 @@ def _randomise(blocks: Sequence[Block]) -> None:
         block.array[...] = rng.random(block.shape) - 0.5
 
 
-def _bound(function: Callable[..., object], tensors: Sequence[TvmObject]) -> Callable[[], object]:
-    return lambda: function(*tensors)
+def _timed(function: Callable[..., object], tensors: Sequence[TvmObject]) -> Timed:
+    return timed(lambda: function(*tensors))
 
 
-def _repeat(call: Callable[[], object], count: int) -> Callable[[], object]:
-    def run() -> None:
-        for _ in range(count):
-            call()
-
-    return run
-
-
-def _timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def _sample(call: Callable[[], object], warm: Callable[[], object] | None) -> Callable[[], float]:
+def _sample(call: Timed, warm: Timed | None, runs: int = 1) -> Callable[[], float]:
     def run() -> float:
         if warm is not None:
-            warm()
-        return _timed(call)
+            warm(1)
+        return call(runs)
 
     return run

@@ -11,6 +11,7 @@ from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
 from anatune.measure.cpu.calibration.workloads import diverse_schedules
 from anatune.measure.cpu.measurer import CpuMeasurer
+from anatune.measure.run.measurer import Measurer
 from anatune.measure.run.timing import TimingProtocol
 from anatune.model.cpu.model import CpuModel
 
@@ -30,6 +31,7 @@ def measure_nests(
     budget_s: float,
     progress: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
+    make: Callable[..., Measurer] = CpuMeasurer,
 ) -> Iterator[tuple[Workload, Schedule, Measurement]]:
     """Measure the first choice of the model and diverse others for each workload, as many as there is time for.
 
@@ -45,6 +47,8 @@ def measure_nests(
         Seconds for all.
     progress
         Called with the share that is done.
+    make
+        Makes the measurer: of this machine, or of the one that `hardware` describes.
 
     Raises
     ------
@@ -56,7 +60,7 @@ def measure_nests(
     ends = clock() + budget_s
     here = hardware.with_threads(threads)
     largest = max(workloads, key=lambda one: sum(access.num_elements for access in one.tensors))
-    with CpuMeasurer(largest, here, threads=threads, protocol=_PROTOCOL) as measurer:  # memory for the largest
+    with make(largest, here, threads=threads, protocol=_PROTOCOL) as measurer:  # memory for the largest
         for number, workload in enumerate(workloads):
             now = clock()
             if now >= ends:

@@ -1,0 +1,80 @@
+"""What calibrations of CPUs share, of this machine's and of boards': learning from nests, telling what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anatune.cli.output import note, print_json, print_text
+
+if TYPE_CHECKING:
+    from anatune.core.hardware.spec import CpuSpec
+    from anatune.measure.cpu.calibration.calibrate import Calibration
+    from anatune.tuning.calibration import Learned
+
+__all__ = ["learn_nests", "tell_calibration"]
+
+
+def learn_nests(
+    spec: CpuSpec, path: Path, left_s: float, progress: Callable[[str, float], None], **elsewhere: Any
+) -> Learned | None:
+    """Learn from generated kernels in the seconds that are left; None, and a note why, where that cannot be done.
+
+    Parameters
+    ----------
+    elsewhere
+        `make` and `ran_under` of `anatune.tuning.calibration.learn_from_nests`.
+    """
+    from anatune.errors import MissingDependencyError
+    from anatune.tuning.calibration import learn_from_nests
+
+    try:
+        records = path.with_name(f"{spec.name}_nests.sqlite")
+        return learn_from_nests(spec, records, budget_s=left_s, progress=progress, **elsewhere)
+    except MissingDependencyError as error:
+        note(f"no correction of the model is learned: {error}")
+        return None
+
+
+def tell_calibration(
+    result: Calibration, path: Path | None, learned: Learned | None, *, print_only: bool, as_json: bool
+) -> None:
+    """Print what a calibration measured, and the file that holds it."""
+    from anatune.core.hardware.files import spec_to_toml
+    from anatune.report.calibration import cpu_calibration_lines, prediction_lines
+    from anatune.report.training import nest_lines
+
+    spec = result.spec
+    if as_json:
+        agreements = {"all": result.agreement, "fitting": result.fitting}
+        print_json(
+            {
+                "path": str(path) if path else None,
+                "cpu": spec,
+                "measured": result.numbers,
+                "tiles": [{**entry._asdict(), "tile": list(entry.tile)} for entry in result.tiles],
+                "prediction": {
+                    name: {
+                        "precision": a.precision,
+                        "recall": a.recall,
+                        "good": a.num_good,
+                        "predicted": a.num_predicted,
+                    }
+                    for name, a in agreements.items()
+                },
+                "quiet_share": result.quiet_share,
+                "nests": None if learned is None else learned.summary,
+                "notes": result.notes,
+            }
+        )
+        return
+    summary = [*cpu_calibration_lines(spec), *result.notes, *prediction_lines(result)]
+    if learned is not None:
+        summary += nest_lines(learned)
+    if print_only:
+        print_text(spec_to_toml(spec).rstrip("\n"))
+        for line in summary:
+            note(line)
+        return
+    print_text("\n".join([f"wrote {path}; use it as --hw {spec.name}", *summary]))
