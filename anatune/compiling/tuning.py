@@ -31,6 +31,7 @@ from anatune.errors import RecordError, SpaceError
 from anatune.files import scratch_folder
 from anatune.graph.products import known_operands
 from anatune.measure.cpu.cold import level_of
+from anatune.measure.place import WorkerState, added_up
 from anatune.records.place import ServerAddress, record_place
 from anatune.records.schema import Record
 from anatune.records.store import RecordStore
@@ -216,6 +217,7 @@ class _Tuning:
         self._clock = time.monotonic if stand_ins is None else stand_ins.clock
         self._began = self._clock()
         self._known = 0
+        self._workers: tuple[WorkerState, ...] = ()
 
     def run(self) -> None:
         """Measure until the budget is spent."""
@@ -231,6 +233,7 @@ class _Tuning:
             task = max(open_tasks, key=lambda one: one.worth_s(scale))
             before = task.num_trials
             result = self._session(task, before + min(part, left), self._left_s()).run()
+            self._workers = added_up(self._workers, result.workers)
             self._take(task, [trial.measurement.time_s for trial in result.trials])
             task.is_spent = task.num_trials == before
 
@@ -302,7 +305,8 @@ class _Tuning:
             words = workload_to_text(task.workload)
             report(
                 ModelProgress(
-                    words, done, total, predicted_s, measured_s, elapsed_s, left_s, progress.workers,
+                    words, done, total, predicted_s, measured_s, elapsed_s, left_s,
+                    added_up(self._workers, progress.workers),
                     measured / elapsed_s if measured and elapsed_s > 0 else None,
                 )
             )  # fmt: skip

@@ -12,7 +12,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement
 from anatune.records.environment import Environment
 
-__all__ = ["Ask", "MakeMeasurer", "MeasurerLike", "WorkerState", "asking"]
+__all__ = ["Ask", "MakeMeasurer", "MeasurerLike", "WorkerState", "added_up", "asking"]
 
 Ask = Callable[[], Schedule | None]
 """Returns the next schedule; None: nothing for now, ask again when the next answer was taken."""
@@ -48,6 +48,23 @@ class WorkerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failed: int = 0
     environment: Environment | None = None
     measures: bool = True
+
+
+def added_up(before: Sequence[WorkerState], now: Sequence[WorkerState]) -> tuple[WorkerState, ...]:
+    """Return workers as they are now, with the trials and failures of earlier sessions added to those of this one.
+
+    Parameters
+    ----------
+    before, now : sequence of WorkerState
+        Of all earlier sessions; of this one. Those that are not there any more stay as they were.
+    """
+    earlier = {worker.name: worker for worker in before}
+    found = []
+    for worker in now:
+        last = earlier.pop(worker.name, worker)
+        trials, failed = (last.trials, last.failed) if last is not worker else (0, 0)
+        found.append(msgspec.structs.replace(worker, trials=worker.trials + trials, failed=worker.failed + failed))
+    return (*earlier.values(), *found)
 
 
 class MeasurerLike(Protocol):

@@ -87,7 +87,10 @@ def share_lines(shares: Sequence[WorkerShare], width: int) -> list[Line]:
                 worker.device or "-",
             ]
         )
-    heading, *texts = columns(rows, left=(0, 4, 5), width=width)
+    if not any(share.best for share in shares):
+        rows = [[*row[:3], *row[4:]] for row in rows]
+    words = [at for at, word in enumerate(rows[0]) if word in ("worker", "state", "device")]
+    heading, *texts = columns(rows, left=words, width=width)
     lines = [Line(heading, "bold")]
     for share, text in zip(shares, texts, strict=True):
         lines.append(Line(text, "" if share.worker.state == "ready" else "yellow"))

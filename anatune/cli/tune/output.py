@@ -152,6 +152,17 @@ class ModelDisplay(_Lines):
         super().__init__()
         self._kernel = ""
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if self._workers:  # a model has no summary of its trials: who measured is said here
+            from anatune.report.workers import share_lines
+            from anatune.tuning.result import WorkerShare
+
+            for line in share_lines([WorkerShare(worker) for worker in self._workers], line_width()):
+                note(line.text)
+
     def __call__(self, progress: ModelProgress) -> None:
         """Show how far the model is."""
         from anatune.report.tuning import model_progress_text

@@ -6,6 +6,7 @@ from anatune.compiling.planning import plan_products, without_steps
 from anatune.compiling.tuning import PART, TuningBudget, tuned
 from anatune.errors import RecordError, SpaceError
 from anatune.graph.passes import prepared
+from anatune.measure.place import WorkerState
 from anatune.model.cpu.order import TIE_SHARE
 from anatune.records.store import RecordStore
 from anatune.tuning.result import TuningInterrupted
@@ -143,6 +144,20 @@ def test_progress_says_what_is_tuned_and_the_models_times():
     assert [one.predicted_s for one in seen] == pytest.approx([predicted] * len(seen))
     assert seen[-1].measured_s == pytest.approx(4 * 1e-3, rel=0.5)  # fakes take 1 to 2 ms a call
     assert seen[-1].left_s == 0
+
+
+def test_who_measured_is_told_over_all_parts(monkeypatch):
+    """A part is a session, whose workers count from nothing."""
+    monkeypatch.setattr(
+        FakeMeasurer, "workers", lambda self: (WorkerState("box", trials=len(self.measured), failed=1),)
+    )
+    seen = []
+    Machine().tune(planned(), 2 * PART, progress=seen.append)
+    counts = [one.workers[0].trials for one in seen if one.workers]
+    assert counts == sorted(counts)
+    assert counts[-1] == 2 * PART
+    assert seen[-1].workers[0].failed == 2
+    assert seen[-1].trials_per_s > 0
 
 
 def test_bad_budgets_are_one_line(tmp_path):

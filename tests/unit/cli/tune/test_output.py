@@ -52,3 +52,21 @@ def test_what_happens_to_machines_is_said_once(capsys):
     said = capsys.readouterr().err.splitlines()
     assert said.count("workers gpu1, gpu2 joined: NVIDIA H200") == 1
     assert said.count("worker gpu2 is lost: its connection closed") == 1
+
+
+def test_who_measured_for_a_model_is_said_at_the_end(capsys):
+    from anatune.cli.tune.output import ModelDisplay
+    from anatune.measure.place import WorkerState
+    from anatune.tuning.result import ModelProgress
+
+    workers = (WorkerState("gpu1", "NVIDIA H200", trials=5), WorkerState("gpu2", "NVIDIA H200", "lost", "gone", 3, 1))
+    with ModelDisplay() as display:
+        display(ModelProgress("matmul 8x8x8", 8, 8, 0.002, 0.003, 6.0, 0.0, workers, 1.25))
+    lines = capsys.readouterr().err.splitlines()
+    assert "; 1 of 2 devices, 1.25 trials/s; " in lines[2]
+    assert lines[3].split() == ["worker", "trials", "failed", "state", "device"]
+    assert lines[4].split()[:4] == ["gpu1", "5", "0", "ready"]
+    assert lines[6] == "  gone"
+    with ModelDisplay() as display:
+        display(ModelProgress("matmul 8x8x8", 8, 8, 0.002, 0.003, 6.0, 0.0))
+    assert len(capsys.readouterr().err.splitlines()) == 1
