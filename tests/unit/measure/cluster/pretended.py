@@ -58,7 +58,7 @@ class PretendedStation:
         self._end = threading.Event()
 
     def build(self, request):
-        fault = "" if request.schedule is None else request.schedule.options["fault"]
+        fault = "" if request.schedule is None else request.schedule.options.get("fault", "")
         if fault == "no program":
             return Built(failure=Measurement(Outcome.INVALID, "no such tile"))
         if fault == "build fails" or self.fault == "builds nothing":
@@ -89,7 +89,7 @@ class PretendedStation:
             del self._running[request.number]
 
     def _measurement(self, asked, built=None):
-        fault = asked.options["fault"]
+        fault = asked.options.get("fault", "")
         if self.fault == "wrong" or fault == "wrong result":
             return Measurement(Outcome.WRONG_RESULT, "the result is wrong", build_s=0.01, run_s=0.01)
         if self.fault == "nonsense":
