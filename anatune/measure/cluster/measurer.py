@@ -301,14 +301,15 @@ class ClusterMeasurer:
         for _ in range(len(self._to_build)):
             job = self._to_build.popleft()
             failed = job.failed_build[0] if job.failed_build else None
-            free = [one for one in builders if len(one.building) < one.builders and one is not failed]
+            fresh = _not_lost_with(job, builders)
+            free = [one for one in fresh if len(one.building) < one.builders and one is not failed]
             if free:
                 self._build(job, min(free, key=_load))
             elif failed is not None and builders == [failed]:  # the others have left
                 self._failed_twice(job, job.failed_build)
             else:
                 self._to_build.append(job)
-                if failed is None:
+                if failed is None and len(fresh) == len(builders):
                     break
         self._run(devices)
 
@@ -317,7 +318,8 @@ class ClusterMeasurer:
         for _ in range(len(self._to_run)):
             job = self._to_run.popleft()
             failed = job.failed_run[0] if job.failed_run else None
-            free = [one for one in leased if len(one.measuring) <= QUEUED and one is not failed]
+            fresh = _not_lost_with(job, leased)
+            free = [one for one in fresh if len(one.measuring) <= QUEUED and one is not failed]
             if free:
                 here = job.builder  # what was built there need not travel
                 member = min(free, key=lambda one: (len(one.measuring), one.address != here))
@@ -330,7 +332,7 @@ class ClusterMeasurer:
                 self._failed_twice(job, job.failed_run)
             else:
                 self._to_run.append(job)
-                if failed is None:
+                if failed is None and len(fresh) == len(leased):
                     break
         self._begin_comparison(leased)
 
@@ -596,3 +598,8 @@ class ClusterMeasurer:
 
 def _load(member: Member) -> float:
     return len(member.building) / member.builders
+
+
+def _not_lost_with(job: Job, members: Sequence[Member]) -> Sequence[Member]:
+    """Return those that were not lost with a job before, or all: a bad line is no reason to give up a trial."""
+    return [one for one in members if one.name not in job.lost] or members
