@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
 from anatune.core.accuracy import RELAXED, STANDARD, checked_accuracy
@@ -29,7 +31,7 @@ from anatune.model.base import Model, Progress
 from anatune.model.joint import asked_templates, find_corrections, merged, rank_templates
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import AUTO, NONE, find_correction, named_correction
-from anatune.model.plan import Plan, prediction_row
+from anatune.model.plan import MeasuredSchedule, Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
 from anatune.model.templates import make_model
 from anatune.model.watch import Watch
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from anatune.model.cuda.model import GpuModel
     from anatune.model.pruning.subset import Subset
     from anatune.model.tensorcore.model import TensorCoreModel
+    from anatune.records.place import ServerAddress
+    from anatune.records.schema import Record
     from anatune.report.alternatives import Alternative
 
 __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
@@ -149,6 +153,7 @@ def plan(
     distinct: bool = False,
     compile: int = 0,
     correction: str | Path = AUTO,
+    records: str | Path | ServerAddress | None = None,
     progress: Progress | None = None,
     compile_progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
@@ -183,6 +188,9 @@ def plan(
         Learned correction of times and order: "auto" uses one that was made for this device (shipped, or by
         ``anatune records train``), unless something is compiled; a folder or a shipped one's name uses that;
         "none" is the analytical model as it is. ``Plan.correction`` tells what was used.
+    records : str or Path, optional
+        Record file, or URL of a PostgreSQL server: ``Plan.measured`` is the best that it has of this workload, device,
+        number of threads and template. The order of the plan stays that of the model.
     progress : callable, optional
         Called now and then with the share of a long search that is done, in [0, 1].
     compile_progress : callable, optional
@@ -199,6 +207,8 @@ def plan(
         Compiling, or the correction that was named, needs packages that are not installed.
     UnknownNameError, ModelVersionError
         There is no such correction; it is damaged, or for another template or version.
+    RecordError
+        There are no such records, or they cannot be read.
     """
     top_k = checked_integer("plan: top_k", top_k, 1, MOST_SCHEDULES)
     time_limit_s = checked_seconds("plan: time_limit_s", time_limit_s)
@@ -208,6 +218,7 @@ def plan(
     checked_function("plan: compile_progress", compile_progress)
     accuracy = checked_accuracy("plan: accuracy", accuracy)
     device = _checked(workload, hw, threads)
+    known = None if records is None else _recorded(workload, device, template, accuracy, records)
     if compile:
         _check_compiler(device)
         if str(correction) not in (AUTO, NONE):
@@ -223,7 +234,40 @@ def plan(
     if compile:
         models = {one.plan.template: one.model for one in ranked}
         answer = _compiled(answer, models, compile, time_limit_s, compile_progress)
+    if known is not None:
+        answer = replace(answer, measured=_measured(known, device, {one.plan.template: one.model for one in ranked}))
     return answer.first(top_k)
+
+
+def _recorded(
+    workload: Workload, device: GpuSpec | CpuSpec, template: str | None, accuracy: str, records: Any
+) -> tuple[Record, str] | None:
+    """Return the best record of what is planned, and where it is."""
+    from anatune.records.store import RecordStore
+    from anatune.tuning.reuse import recorded_leaders
+
+    with RecordStore(records, read_only=True) as store:
+        threads = device.most_threads or 1
+        found = recorded_leaders(store, workload, device, threads, 1, template=template, accuracy=accuracy)
+        return (found[0], str(store.path)) if found else None
+
+
+def _measured(known: tuple[Record, str], device: GpuSpec | CpuSpec, models: Mapping[str, Model]) -> MeasuredSchedule:
+    """Return what a plan tells of a record."""
+    record, place = known
+    trial = record.trial
+    schedule = replace_fields(trial.schedule, hardware=device)
+    predicted_s = None
+    if schedule.template in models:
+        model = models[schedule.template]
+        with contextlib.suppress(SpaceError):  # no point of the space, which may have changed since
+            seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
+            predicted_s = seconds if np.isfinite(seconds) else None
+    time_s = trial.measurement.time_s
+    assert time_s is not None
+    return MeasuredSchedule(
+        schedule, time_s, predicted_s, record.created_utc, record.session.id, trial.measurement.worker, place
+    )
 
 
 @renamed(hardware="hw")

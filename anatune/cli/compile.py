@@ -104,6 +104,7 @@ def compile_model(
     """
     from anatune.compiling import session
     from anatune.measure.named_hardware import hardware
+    from anatune.records.place import is_missing
     from anatune.report.models import model_dict, model_lines
     from anatune.tuning.result import TuningInterrupted
 
@@ -116,6 +117,10 @@ def compile_model(
     if device.most_threads is not None:  # else it is refused
         note_first_compilation(device)
     kept = records if records is not None or not (trials or resume) else DEFAULT_RECORDS
+    if records is not None and not no_reuse and not is_missing(records):
+        note(
+            f"note: kernels are those that {records} has of this device, where it has some; --no-reuse plans them anew"
+        )
     display = ModelDisplay()
     try:
         with display:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from anatune.cli.options import (
+    RECORDS,
     Accuracy,
     AsJson,
     CorrectionName,
@@ -15,6 +16,7 @@ from anatune.cli.options import (
     Plain,
     Template,
     Threads,
+    checked_place,
     correction_of,
     refuse_threads,
     seconds_option,
@@ -80,6 +82,15 @@ def plan(
     ] = 0,
     correction: CorrectionName = None,
     plain: Plain = False,
+    records: Annotated[
+        Any,
+        typer.Option(
+            "--records",
+            metavar=RECORDS,
+            parser=checked_place,
+            help="Show the best that this record file or server has of the same, beside the plan.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False,
 ) -> None:
@@ -97,7 +108,7 @@ def plan(
     if isinstance(workload, RangedWorkload):
         refuse_plan_options(
             {"--top-k": top_k != 10, "--explain": explain, "--compile": compile_count, "--model": correction,
-             "--distinct": distinct is not None}
+             "--distinct": distinct is not None, "--records": records}
         )  # fmt: skip
         plan_ranged(workload, hardware, kernels, loss, mean, template, threads, time_limit, as_json)
         return
@@ -115,6 +126,7 @@ def plan(
         distinct=not compile_count if distinct is None else distinct,
         compile=compile_count,
         correction=chosen,
+        records=records,
         progress=search_progress(),
         compile_progress=count_progress("compiling"),
     )
@@ -133,8 +145,17 @@ def plan(
         print_json(tree)
     elif answer.schedules:
         from anatune.report.tables import plan_lines
+        from anatune.report.text import Line, wrapped
 
         print_lines(plan_lines(shown, width=line_width(), seconds=seconds))
+        if answer.measured is not None:
+            from anatune.records.store import now_utc
+
+            told = answer.measured.describe(now_utc())
+        else:
+            told = f"measured: nothing of this workload, device and number of threads in {records}"
+        if records is not None:
+            print_lines([Line(text) for text in wrapped(told, line_width(), hanging="  ")])
         if answer.compilation is not None:
             from anatune.report.compilation import compilation_lines
 

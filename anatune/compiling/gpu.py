@@ -80,7 +80,7 @@ def compile_for_gpu(source_of: Callable[[], Imported], device: GpuSpec, request:
         graph.is_tuple = graph.is_tuple and not source.is_single
     planned = choose_graph(graphs, device, request.accuracy, request.progress)
     del graphs, graph  # the order that was not chosen has constants of its own
-    if request.budget.records is not None:
+    if request.budget.records is not None and request.budget.reuse:
         planned = recorded(planned, device, record_place(request.budget.records), request.accuracy)
     planned, kernels = _compiled(planned, device)
     by_node = {id(node): kernels[one.name] for one in planned.kernels for node in one.nodes}

@@ -27,6 +27,7 @@ from anatune.model.templates import make_model
 from anatune.records.place import RecordPlace
 from anatune.records.store import RecordStore
 from anatune.tuning.machine import usable_cores
+from anatune.tuning.reuse import recorded_leaders
 
 __all__ = ["PlannedGraph", "admitted", "choose_graph", "predicted", "recorded", "turning_s"]
 
@@ -133,7 +134,7 @@ def recorded(planned: PlannedGraph, hardware: GpuSpec, records: RecordPlace, acc
                 found
                 for template in templates_of(hardware)
                 if admitted(template, sum_, hardware, accuracy)
-                and (found := store.best(sum_, hardware.name, template=template.name, accuracy=accuracy)) is not None
+                for found in recorded_leaders(store, sum_, hardware, 1, 1, template=template.name, accuracy=accuracy)
             ]
             if trials:
                 best = min(trials, key=lambda found: found.trial.measurement.time_s or math.inf)

@@ -111,7 +111,8 @@ def compile(
         As `anatune.tune`: who measures the kernels of a CPU, by default this machine. Devices that are not `hw` are
         refused.
     reuse : bool
-        Whether schedules that `records` has are asked for first.
+        Whether kernels are those that `records` has of this device, and sessions begin with them. False: what other
+        sessions measured does not count.
 
     Raises
     ------

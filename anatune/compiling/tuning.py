@@ -32,12 +32,13 @@ from anatune.files import scratch_folder
 from anatune.graph.products import known_operands
 from anatune.measure.cpu.cold import level_of
 from anatune.measure.place import WorkerState, added_up
-from anatune.records.place import ServerAddress, record_place
+from anatune.records.place import ServerAddress, is_missing, record_place
 from anatune.records.schema import Record
 from anatune.records.store import RecordStore
 from anatune.tuning.places.choose import place_of
 from anatune.tuning.places.place import Place
 from anatune.tuning.result import ModelProgress, TuningProgress
+from anatune.tuning.reuse import recorded_leaders, same_device
 from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import MOST_TRIALS, TuningSettings
 
@@ -240,7 +241,7 @@ class _Tuning:
     def chosen(self) -> list[PlannedKernel]:
         """Return the kernels with the best schedules of the record file, the plan's where nothing ran."""
         best: dict[Workload, Schedule] = {}
-        if self._done() and self._records is not None:
+        if self._records is not None and (self._done() or (self._budget.reuse and not is_missing(self._records))):
             with RecordStore(self._records) as store:
                 for workload in self._tasks:
                     found = self._best(store, workload)
@@ -254,14 +255,24 @@ class _Tuning:
         ]
 
     def _best(self, store: RecordStore, workload: Workload) -> Record | None:
-        """Return the best trial of those whose weights came from where the model's do; of all if there are none."""
+        """Return the best trial of those whose weights came from where the model's do; of all if there are none.
+
+        Of this very kind of device only; what other sessions measured counts with `reuse` alone.
+        """
         asked = (workload, self._hardware.name, self._threads)
-        alike = [one for one in store.sessions(*asked) if one.settings.get("cold") == self._cold]
+        alike = [
+            one
+            for one in store.sessions(*asked)
+            if one.settings.get("cold") == self._cold and same_device(one.hardware, self._hardware)
+        ]
         found = [store.best(*asked, one, accuracy=self._accuracy) for one in alike]
         ran = [one for one in found if one is not None and one.trial.measurement.time_s is not None]
         if ran:
             return min(ran, key=lambda one: one.trial.measurement.time_s or 0.0)
-        return store.best(*asked, accuracy=self._accuracy)
+        if not self._budget.reuse:
+            return None
+        leaders = recorded_leaders(store, workload, self._hardware, self._threads, 1, accuracy=self._accuracy)
+        return leaders[0] if leaders else None
 
     def _replaced(self, kernel: PlannedKernel, measured: Schedule) -> PlannedKernel:
         """Return a kernel with the measured schedule of its sum, what is fused into its stores left as it is."""

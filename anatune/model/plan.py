@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from anatune.model.compilation import Compilation
 
-__all__ = ["AppliedCorrection", "JoinedSpace", "Plan", "prediction_row"]
+__all__ = ["AppliedCorrection", "JoinedSpace", "MeasuredSchedule", "Plan", "age", "prediction_row"]
 
 
 MOST_SHOWN = 20
@@ -55,6 +56,57 @@ class AppliedCorrection(msgspec.Struct, frozen=True):
             f"times and order corrected by {self.name}: the first {self.shortlist} of the analytical ranking were "
             "ordered anew; the guarantee is about the ranking before"
         )
+
+
+class MeasuredSchedule(msgspec.Struct, frozen=True):
+    """The best that records have of a plan's workload, device, threads and template. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        What was measured.
+    time_s : float
+        Median of its samples, s.
+    predicted_s : float or None
+        The plan's model's time of it, s; None where it is no point of the plan's spaces.
+    created_utc : str
+        When it was recorded: ISO 8601.
+    session : str
+        Id of the session that asked for it.
+    worker : str
+        Who measured it, where a cluster or a board did.
+    records : str
+        The record file or server.
+    """
+
+    schedule: Schedule
+    time_s: float
+    predicted_s: float | None
+    created_utc: str
+    session: str
+    worker: str
+    records: str
+
+    def describe(self, now_utc: str | None = None) -> str:
+        """Return one sentence; with the present time, how old it is."""
+        when = f"at {self.created_utc[:19]} UTC" if now_utc is None else age(self.created_utc, now_utc)
+        predicted = "" if self.predicted_s is None else f" (predicted {duration(self.predicted_s)})"
+        who = f" by {self.worker}" if self.worker else ""
+        return (
+            f"measured: {duration(self.time_s)}{predicted} {when}{who}, session {self.session[:8]} of {self.records}: "
+            f"{self.schedule.describe()}"
+        )
+
+
+def age(then_utc: str, now_utc: str) -> str:
+    """Return how long ago a time of ISO 8601 was, in one unit: "3 days ago"."""
+    then, now = (datetime.fromisoformat(one.replace("Z", "+00:00")) for one in (then_utc, now_utc))
+    seconds = max(0, int((now - then).total_seconds()))
+    unit, length = next(
+        (pair for pair in (("day", 86400), ("hour", 3600), ("minute", 60)) if seconds >= pair[1]), ("second", 1)
+    )
+    count = seconds // length
+    return f"{count} {unit}{'s' * (count != 1)} ago"
 
 
 class JoinedSpace(msgspec.Struct, frozen=True):
@@ -117,6 +169,8 @@ class Plan:
         counts and rules are then those of all of them.
     plain_best_s : float or None
         Predicted time of the best schedule before a correction; None where there is none.
+    measured : MeasuredSchedule or None
+        The best of the records that were named; None without, and where they have none.
     """
 
     workload: Workload
@@ -136,6 +190,7 @@ class Plan:
     accuracy: str = STANDARD
     joined: tuple[JoinedSpace, ...] = ()
     plain_best_s: float | None = None
+    measured: MeasuredSchedule | None = None
 
     @property
     def templates(self) -> tuple[str, ...]:
@@ -212,6 +267,8 @@ class Plan:
             more["correction"] = _correction_tree(self.correction)
         if self.joined or self.accuracy != STANDARD:
             more["accuracy"] = self.accuracy
+        if self.measured is not None:
+            more["measured"] = msgspec.to_builtins(self.measured) | {"schedule": self.measured.schedule.to_dict()}
         if self.joined:
             more["spaces"] = [_space_tree(space) for space in self.joined]
         return more | {

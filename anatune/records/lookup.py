@@ -1,4 +1,4 @@
-"""The best recorded schedule of a workload, device and number of threads, without reading all of its trials.
+"""The best recorded schedules of a workload, device and number of threads, without reading all of its trials.
 
 The rule is that of `records.choice`. A schedule's score is a median over the samples of all its trials, so it is no
 less than the least of the medians of its single trials, which are columns of an index: schedules are judged in the
@@ -17,7 +17,7 @@ from sqlalchemy import Column, Select, bindparam, func, select
 from anatune.core.accuracy import ACCURACIES, admits
 from anatune.core.trial import Outcome
 from anatune.errors import RecordError
-from anatune.records.choice import Ending, RecordedTrial, Score, fastest, final_winner, quicker, recorded_trial, score
+from anatune.records.choice import Ending, RecordedTrial, Score, fastest, final_winner, recorded_trial, score
 from anatune.records.conditions import Condition
 from anatune.records.database import Database
 from anatune.records.reader import OnDamage, RecordReader, tell
@@ -110,17 +110,21 @@ def best_of_session(
 
 def best_of_group(
     database: Database, reader: RecordReader, group: Group, template: str | None, accuracy: str,
-    on_damage: OnDamage | None,
-) -> Record | None:  # fmt: skip
-    """Return the best record of a group, of those that can be read."""
+    on_damage: OnDamage | None, count: int = 1,
+) -> list[Record]:  # fmt: skip
+    """Return the records of the best schedules of a group, best first, of those that can be read."""
     search = _Search(database, reader, group, template, accuracy, on_damage)
-    while (row_id := search.best()) is not None:
-        try:
-            return reader.record(row_id)
-        except RecordError as error:
-            tell(on_damage, error)
-            search.left_out.add(row_id)
-    return None
+    while True:
+        found = []
+        for row_id in search.best(count):
+            try:
+                found.append(reader.record(row_id))
+            except RecordError as error:
+                tell(on_damage, error)
+                search.left_out.add(row_id)
+                break
+        else:
+            return found
 
 
 class _Search:
@@ -144,16 +148,20 @@ class _Search:
         self._wrong: dict[str, bool] = {}
         self.left_out: set[int] = set()
 
-    def best(self) -> int | None:
-        """Return the id of the trial, None if there is none."""
+    def best(self, count: int) -> list[int]:
+        """Return the ids of the trials of the best schedules, best first."""
         self._winners.clear()
         self._wrong.clear()
-        with_reference = self._least(_T.relative, _T.relative.is_not(None), is_ratio=True)
-        without = self._least(_T.time_s, _T.relative.is_(None), is_ratio=False)
-        return quicker(one for one in (with_reference, without) if one is not None)
+        with_reference = self._least(_T.relative, _T.relative.is_not(None), count, is_ratio=True)
+        without = self._least(_T.time_s, _T.relative.is_(None), count, is_ratio=False)
+        found: list[int] = []
+        while (with_reference or without) and len(found) < count:  # each in its order; between them the times decide
+            heads = [pool for pool in (with_reference, without) if pool]
+            found.append(min(heads, key=lambda pool: pool[0].time_s).pop(0).id)
+        return found
 
-    def _least(self, column: Column[Any], where: Condition, *, is_ratio: bool) -> Score | None:
-        best: Score | None = None
+    def _least(self, column: Column[Any], where: Condition, count: int, *, is_ratio: bool) -> list[Score]:
+        best: list[Score] = []
         for template in self._templates:  # the index is in order within one
             ranked = (
                 select(_T.schedule_key, column)
@@ -162,14 +170,15 @@ class _Search:
             )
             judged: set[str] = set()
             for schedule, least in self._paged(ranked):
-                if best is not None and least is not None and least > best.value:
+                limit = best[-1] if len(best) == count else None
+                if limit is not None and least is not None and least > limit.value:
                     break
                 if schedule in judged:
                     continue
                 judged.add(schedule)
-                found = self._judge(schedule, best)
-                if found is not None and found.is_ratio is is_ratio and (best is None or found < best):
-                    best = found
+                found = self._judge(schedule, limit)
+                if found is not None and found.is_ratio is is_ratio:
+                    best = sorted([*best, found])[:count]
         return best
 
     def _paged(self, statement: Select[Any]) -> Iterator[Any]:
@@ -182,14 +191,14 @@ class _Search:
                 return
             size *= _GROWTH
 
-    def _judge(self, schedule: str, best: Score | None) -> Score | None:
-        """Return the score of a schedule; None if it is wrong, cannot be better than `best` or does not compete."""
+    def _judge(self, schedule: str, limit: Score | None) -> Score | None:
+        """Return the score of a schedule; None if it is wrong, not better than `limit` or does not compete."""
         found = self._trials(schedule)
         self._wrong[schedule] = not found or not found[-1].ok
         if self._wrong[schedule]:
             return None
         own = score(found)
-        if own is None or (best is not None and own > best):
+        if own is None or (limit is not None and own > limit):
             return None
         competes = any(self._winner(session) in (None, schedule) for session in dict.fromkeys(t.session for t in found))
         return own if competes else None

@@ -416,10 +416,34 @@ class RecordStore:
 
         def look() -> list[Record]:
             asked = groups(self._database, workloads, devices, threads)
-            found = (best_of_group(self._database, reader, group, *choice) for group in asked)
-            return [record for record in found if record is not None]
+            return [one for group in asked for one in best_of_group(self._database, reader, group, *choice)]
 
         return self._database.together(look)
+
+    def leaders(
+        self,
+        workload: Workload,
+        hardware: GpuSpec | CpuSpec | str,
+        threads: int,
+        count: int,
+        *,
+        template: str | None = None,
+        accuracy: str = STANDARD,
+        on_damage: OnDamage | None = None,
+    ) -> list[Record]:
+        """Return records of the best `count` schedules, fastest first; the first is `best`'s, by the same rule.
+
+        Of sessions that ended with a final comparison there are the winners only.
+        """
+        accuracy = checked_accuracy("accuracy", accuracy)
+        keys = self._reader.workloads.keys_of(workload, on_damage), self._reader.hardware.keys_of(hardware, on_damage)
+
+        def look() -> list[Record]:
+            asked = groups(self._database, *keys, threads)
+            choice = template, accuracy, on_damage, count
+            return [one for group in asked for one in best_of_group(self._database, self._reader, group, *choice)]
+
+        return sorted(self._database.together(look), key=_time)[:count]
 
 
 def open_database(place: RecordPlace, *, read_only: bool, timeout_s: float) -> Database:

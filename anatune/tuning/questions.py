@@ -1,4 +1,4 @@
-"""What a session measures next: the plan's first choice, then what the strategy asks for, each program once."""
+"""What a session measures next: the plan's first choice, what records suggest, what the strategy asks for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import Strategy
 
-__all__ = ["Questions"]
+__all__ = ["RECORDED", "Questions"]
 
+RECORDED = "records"
+"""Source of trials of schedules that the records suggested."""
 _MOST_ALIASES = 1000
 """Questions in a row whose programs are known already, after which the strategy counts as finished."""
 _MOST_ASKED = 2
@@ -48,8 +50,13 @@ class Questions:
         self._done: dict[str, Trial] = {}
         self._open: dict[str, Schedule] = {}
         """Key of a schedule that was asked and has not come back -> the schedule."""
+        self._suggested: list[Schedule] = []
         self._again: list[Schedule] = []
         self._times_asked: Counter[str] = Counter()
+
+    def suggest(self, schedules: Sequence[Schedule]) -> None:
+        """Ask for these after the plan's first choice, each program once."""
+        self._suggested += schedules
 
     def __len__(self) -> int:
         """How many were asked."""
@@ -83,6 +90,11 @@ class Questions:
             return self._put(self._again.pop(0))
         if self.first.key not in self._asked:
             return self._put(self._admit(self.first, self._program_key(self.first), "plan"))
+        while self._suggested:
+            schedule = self._suggested.pop(0)
+            program = self._program_key(schedule)
+            if schedule.key not in self._asked and program not in self._programs:
+                return self._put(self._admit(schedule, program, RECORDED))
         for _ in range(_MOST_ALIASES):
             asked = self._strategy.ask(1, ahead=ahead)
             if not asked:

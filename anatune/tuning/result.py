@@ -130,6 +130,8 @@ class TuningResult:
         Learned correction of the ranking that the session started from; None if there was none.
     num_resumed : int
         Trials that were there already.
+    num_reused : int
+        Recorded schedules that the session began with, after the plan's first choice.
     records, session : str or None
         File and session of the records, if they were kept.
     elapsed_s : float
@@ -153,6 +155,7 @@ class TuningResult:
     compare: FinalComparison | None = None
     correction: str | None = None
     num_resumed: int = 0
+    num_reused: int = 0
     records: str | None = None
     session: str | None = None
     elapsed_s: float = 0.0
@@ -231,6 +234,7 @@ class TuningResult:
             "best_schedule": None if self.best_trial is None else msgspec.to_builtins(self.best_trial.schedule),
             "correction": self.correction,
             "num_resumed": self.num_resumed,
+            "num_reused": self.num_reused,
             "records": self.records,
             "session": self.session,
             "elapsed_s": self.elapsed_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from anatune.tuning.places.choose import place_of
 from anatune.tuning.places.place import Place
 from anatune.tuning.questions import Questions
 from anatune.tuning.result import TuningInterrupted, TuningProgress, TuningResult
+from anatune.tuning.reuse import MOST_REUSED, recorded_leaders
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.source import Source, source_of_manifest, source_of_model
 from anatune.tuning.target import target_of
@@ -229,7 +231,7 @@ class TuningSession:
         self._trials: list[Trial] = []
         self._standing = Standing()
         self.damaged: list[str] = []
-        self._num_resumed = 0
+        self._num_resumed = self._num_reused = 0
         self._store: RecordStore | None = None
         self._session: Session | None = None
         self._comparison: FinalComparison | None = None
@@ -281,6 +283,9 @@ class TuningSession:
         questions.replay(history)
         self._keep(history)
         self._num_resumed = len(history)
+        if not history:
+            questions.suggest(suggested := self._suggested())
+            self._num_reused = len(suggested)
         make = self._stand_ins.measurer or self._place.measurer(source.measurer)
         with make(
             target.workload, source.hardware, threads=target.threads, limits=self._settings.limits, seed=self._seed,
@@ -323,6 +328,33 @@ class TuningSession:
         self._session, self._seed, self._target = found, found.seed, target._replace(hardware=found.hardware)
         recorded = [record.trial for record in self._store.trials(session=found, on_damage=self.damaged.append)]
         return [trial for trial in recorded if trial.source != COMPARED]
+
+    def _suggested(self) -> list[Schedule]:
+        """Return the best recorded schedules of this workload, device and threads that are legal here and now.
+
+        They are measured anew: the machine's speed drifts. Of a session that is resumed they are among its trials.
+        """
+        target, source = self._target, self._source
+        if self._store is None or not self._settings.reuse or target.manifest is not None or self._trials_wanted < 2:
+            return []
+        count = min(MOST_REUSED, max(1, self._trials_wanted // 4))
+        here = (self._store, target.workload, target.hardware, target.threads, count)
+        found = [
+            record
+            for template in target.templates
+            for record in recorded_leaders(
+                *here, template=template.name, accuracy=target.accuracy, on_damage=self.damaged.append
+            )
+        ]
+        found.sort(key=lambda record: record.trial.measurement.time_s or math.inf)
+        made = [msgspec.structs.replace(record.trial.schedule, hardware=source.hardware) for record in found]
+        return [schedule for schedule in dict.fromkeys(made) if self._is_legal(schedule)][:count]
+
+    def _is_legal(self, schedule: Schedule) -> bool:
+        try:
+            return self._source.predicted(schedule) is not None
+        except (SpaceError, KeyError):  # KeyError: no schedule of its template is legal
+            return False
 
     def _new_session(self, store: RecordStore) -> Session:
         target = self._target
@@ -445,6 +477,7 @@ class TuningSession:
             compare=self._comparison,
             correction=self._correction,
             num_resumed=self._num_resumed,
+            num_reused=self._num_reused,
             records=None if records is None else str(records),
             session=None if self._session is None else self._session.id,
             elapsed_s=self._elapsed_s(),

@@ -198,6 +198,9 @@ def tune(
         note(f"note: {records} has no session of this workload, hardware, threads and strategy; began a new one")
     if resume and result.num_resumed and seed != result.seed:
         note(f"note: the session goes on with its own seed, {result.seed}")
+    if result.num_reused:
+        some = "the best schedule" if result.num_reused == 1 else f"the best {result.num_reused} schedules"
+        note(f"note: began with {some} that {records} has of this workload and device; --no-reuse leaves them out")
     show_result(result, target, as_json)
     if result.best_trial is None:
         _ = result.best  # raises, and says how the trials ended

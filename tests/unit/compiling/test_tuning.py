@@ -1,5 +1,6 @@
 """Tuning of a model's kernels on a measurer that computes its times: who is measured, how often, what is kept."""
 
+import msgspec
 import pytest
 
 from anatune.compiling.planning import plan_products, without_steps
@@ -117,6 +118,27 @@ def test_weights_of_large_models_come_from_memory(path, monkeypatch):
         best = store.best(sessions[1].workload, session=sessions[1])
     assert found[0].schedule.tiles == best.trial.schedule.tiles
     assert found[0].prediction.parts["dram_s"] > 0.0
+
+
+def test_what_others_measured_on_this_device_is_taken_unless_it_is_off(path):
+    kernels = planned()
+    Machine().tune(kernels, 4, path.with_name("own.sqlite"))
+    with RecordStore(path.with_name("own.sqlite")) as store:
+        trial = store.trials(outcome="ok")[-1].trial
+    workload = trial.schedule.workload
+    (kernel,) = [at for at, one in enumerate(kernels) if without_steps(one.workload) == workload][:1]
+    with RecordStore(path) as store:
+        there = store.new_session(workload, msgspec.structs.replace(HOST, arch="znver9"), 1, "random", 0)
+        store.append(there, trial)
+    assert [one.schedule for one in Machine().tune(kernels, 0, path)] == [one.schedule for one in kernels]
+    with RecordStore(path) as store:  # of another strategy: nothing that a session here would go on with
+        store.append(store.new_session(workload, HOST, 1, "random", 0), trial)
+    machine = Machine()
+    found = machine.tune(kernels, 0, path)
+    assert machine.made == []
+    assert found[kernel].schedule.tiles == trial.schedule.tiles
+    without = machine.tune(kernels, 0, path, reuse=False)
+    assert [one.schedule for one in without] == [one.schedule for one in kernels]
 
 
 def test_an_interrupted_call_loses_nothing(path):

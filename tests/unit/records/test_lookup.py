@@ -50,6 +50,24 @@ def test_the_same_as_reading_everything(tmp_path, seed):
         assert ([store.best(MATMUL, CPU, 1)] if expected else []) == expected
 
 
+def test_leaders(tmp_path):
+    with RecordStore(tmp_path / "a.sqlite") as store:
+        first, second = session_of(store), session_of(store)
+        for number, time_s in enumerate((5e-3, 2e-3, 3e-3, 4e-3)):
+            store.append(first, trial(number, ok((time_s,), (1e-3,))))
+        store.append(second, trial(6, ok((1e-3,))))
+        store.append(second, trial(7, failed(Outcome.WRONG_RESULT)))
+        found = store.leaders(MATMUL, CPU, 1, 3)
+        assert [record.trial.number for record in found] == [6, 1, 2]
+        assert found[0] == store.best(MATMUL, CPU, 1)
+        assert len(store.leaders(MATMUL, CPU.name, 1, 9)) == 5
+        assert store.leaders(MATMUL, CPU, 1, 9, template="none") == store.leaders(MATMUL, CPU, 2, 9) == []
+        for number in (2, 3):  # a final comparison: the others of its session are out
+            again = msgspec.structs.replace(trial(number, ok((number * 1e-3,), (1e-3,))), source="compare")
+            store.append(first, again)
+        assert [record.trial.schedule.unroll for record in store.leaders(MATMUL, CPU, 1, 9)] == [7, 3]
+
+
 def test_few_rows_of_many_are_read(tmp_path):
     chance = random.Random(0)
     with RecordStore(tmp_path / "a.sqlite") as store:
