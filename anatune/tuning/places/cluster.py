@@ -95,16 +95,15 @@ class ClusterPlace:
             return named_hardware(named)
         device = next((one.device for one in self._descriptions(kind) if one.device is not None), None)
         if device is None:
-            raise DeviceError(
-                f"{named} means the {kind.upper()} of the cluster's workers, and none came in {self._wait_s:g} s; "
-                f"start one: `anatune worker --device {named}`"
-            )
+            raise self._nobody(f"{named} means", kind)
         return device
 
     def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
         """Return `hardware` if a worker has it; others are refused by the measurer, one by one."""
         found = [one.device for one in self._descriptions(hardware.kind) if one.device is not None]
-        if found and all(difference(hardware, one) is not None for one in found):
+        if not found:
+            raise self._nobody(f"{hardware.name} needs", hardware.kind)
+        if all(difference(hardware, one) is not None for one in found):
             differs = difference(hardware, found[0])
             assert differs is not None
             raise DeviceError(
@@ -142,6 +141,13 @@ class ClusterPlace:
         if self._own:
             self._client.close()
 
+    def _nobody(self, asked: str, kind: str) -> DeviceError:
+        device = "host_gpu" if kind == "gpu" else "host"
+        return DeviceError(
+            f"{asked} the {kind.upper()} of the cluster's workers, and none came in {self._wait_s:g} s; start one: "
+            f"`anatune worker --device {device}`"
+        )
+
     def _descriptions(self, kind: str) -> list[WorkerDescription]:
         """Return the workers with a device of a kind; waits some time for the first."""
         fleet = self._fleet("")
@@ -157,7 +163,7 @@ class ClusterPlace:
                 self._missed.add(kind)
                 return found
             if not told:
-                there = f"{len(seen)} workers, none with a {kind.upper()}" if seen else "no worker"
+                there = f"{len(seen)} worker{'s' * (len(seen) > 1)} and no {kind.upper()}" if seen else "no worker"
                 _LOG.warning("the cluster has %s; waiting %g s for one", there, wait_s)
                 told = True
             time.sleep(_LOOK_S)

@@ -47,7 +47,9 @@ def test_one_waits_once_for_a_device_and_says_so(caplog):
     place, workers = place_with(anatune.hardware("xeon_gold_6230r"), None)
     with pytest.raises(DeviceError, match=r"none came in 0\.6 s; start one: `anatune worker --device host_gpu`"):
         place.hardware("host_gpu")
-    assert caplog.messages == ["the cluster has 2 workers, none with a GPU; waiting 0.6 s for one"]
+    assert caplog.messages == ["the cluster has 2 workers and no GPU; waiting 0.6 s for one"]
+    with pytest.raises(DeviceError, match="rtx3090 needs the GPU of the cluster's workers"):
+        place.check(anatune.hardware("rtx3090"), {}, built=False)
     before = workers.looks
     assert place.threads(anatune.hardware("rtx3090"), None) == 1
     assert workers.looks == before + 1
