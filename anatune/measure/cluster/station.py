@@ -18,7 +18,7 @@ import msgspec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.templates import templates_of
 from anatune.core.trial import Measurement, Outcome
-from anatune.errors import RunError
+from anatune.errors import MissingDependencyError, RunError
 from anatune.files import scratch_folder
 from anatune.measure.cluster.build_slots import BuildSlots
 from anatune.measure.cluster.builder import Builder, entries_of, line_of
@@ -36,6 +36,7 @@ from anatune.measure.cluster.packing import DamagedError, Packed, unpack
 from anatune.measure.run.build_processes import Limits
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.measurer import Entries
+from anatune.measure.run.memory import check_memory
 from anatune.measure.run.prebuilt import Prebuilt, prebuilt
 from anatune.records.environment import environment
 
@@ -122,7 +123,7 @@ class LocalStation:
     device : Device, optional
         None: it only builds.
     builders : int, optional
-        By default as many as there are cores, with a GPU one fewer.
+        By default as many as there are cores, with a GPU one fewer; none where a package that builds is missing.
     entries : callable
         Hardware -> what processes run.
     limits : Limits, optional
@@ -167,6 +168,11 @@ class LocalStation:
         self._built = self._measured = 0
         try:
             peak = None if device is None or not compared else self._timer.submit(self._peak, device).result()
+        except MissingDependencyError:
+            if device is None or device.spec.kind == "cpu":  # on a CPU kernels are loaded through TVM, too
+                self.close()
+                raise
+            peak, count = None, 0  # it measures what others build
         except BaseException:
             self.close()
             raise
@@ -278,6 +284,7 @@ class LocalStation:
         while len(self._open) >= _MOST_OPEN:
             self._close(next(iter(self._open)))
         setting = known.setting
+        check_memory(setting.workload, checked=True)
         make = prebuilt(templates_of(setting.hardware)[0].device.part("measurer"))
         measurer: Prebuilt = make(
             setting.workload,

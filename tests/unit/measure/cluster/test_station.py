@@ -133,3 +133,14 @@ def test_the_peak_is_that_of_multiply_adds(hardware, tmp_path):
     found = peak_flop_per_s(hardware, {}, entries_of(hardware), LIMITS, tmp_path)
     lanes = hardware.compute.simd_bits // 32
     assert found > 1e9 * lanes / 8  # more than an eighth of a multiply-add a nanosecond: it ran in vectors
+
+
+def test_a_workload_that_does_not_fit_the_memory_is_refused_in_one_line(station, hardware):
+    import anatune
+
+    huge = anatune.matmul(1 << 20, 1 << 20, 1 << 10)
+    reference = station.build(request(hardware))
+    setting = SessionSetting("f" * 32, huge, hardware, 1, LIMITS, 0, {})
+    with pytest.raises(RunError, match="of memory are free"):
+        station.open(setting, reference.packed)
+    station.forget("f" * 32)
