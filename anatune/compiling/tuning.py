@@ -211,7 +211,8 @@ class _Tuning:
         self._budget, self._accuracy, self._progress = budget, accuracy, progress
         self._stand_ins, self._records = stand_ins, records
         self._weights = weight_bytes(node for one in planned for node in one.nodes)
-        self._cold = level_of(self._weights, hardware)
+        # Boards run one kernel over and over, with its weights where the run before left them.
+        self._cold = level_of(self._weights, hardware) if budget.tracker is None else None
         self._tasks = _tasks_of(planned, hardware.with_threads(threads))
         others = [one for one in planned if not _is_tunable(one)]
         self._others_s = sum(len(one.nodes) * one.prediction.time_s for one in others)

@@ -133,12 +133,13 @@ def other_device(hardware: CpuSpec, there: CpuSpec) -> str:
 
     Clocks are left out: what a system says of them changes from one moment to the next.
     """
-    same = (hardware.arch, hardware.compute.isa, hardware.hidden_features or ())
-    if same != (there.arch, there.compute.isa, there.hidden_features or ()):
+    if (hardware.arch, hardware.compute.isa) != (there.arch, there.compute.isa):
         return (
             f"it is {there.model} ({there.arch}, {there.compute.isa}), expected {hardware.model} ({hardware.arch}, "
             f"{hardware.compute.isa})"
         )
+    if hidden := sorted({*(there.hidden_features or ())} - {*(hardware.hidden_features or ())}):
+        return f"it does not offer {', '.join(hidden)}, which the spec of {hardware.model} has"
     if hardware.compute.num_cores != there.compute.num_cores:
         return f"it has {there.compute.num_cores} cores, expected {hardware.compute.num_cores} ({hardware.model})"
     return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -159,6 +160,8 @@ def request(tracker: Tracker, key: str, wait_s: float) -> BoardAddress:
             ) from None
         except TypeError:
             raise ValueError("another answer") from None
+        if not re.fullmatch(r"[\w.:%-]{1,255}", str(host)):  # it ends up in records and on terminals
+            raise ValueError("another answer")
         return BoardAddress(str(host), int(port), str(word))
 
 

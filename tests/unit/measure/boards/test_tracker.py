@@ -96,7 +96,12 @@ def test_nobody_there():
 
 
 ANSWERS = [message({"a": 1}), message([1, {}]), message([0, []]), struct.pack("<i", 3) + b"{[}"]
-GIVEN = [message([0, None]), message([0, ["host"]]), message([0, ["host", "x", "word"]])]
+GIVEN = [
+    message([0, None]),
+    message([0, ["host"]]),
+    message([0, ["host", "x", "word"]]),
+    message([0, ["\x1b[2J", 1, "w"]]),
+]
 
 
 @pytest.mark.parametrize("answers", [(b"HTTP/1.1 400 Bad Request",), *((HELLO, answer) for answer in ANSWERS)])
