@@ -135,7 +135,8 @@ class _Search:
         on_damage: OnDamage | None,
     ) -> None:  # fmt: skip
         self._database, self._reader, self._group, self._on_damage = database, reader, group, on_damage
-        where = (group.condition, *_admitted(template, accuracy))
+        # A schedule or session is of one workload: asked for it, too, SQLite would go through all rows of the workload.
+        where = (_T.device == group.device, _T.threads == group.threads, *_admitted(template, accuracy))
         self._templates = [template] if template is not None else list(_values(database, _T.template, group.condition))
         of_schedule = _T.schedule_key == bindparam("schedule"), *where
         self._of_schedule = select(*_COLUMNS).where(*of_schedule).order_by(_T.id)
