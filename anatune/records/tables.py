@@ -89,7 +89,7 @@ trials = Table(
     UniqueConstraint("session", "identity", name="trials_once"),
     Index("trials_of_session", "session", "id"),
     Index("trials_of_workload", "workload", "id"),
-    Index("trials_of_schedule", "schedule_key"),
+    Index("trials_of_schedule", "schedule_key", "id"),
     sqlite_autoincrement=True,
 )
 _ran = trials.c.outcome == "ok"
