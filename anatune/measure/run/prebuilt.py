@@ -54,7 +54,7 @@ class Prebuilt(Measurer):
         pass  # whoever built it keeps it
 
     def reference_s(self, samples: int) -> float:
-        """Return the seconds of one run of the reference kernel: the best of some samples, within the limits of a run.
+        """Return the seconds of one run of the reference kernel: the best of some samples.
 
         Raises
         ------
@@ -63,8 +63,10 @@ class Prebuilt(Measurer):
         """
         self._drained()
         worker = self._runners[0].worker
-        worker.submit("anatune.measure.run.runner:reference_s", {"samples": samples}, self.limits.run_s)
-        reply = worker.wait(self.limits.start_s + self.limits.run_s)
+        # Our own kernel, under suspicion of nothing: a busy machine may take its time, and is told by the time it took.
+        limit_s = self.limits.start_s + self.limits.run_s
+        worker.submit("anatune.measure.run.runner:reference_s", {"samples": samples}, limit_s)
+        reply = worker.wait(self.limits.start_s + limit_s)
         if not isinstance(reply.value, float):
             raise refusal(reply, "the reference kernel does not run")
         return reply.value
