@@ -18,15 +18,17 @@ from anatune.measure.cluster.security import connect
 from anatune.measure.run.build_processes import Limits
 from anatune.records.store import RecordStore
 from anatune.tuning.places.cluster import ClusterPlace
+from anatune.tuning.result import TuningInterrupted
 from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import TuningSettings
 from tests.e2e.fleet.pretended import FOLDER
 from tests.e2e.fleet.proxy import Proxy
 from tests.e2e.fleet.quick import CONSTANTS
+from tests.unit.measure.cluster.pretended import HARDWARE
 
 ROOT = Path(__file__).parents[3]
 WORKLOAD = matmul(64, 64, 64)
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 """How long a test waits for what has to happen; generous, for machines that do much else."""
 LIMITS = Limits(build_s=60.0, run_s=60.0, start_s=60.0)
 """Of kernels that a test may hold for as long as it likes."""
@@ -73,6 +75,7 @@ class Program:
 
     def __init__(self, folder, name, words, *, constants=None, module="tests.e2e.fleet.quick", **variables):
         self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
+        variables = {name: str(value) for name, value in variables.items()}
         environment = {
             **os.environ, FOLDER: str(folder), CONSTANTS: json.dumps(constants or {}), "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **variables,
@@ -103,11 +106,9 @@ class Program:
         return had
 
     def interrupt(self):
-        """As Ctrl-C; return its exit status and how many seconds that took."""
-        began = time.monotonic()
+        """As Ctrl-C; return its exit status."""
         self.process.send_signal(signal.SIGINT)
-        status = self.process.wait(PATIENCE_S)
-        return status, time.monotonic() - began
+        return self.process.wait(PATIENCE_S)
 
     def end(self):
         if self.process.poll() is None:
@@ -158,12 +159,12 @@ class Lab:
         path.with_suffix(".new").write_text(json.dumps({**settings, "said": next(self._said)}))
         path.with_suffix(".new").replace(path)
 
-    def worker(self, name, *, address=None, joined=True, constants=None, device=PRETENDED, words=(), **settings):
+    def worker(self, name, *, address=None, joined=True, constants=None, device=PRETENDED, variables=None, **settings):
         """Start a worker; wait until it has joined."""
         self.say(name, **settings)
         constants = {"anatune.measure.cluster.worker:_RETRY_S": 0.2, **(constants or {})}
-        command = ("worker", address or self.address, "--device", device, "--name", name, *words)
-        worker = self.named[name] = self._start(name, command, constants=constants)
+        command = ("worker", address or self.address, "--device", device, "--name", name)
+        worker = self.named[name] = self._start(name, command, constants=constants, **(variables or {}))
         if joined:
             self.has_joined(name, worker)
         return worker
@@ -179,6 +180,13 @@ class Lab:
         for name in places:
             self.has_joined(name, self.named[name])
         return self
+
+    def crowd(self, *names):
+        """Start pretended workers in one process; return it when all have joined."""
+        program = self._start("crowd", (self.address, *names), module="tests.e2e.fleet.crowd")
+        wait_until("a crowd", lambda: "joined" in program.printed or program.process.poll() is not None)
+        assert program.process.poll() is None, program.said
+        return program
 
     def is_measuring(self, name, since=0):
         """Whether a pretended worker is at a kernel now, begun after so many lines of its log."""
@@ -225,7 +233,7 @@ def session_of(address, records, trials, tell, place, strategy="random", resume=
         trials=trials, strategy=strategy, records=records, resume=resume, threads=1, template="cpu", limits=limits,
         cluster=address, reuse=False,
     )  # fmt: skip
-    return TuningSession(WORKLOAD, "host", settings, tell, StandIns(program_key=lambda one: one.key), place)
+    return TuningSession(WORKLOAD, HARDWARE, settings, tell, StandIns(program_key=lambda one: one.key), place)
 
 
 class Session(threading.Thread):
@@ -295,8 +303,11 @@ def main(address, records, trials):
     def tell(progress):
         print(f"reported {progress.done}", flush=True)  # noqa: T201
 
-    with contextlib.closing(ClusterPlace(connect(address), own=True)) as place:
-        session_of(address, records, int(trials), tell, place).run()
+    try:
+        with contextlib.closing(ClusterPlace(connect(address), own=True)) as place:
+            session_of(address, records, int(trials), tell, place).run()
+    except TuningInterrupted as stop:
+        sys.exit(f"interrupted after {len(stop.result.trials)} trials")
 
 
 if __name__ == "__main__":

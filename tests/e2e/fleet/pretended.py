@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from anatune.codegen.cpu.artifact import CpuArtifact
+from anatune.core.hardware.files import hardware
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RunError
 from anatune.measure.cluster import tasks
@@ -40,15 +41,13 @@ def packed(key, content=b"a library"):
 
 
 class PretendedStation:
-    """A `Station`; its settings are "run_s", "build_s", "fault" and what `WorkerDescription` has."""
+    """A `Station`; its settings are "run_s", "build_s", "fault", a saved "device", and what else descriptions have."""
 
     def __init__(self, name, builders):
         self._place = Path(os.environ[FOLDER])
         self._name = name
         told = self._settings()
-        device = HARDWARE
-        if "model" in told:
-            device = msgspec.structs.replace(HARDWARE, model=told["model"])
+        device = hardware(told["device"]) if "device" in told else HARDWARE
         more = {"peak": told["peak"]} if "peak" in told else {}
         self.description = describe(name, told.get("builders", builders or 1), device, **more)
         for field in ("anatune", "tvm"):
