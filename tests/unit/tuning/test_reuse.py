@@ -6,6 +6,7 @@ from anatune.core.trial import Outcome
 from anatune.records.store import RecordStore
 from anatune.tuning.questions import RECORDED
 from anatune.tuning.reuse import MOST_REUSED, recorded_leaders, same_device
+from tests.postgres import PASSWORD
 from tests.unit.tuning.fakes import HOST, WORKLOAD, failed, ran, session
 
 
@@ -71,3 +72,15 @@ def test_how_many(tmp_path):
 def test_the_same_device():
     assert same_device(HOST, replace(HOST, name="mine", dram=replace(HOST.dram, latency_s=1e-7)))
     assert not same_device(HOST, replace(HOST, arch="znver9"))
+
+
+def test_records_on_a_server(postgres):
+    url, seen = postgres.database(), []
+    result = session(8, strategy="random", records=url, progress=seen.append).run()
+    told = f"{result} {result.to_json()} {result.records} {seen}"
+    assert PASSWORD not in told
+    assert result.records == url.replace(f":{PASSWORD}", "")
+    assert session(12, strategy="random", records=url, resume=True).run().num_resumed == 8
+    with RecordStore(url, read_only=True) as store:
+        assert len(store.sessions()) == 1
+        assert store.best(WORKLOAD, HOST.name, 1) is not None
