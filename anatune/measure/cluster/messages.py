@@ -153,12 +153,15 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         For which it is set up.
     built, measured : int
         Since it started.
+    peak_flop_per_s : float, optional
+        The best that multiply-adds have reached since, as `description.WorkerDescription` has what they reached first.
     """
 
     running: tuple[Running, ...] = ()
     sessions: int = 0
     built: int = 0
     measured: int = 0
+    peak_flop_per_s: float | None = None
 
 
 _Message = TypeVar("_Message", bound=msgspec.Struct)

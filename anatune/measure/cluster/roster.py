@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Literal
+
+import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.measure.cluster.description import Wanted, WorkerDescription, refusal, wanted_of
@@ -121,9 +123,18 @@ class Roster:
                 lost.append(member)
             elif seen.silent_s <= _SILENT_S and member.state == "lost":
                 member.state, member.why = "ready", ""
+        again = [member for member in self._members.values() if self._reached_more(member)]
         new = [self._join(address, seen) for address, seen in snapshot.workers.items() if address not in self._members]
-        self._judge([member for member in new if member.is_ready], snapshot.workers)
-        return [member for member in new if member.is_ready], lost
+        judged = self._judge([*again, *(member for member in new if member.is_ready)])
+        return [member for member in judged if member.is_ready], lost
+
+    def _reached_more(self, member: Member) -> bool:
+        """Note that a worker's device has reached more since than when it joined; return whether it was refused."""
+        one, peak = member.description, member.seen.standing.peak_flop_per_s
+        if one is None or peak is None or one.peak_flop_per_s is None or peak <= one.peak_flop_per_s:
+            return False
+        member.description = msgspec.structs.replace(one, peak_flop_per_s=peak)
+        return member.state == "refused"
 
     def _join(self, address: str, seen: Seen) -> Member:
         member = self._members[address] = Member(address, seen)
@@ -142,18 +153,25 @@ class Roster:
             member.state, member.why = "lost", why
         self._gone[member.name] = member
 
-    def _judge(self, new: list[Member], there: Mapping[str, Seen]) -> None:
-        """Refuse those that are not what the session needs; the first that join say what is usual."""
-        if not new:
-            return
+    def _judge(self, members: list[Member]) -> list[Member]:
+        """Refuse those that are not what the session needs; return who was judged.
+
+        The first that join say what is usual; until one of them is accepted, all are judged together.
+        """
+        if not members:
+            return []
         wanted = self._wanted
+        if not any(member.is_ready and member.measures for member in self._members.values() if member not in members):
+            refused = (one for one in self._members.values() if one.state == "refused" and one.description is not None)
+            members = [*members, *(one for one in refused if one not in members)]
+            wanted = None
         if wanted is None or wanted.peak_flop_per_s is None or wanted.tvm is None:
-            told = [seen.description for seen in there.values() if seen.description is not None]
+            told = [member.description for member in self._members.values() if member.description is not None]
             wanted = self._wanted = wanted_of(self._hardware, self._threads, told)
-        for member in new:
+        for member in members:
             why = None if member.description is None else refusal(member.description, wanted)
-            if why is not None:
-                member.state, member.why = "refused", why
+            member.state, member.why = ("ready", "") if why is None else ("refused", why)
+        return members
 
     def quarantine(self, member: Member, why: str) -> None:
         """Ask a worker for nothing more."""
