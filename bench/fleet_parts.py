@@ -4,7 +4,7 @@
     python -m bench.fleet_parts workers ADDRESS SETTING.json
 
 `bench.simulate_fleet` starts them. A line on standard output says that they are there, SIGTERM ends them; then the last
-line is the processor time that they used, s.
+line is the processor time that they used since, s. `PretendedFleet` is all of it in one process, without Dask.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
+import heapq
+import itertools
 import os
+import queue
 import resource
 import signal
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Sequence
@@ -25,25 +29,32 @@ from pathlib import Path
 import msgspec
 
 import anatune
+from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import AnatuneError
 from anatune.measure.cluster.description import WorkerDescription, code_digest
+from anatune.measure.cluster.fleet import Done, Event, Seen, Snapshot
 from anatune.measure.cluster.messages import (
+    Answer,
     BuildRequest,
     Built,
     CompareRequest,
     MeasureRequest,
     SessionSetting,
     Standing,
+    decode,
+    encode,
 )
 from anatune.measure.cluster.packing import Packed
 from anatune.measure.cluster.scheduler import run_scheduler
 from anatune.measure.cluster.worker import join
 from anatune.records.environment import environment
 
-__all__ = ["PretendedStation", "Setting"]
+__all__ = ["PretendedFleet", "PretendedStation", "Setting"]
 
 REFERENCE_S = 1e-3
+_joined_s = 0.0
+"""Processor time until everything was there."""
 
 
 class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,13 +102,9 @@ class PretendedStation:
 
     def measure(self, request: MeasureRequest, built: Built) -> Measurement:
         """Sleep; return a time that depends on the schedule."""
-        draw = zlib.crc32(request.schedule.key.encode())
-        run_s = self._setting.run_s[draw % len(self._setting.run_s)]
-        time.sleep(run_s)
-        times = (REFERENCE_S * (1.0 + draw / 2**32),) * 5
-        return Measurement(
-            Outcome.OK, times_s=times, reference_times_s=(REFERENCE_S,) * 5, build_s=self._setting.build_s, run_s=run_s
-        )
+        took, measurement = pretended(request.schedule, self._setting.run_s, self._setting.build_s)
+        time.sleep(took)
+        return measurement
 
     def compare(self, request: CompareRequest, built: Sequence[Built]) -> list[Measurement]:
         """Return the times as they were."""
@@ -117,12 +124,101 @@ class PretendedStation:
         """End nothing."""
 
 
+class PretendedFleet:
+    """A `measure.cluster.fleet.Fleet` whose devices are times to wait for, each with one trial after the other."""
+
+    def __init__(self, session: str, setting: Setting) -> None:
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._session, self._run_s, self._build_s = session, setting.run_s, setting.build_s
+        self._seen = {name: Seen(PretendedStation(name, setting).description) for name in setting.names}
+        self._free = dict.fromkeys(setting.names, 0.0)
+        self._due: list[tuple[float, int, Event]] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._closed = False
+        threading.Thread(target=self._tell, daemon=True).start()
+
+    def look(self) -> Snapshot:
+        """Return all devices."""
+        return Snapshot(self._seen)
+
+    def watch(self) -> None:
+        """Put a snapshot into `events` every second."""
+        self._after(1.0, self.look())
+
+    def build(self, worker: str, number: int, request: bytes) -> None:
+        """Take the time of a build."""
+        self._after(self._build_s, Done(number))
+
+    def lease(self, worker: str, number: int, setting: bytes, reference: int) -> None:
+        """Answer at once."""
+        self._after(0.0, Done(number, encode(Answer(self._session, 0))))
+
+    def measure(self, worker: str, number: int, request: bytes, built: int, leased: int) -> None:
+        """Answer when the device has done what was before it, and this."""
+        schedule = decode(request, MeasureRequest).schedule
+        run_s, measurement = pretended(schedule, self._run_s, self._build_s)
+        now = time.monotonic()
+        self._free[worker] = max(now, self._free[worker]) + run_s
+        answer = encode(Answer(self._session, number, (measurement,)))
+        self._after(self._free[worker] - now, Done(number, answer))
+
+    def compare(self, worker: str, number: int, request: bytes, built: Sequence[int], leased: int) -> None:
+        """Answer at once."""
+        schedules = decode(request, CompareRequest).schedules
+        times = tuple(pretended(schedule, self._run_s, self._build_s)[1] for schedule in schedules)
+        self._after(0.0, Done(number, encode(Answer(self._session, number, times))))
+
+    def drop(self, number: int) -> None:
+        """Hold nothing; an answer that comes is not waited for."""
+
+    def close(self) -> None:
+        """End the thread that tells."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _after(self, seconds: float, event: Event) -> None:
+        with self._changed:
+            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), event))
+            self._changed.notify()
+
+    def _tell(self) -> None:
+        with self._changed:
+            while not self._closed:
+                left = self._due[0][0] - time.monotonic() if self._due else None
+                if left is None or left > 0.0:
+                    self._changed.wait(left)
+                    continue
+                event = heapq.heappop(self._due)[2]
+                self.events.put(event)
+                if isinstance(event, Snapshot):
+                    heapq.heappush(self._due, (time.monotonic() + 1.0, next(self._numbers), event))
+
+
+def pretended(schedule: Schedule, run_s: Sequence[float], build_s: float) -> tuple[float, Measurement]:
+    """Return how long a trial takes, and a measurement; both depend on nothing but the schedule."""
+    draw = zlib.crc32(schedule.key.encode())
+    took = run_s[draw % len(run_s)]
+    times = (REFERENCE_S * (1.0 + draw / 2**32),) * 5
+    references = (REFERENCE_S,) * 5
+    return took, Measurement(Outcome.OK, times_s=times, reference_times_s=references, build_s=build_s, run_s=took)
+
+
+def used_s() -> float:
+    """Return the processor time of this process, s."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
 async def serve(address: str, setting: Setting) -> None:
     """Join with all workers, and serve until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     workers = [await join(address, None, PretendedStation(name, setting)) for name in setting.names]
     print(len(workers), flush=True)
+    global _joined_s
+    _joined_s = used_s()
     await stop.wait()
     for worker in workers:
         with contextlib.suppress(OSError, TimeoutError):
@@ -146,8 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             asyncio.run(serve(options.address, setting))
     except AnatuneError as error:
         raise SystemExit(f"bench.fleet_parts: {error}") from None
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    print(used.ru_utime + used.ru_stime, flush=True)
+    print(used_s() - _joined_s, flush=True)
     os._exit(0)  # threads of tasks may sleep still
 
 

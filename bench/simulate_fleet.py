@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import cProfile
+import functools
 import os
 import pstats
 import signal
@@ -29,11 +30,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import anatune
+from anatune.measure.cluster.measurer import ClusterMeasurer
 from anatune.search.base import STRATEGIES
 from anatune.tuning.result import TuningProgress
-from anatune.tuning.session import TuningSession
+from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import TuningSettings
-from bench.fleet_parts import Setting
+from bench.fleet_parts import PretendedFleet, Setting
 from bench.replay.recorded_points import load_tables
 from bench.results import environment, wide_console, write_json
 
@@ -57,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workload", default="resnet50:R2", help="a named layer")
     parser.add_argument("--records", default=None, help="file or URL; by default a new SQLite file for each session")
     parser.add_argument("--cores", help="cores of the scheduler and the workers, 0,2-3; by default as this process")
+    parser.add_argument("--without-dask", action="store_true", help="devices of this process instead of a scheduler's")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="write a profile of the session's main thread")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
@@ -97,10 +100,16 @@ def times_to_sleep(folder: Path | None, mean_s: float) -> list[float]:
 def run_one(name: str, devices: int, run_s: list[float], options: argparse.Namespace) -> dict[str, Any]:
     """Tune once; return what it cost."""
     trials = options.trials or min(24 * devices, 1500)
-    with tempfile.TemporaryDirectory() as folder, started(["scheduler"], options.cores) as scheduler:
-        setting = Setting([], options.hw, run_s, options.build_s, options.image_bytes)
-        with contextlib.ExitStack() as stack:
-            parts = []
+    setting = Setting([], options.hw, run_s, options.build_s, options.image_bytes)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        parts = []
+        if options.without_dask:
+            names = [f"device {number}" for number in range(devices)]
+            fleet = msgspec.structs.replace(setting, names=names)
+            scheduler = Part()
+            row = session(name, trials, fleet, Path(folder), options)
+        else:
+            scheduler = stack.enter_context(started(["scheduler"], options.cores))
             for first in range(0, devices, MOST_IN_PROCESS):
                 names = [f"device {number}" for number in range(first, min(devices, first + MOST_IN_PROCESS))]
                 path = Path(folder) / f"workers-{first}.json"
@@ -115,8 +124,13 @@ def run_one(name: str, devices: int, run_s: list[float], options: argparse.Names
     }  # fmt: skip
 
 
-def session(name: str, trials: int, address: str, folder: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Run one session; return its speed and its processor time a trial, without what comes before the first answer."""
+def session(
+    name: str, trials: int, fleet: str | Setting, folder: Path, options: argparse.Namespace
+) -> dict[str, float]:
+    """Run one session; return its speed and its processor time a trial, without what comes before the first answer.
+
+    Its devices are those of a scheduler, or all in this process.
+    """
     told: list[tuple[float, float]] = []
 
     def progress(one: TuningProgress) -> None:
@@ -124,10 +138,15 @@ def session(name: str, trials: int, address: str, folder: Path, options: argpars
             told.append((time.perf_counter(), time.process_time()))
 
     records = options.records or folder / "records.db"
+    address = fleet if isinstance(fleet, str) else None
     settings = TuningSettings(
         trials=trials, strategy=name, records=records, cluster=address, threads=1, reuse=False, template="cpu"
     )
-    tuning = TuningSession(anatune.layer(options.workload), options.hw, settings, progress)
+    stand_ins = StandIns()
+    if isinstance(fleet, Setting):
+        pretended = functools.partial(ClusterMeasurer, connect=functools.partial(PretendedFleet, setting=fleet))
+        stand_ins = StandIns(host=anatune.hardware(options.hw), measurer=pretended)
+    tuning = TuningSession(anatune.layer(options.workload), options.hw, settings, progress, stand_ins)
     profile = cProfile.Profile() if options.profile else None
     result = profile.runcall(tuning.run) if profile else tuning.run()
     if profile:
