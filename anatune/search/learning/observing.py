@@ -74,6 +74,8 @@ class Candidates(Generic[FeaturesT]):
         Whether the program is known to be an observation: never asked for again.
     penalty : (num_points,) float64
         How much they share with the points that failed, `failed` of which are in it.
+    estimate : (num_points,) float64, optional
+        Corrected log times, by the solution `estimated_with`.
     """
 
     def __init__(self, points: Integers, log_times: Floats, batch: Batch[FeaturesT]) -> None:
@@ -81,6 +83,8 @@ class Candidates(Generic[FeaturesT]):
         self.closed = np.zeros(len(points), dtype=bool)
         self.penalty = np.zeros(len(points))
         self.failed: list[bytes] = []
+        self.estimate: Floats | None = None
+        self.estimated_with: Floats | None = None
         self._programs: dict[int, Hashable] = {}
 
     def program(self, model: Model, at: int) -> Hashable:
@@ -110,6 +114,8 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
         """Measured points, best first, by log time."""
         self._failed: list[bytes] = []
         """Points that failed, sorted."""
+        self._solved: tuple[float, Floats] | None = None
+        """What the residuals say, until others are told: what is asked meanwhile is believed, and changes nothing."""
         self._chosen: tuple[Candidates[FeaturesT], int] | None = None
         """Where the point that is asked now comes from."""
         self._pool: Candidates[FeaturesT] | None = None
@@ -172,6 +178,7 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
     def _learn(self, key: bytes, trial: Trial) -> None:
         """Take in a trial of a point that is an observation."""
         self._values.setdefault(key, []).append(trial)
+        self._solved = None
         if self._is_relative and trial.measurement.time_s is not None and trial.measurement.relative is None:
             self._is_relative = False
             for other in self._values:
@@ -201,7 +208,9 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
     def _next(self) -> Integers | None:
         """Return the candidate of the smallest bound whose program is new; None if there is none."""
         options = self.options
-        mean, weights = self._kriging.solve(self._residuals)
+        if self._solved is None:
+            self._solved = self._kriging.solve(self._residuals)
+        mean, weights = self._solved
         if self._pool is None:
             self._pool = self._candidates(self._first())
         pools = [self._pool, *(self._neighbourhood(key) for key in self._centres())]
@@ -210,7 +219,10 @@ class ObservingStrategy(SpaceStrategy[OptionsT], Generic[OptionsT, FeaturesT]):
         bounds = []
         for pool in pools:
             pool.batch.extend(self._kriging.factor, self._kriging.observed)
-            bound = pool.log_times + mean + weights @ pool.batch.rows
+            if pool.estimate is None or pool.estimated_with is not weights:
+                pool.estimate = pool.log_times + mean + weights @ pool.batch.rows[: len(weights)]
+                pool.estimated_with = weights
+            bound = pool.estimate.copy()
             if explores:
                 bound -= options.exploration * np.sqrt(pool.batch.variance)
             bound += options.failure_penalty * self._penalty(pool)
