@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import queue
 import subprocess
 import sys
 import tempfile
@@ -57,13 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"bench.fleet_builds: {options.hw} is no GPU")
     numbers = [WARM_UP * count + options.builds for count in options.workers]
     model = api.model(anatune.layer(options.workload), hardware)
-    points = model.rank(sum(numbers) + options.builds, distinct=True).points
+    points = model.rank(sum(numbers), distinct=True).points
     schedules = [model.space.schedule_of(point) for point in points]
     table = Table(title=f"{options.workload} for {options.hw}: builds of GPU kernels", box=SIMPLE_HEAD)
     columns = "workers", "builds a s", "of linear", "processor s a build", "cores busy", "wall s a build", "bytes"
     for column in columns:
         table.add_column(column, justify="right")
     rows: list[dict[str, Any]] = []
+    first = schedules[WARM_UP * options.workers[0] : numbers[0]]
     for count, number in zip(options.workers, numbers, strict=True):
         own, schedules = schedules[:number], schedules[number:]
         row = {"workers": count, **build_all(count, own, hardware)}
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             str(count), f"{row['builds_per_s']:.2f}", f"{linear:.2f}", f"{row['processor_s']:.3f}",
             f"{row['processor_s'] * row['builds_per_s']:.2f}", f"{row['build_s']:.3f}", f"{row['bytes']:.0f}",
         )  # fmt: skip
-    parts = shares(schedules[: options.builds])
+    parts = shares(first)
     table.caption = "in one process, processor s a build: " + ", ".join(f"{k} {v:.3f}" for k, v in parts.items())
     wide_console(120).print(table)
     if options.json:
@@ -93,6 +95,7 @@ def build_all(count: int, schedules: Sequence[Schedule], hardware: GpuSpec) -> d
         session, waiting = uuid.uuid4().hex, list(enumerate(schedules))
         started_s, used_s, counted, build_s, size = 0.0, 0.0, 0, 0.0, 0
         flying: dict[Any, str] = {}
+        ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for done in range(len(schedules)):
             for address in addresses:
                 while waiting and sum(one == address for one in flying.values()) < AHEAD:
@@ -102,9 +105,10 @@ def build_all(count: int, schedules: Sequence[Schedule], hardware: GpuSpec) -> d
                         tasks.build, request, workers=[address], resources={BUILD: 1}, pure=False, key=f"b{number}"
                     )
                     flying[future] = address
+                    future.add_done_callback(ended.put)
             if done == WARM_UP * count:
                 started_s, used_s = time.perf_counter(), sum(tree_s(one) for one in workers)
-            future = next_done(flying)
+            future = ended.get()
             content = future.result()
             del flying[future]
             built = decode(content, Built)
@@ -118,13 +122,6 @@ def build_all(count: int, schedules: Sequence[Schedule], hardware: GpuSpec) -> d
         "builds_per_s": counted / wall_s, "processor_s": used_s / counted, "build_s": build_s / counted,
         "bytes": size / counted,
     }  # fmt: skip
-
-
-def next_done(flying: dict[Any, str]) -> Any:
-    """Wait for one of some futures."""
-    from distributed import wait
-
-    return next(iter(wait(list(flying), return_when="FIRST_COMPLETED").done))
 
 
 @contextlib.contextmanager

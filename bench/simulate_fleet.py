@@ -58,11 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hw", default="xeon_gold_6230r")
     parser.add_argument("--workload", default="resnet50:R2", help="a named layer")
     parser.add_argument("--records", default=None, help="file or URL; by default a new SQLite file for each session")
-    parser.add_argument("--cores", help="cores of the scheduler and the workers, 0,2-3; by default as this process")
+    parser.add_argument("--cores", help="cores of the scheduler and the workers, 0,2-3; the session has the others")
     parser.add_argument("--without-dask", action="store_true", help="devices of this process instead of a scheduler's")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="write a profile of the session's main thread")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
+    if own := os.sched_getaffinity(0) - core_set(options.cores):
+        os.sched_setaffinity(0, own)
     run_s = times_to_sleep(options.folder, options.trial_s)
     rows = []
     table = Table(title=f"trials of {options.trial_s:g} s", box=SIMPLE_HEAD)
@@ -171,12 +173,10 @@ class Part:
 
 @contextlib.contextmanager
 def started(words: Sequence[str], cores: str | None) -> Iterator[Part]:
-    """Run a part; it has no real-time priority, whatever this process has."""
+    """Run a part, on the cores that are named."""
     chosen = core_set(cores)
 
     def placed() -> None:
-        if hasattr(os, "sched_setscheduler"):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         if chosen:
             os.sched_setaffinity(0, chosen)
 
