@@ -58,8 +58,24 @@ class DropletStrategy(StepwiseStrategy[DropletOptions]):
 
     def walk(self) -> Walk:
         """Yield batches of neighbours."""
+        waiting: list[Integers] = []
         for start in self._starts():
-            yield from self._descend(start)
+            if self.is_new(start):
+                yield start[None, :]
+                waiting.append(start)
+            # While devices would stand still and nothing is known at all, other starts say more than the neighbours of
+            # a point that may be slow.
+            is_blind = self.is_ahead and not self.as_published and all(map(self.is_missing, waiting))
+            if not is_blind or len(waiting) >= len(self.ranked):
+                yield from self._from(waiting)
+        yield from self._from(waiting)
+
+    def _from(self, starts: list[Integers]) -> Walk:
+        """Descend from all of them, each time from the best that is known."""
+        while starts:
+            costs = [self.answer_to(point).cost for point in starts]
+            at = min(range(len(starts)), key=lambda at: (costs[at] is None, costs[at] or 0.0))
+            yield from self._descend(starts.pop(at))
 
     def _starts(self) -> Iterator[Integers]:
         if self.as_published:
@@ -82,9 +98,6 @@ class DropletStrategy(StepwiseStrategy[DropletOptions]):
 
     def _descend(self, now: Integers) -> Walk:
         """Move to significantly faster neighbours until there is none."""
-        if not self.is_new(now):
-            return
-        yield now[None, :]
         last: Integers | None = None
         while True:
             found = yield from self._better(now, last)
