@@ -72,6 +72,8 @@ class Wanted(msgspec.Struct, frozen=True):
         Version that builds; None: any.
     peak_flop_per_s : float or None
         As `WorkerDescription`; None: any.
+    cpu : str or None
+        Name of the processor that measures, where one does; None: any.
     """
 
     hardware: CpuSpec | GpuSpec
@@ -79,6 +81,7 @@ class Wanted(msgspec.Struct, frozen=True):
     code: str
     tvm: str | None
     peak_flop_per_s: float | None
+    cpu: str | None = None
 
 
 @functools.cache
@@ -95,6 +98,8 @@ def code_digest() -> str:
 def wanted_of(hardware: CpuSpec | GpuSpec, threads: int, joined: Iterable[WorkerDescription]) -> Wanted:
     """Return what a session asks, the peak measured by its spec's calibration, else the median of who has joined.
 
+    Of CPUs that only their names tell apart, those of the spec's name count, else those that most have.
+
     Parameters
     ----------
     joined : iterable of WorkerDescription
@@ -104,7 +109,12 @@ def wanted_of(hardware: CpuSpec | GpuSpec, threads: int, joined: Iterable[Worker
     here = environment().tvm
     versions = Counter(one.environment.tvm for one in joined if one.environment.tvm is not None)
     tvm = here or next((version for version, _ in versions.most_common(1)), None)
-    wanted = Wanted(hardware, threads, code_digest(), tvm, _calibrated_peak(hardware))
+    wanted = Wanted(hardware, threads, code_digest(), tvm, None)
+    if isinstance(hardware, CpuSpec):
+        cpus = [one.environment.cpu for one in joined if one.device is not None and refusal(one, wanted) is None]
+        most = next((cpu for cpu, _ in Counter(cpus).most_common(1)), None)
+        wanted = msgspec.structs.replace(wanted, cpu=hardware.model if hardware.model in cpus else most)
+    wanted = msgspec.structs.replace(wanted, peak_flop_per_s=_calibrated_peak(hardware))
     if wanted.peak_flop_per_s is None:
         peaks = [one.peak_flop_per_s for one in joined if one.peak_flop_per_s and refusal(one, wanted) is None]
         if peaks:
@@ -136,6 +146,8 @@ def refusal(one: WorkerDescription, wanted: Wanted) -> str | None:
     if differs is not None:
         return f"{differs[1]}, the session tunes for {differs[0]}"
     if isinstance(one.device, CpuSpec) and isinstance(wanted.hardware, CpuSpec):
+        if one.environment.cpu != (wanted.cpu or one.environment.cpu):
+            return f"{one.environment.cpu}, the session measures on {wanted.cpu}"
         cores = min(one.device.compute.num_cores, one.environment.cores)
         if cores < wanted.threads:
             return f"{cores} cores, kernels of the session run with {wanted.threads} threads"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -93,9 +93,18 @@ class ClusterPlace:
         kind = {"host": "cpu", "host_gpu": "gpu"}.get(str(named).lower()) if isinstance(named, str) else None
         if kind is None:
             return named_hardware(named)
-        device = next((one.device for one in self._descriptions(kind) if one.device is not None), None)
-        if device is None:
+        found = self._descriptions(kind)
+        if not found:
             raise self._nobody(f"{named} means", kind)
+        kinds = _alike(found)
+        if len(kinds) > 1:
+            told = "; ".join(f"{one[0].words} ({', '.join(worker.name for worker in one)})" for one in kinds)
+            raise DeviceError(
+                f"{named} means the {kind.upper()} of the cluster's workers, which have {len(kinds)} different ones: "
+                f"{told}; name the one to tune for by its spec, or end the other workers"
+            )
+        device = found[0].device
+        assert device is not None
         return device
 
     def check(self, hardware: CpuSpec | GpuSpec, device: Mapping[str, Any], *, built: bool) -> CpuSpec | GpuSpec:
@@ -167,6 +176,23 @@ class ClusterPlace:
                 _LOG.warning("the cluster has %s; waiting %g s for one", there, wait_s)
                 told = True
             time.sleep(_LOOK_S)
+
+
+def _alike(workers: Sequence[WorkerDescription]) -> list[list[WorkerDescription]]:
+    """Return workers with devices, those with the same kind of device together."""
+    kinds: list[list[WorkerDescription]] = []
+    for one in workers:
+        for kind in kinds:
+            first = kind[0]
+            assert first.device is not None
+            assert one.device is not None
+            same_name = one.device.kind != "cpu" or one.environment.cpu == first.environment.cpu
+            if same_name and difference(first.device, one.device) is None:
+                kind.append(one)
+                break
+        else:
+            kinds.append([one])
+    return kinds
 
 
 class ExecutorPlace(LocalPlace):

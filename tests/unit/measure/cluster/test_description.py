@@ -36,6 +36,7 @@ def test_the_same_device_and_versions_are_taken():
         ({"environment": {"tvm": "0.20"}}, "TVM 0.20, expected"),
         ({"device": anatune.hardware("ryzen_7950x")}, "a znver4 with avx512, the session tunes for a skylake-avx512"),
         ({"device": H200}, "a GPU (NVIDIA H200"),
+        ({"environment": {"cpu": "Another CPU"}}, "Another CPU, the session measures on "),
         ({"environment": {"cores": 2}}, "2 cores, kernels of the session run with 4 threads"),
         ({"device": None, "builders": 0}, "has neither a device nor builders"),
         ({"device": msgspec.structs.replace(HARDWARE, hidden_features=("avx512cd",))}, "does not offer avx512cd"),
@@ -53,6 +54,14 @@ def test_another_one_is_refused_in_one_line(changes, said):
     assert line is not None
     assert said in line
     assert "\n" not in line
+
+
+def test_of_processors_that_only_names_tell_apart_the_specs_own_counts_else_the_most():
+    few, many = other(environment(), cpu=HARDWARE.model), other(environment(), cpu="Another CPU")
+    joined = [other(describe(name), environment=one) for name, one in zip("abc", (many, few, many), strict=True)]
+    assert [refusal(one, wanted(*joined)) is None for one in joined] == [False, True, False]
+    unnamed = msgspec.structs.replace(HARDWARE, model="as in a data sheet")
+    assert [refusal(one, wanted(*joined, hardware=unnamed)) is None for one in joined] == [True, False, True]
 
 
 def test_gpus_of_another_memory_are_not_the_same():

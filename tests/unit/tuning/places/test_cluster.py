@@ -43,6 +43,16 @@ def test_the_devices_are_those_of_the_workers():
         place.check(anatune.hardware("a100"), {}, built=False)
 
 
+def test_a_word_that_means_several_devices_is_refused():
+    xeon, ryzen, gpus = anatune.hardware("xeon_gold_6230r"), anatune.hardware("ryzen_7950x"), ("rtx3090", "a100")
+    place, _ = place_with(xeon, ryzen, xeon, *map(anatune.hardware, gpus))
+    with pytest.raises(DeviceError, match=r"2 different ones: .*6230R.* \(w0, w2\); .*7950X.* \(w1\); name the one"):
+        place.hardware("host")
+    with pytest.raises(DeviceError, match=r"host_gpu means the GPU .* 2 different ones: .*\(w3\); .*\(w4\)"):
+        place.hardware("host_gpu")
+    assert place.check(xeon, {}, built=False) == xeon
+
+
 def test_one_waits_once_for_a_device_and_says_so(caplog):
     place, workers = place_with(anatune.hardware("xeon_gold_6230r"), None)
     with pytest.raises(DeviceError, match=r"none came in 0\.6 s; start one: `anatune worker --device host_gpu`"):
