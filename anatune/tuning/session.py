@@ -380,7 +380,7 @@ class TuningSession:
         if len(questions) >= self._trials_wanted or (limit_s is not None and self._elapsed_s() > limit_s):
             return None
         # With several devices none waits for the answer of another one.
-        return questions.next(ahead=sum(one.state == "ready" for one in self._workers) > 1)
+        return questions.next(ahead=sum(one.state == "ready" and one.measures for one in self._workers) > 1)
 
     def _finish(self, schedule: Schedule, measurement: Measurement, questions: Questions) -> None:
         """Record a trial, then tell the strategy."""

@@ -4,6 +4,7 @@ import platform
 import types
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,32 +128,36 @@ def test_this_machine_round_trips(tmp_path):
     assert "clock_hz" in spec.compute.unverified
 
 
+OTHER = msgspec.structs.replace(hardware("i7_3770"), name="host")
+
+
 @LINUX
 def test_written_spec_replaces_the_old_one(tmp_path):
     spec = detect_cpu()
     first = write_host_spec(tmp_path, spec)
     assert load_spec_file(first) == spec
-    write_host_spec(tmp_path, hardware("i7_3770"))
-    assert load_spec_file(first).name == "i7_3770"
+    write_host_spec(tmp_path, OTHER)
+    assert load_spec_file(first) == OTHER
     assert os.listdir(tmp_path) == ["host.toml"]
+    assert write_host_spec(tmp_path, hardware("cortex_a72")) == tmp_path / "cortex_a72.toml"  # a board's
 
 
 def test_unwritable_folder_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DeviceError, match=r"cannot write .*host\.toml"):
-        write_host_spec(tmp_path / "file" / "below", hardware("i7_3770"))
+        write_host_spec(tmp_path / "file" / "below", OTHER)
 
 
 def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    write_host_spec(tmp_path, hardware("i7_3770"))
+    write_host_spec(tmp_path, OTHER)
 
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("anatune.files.os.replace", refuse)
     with pytest.raises(DeviceError, match="no space left"):
-        write_host_spec(tmp_path, hardware("ryzen_3700x"))
-    assert load_spec_file(tmp_path / "host.toml").name == "i7_3770"
+        write_host_spec(tmp_path, msgspec.structs.replace(hardware("ryzen_3700x"), name="host"))
+    assert load_spec_file(tmp_path / "host.toml") == OTHER
     assert os.listdir(tmp_path) == ["host.toml"]
 
 
