@@ -89,7 +89,7 @@ class CpuScoring(AnalyticalModel):
 
     def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
         """Return rule codes, seconds and columns of `points` (NUM_RESULTS, num_points; no rows unless `full`)."""
-        points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
         size = len(points)
         chunk = new_chunk(
             points.shape[1], self.nest.uses.shape[1], self.nest.uses.shape[0], len(self.machine.size_bytes)

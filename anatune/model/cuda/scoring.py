@@ -109,7 +109,7 @@ class GpuScoring(BaseGpuModel):
 
     def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
         """Return (rule codes, seconds, columns of Col if `full`) of `points`."""
-        points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
         count = len(points)
         # compiled code reads what lies behind rows that are too short
         assert not count or points.shape[1] == len(self.space.columns), (points.shape, len(self.space.columns))

@@ -74,7 +74,7 @@ class WinogradModel(AnalyticalModel):
         self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
     ) -> Scores:
         """Return (rule codes, seconds, columns of WinogradCol if `full`) of `points`."""
-        points = np.ascontiguousarray(np.atleast_2d(points), dtype=np.int64)
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
         count = len(points)
         rules, times = np.empty(count, dtype=np.int64), np.empty(count)
         columns = np.empty((int(WinogradCol.COUNT), count) if full else (0, 0))

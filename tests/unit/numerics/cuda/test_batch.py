@@ -124,3 +124,13 @@ def test_more_registers_lower_the_occupancy() -> None:
     assert changed[Col.REGISTERS].tolist() == known[0].tolist()
     assert (changed[Col.SPILL_S] >= columns[Col.SPILL_S]).all()
     assert np.isfinite(times).all()
+
+
+def test_points_that_are_read_only_need_no_other_code() -> None:
+    model = GpuModel(WORKLOADS["matmul"], gpu("rtx3090"))
+    points = random_points(model, 3, seed=0)
+    before = model.times(points)[0]
+    compiled = len(getattr(run_points, "signatures", ()))
+    points.setflags(write=False)
+    assert (model.times(points)[0] == before).all()
+    assert len(getattr(run_points, "signatures", ())) == compiled
