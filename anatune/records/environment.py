@@ -66,7 +66,7 @@ def environment() -> Environment:
         anatune=__version__,
         tvm=_version("apache-tvm") or _version("tvm"),
         # Written down only: they change nothing that anatune does, so reading them here keeps every caller honest.
-        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        variables={name: os.environ[name] for name in sorted(_VARIABLES) if name in os.environ},  # as files have them
     )
 
 
