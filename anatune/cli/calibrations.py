@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from anatune.cli.output import note, print_json, print_text
 
 if TYPE_CHECKING:
-    from anatune.core.hardware.spec import CpuSpec
+    from anatune.core.hardware.spec import CpuSpec, HardwareSpec
     from anatune.measure.cpu.calibration.calibrate import Calibration
     from anatune.tuning.calibration import Learned
 
-__all__ = ["learn_nests", "tell_calibration"]
+__all__ = ["learn_nests", "tell_calibration", "tell_spec"]
 
 
 def learn_nests(
@@ -41,7 +41,6 @@ def tell_calibration(
     result: Calibration, path: Path | None, learned: Learned | None, *, print_only: bool, as_json: bool
 ) -> None:
     """Print what a calibration measured, and the file that holds it."""
-    from anatune.core.hardware.files import spec_to_toml
     from anatune.report.calibration import cpu_calibration_lines, prediction_lines
     from anatune.report.training import nest_lines
 
@@ -72,6 +71,13 @@ def tell_calibration(
     summary = [*cpu_calibration_lines(spec), *result.notes, *prediction_lines(result)]
     if learned is not None:
         summary += nest_lines(learned)
+    tell_spec(spec, path, summary, print_only=print_only)
+
+
+def tell_spec(spec: HardwareSpec, path: Path | None, summary: list[str], *, print_only: bool) -> None:
+    """Print the file that holds a measured spec, or with `print_only` the spec, and what is to be said of it."""
+    from anatune.core.hardware.files import spec_to_toml
+
     if print_only:
         print_text(spec_to_toml(spec).rstrip("\n"))
         for line in summary:

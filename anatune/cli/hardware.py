@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anatune.cli.boards import calibrate_board_cpu, detect_board, has_board
-from anatune.cli.calibrations import learn_nests, tell_calibration
+from anatune.cli.calibrations import learn_nests, tell_calibration, tell_spec
 from anatune.cli.options import BoardKey, Tracker
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
 from anatune.cli.stages import stage_progress
@@ -205,7 +205,6 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
     """Measure a GPU and write its spec."""
     import msgspec
 
-    from anatune.core.hardware.files import spec_to_toml
     from anatune.measure.cpu.host_files import write_host_spec
     from anatune.measure.cuda.calibration.calibrate import calibrate_gpu
     from anatune.report.calibration import gpu_calibration_lines
@@ -220,9 +219,4 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
         )
         return
     summary = [*gpu_calibration_lines(spec, result.numbers), *result.notes]
-    if print_only:
-        print_text(spec_to_toml(spec).rstrip("\n"))
-        for line in summary:
-            note(line)
-        return
-    print_text("\n".join([f"wrote {path}; use it as --hw {spec.name}", *summary]))
+    tell_spec(spec, path, summary, print_only=print_only)

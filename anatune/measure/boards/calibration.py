@@ -17,6 +17,7 @@ from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.probes import Probe, ProbeModule
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
+from anatune.measure.boards.asking import WAIT_S, answered
 from anatune.measure.boards.connection import Board, BoardLostError, connected
 from anatune.measure.boards.description import BoardDescription, described
 from anatune.measure.boards.session import timed_by
@@ -24,14 +25,12 @@ from anatune.measure.boards.tracker import boards_of, checked_key, tracker_of
 from anatune.measure.cpu.calibration.calibrate import Calibration, calibrate
 from anatune.measure.cpu.calibration.machine import Machine, pointer_chain
 from anatune.measure.cpu.calibration.together import Together
-from anatune.measure.run.process import Worker, refusal
 from anatune.measure.run.timing import Timed
 
 __all__ = ["BoardMachine", "CalibratedBoard", "calibrate_board", "calibrated"]
 
 _MOST_ARENA_BYTES = 128 << 20
 """Memory whose content is sent there: more takes long over slow networks."""
-_WAIT_S = 20.0
 _BUILD_S = 1500.0
 """Most seconds of all that is no sampling: building probes, sending them and their memory, over slow networks, too."""
 
@@ -117,24 +116,15 @@ def calibrate_board(tracker: str, key: str, minutes: float) -> CalibratedBoard:
     RunError
         There is no linker for the board's processor, or no process can be started.
     """
-    worker = Worker("board")
-    limit_s = _WAIT_S + 2 * 60 * minutes + _BUILD_S
-    try:
-        worker.submit(f"{__name__}:calibrated", {"tracker": tracker, "key": key, "minutes": minutes}, limit_s)
-        reply = worker.wait(limit_s + _WAIT_S)
-        if isinstance(reply.value, CalibratedBoard):
-            return reply.value
-        if reply.kind == "timeout":
-            raise DeviceError(f"board {key} of tracker {tracker} says nothing: {reply.message}")
-        raise refusal(reply, f"board {key} of tracker {tracker} cannot be calibrated")
-    finally:
-        worker.kill()
+    arguments = {"tracker": tracker, "key": key, "minutes": minutes}
+    limit_s = WAIT_S + 2 * 60 * minutes + _BUILD_S
+    return answered(CalibratedBoard, f"{__name__}:calibrated", arguments, "calibrated", limit_s=limit_s, start_s=WAIT_S)
 
 
 def calibrated(tracker: str, key: str, minutes: float) -> CalibratedBoard:
     """Do what `calibrate_board` asks for, in its process."""
     place = tracker_of(tracker)
-    board = connected(place, checked_key(key), wait_s=_WAIT_S)
+    board = connected(place, checked_key(key), wait_s=WAIT_S)
     started, limit_s = time.monotonic(), 2 * 60 * minutes + _BUILD_S
     board.limit(limit_s)
     told = described(board, key, boards_of(place, key))
