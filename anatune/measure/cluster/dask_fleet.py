@@ -36,6 +36,8 @@ _LOOK_S = 1.0
 """Between two looks at who is there."""
 _SCHEDULER_S = 30.0
 """A scheduler that does not answer for so long is gone."""
+_VANISHED = {"lost dependencies", "already forgotten"}
+"""Why the scheduler itself cancels a task: what it needs went with a worker that left."""
 
 
 class DaskFleet:
@@ -147,20 +149,34 @@ class DaskFleet:
                 self.events.put(Done(number))
         elif future.status == "error":  # the functions raise nothing: workers died, or are of another version
             self.events.put(Done(number, error=f"Dask: {_line(future.exception(timeout=_SCHEDULER_S))}"))
-        else:
+        elif future.status == "cancelled" and _why_cancelled(future) not in _VANISHED:
             self.events.put(Lost(f"{self._address}: the connection to the scheduler was lost"))
+        else:
+            self._client.loop.add_callback(self._vanished, number)
+
+    async def _vanished(self, number: int, why: str = "its answer is lost") -> None:
+        """Tell that there is nothing to fetch: most often the worker that held it, or what it needs, has just left.
+
+        Who is there is told first, so that nobody is blamed for what left with another.
+        """
+        try:
+            self.events.put(await self._look())
+        except (OSError, TimeoutError, asyncio.TimeoutError, AttributeError) as error:
+            self.events.put(Lost(f"{self._address}: the scheduler is gone ({_line(error)})"))
+        else:
+            self.events.put(Done(number, error=why))
 
     async def _fetch(self, number: int, key: str) -> None:
         """Fetch one answer; a worker that stalls now stalls no other, as it would in a common request."""
         try:
             reply = await asyncio.wait_for(self._client.scheduler.gather(keys=[key]), _SCHEDULER_S)
         except (OSError, TimeoutError, asyncio.TimeoutError, AttributeError) as error:
-            self.events.put(Done(number, error=f"its answer cannot be fetched: {_line(error)}"))
+            await self._vanished(number, f"its answer cannot be fetched: {_line(error)}")
             return
         if reply.get("status") == "OK" and key in reply.get("data", {}):
             self.events.put(Done(number, reply["data"][key]))
         else:
-            self.events.put(Done(number, error="its answer is lost"))
+            await self._vanished(number)
 
     def drop(self, number: int) -> None:
         """Take back what was submitted, and let go what it left."""
@@ -216,6 +232,15 @@ def standing_in(one: Mapping[str, Any]) -> Standing:
         return msgspec.json.decode(str((one.get("metrics") or {}).get(WORD, "")), type=Standing)
     except msgspec.DecodeError:
         return Standing()
+
+
+def _why_cancelled(future: Any) -> str:
+    """Return the reason that Dask gives for a cancelled task, "" if it gives none."""
+    try:
+        future.result(timeout=_SCHEDULER_S)
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  of this package or that, as the version has it
+        return str(getattr(error, "reason", "") or "")
+    return ""
 
 
 def _line(error: BaseException | None) -> str:

@@ -14,6 +14,7 @@ pytest.importorskip("distributed", reason="pip install 'anatune[cluster]'")
 
 from anatune.errors import DeviceError
 from anatune.measure.cluster.dask_fleet import DaskFleet
+from anatune.measure.cluster.fleet import Done, Snapshot
 from anatune.measure.cluster.measurer import ClusterMeasurer
 from anatune.measure.cluster.security import connect
 from anatune.measure.place import asking
@@ -151,3 +152,35 @@ def test_a_cluster_without_workers_is_told_apart_from_one_that_refuses(tmp_path)
         pytest.raises(DeviceError, match="none came in 1 s: no worker joined"),
     ):
         served(one, 1)
+
+
+class LateFleet(DaskFleet):
+    """One that hears of an end only when it is let."""
+
+    let = threading.Event()
+
+    def _ended(self, number, future, fetched):
+        self.let.wait(_MOST_S)
+        super()._ended(number, future, fetched)
+
+
+def test_what_was_built_by_a_worker_that_left_is_no_lost_connection():
+    with (
+        process("scheduler", 0) as (_, address),
+        process("workers", address, 1),
+        process("worker", address) as (leaving, _),
+        connect(address) as client,
+    ):
+        fleet = LateFleet(client, "s")
+        addresses = {seen.description.name: at for at, seen in fleet.look().workers.items()}
+        fleet.build(addresses["w"], 1, b"")
+        built = client.futures["anatune-build-s-1"]
+        wait_until(lambda: built.status == "finished")
+        leaving.send_signal(signal.SIGKILL)
+        wait_until(lambda: built.status == "lost")
+        fleet.let.set()
+        who, done = fleet.events.get(timeout=_MOST_S), fleet.events.get(timeout=_MOST_S)
+        assert done == Done(1, error="its answer is lost")
+        assert isinstance(who, Snapshot), "who is there is told first"
+        assert [*who.workers] == [addresses["w0"]]
+        fleet.close()
