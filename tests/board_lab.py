@@ -50,7 +50,7 @@ def missing_for_arm() -> str:
 
 
 def compiled_server(folder: Path, compiler: str = "cc") -> Path:
-    """Compile our server, as docs/fleet.md says."""
+    """Compile our server, as docs/howto/fleets.md says."""
     import tvm_ffi
 
     program = folder / f"server-{compiler}"
