@@ -1,0 +1,1 @@
+"""Answers as pages: one HTML file each that opens without a network (extra ``report``)."""

@@ -1,0 +1,1 @@
+"""Figures of what anatune answers: ``plot_*`` functions that return plotly figures (extra ``report``)."""

@@ -1,0 +1,88 @@
+"""What all figures have in common: colours, fonts, axes, and how plotly is imported.
+
+A figure is readable on a light and on a dark page: its background is transparent, its text is a grey of enough contrast
+to both (pages replace it by their own ink), its colours differ in lightness too.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from anatune.named import import_optional
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+__all__ = ["BEST", "COLOURS", "GREY", "colours_of", "graph_objects", "label", "new_figure"]
+
+COLOURS = (
+    "#0072b2", "#c98500", "#009e73", "#d55e00", "#c86fa0", "#3a9bd6", "#8f8100", "#8f63c7", "#b04a5a", "#5f8a8b",
+)  # fmt: skip
+"""Colours that people with a colour vision deficiency tell apart: those of Okabe and Ito without black, as dark and as
+light as both pages need (a contrast of 3 to white and to the dark paper), and three more for figures of many parts."""
+GREY = "#8a8a8a"
+"""What is there for comparison."""
+BEST = "#d55e00"
+"""What is best, or was measured."""
+_CLEAR = "rgba(0,0,0,0)"
+_FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+_INK = "#808080"
+_GRID = "rgba(128,128,128,0.25)"
+
+
+def graph_objects() -> Any:
+    """Return the module ``plotly.graph_objects``.
+
+    Raises
+    ------
+    MissingDependencyError
+        plotly is not installed; the message has the pip command.
+    """
+    return import_optional("plotly.graph_objects", "report", "a figure")
+
+
+def label(text: object) -> str:
+    """Return a text as plotly shows it: plotly reads some HTML, and names come from people and files."""
+    return html.escape(str(text), quote=False)
+
+
+def colours_of(names: Iterable[str], known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return a colour for each name: the known ones, and the next of `COLOURS` for the others."""
+    taken = dict(known or {})
+    free = iter([colour for colour in COLOURS if colour not in taken.values()] + list(COLOURS))
+    return {name: taken.get(name) or next(free, GREY) for name in dict.fromkeys(names)}
+
+
+def new_figure(title: str, x: str = "", y: str = "", *, height: int = 420) -> go.Figure:
+    """Return an empty figure.
+
+    Parameters
+    ----------
+    title, x, y : str
+        Of the figure and its axes, with units; plain text.
+    height : int
+        Pixels; the width is that of where it is shown.
+    """
+    axis = {
+        "gridcolor": _GRID, "zerolinecolor": _GRID, "linecolor": _GRID, "automargin": True, "ticks": "outside",
+        "tickcolor": _GRID, "title": {"standoff": 10},
+    }  # fmt: skip
+    figure = graph_objects().Figure()
+    figure.update_layout(
+        template={"layout": {"xaxis": axis, "yaxis": axis, "colorway": list(COLOURS)}},
+        title={"text": label(title), "font": {"size": 16}, "x": 0.0, "xref": "container", "xanchor": "left"},
+        title_pad={"l": 12},
+        font={"family": _FONTS, "size": 13, "color": _INK},
+        paper_bgcolor=_CLEAR,
+        plot_bgcolor=_CLEAR,
+        height=height,
+        margin={"l": 12, "r": 12, "t": 56, "b": 12},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0.0, "xanchor": "left", "bgcolor": _CLEAR},
+        hoverlabel={"align": "left"},
+        hovermode="closest",
+    )  # fmt: skip
+    figure.update_xaxes(title_text=label(x))
+    figure.update_yaxes(title_text=label(y))
+    return figure

@@ -1,0 +1,55 @@
+"""A real browser that opens pages: one a test process, Debian's Chromium, driven by Playwright.
+
+Every page that a test opens is watched: an error in its console, a script that raises or a request that leaves the file
+fails the test.
+"""
+
+import os
+import shutil
+
+import pytest
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Return the browser of this test process; skip where none is installed."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
+    path = next(filter(None, map(shutil.which, _NAMES)), None)
+    if path is None:
+        pytest.skip(f"no browser is installed ({', '.join(_NAMES)}): apt-get install chromium")
+    with driver.sync_playwright() as playwright:
+        # a browser of root's has no sandbox; /dev/shm is small in containers
+        arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+        started = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Open a page's file and wait until it is drawn."""
+    contexts, complaints = [], []
+
+    def opened(path):
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda asked: complaints.append(asked.url) if leaves(asked.url, path) else None)
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready=yes]", state="attached")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+def leaves(url, path):
+    """Return whether a request is for anything but the page itself or what it holds."""
+    return url.partition("#")[0] != path.as_uri() and not url.startswith(("blob:", "data:"))

@@ -1,0 +1,59 @@
+"""What the file of a page holds; how it looks in a browser: tests/e2e/pages."""
+
+import re
+
+import pytest
+
+from anatune.errors import MissingDependencyError
+from anatune.pages.page import MOST_BYTES, Column, Facts, Figure, Page, Section, Table
+from anatune.plots.theme import graph_objects, new_figure
+
+
+def a_page(text="words"):
+    figure = new_figure(f"A figure of {text}")
+    figure.add_trace(graph_objects().Bar(x=[1.0], y=[text], orientation="h"))
+    table = Table([Column("name", True), Column("time (us)")], [(text, 1.5), ("none", None)])
+    return Page(
+        text, [Section(text, [text], [Figure(figure), table, Facts([(text, text, text)])], [text])], [text], text
+    )
+
+
+def test_every_text_is_escaped():
+    evil = "</script><script>alert(1)</script><!--"
+    text = a_page(evil).html()
+    assert "alert(1)</script><!--" not in text
+    assert text.count("&lt;script&gt;alert(1)") >= 8
+
+
+def test_the_same_page_is_the_same_file():
+    assert a_page().html() == a_page().html()
+
+
+def test_a_page_names_no_address_to_fetch():
+    text = a_page().html()
+    head, scripts = text[: text.index("<script")], text.count("<script")
+    assert re.findall(r"(?:src|href)=[^ >]*", re.sub(r"<script.*?</script>", "", text, flags=re.S)) == ['href="#s1"']
+    assert "url(http" not in head
+    assert "default-src 'none'" in head
+    assert scripts - text.count("<script>") == text.count('<script type="application/json"') == 2
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "page.html"
+    a_page().write(path)
+    assert 0 < path.stat().st_size <= MOST_BYTES
+    with pytest.raises(OSError, match="No such file"):
+        a_page().write(tmp_path / "none" / "page.html")
+    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_the_extra_is_named_where_a_package_is_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    with pytest.raises(MissingDependencyError, match=r"jinja2.*pip install 'anatune\[report\]'"):
+        a_page().html()
+
+
+def test_cells_are_numbers_as_people_read_them():
+    text = a_page().html()
+    assert 'data-order="1.5">1.500</td>' in text
+    assert 'data-order="1e300">–</td>' in text
