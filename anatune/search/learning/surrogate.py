@@ -6,7 +6,7 @@ correction that ships with the package and is fitted on records is another matte
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from anatune.model.learned.residual import import_lightgbm
 from anatune.search.knobs import Knobs
 from anatune.search.stepwise import Answer
 
-__all__ = ["Surrogate"]
+__all__ = ["Surrogate", "TreeFeatures"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+TreeFeatures = Literal["analytical", "program", "all"]
+"""What the trees see of a point, see `Surrogate`."""
 
 _NUM_TREES = 30
 _REFIT_SHARE = 0.08
@@ -39,14 +41,14 @@ class Surrogate:
     ----------
     knobs
         Of the space.
-    features : str
+    features : {"analytical", "program", "all"}
         "analytical": the seven features of [ICS24] on GPUs, all that the model computes on CPUs; "program": the factors
         and choices only; "all": both, and the predicted time.
     on_model : bool
         Learn log(measured / predicted) instead of log(measured); without trials the prediction is the model's.
     """
 
-    def __init__(self, knobs: Knobs, features: str, *, on_model: bool) -> None:
+    def __init__(self, knobs: Knobs, features: TreeFeatures, *, on_model: bool) -> None:
         self._knobs, self._kind, self._on_model = knobs, features, on_model
         self._rows: list[Floats] = []
         self._targets: list[float] = []

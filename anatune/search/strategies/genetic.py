@@ -13,7 +13,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from anatune.search.heredity import first_population, mutate, roulette, single_point_crossover
-from anatune.search.learning.surrogate import Surrogate
+from anatune.search.learning.surrogate import Surrogate, TreeFeatures
 from anatune.search.repeats import distinct
 from anatune.search.stepwise import StepwiseStrategy, Walk
 
@@ -40,6 +40,9 @@ class GeneticOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Most of a first generation that are measured points. Source: [Ansor] code: sample_init_use_measured_ratio = 0.2.
     random_share : float
         Random points among those that are measured. Source: [Ansor] code: eps_greedy = 0.05.
+    features : {"analytical", "program", "all"}, optional
+        What the trees see, see `Surrogate`. Left out: "program" as published, "all" from the model's ranking.
+        "analytical" as published is nearer to Ansor-AF of [ICS24].
     """
 
     round_trials: Annotated[int, Meta(ge=1)] = 64
@@ -48,6 +51,7 @@ class GeneticOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mutation: Annotated[float, Meta(ge=0, le=1)] = 0.85
     measured_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
     random_share: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    features: TreeFeatures | None = None
 
 
 class GeneticStrategy(StepwiseStrategy[GeneticOptions]):
@@ -66,7 +70,7 @@ class GeneticStrategy(StepwiseStrategy[GeneticOptions]):
         """Yield rounds."""
         options = self.options
         on_model = not self.as_published
-        surrogate = Surrogate(self.knobs, "all" if on_model else "program", on_model=on_model)
+        surrogate = Surrogate(self.knobs, options.features or ("all" if on_model else "program"), on_model=on_model)
         points = first_population(self.knobs, options.round_trials, self.draw, self.ranked if on_model else None)
         measured: list[tuple[float, bytes]] = []
         for number in range(1, 1 << 30):

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from anatune.search.learning.surrogate import Surrogate
+from anatune.search.learning.surrogate import Surrogate, TreeFeatures
 from anatune.search.repeats import distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
@@ -48,6 +48,9 @@ class GradientOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_windows : int
         Windows of a base without a better neighbour after which it is left; only where the search starts from the
         model's ranking, whose points have hundreds of neighbours that are predicted almost as fast.
+    features : {"analytical", "program", "all"}, optional
+        What the trees see, see `Surrogate`. Left out: "analytical" as published (Ansor-AF-DS), "all" from the model's
+        ranking. "program" as published is nearer to Ansor-DS.
     """
 
     window: Annotated[int, Meta(ge=1)] = 3
@@ -58,6 +61,7 @@ class GradientOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_random: Annotated[int, Meta(ge=1)] = 64
     num_bases: Annotated[int, Meta(ge=1)] = 5
     most_windows: Annotated[int, Meta(ge=1)] = 8
+    features: TreeFeatures | None = None
 
 
 class GradientStrategy(StepwiseStrategy[GradientOptions]):
@@ -81,7 +85,9 @@ class GradientStrategy(StepwiseStrategy[GradientOptions]):
         self._left: list[tuple[Integers, list[Integers]]] = []
         """Bases that were left before all was known of their windows, and these."""
         on_model = not self.as_published
-        self._surrogate = Surrogate(self.knobs, "all" if on_model else "analytical", on_model=on_model)
+        self._surrogate = Surrogate(
+            self.knobs, options.features or ("all" if on_model else "analytical"), on_model=on_model
+        )
         if self.as_published:
             yield from self._measure(distinct(self.draw(options.num_random, 0)))
         while True:

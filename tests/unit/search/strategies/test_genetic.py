@@ -1,5 +1,7 @@
 """Genetic search: rounds, and what the trees are worth."""
 
+import numpy as np
+
 from anatune.search.base import make_strategy
 from anatune.search.strategies.genetic import GeneticStrategy
 from tests.unit.search.worlds import GPU, RANKED, search
@@ -25,3 +27,13 @@ def test_it_is_ahead_of_random_search():
     _, found = search(GeneticStrategy(GPU, start="paper", options=SMALL), 128)
     _, drawn = search(make_strategy("random", GPU), 128)
     assert found[-1] < drawn[-1]
+
+
+def test_what_the_trees_see_is_a_setting():
+    searches = [
+        search(GeneticStrategy(GPU, start="paper", options={**SMALL, "features": features}), 64)[0]
+        for features in (None, "program", "analytical")
+    ]
+    assert np.array_equal(searches[0], searches[1])
+    assert np.array_equal(searches[0][:32], searches[2][:32])
+    assert not np.array_equal(searches[0], searches[2])

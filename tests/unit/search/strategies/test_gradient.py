@@ -52,3 +52,14 @@ def test_slow_neighbourhoods_are_left():
 def test_everything_failing_is_no_obstacle():
     points, _ = search(GradientStrategy(GPU, ranked=RANKED), 100, lambda point: None)
     assert len(points) == 100
+
+
+def test_what_the_trees_see_is_a_setting():
+    searches = [
+        search(GradientStrategy(GPU, start="paper", options={"features": features}), 90)[0]
+        for features in ("analytical", "program")
+    ]
+    published, _ = search(GradientStrategy(GPU, start="paper"), 90)
+    assert np.array_equal(published, searches[0])
+    assert np.array_equal(searches[0][:64], searches[1][:64])
+    assert not np.array_equal(searches[0], searches[1])

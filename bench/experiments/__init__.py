@@ -1,0 +1,1 @@
+"""Experiments of the papers that anatune builds on, done again: what they found, what we find (`docs/experiments/`)."""

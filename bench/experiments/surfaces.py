@@ -1,0 +1,122 @@
+"""Searches on analytical surfaces: a model plays the device, so the best of the whole space is known exactly.
+
+A *surface* is the time that a model gives every point of its space; a *guide* is the model that the strategy sees.
+Where both are one model, the strategies that look at it are right at once, which says nothing: there they search as
+published, and know no times. Where the guide is another one (wrong numbers, another device), it errs as models do.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from msgspec.structs import replace
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.model.base import Model
+from anatune.search.base import make_strategy
+
+__all__ = ["Contender", "Search", "search", "wrong_numbers"]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A strategy with its settings, under the name that tables give it."""
+
+    name: str
+    strategy: str
+    start: str
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass
+class Search:
+    """One search."""
+
+    device: str
+    benchmark: str
+    surface: str
+    contender: str
+    seed: int
+    best_s: float
+    """The best of the space."""
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    """(trial, best time so far over the best of the space) wherever it got better."""
+    num_trials: int = 0
+    """Fewer than were allowed: the strategy had nothing left to ask."""
+    num_illegal: int = 0
+    """Schedules that the guide holds for legal and the surface does not."""
+    strategy_s: float = 0.0
+    """CPU seconds of asking and telling."""
+
+    def trials_to(self, share: float) -> float:
+        """Return the first trial whose best time is at most `share` times the optimum, inf if none is."""
+        return next((trial for trial, ratio in self.steps if ratio <= share + 1e-12), math.inf)
+
+    def at(self, trials: int) -> float:
+        """Return the best time over the optimum after so many trials, or all if there were fewer; inf: none ran."""
+        return next((ratio for trial, ratio in reversed(self.steps) if trial <= trials), math.inf)
+
+
+def search(truth: Model, guide: Model, contender: Contender, trials: int, found: Search) -> Search:
+    """Search `truth` with a strategy that sees `guide`, one trial at a time; fill in `found`, which says what for."""
+    started = time.process_time()
+    strategy = make_strategy(
+        contender.strategy, guide, seed=found.seed, start=contender.start, options=dict(contender.options)
+    )
+    best = math.inf
+    while found.num_trials < trials:
+        asked = strategy.ask(1)
+        if not asked:
+            break
+        seconds, rules = truth.times(guide.space.point_of(asked[0])[None, :])
+        found.num_trials += 1
+        if rules[0]:
+            found.num_illegal += 1
+            measurement = Measurement(Outcome.INVALID, truth.rules[int(rules[0]) - 1].id)
+        else:
+            time_s = float(seconds[0])
+            measurement = Measurement(Outcome.OK, times_s=(time_s,))
+            if time_s < best:
+                best = time_s
+                found.steps.append((found.num_trials, best / found.best_s))
+        strategy.tell([Trial(asked[0], measurement, number=found.num_trials - 1, source=contender.strategy)])
+    found.strategy_s = time.process_time() - started
+    return found
+
+
+def wrong_numbers(spec: GpuSpec, seed: int, sigma: float) -> GpuSpec:
+    """Return `spec` with every rate and latency off by a factor exp(sigma z) of its own, z standard normal.
+
+    Capacities and limits stay, and with them what is legal.
+    """
+    factors = iter(np.exp(sigma * np.random.default_rng(seed).standard_normal(10)).tolist())
+    clock = next(factors)
+    compute = replace(
+        spec.compute,
+        clock_hz=spec.compute.clock_hz * clock,
+        fp32_peak_flop_per_s=spec.compute.fp32_peak_flop_per_s * clock,
+        issue_per_cycle_per_sm=spec.compute.issue_per_cycle_per_sm * next(factors),
+        fma_latency_cycles=spec.compute.fma_latency_cycles * next(factors),
+    )
+    shared = replace(
+        spec.shared_memory,
+        bytes_per_cycle_per_sm=spec.shared_memory.bytes_per_cycle_per_sm * next(factors),
+        latency_cycles=spec.shared_memory.latency_cycles * next(factors),
+    )
+    l2 = replace(
+        spec.l2,
+        bandwidth_bytes_per_s=spec.l2.bandwidth_bytes_per_s * next(factors),
+        latency_cycles=spec.l2.latency_cycles * next(factors),
+    )
+    dram = replace(
+        spec.dram,
+        bandwidth_bytes_per_s=spec.dram.bandwidth_bytes_per_s * next(factors),
+        latency_cycles=spec.dram.latency_cycles * next(factors),
+    )
+    launch = replace(spec.launch, overhead_s=spec.launch.overhead_s * next(factors))
+    return replace(spec, compute=compute, shared_memory=shared, l2=l2, dram=dram, launch=launch)
