@@ -1,12 +1,7 @@
-"""A session's measurer on a cluster: who builds and measures what, and what becomes of answers that fail or stay out.
-
-A trial has one number for each thing that is asked for it; an answer under a number that nobody waits for any more is
-late, or the second one, and is dropped. So no trial is lost, and none is counted twice.
-"""
+"""A session's measurer on a cluster: who builds and measures what, and what becomes of failures and silence."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 import queue
 import time
@@ -24,17 +19,9 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError, SpaceError
 from anatune.measure.cluster.fleet import Done, Event, Fleet, Lost, Snapshot
-from anatune.measure.cluster.jobs import QUEUED, Comparison, Job, KeptBuilds, Pace, Task, overdue_s, waits
-from anatune.measure.cluster.messages import (
-    Answer,
-    BuildRequest,
-    CompareRequest,
-    MeasureRequest,
-    SessionSetting,
-    checked_measurement,
-    decode,
-    encode,
-)
+from anatune.measure.cluster.jobs import QUEUED, Comparison, Job, KeptBuilds, Pace, Task
+from anatune.measure.cluster.messages import Answer, SessionSetting, checked_measurement, decode
+from anatune.measure.cluster.requests import Requests
 from anatune.measure.cluster.roster import Member, Roster
 from anatune.measure.place import Ask, WorkerState
 from anatune.measure.run.build_processes import Limits
@@ -50,8 +37,6 @@ _WAIT_S = 60.0
 """How long a session without workers waits for one."""
 _MOST_LOST = 2
 """A trial with which so many workers were lost is not tried again."""
-_OTHERS_S = 600.0
-"""What another session has done on a worker for so long is taken for dead."""
 _REPEATED_RUNS = (Outcome.RUN_ERROR, Outcome.RUN_TIMEOUT, Outcome.WRONG_RESULT, Outcome.LOST_DEVICE)
 _REPEATED_BUILDS = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
 """Failures that may be the worker's: repeated once on another."""
@@ -113,10 +98,7 @@ class ClusterMeasurer:
         self._setting = SessionSetting(self.session, workload, hardware, threads, self.limits, seed, told)
         self._connect, self._wait_s, self._clock = connect, wait_s, clock
         self._roster = Roster(hardware, threads)
-        self._fleet: Fleet | None = None
-        self._numbers = itertools.count(1)
-        self._tasks: dict[int, Task] = {}
-        self._reference: tuple[int, Member] | None = None
+        self._open: Requests | None = None
         self._to_build: deque[Job] = deque()
         self._to_run: deque[Job] = deque()
         self._answers: deque[tuple[Job, Measurement]] = deque()
@@ -127,10 +109,10 @@ class ClusterMeasurer:
         self._alone_since: float | None = None
 
     def __enter__(self) -> Self:
-        self._fleet = self._connect(self.session)
+        self._open = Requests(self._connect(self.session), self._setting, self._clock)
         try:
-            self._note(self._fleet.look())
-            self._fleet.watch()
+            self._note(self._open.fleet.look())
+            self._open.fleet.watch()
         except BaseException:
             self.close()
             raise
@@ -143,9 +125,9 @@ class ClusterMeasurer:
 
     def close(self) -> None:
         """Take back what workers were asked for; may be called twice."""
-        if self._fleet is not None:
-            self._fleet.close()
-            self._fleet = None
+        if self._open is not None:
+            self._open.fleet.close()
+            self._open = None
 
     def workers(self) -> tuple[WorkerState, ...]:
         """Return all workers that were there, and why some are not asked."""
@@ -213,10 +195,10 @@ class ClusterMeasurer:
     # -- jobs -------------------------------------------------------------------------------------------------------
 
     @property
-    def _open_fleet(self) -> Fleet:
-        if self._fleet is None:
+    def _requests(self) -> Requests:
+        if self._open is None:
             raise RunError("the measurer is not open; use it in a with statement")
-        return self._fleet
+        return self._open
 
     def _checked(self, schedule: Schedule) -> Schedule:
         if schedule.workload != self.workload:
@@ -247,16 +229,15 @@ class ClusterMeasurer:
 
     def _drop_build(self, job: Job) -> None:
         if job.built is not None:
-            self._open_fleet.drop(job.built)
+            self._requests.fleet.drop(job.built)
         job.built, job.builder = None, ""
 
     def _abandon(self) -> None:
         """Take back whatever is on its way; leases and the reference kernel stay."""
-        if self._fleet is None:
+        if self._open is None:
             return
-        for number, task in [*self._tasks.items()]:
-            if task.job is not None or task.kind == "compare":
-                self._forget(number)
+        for number in self._open.of_jobs():
+            self._open.forget(number)
         kept = self._kept.numbers()
         for job in self._jobs:
             if job.built not in kept:
@@ -265,22 +246,6 @@ class ClusterMeasurer:
         self._to_build.clear()
         self._to_run.clear()
         self._answers.clear()
-
-    def _forget(self, number: int) -> None:
-        """Wait for an answer no longer; should it come, it is dropped."""
-        task = self._tasks.pop(number, None)
-        if task is None:
-            return
-        task.member.building.discard(number)
-        self._end_turn(task.member, number)
-        self._open_fleet.drop(number)
-
-    def _end_turn(self, member: Member, number: int) -> None:
-        if number not in member.measuring:
-            return
-        del member.measuring[number]
-        for following in itertools.islice(member.measuring, 1):
-            self._tasks[following].since = self._clock()
 
     # -- who does what ----------------------------------------------------------------------------------------------
 
@@ -291,20 +256,19 @@ class ClusterMeasurer:
         devices = [member for member in ready if member.measures]
         if not (builders and devices):
             return
-        if self._reference is None and not any(task.kind == "reference" for task in self._tasks.values()):
-            self._build(None, min(builders, key=_load))
+        requests = self._requests
+        if requests.reference is None and not requests.builds_reference:
+            requests.build(min(builders, key=_load), None)
         for member in devices:
-            if member.lease is None and self._reference is not None:
-                member.lease = self._ask("lease", member, None)
-                self._tasks[member.lease].reference = self._reference[0]
-                self._open_fleet.lease(member.address, member.lease, encode(self._setting), self._reference[0])
+            if member.lease is None and requests.reference is not None:
+                requests.lease(member)
         for _ in range(len(self._to_build)):
             job = self._to_build.popleft()
             failed = job.failed_build[0] if job.failed_build else None
             fresh = _not_lost_with(job, builders)
             free = [one for one in fresh if len(one.building) < one.builders and one is not failed]
             if free:
-                self._build(job, min(free, key=_load))
+                requests.build(min(free, key=_load), job)
             elif failed is not None and builders == [failed]:  # the others have left
                 self._failed_twice(job, job.failed_build)
             else:
@@ -323,11 +287,7 @@ class ClusterMeasurer:
             if free:
                 here = job.builder  # what was built there need not travel
                 member = min(free, key=lambda one: (len(one.measuring), one.address != here))
-                number = self._ask("measure", member, job)
-                request = encode(MeasureRequest(self.session, number, job.schedule, self.incumbent))
-                assert job.built is not None
-                assert member.lease is not None
-                self._open_fleet.measure(member.address, number, request, job.built, member.lease)
+                self._requests.measure(member, job, self.incumbent)
             elif failed is not None and devices == [failed]:
                 self._failed_twice(job, job.failed_run)
             else:
@@ -340,34 +300,13 @@ class ClusterMeasurer:
         one = self._comparison
         if one is None or one.number is not None or any(job.built is None for job in one.jobs) or not leased:
             return
-        member = min(leased, key=lambda member: len(member.measuring))
-        one.number = number = self._ask("compare", member, None)
-        request = CompareRequest(self.session, number, tuple(job.schedule for job in one.jobs), one.budget_s)
-        built = [job.built for job in one.jobs if job.built is not None]
-        assert member.lease is not None
-        self._open_fleet.compare(member.address, number, encode(request), built, member.lease)
-
-    def _build(self, job: Job | None, member: Member) -> None:
-        number = self._ask("build" if job is not None else "reference", member, job)
-        schedule = None if job is None else job.schedule
-        request = BuildRequest(self.session, number, self.hardware, self.threads, self.limits, schedule)
-        self._open_fleet.build(member.address, number, encode(request))
-
-    def _ask(self, kind: str, member: Member, job: Job | None) -> int:
-        """Note that a worker is asked for something; return the number."""
-        number = next(self._numbers)
-        self._tasks[number] = Task(kind, member, job, self._clock())
-        if kind in ("build", "reference"):
-            member.building.add(number)
-        else:
-            member.measuring[number] = None
-        return number
+        self._requests.compare(min(leased, key=lambda member: len(member.measuring)), one)
 
     # -- what comes back --------------------------------------------------------------------------------------------
 
     def _take(self) -> None:
         """Wait for what happens next, and deal with all that did."""
-        events = self._open_fleet.events
+        events = self._requests.fleet.events
         try:
             self._deal(events.get(timeout=1.0))
             while True:
@@ -383,18 +322,13 @@ class ClusterMeasurer:
             self._note(event)
             self._check_overdue()
             return
-        task = self._tasks.pop(event.number, None)
+        task = self._requests.ended(event)
         if task is None:
-            return  # late, or the second one
-        member = task.member
-        member.building.discard(event.number)
-        self._end_turn(member, event.number)
-        if task.kind in ("measure", "compare"):
-            self._open_fleet.drop(event.number)  # builds and leases are held as long as they are needed
+            return
         if task.kind in ("build", "reference"):
             self._was_built(event, task)
         elif event.error:
-            self._suspect(member, event.error, [(event.number, task)])
+            self._suspect(task.member, event.error, [(event.number, task)])
         else:
             self._answered(event, task)
 
@@ -402,7 +336,7 @@ class ClusterMeasurer:
         if event.error:
             self._suspect(task.member, event.error, [(event.number, task)])
         elif task.job is None:
-            self._reference = event.number, task.member
+            self._requests.reference = event.number, task.member
         else:
             task.job.built, task.job.builder = event.number, task.member.address
             if not task.job.compared:
@@ -474,10 +408,10 @@ class ClusterMeasurer:
         """Ask who could not make a build for nothing more, and have it made elsewhere."""
         if task.kind == "lease":
             task.member.lease = builder = None
-            if self._reference is not None and self._reference[0] == task.reference:
-                builder = self._reference[1]
-                self._open_fleet.drop(self._reference[0])
-                self._reference = None
+            reference = self._requests.reference
+            if reference is not None and reference[0] == task.reference:
+                builder = reference[1]
+                self._requests.drop_reference()
         else:
             builder = next((one for job in jobs if (one := self._roster.get(job.builder)) is not None), None)
             for job in jobs:
@@ -510,21 +444,18 @@ class ClusterMeasurer:
 
     def _take_back(self, member: Member, *, lost: bool) -> None:
         """Have others do what a worker was asked for; `lost`: with what it was at just now, it may be its end."""
-        first = next(iter(member.measuring), None)
-        for number, task in [*self._tasks.items()]:
-            if task.member is member:
-                self._forget(number)
-                self._moved(number, task, blamed=lost and (number == first or task.kind == "build"))
+        requests, first = self._requests, next(iter(member.measuring), None)
+        for number, task in requests.of_member(member):
+            requests.forget(number)
+            self._moved(number, task, blamed=lost and (number == first or task.kind == "build"))
         member.lease = None
-        if self._reference is not None and self._reference[1] is member:
-            self._open_fleet.drop(self._reference[0])
-            self._reference = None
-        running = {id(task.job): number for number, task in self._tasks.items() if task.job is not None}
+        if requests.reference is not None and requests.reference[1] is member:
+            requests.drop_reference()
         for job in [job for job in self._jobs if job.builder == member.address]:
-            if id(job) in running:
-                self._forget(running[id(job)])
+            for number in requests.of_job(job):
+                requests.forget(number)
             if self._comparison is not None and self._comparison.number is not None:
-                self._forget(self._comparison.number)
+                requests.forget(self._comparison.number)
                 self._comparison.number = None
             self._again(job)
         self._kept.lose(member.address)
@@ -558,20 +489,8 @@ class ClusterMeasurer:
 
     def _check_overdue(self) -> None:
         """Do without workers that should have answered long ago."""
-        now = self._clock()
-        for member in [*self._roster.ready()]:
-            running = member.seen.standing.running
-            at = {one.number: one for one in running if one.session == self.session}
-            others = any(one.session != self.session and one.seconds < _OTHERS_S for one in running)
-            for number in [*member.building, *itertools.islice(member.measuring, 1)]:
-                task = self._tasks[number]
-                mine = at.get(0 if task.kind == "lease" else number)
-                compared = self._comparison if task.kind == "compare" else None
-                if others and waits(mine):
-                    task.since = now
-                elif limit_s := overdue_s(mine, now - task.since, self.limits, compared):
-                    self._suspect(member, f"it did not answer within {limit_s:g} s", [])
-                    break
+        for member, limit_s in self._requests.overdue(self._roster.ready(), self._comparison):
+            self._suspect(member, f"it did not answer within {limit_s:g} s", [])
 
     def _check_alone(self) -> None:
         """Wait some time for workers if nobody serves, then give up.

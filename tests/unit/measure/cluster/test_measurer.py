@@ -349,7 +349,7 @@ def test_what_is_abandoned_is_taken_back(cluster):
         serving = measurer.serve(asking(schedule(number) for number in range(10)))
         next(serving)
         serving.close()
-        assert not measurer._tasks
+        assert not measurer._requests.of_jobs()
         assert len(list(measurer.serve(asking([schedule(3)])))) == 1
 
 
