@@ -69,7 +69,7 @@ def status(anatune, address, tls):
     return json.loads(done.stdout)["workers"]
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "fleets.md").read_text()
 COMMANDS = [line for line in re.findall(r"^\w+\$ (.+)$", PAGE, re.MULTILINE) if line.startswith("anatune ")]
 SMALL = {"1x64x56x56": "1x8x8x8", "64x64x3x3": "8x8x3x3", "256": "3", "host_gpu": "host"}
 """What is smaller here than in the document; there is no GPU, either."""
