@@ -17,12 +17,14 @@ from anatune.errors import AnatuneError, SpaceError
 __all__ = [
     "MOST_SECONDS",
     "MOST_SEED",
+    "MOST_TRIALS",
     "checked_choice",
     "checked_flag",
     "checked_function",
     "checked_integer",
     "checked_path",
     "checked_seconds",
+    "checked_share",
     "is_iterable",
     "shown",
 ]
@@ -30,6 +32,8 @@ __all__ = [
 MOST_SECONDS = 1e6
 """Longest time limit, s (11 days): what waits for processes counts milliseconds in 32 bits."""
 MOST_SEED = 2**63 - 1
+MOST_TRIALS = 100_000
+"""Of a session, or of all kernels of a model."""
 _SHOWN = 60
 _MOST_NAME_BYTES = 255
 """Longest name of a file in its folder, on all common file systems."""
@@ -88,6 +92,21 @@ def checked_seconds(name: str, value: object, error: type[AnatuneError] = SpaceE
     raise error(
         f"{name} is {shown(value)}, expected a number of seconds > 0 and at most {MOST_SECONDS:g}, or None for no limit"
     )
+
+
+def checked_share(name: str, value: object, error: type[AnatuneError] = SpaceError) -> float | None:
+    """Return a share above 0 and up to 1 as a float; None is none.
+
+    Raises
+    ------
+    AnatuneError
+        Of type `error`: it is something else.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Real) and not isinstance(value, bool) and 0.0 < float(value) <= 1.0:
+        return float(value)
+    raise error(f"{name} is {shown(value)}, expected a share above 0 and up to 1 (0.95 is 95 %), or None")
 
 
 def checked_choice(

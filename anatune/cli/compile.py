@@ -16,6 +16,8 @@ from anatune.cli.options import (
     Cluster,
     Device,
     NoReuse,
+    Patience,
+    StopAt,
     Threads,
     Tls,
     Tracker,
@@ -62,6 +64,8 @@ def compile_model(
         ),
     ] = 0,
     time_limit: Annotated[float | None, seconds_option("Measure nothing new after that.")] = None,
+    stop_at: StopAt = None,
+    patience: Patience = None,
     records: Annotated[
         Any,
         typer.Option(
@@ -112,6 +116,9 @@ def compile_model(
     if not trials and (cluster is not None or tracker is not None):
         given = "--cluster" if tracker is None else "--tracker"
         raise UsageError(f"{given} says who measures, and without --trials nothing is measured; say how many")
+    if not trials and (stop_at is not None or patience is not None):
+        given = "--stop-at" if stop_at is not None else "--patience"
+        raise UsageError(f"{given} ends measuring, and without --trials nothing is measured; say how many")
     device = hardware(hw)
     refuse_threads(threads, device)
     if device.most_threads is not None:  # else it is refused
@@ -142,6 +149,8 @@ def compile_model(
                 tracker=tracker,
                 key=key,
                 reuse=not no_reuse,
+                stop_at=stop_at,
+                patience=patience,
             )
     except TuningInterrupted:
         raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from anatune.arguments import MOST_SECONDS
+from anatune.arguments import MOST_SECONDS, MOST_TRIALS
 from anatune.cli.output import UsageError
 from anatune.errors import RecordError
 
@@ -25,8 +26,10 @@ __all__ = [
     "CorrectionName",
     "Device",
     "NoReuse",
+    "Patience",
     "Plain",
     "RecordFile",
+    "StopAt",
     "Template",
     "Threads",
     "Tls",
@@ -36,6 +39,7 @@ __all__ = [
     "refuse_places",
     "refuse_threads",
     "seconds_option",
+    "share_of",
 ]
 
 DEFAULT_RECORDS = Path("tuning.sqlite")
@@ -132,7 +136,51 @@ BoardKey = Annotated[
 NoReuse = Annotated[
     bool, typer.Option("--no-reuse", help="Do not begin with what the records have of this workload and device.")
 ]
+Patience = Annotated[
+    int | None,
+    typer.Option(
+        "--patience",
+        metavar="N",
+        min=1,
+        max=MOST_TRIALS,
+        help="End after N trials without one that is better beyond noise.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def share_of(name: str, text: str, most: float = math.inf) -> float:
+    """Return a share that is typed as 5% or 0.05, above 0 and up to `most`.
+
+    Raises
+    ------
+    UsageError
+        It is none.
+    """
+    number, percent, rest = text.strip().partition("%")
+    try:
+        value = float(number) / (100.0 if percent else 1.0)
+    except ValueError:
+        value = math.nan
+    if rest or not (0.0 < value < math.inf and value <= most):
+        up_to = "" if most == math.inf else f" and up to {100 * most:g}%"
+        raise UsageError(f"{name} {text}: expected a share above 0{up_to}; write for example 5% or 0.05")
+    return value
+
+
+def _stop_at(text: str) -> float:
+    return share_of("--stop-at", text, most=1.0)
+
+
+StopAt = Annotated[
+    Any,
+    typer.Option(
+        "--stop-at",
+        metavar="SHARE",
+        parser=_stop_at,
+        help="End as soon as a kernel reaches this share of the lower bound on its time: 95% or 0.95.",
+    ),
+]
 
 
 def seconds_option(help: str) -> Any:

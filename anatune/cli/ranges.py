@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anatune.cli.options import share_of
 from anatune.cli.output import (
     UsageError,
     line_width,
@@ -43,24 +43,6 @@ Loss = Annotated[
 Mean = Annotated[bool, typer.Option("--mean", help="Ranges: the least mean loss of all extents, not the least worst.")]
 
 
-def loss_of(text: str) -> float:
-    """Return a loss that is typed as 5% or 0.05.
-
-    Raises
-    ------
-    UsageError
-        It is none.
-    """
-    number, percent, rest = text.strip().partition("%")
-    try:
-        value = float(number) / (100.0 if percent else 1.0)
-    except ValueError:
-        value = math.nan
-    if rest or not 0.0 < value < math.inf:
-        raise UsageError(f"--loss {text}: expected a share above 0; write for example 5% or 0.05")
-    return value
-
-
 def refuse_range_options(kernels: int | None, loss: str | None, mean: bool) -> None:
     """Raise UsageError if an option of ranges is given for a workload without one."""
     for name, value in (("--kernels", kernels), ("--loss", loss), ("--mean", mean)):
@@ -92,7 +74,7 @@ def plan_ranged(
     from anatune import api
     from anatune.report.ranges import range_lines
 
-    share = None if loss is None else loss_of(loss)
+    share = None if loss is None else share_of("--loss", loss)
     if share is not None and (kernels is not None or mean):
         raise UsageError("--loss asks for as few kernels as keep it; leave out --kernels and --mean")
     note_first_compilation(hardware, template, workload.largest)

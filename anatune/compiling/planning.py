@@ -219,9 +219,8 @@ def _first_choice(
 
 def _floor_s(workload: Workload, known: tuple[str, ...], hardware: CpuSpec) -> float:
     """Return the time of the products that are not with padding, at the peak."""
-    model = _model(workload, known, hardware, CPU.name)
-    inside = float(model.nest.inside_share.prod())
-    return inside * workload.flop / hardware.peak_flop_per_s(workload.dtype)
+    least_flop: float = _model(workload, known, hardware, CPU.name).least_flop
+    return least_flop / hardware.peak_flop_per_s(workload.dtype)
 
 
 def _model(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:

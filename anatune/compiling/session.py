@@ -71,6 +71,8 @@ def compile(
     tracker: str | None = None,
     key: str | None = None,
     reuse: bool = True,
+    stop_at: float | None = None,
+    patience: int | None = None,
 ) -> CompiledModel:
     """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
@@ -113,6 +115,8 @@ def compile(
     reuse : bool
         Whether kernels are those that `records` has of this device, and sessions begin with them. False: what other
         sessions measured does not count.
+    stop_at, patience
+        As `anatune.tune`, of each kernel: its trials go to the others then.
 
     Raises
     ------
@@ -139,7 +143,7 @@ def compile(
     checked_function("compile: tuning_progress", tuning_progress)
     budget = TuningBudget(
         trials=trials, time_limit_s=time_limit_s, records=records, resume=resume, cluster=cluster, tls=tls,
-        tracker=tracker, key=key, reuse=reuse,
+        tracker=tracker, key=key, reuse=reuse, stop_at=stop_at, patience=patience,
     )  # fmt: skip
     device = hardware(hw)
     kind = templates_of(device)[0].device
@@ -156,9 +160,9 @@ def compile_for_cpu(source_of: Callable[[], Imported], device: CpuSpec, request:
     cores = device.with_threads(count)
     graph, attentions, found = _prepared(_graph(source), cores, request.accuracy, request.progress)
     planned = plan_products(graph, cores, request.accuracy, request.progress, found.planner)
-    best, measured = planned, budget.trials > 0 or budget.records is not None
+    best, measured, tuning = planned, budget.trials > 0 or budget.records is not None, None
     if measured:
-        best = tuned(planned, device, count, budget, request.accuracy, request.tuning_progress)
+        best, tuning = tuned(planned, device, count, budget, request.accuracy, request.tuning_progress)
     is_changed = [one.schedule for one in best] != [one.schedule for one in planned]
     compiled, own = _built(graph, planned, attentions, found, device, count, forget=not is_changed)
     if is_changed:
@@ -169,6 +173,7 @@ def compile_for_cpu(source_of: Callable[[], Imported], device: CpuSpec, request:
         compiled.summary = msgspec.structs.replace(compiled.summary, latency=judged)
     elif measured:
         compiled.summary = msgspec.structs.replace(compiled.summary, latency=latency(compiled))
+    compiled.summary = msgspec.structs.replace(compiled.summary, tuning=tuning)
     if request.check is not False and source.reference is not None:
         original = functools.partial(_graph, source)
 

@@ -15,34 +15,39 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from anatune.arguments import checked_flag, checked_integer, checked_seconds
+from anatune.arguments import MOST_TRIALS, checked_flag, checked_integer, checked_seconds
 from anatune.compiling.planning import PlannedKernel, predicted, weight_bytes, without_steps
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.core.schedule import Schedule
+from anatune.core.templates import joined_templates
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import RecordError, SpaceError
 from anatune.files import scratch_folder
 from anatune.graph.products import known_operands
+from anatune.graph.summary import KernelTuning, TuningSummary
 from anatune.measure.cpu.cold import level_of
 from anatune.measure.place import WorkerState, added_up
+from anatune.model.bound import time_bound
+from anatune.model.templates import make_model
 from anatune.records.place import ServerAddress, is_missing, record_place
 from anatune.records.schema import Record
 from anatune.records.store import RecordStore
+from anatune.tuning.ending import Ending
 from anatune.tuning.places.choose import place_of
 from anatune.tuning.places.place import Place
 from anatune.tuning.result import ModelProgress, TuningProgress
 from anatune.tuning.reuse import recorded_leaders, same_device
 from anatune.tuning.session import StandIns, TuningSession
-from anatune.tuning.settings import MOST_TRIALS, TuningSettings
+from anatune.tuning.settings import TuningSettings
 
-__all__ = ["TuningBudget", "tuned"]
+__all__ = ["Tuned", "TuningBudget", "tuned"]
 
 PART = 12
 """Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
@@ -64,6 +69,8 @@ class TuningBudget(msgspec.Struct, frozen=True, kw_only=True):
         The file has to be there.
     cluster, tls, tracker, key, reuse
         As `anatune.tune`: who measures, and whether recorded schedules are asked for first.
+    stop_at, patience
+        As `anatune.tune`, of each kernel.
 
     Raises
     ------
@@ -80,11 +87,18 @@ class TuningBudget(msgspec.Struct, frozen=True, kw_only=True):
     tracker: str | None = None
     key: str | None = None
     reuse: bool = True
+    stop_at: float | None = None
+    patience: int | None = None
 
     @property
     def elsewhere(self) -> dict[str, Any]:
         """Who measures, by the names of `anatune.tune`'s keywords."""
         return {"cluster": self.cluster, "tls": self.tls, "tracker": self.tracker, "key": self.key}
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """What ends a kernel's sessions early, by the names of `anatune.tune`'s keywords."""
+        return {"stop_at": self.stop_at, "patience": self.patience}
 
     def __post_init__(self) -> None:
         checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
@@ -92,7 +106,9 @@ class TuningBudget(msgspec.Struct, frozen=True, kw_only=True):
         checked_flag("compile: resume", self.resume)
         if not self.trials and any(value is not None for value in self.elsewhere.values()):
             raise SpaceError("compile: a cluster or a tracker is named, but trials is 0; say how many, or leave it out")
-        TuningSettings(**self.elsewhere, reuse=self.reuse)  # refuses what contradicts itself
+        TuningSettings(**self.elsewhere, **self.rules, reuse=self.reuse)  # refuses what contradicts itself
+        if not self.trials and any(value is not None for value in self.rules.values()):
+            raise SpaceError("compile: stop_at and patience end measuring, but trials is 0; say how many")
         if self.records is not None:
             place = record_place(self.records)
             if self.resume and isinstance(place, Path) and not place.exists():
@@ -118,8 +134,8 @@ class _Task:
         So far.
     measured_s : float, optional
         Of the best schedule so far.
-    is_spent : bool
-        The last part brought no new trials: there are no more schedules.
+    ended : str
+        Why it gets no more trials: a reason of `tuning.ending.Ended`; empty: it gets some.
     """
 
     workload: Workload
@@ -128,7 +144,7 @@ class _Task:
     bound_s: float
     num_trials: int = 0
     measured_s: float | None = None
-    is_spent: bool = False
+    ended: str = ""
 
     @property
     def time_s(self) -> float:
@@ -146,6 +162,13 @@ class _Task:
         return self.calls * max(time_s - self.bound_s, 0.0) / (1 + self.num_trials)
 
 
+class Tuned(NamedTuple):
+    """Planned kernels with the best measured schedules, and what measuring them came to."""
+
+    kernels: list[PlannedKernel]
+    summary: TuningSummary
+
+
 def tuned(
     planned: Sequence[PlannedKernel],
     hardware: CpuSpec,
@@ -154,7 +177,7 @@ def tuned(
     accuracy: str = STANDARD,
     progress: Callable[[ModelProgress], None] | None = None,
     stand_ins: StandIns | None = None,
-) -> list[PlannedKernel]:
+) -> Tuned:
     """Return planned kernels with the best measured schedules.
 
     Kernels whose second operand is computed by the model (attention) keep their plan: sessions measure with constants
@@ -184,8 +207,8 @@ def tuned(
         host = None if stand_ins is None else stand_ins.host
         with contextlib.closing(place_of(TuningSettings(**budget.elsewhere), host)) as place:
             tuning = _Tuning(planned, hardware, threads, budget, accuracy, progress, stand_ins, records, place)
-            tuning.run()
-            return tuning.chosen()
+            ended = tuning.run()
+            return Tuned(tuning.chosen(), tuning.summary(ended))
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -213,7 +236,7 @@ class _Tuning:
         self._weights = weight_bytes(node for one in planned for node in one.nodes)
         # Boards run one kernel over and over, with its weights where the run before left them.
         self._cold = level_of(self._weights, hardware) if budget.tracker is None else None
-        self._tasks = _tasks_of(planned, hardware.with_threads(threads))
+        self._tasks = _tasks_of(planned, hardware.with_threads(threads), accuracy, self._cold)
         others = [one for one in planned if not _is_tunable(one)]
         self._others_s = sum(len(one.nodes) * one.prediction.time_s for one in others)
         self._clock = time.monotonic if stand_ins is None else stand_ins.clock
@@ -221,23 +244,46 @@ class _Tuning:
         self._known = 0
         self._workers: tuple[WorkerState, ...] = ()
 
-    def run(self) -> None:
-        """Measure until the budget is spent."""
+    def run(self) -> str:
+        """Measure until the budget is spent; return why it ended, as `TuningSummary` has it."""
         for task in self._tasks.values():
-            self._take(task, [trial.measurement.time_s for trial in self._session(task, 1, None).recorded()])
+            trials = self._session(task, 1, None).recorded()
+            self._take(task, [trial.measurement.time_s for trial in trials])
+            ending = Ending(task.bound_s, self._budget.stop_at, self._budget.patience)
+            for number, trial in enumerate(trials, start=1):
+                ending.add(trial, number)
+            task.ended = ending.reason or ""
         self._known = self._done()
         part = max(_LEAST_PART, min(PART, self._budget.trials // max(1, len(self._tasks))))
-        while (left := self._budget.trials - self._done()) > 0 and self._left_s() > 0:
-            open_tasks = [task for task in self._tasks.values() if not task.is_spent]
+        while (left := self._budget.trials - self._done()) > 0:
+            if self._left_s() <= 0:
+                return "time_limit"
+            open_tasks = [task for task in self._tasks.values() if not task.ended]
             if not open_tasks:
-                return
+                return "kernels"
             scale = self._scale()
             task = max(open_tasks, key=lambda one: one.worth_s(scale))
             before = task.num_trials
             result = self._session(task, before + min(part, left), self._left_s()).run()
             self._workers = added_up(self._workers, result.workers)
             self._take(task, [trial.measurement.time_s for trial in result.trials])
-            task.is_spent = task.num_trials == before
+            if result.ended in ("stop_at", "patience"):
+                task.ended = result.ended
+            elif task.num_trials == before:
+                task.ended = "space"
+        return "trials"
+
+    def summary(self, ended: str) -> TuningSummary:
+        """Return what measuring came to."""
+        kernels = tuple(
+            KernelTuning(
+                workload_to_text(one.workload), one.calls, one.num_trials, one.bound_s, one.predicted_s,
+                one.measured_s, one.ended,
+            )
+            for one in self._tasks.values()
+        )  # fmt: skip
+        done = self._done()
+        return TuningSummary(ended, done, done - self._known, self._clock() - self._began, kernels)
 
     def chosen(self) -> list[PlannedKernel]:
         """Return the kernels with the best schedules of the record file, the plan's where nothing ran."""
@@ -286,7 +332,7 @@ class _Tuning:
     def _session(self, task: _Task, trials: int, limit_s: float | None) -> TuningSession:
         settings = TuningSettings(
             trials=trials, records=self._records, resume=True, threads=self._threads, accuracy=self._accuracy,
-            cold=self._cold, reuse=self._budget.reuse, **self._budget.elsewhere,
+            cold=self._cold, reuse=self._budget.reuse, **self._budget.elsewhere, **self._budget.rules,
             time_limit_s=None if limit_s is None or limit_s == float("inf") else limit_s,
         )  # fmt: skip
         return TuningSession(task.workload, self._hardware, settings, self._teller(task), self._stand_ins, self._place)
@@ -343,7 +389,9 @@ def _is_tunable(kernel: PlannedKernel) -> bool:
     return set(constant_tensors(kernel.workload)) <= set(known_operands(kernel.nodes[0]))
 
 
-def _tasks_of(planned: Sequence[PlannedKernel], hardware: CpuSpec) -> dict[Workload, _Task]:
+def _tasks_of(
+    planned: Sequence[PlannedKernel], hardware: CpuSpec, accuracy: str, cold: str | None
+) -> dict[Workload, _Task]:
     """Return the sums that can be tuned, each once, in order."""
     tasks: dict[Workload, _Task] = {}
     for one in planned:
@@ -353,13 +401,13 @@ def _tasks_of(planned: Sequence[PlannedKernel], hardware: CpuSpec) -> dict[Workl
         if workload in tasks:
             tasks[workload].calls += calls
         else:
-            bound_s = _bound_s(workload, hardware)
-            tasks[workload] = _Task(workload, calls, one.prediction.time_s, min(bound_s, one.prediction.time_s))
+            bound_s = _bound_s(workload, hardware, accuracy, cold)
+            tasks[workload] = _Task(workload, calls, one.prediction.time_s, bound_s)
     return tasks
 
 
-def _bound_s(workload: Workload, hardware: CpuSpec) -> float:
-    """Return the time of the arithmetic at the peak, or of moving each operand once from memory, whichever is more."""
-    cores = hardware.compute.num_cores
-    bandwidth = min(cores * hardware.dram.core_bandwidth_bytes_per_s, hardware.dram.bandwidth_bytes_per_s)
-    return max(workload.flop / hardware.peak_flop_per_s(workload.dtype), workload.compulsory_bytes / bandwidth)
+def _bound_s(workload: Workload, hardware: CpuSpec, accuracy: str, cold: str | None) -> float:
+    """Return a time that no schedule undercuts, as sessions that measure it have it."""
+    templates = joined_templates(workload, hardware, accuracy)
+    least_flop = min(make_model(workload, hardware, one.name, accuracy).least_flop for one in templates)
+    return time_bound(workload, hardware, {False: least_flop}, cold=cold, constants=constant_tensors(workload)).time_s

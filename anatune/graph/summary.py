@@ -12,11 +12,13 @@ __all__ = [
     "FORMAT",
     "Check",
     "KernelSummary",
+    "KernelTuning",
     "Latency",
     "LayoutSummary",
     "ModelSummary",
     "OperatorSummary",
     "TensorSummary",
+    "TuningSummary",
     "WeightPlace",
 ]
 
@@ -157,6 +159,59 @@ class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_tuned: bool = False
 
 
+class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What measuring one kernel came to.
+
+    Attributes
+    ----------
+    workload : str
+        In the words of the command line, with nothing fused into its stores.
+    count : int
+        Calls in a run of the model.
+    trials : int
+        With those that were recorded before.
+    bound_s : float
+        Time of a call that no schedule undercuts.
+    predicted_s : float
+        Of the plan's first choice.
+    measured_s : float, optional
+        Of the best trial; None: nothing ran.
+    ended : str
+        "stop_at", "patience" or "space": it needs no more trials, or has none; "": the trials of all kernels ended.
+    """
+
+    workload: str
+    count: int
+    trials: int
+    bound_s: float
+    predicted_s: float
+    measured_s: float | None = None
+    ended: str = ""
+
+
+class TuningSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What measuring a model's kernels came to.
+
+    Attributes
+    ----------
+    ended : str
+        "trials" (all were made), "time_limit", or "kernels": each of them had ended.
+    trials : int
+        Of all kernels, with those that were recorded before.
+    new_trials : int
+        Those of this call.
+    elapsed_s : float
+        Wall time.
+    kernels : tuple of KernelTuning
+    """
+
+    ended: str
+    trials: int
+    new_trials: int
+    elapsed_s: float
+    kernels: tuple[KernelTuning, ...]
+
+
 class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything about a compiled model but its code and the values of its weights. JSON both ways.
 
@@ -194,6 +249,8 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         None: there are no convolutions, or the device is a GPU.
     latency : Latency, optional
         None: nothing was measured when it was compiled.
+    tuning : TuningSummary, optional
+        None: kernels were not measured, nor taken from records.
     """
 
     format: int
@@ -218,6 +275,7 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     emulated: float | None = None
     layouts: LayoutSummary | None = None
     latency: Latency | None = None
+    tuning: TuningSummary | None = None
 
     @property
     def predicted_s(self) -> float:

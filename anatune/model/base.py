@@ -174,6 +174,11 @@ class Model(ABC):
         """Whether a learned correction changes its times."""
         return self.plain is not self
 
+    @property
+    def least_flop(self) -> float:
+        """Fewest operations of a schedule: the workload's, but where padding is left out or a transform saves some."""
+        return float(self.workload.flop)
+
     def program_key(self, point: Points) -> Hashable:
         """Return what is equal for points that are the same program."""
         return np.asarray(point, dtype=np.int64).tobytes()

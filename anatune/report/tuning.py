@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
+from anatune.model.bound import TimeBound
 from anatune.report import units
 from anatune.report.records import peak_of_threads
 from anatune.report.tables import schedule_items, template_items
@@ -15,7 +16,7 @@ from anatune.report.workers import failures_text, fleet_text, share_lines
 from anatune.tuning.comparison import FinalComparison
 from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
-__all__ = ["best_text", "progress_text", "result_lines"]
+__all__ = ["best_text", "bound_text", "progress_text", "result_lines"]
 
 
 def _rate(trial: Trial) -> float | None:
@@ -101,6 +102,8 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     lines.append(
         Line(f"{len(result.trials)} trials{resumed} in {units.duration(result.elapsed_s)}: {outcomes or 'none'}")
     )
+    if ended := _ended(result):
+        lines += [Line(text) for text in wrapped(ended, width, hanging="  ")]
     lines += share_lines(result.shares, width)
     if result.correction is not None:
         said = f"the ranking that it started from is corrected by {result.correction}"
@@ -112,6 +115,8 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
         lines += [Line(text, "green") for text in wrapped(said, width, hanging="  ")]
         lines += [Line(text) for text in wrapped_items(_items(result, best.schedule), width, indent="  ")]
         lines += [Line(text) for text in wrapped(_against_plan(result), width, hanging="  ")]
+    if bound := _against_bound(result):
+        lines += [Line(text) for text in wrapped(bound, width, hanging="  ")]
     lines += [Line(text) for hint in hints for text in wrapped(hint, width, hanging="  ")]
     return lines
 
@@ -138,6 +143,36 @@ def _against_plan(result: TuningResult) -> str:
         others = len(comparison.contenders) - 1
         return f"measured in turn with the {others} next best, the plan's own first choice stays ahead"
     return f"against the plan's own first choice ({best_text(plan)}), measured in turn: {_speedup(comparison)}"
+
+
+def _ended(result: TuningResult) -> str:
+    """Return why a session ended before its trials were used up; an empty text if it did not."""
+    if result.ended == "stop_at" and result.stop_at is not None:
+        return f"ended early: a kernel is at {units.percent(result.stop_at)} of the lower bound, as asked"
+    if result.ended == "patience":
+        return f"ended early: {result.patience} trials without one that is better beyond noise"
+    return {"time_limit": "ended by the time limit", "space": "ended early: there are no more schedules"}.get(
+        result.ended, ""
+    )
+
+
+def bound_text(bound: TimeBound) -> str:
+    """Return a lower bound and what it is made of."""
+    by = "arithmetic at the peak" if bound.bound_by == "fma" else f"transfers from {bound.bound_by.upper()}"
+    return f"{units.duration(bound.time_s)} ({by})"
+
+
+def _against_bound(result: TuningResult) -> str:
+    """Return how near the best trial is to its bound; an empty text if nothing ran."""
+    share, bound = result.share_of_bound, result.bound
+    if share is None or bound is None:
+        return ""
+    if share > 1.0:
+        return (
+            f"the best is faster than the lower bound of {bound_text(bound)}, {units.percent(share)} of it: the device "
+            "does more than its spec says; `anatune hw calibrate` measures it"
+        )
+    return f"lower bound: {bound_text(bound)}; the best is at {units.percent(share)} of it"
 
 
 def _speedup(comparison: FinalComparison) -> str:

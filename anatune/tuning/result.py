@@ -16,7 +16,9 @@ from anatune.core.trial import Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.place import WorkerState
+from anatune.model.bound import TimeBound
 from anatune.tuning.comparison import FinalComparison, rank_trials
+from anatune.tuning.ending import Ended
 
 __all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult", "WorkerShare"]
 
@@ -142,6 +144,13 @@ class TuningResult:
         What arithmetic was admitted.
     workers : tuple of WorkerState
         Who measured elsewhere; empty where this machine did.
+    bound : TimeBound or None
+        Time that no schedule undercuts, from the device's spec alone; None if interrupted before.
+    ended : str
+        Why the session ended: "trials" (all that were asked for), "stop_at", "patience", "time_limit", "space" (no
+        more schedules) or "interrupted".
+    stop_at, patience : float, int or None
+        As `tune` took them.
     """
 
     workload: Workload
@@ -162,6 +171,16 @@ class TuningResult:
     templates: tuple[str, ...] = ()
     accuracy: str = STANDARD
     workers: tuple[WorkerState, ...] = ()
+    bound: TimeBound | None = None
+    ended: Ended = "trials"
+    stop_at: float | None = None
+    patience: int | None = None
+
+    @property
+    def share_of_bound(self) -> float | None:
+        """Bound over the best trial's time; above 1 the bound was beaten: the spec says less than the device does."""
+        time_s = None if self.best_trial is None else self.best_trial.measurement.time_s
+        return None if self.bound is None or time_s is None else self.bound.time_s / time_s
 
     @property
     def best(self) -> Schedule:
@@ -238,6 +257,11 @@ class TuningResult:
             "records": self.records,
             "session": self.session,
             "elapsed_s": self.elapsed_s,
+            "bound": None if self.bound is None else msgspec.to_builtins(self.bound),
+            "share_of_bound": self.share_of_bound,
+            "ended": self.ended,
+            "stop_at": self.stop_at,
+            "patience": self.patience,
             "templates": self.templates,
             "accuracy": self.accuracy,
             "workers": [

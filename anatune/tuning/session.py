@@ -22,12 +22,14 @@ from anatune.errors import DeviceError, SpaceError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.place import MakeMeasurer, MeasurerLike, WorkerState
 from anatune.measure.run.build_processes import Limits
+from anatune.model.bound import TimeBound
 from anatune.records.choice import COMPARED
 from anatune.records.place import is_missing
 from anatune.records.schema import Session
 from anatune.records.store import RecordStore
 from anatune.search.base import DEFAULT_STRATEGY
 from anatune.tuning.comparison import FinalComparison, Standing, choose_contenders, compare_contenders
+from anatune.tuning.ending import Ended, Ending
 from anatune.tuning.interrupts import Interrupts
 from anatune.tuning.manifest import SOURCE
 from anatune.tuning.places.choose import place_of
@@ -70,6 +72,8 @@ def tune(
     tracker: str | None = None,
     key: str | None = None,
     reuse: bool = True,
+    stop_at: float | None = None,
+    patience: int | None = None,
 ) -> TuningResult:
     """Build, check and time schedules of `workload` and return the fastest; on this machine, a cluster or boards.
 
@@ -133,6 +137,11 @@ def tune(
         Boards that measure: TVM's RPC tracker, "host:port", and the key of its servers.
     reuse : bool
         Whether schedules that `records` has of this workload and device are asked for first.
+    stop_at : float, optional
+        Share of the lower bound on the time (`anatune.model.bound.time_bound`), above 0 and up to 1: nothing more is
+        asked for once bound over best measured time is at least that.
+    patience : int, optional
+        Nothing more is asked for after so many trials without one that is better beyond noise.
 
     Raises
     ------
@@ -153,6 +162,7 @@ def tune(
         trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit_s, records=records,
         resume=resume, limits=limits, threads=threads, template=template, accuracy=accuracy, l2=l2, device=device,
         backend=backend, manifest=manifest, cluster=cluster, tls=tls, tracker=tracker, key=key, reuse=reuse,
+        stop_at=stop_at, patience=patience,
     )  # fmt: skip
     return TuningSession(workload, hw, settings, progress).run()
 
@@ -230,6 +240,8 @@ class TuningSession:
         self._first_s = 0.0
         self._trials: list[Trial] = []
         self._standing = Standing()
+        self._ending: Ending | None = None
+        self._ended: Ended | None = None
         self.damaged: list[str] = []
         self._num_resumed = self._num_reused = 0
         self._store: RecordStore | None = None
@@ -238,6 +250,7 @@ class TuningSession:
         self._interrupts = Interrupts()
         self._source: Source
         self._correction: str | None = None
+        self._bound: TimeBound | None = None
         self._questions: Questions | None = None
         self._measurer: MeasurerLike | None = None
         self._workers: tuple[WorkerState, ...] = ()
@@ -252,6 +265,7 @@ class TuningSession:
                         self._store = files.enter_context(RecordStore(records))
                     self._run(files)
             except KeyboardInterrupt:
+                self._ended = "interrupted"
                 raise TuningInterrupted(self._result()) from None
         return self._result()
 
@@ -275,9 +289,10 @@ class TuningSession:
         self._source = source = (
             source_of_model(target, self._strategy_name, self._seed, self._settings.start)
             if target.manifest is None
-            else source_of_manifest(target.manifest)
+            else source_of_manifest(target, target.manifest)
         )
-        self._correction = source.correction
+        self._correction, self._bound = source.correction, source.bound
+        self._ending = Ending(source.bound.time_s, self._settings.stop_at, self._settings.patience)
         key = self._stand_ins.program_key or source.program_key
         self._questions = questions = Questions(source.strategy, self._strategy_name, source.first, key)
         questions.replay(history)
@@ -359,6 +374,8 @@ class TuningSession:
     def _new_session(self, store: RecordStore) -> Session:
         target = self._target
         told = {"trials": self._trials_wanted, "start": self._settings.start, **target.asked, **target.conditions}
+        rules = {name: getattr(self._settings, name) for name in ("stop_at", "patience")}
+        told |= {name: value for name, value in rules.items() if value is not None}
         return store.new_session(
             target.workload, target.hardware, target.threads, self._strategy_name, self._seed,
             {**told, **self._place.provenance(target.device, target.manifest)},
@@ -376,11 +393,21 @@ class TuningSession:
 
     def _ask(self, questions: Questions) -> Schedule | None:
         """Return what is to be measured; None for now where the strategy wants to be told first."""
-        limit_s = self._settings.time_limit_s
-        if len(questions) >= self._trials_wanted or (limit_s is not None and self._elapsed_s() > limit_s):
+        if (reason := self._reason(questions)) is not None:
+            self._ended = self._ended or reason
             return None
         # With several devices none waits for the answer of another one.
         return questions.next(ahead=sum(one.state == "ready" and one.measures for one in self._workers) > 1)
+
+    def _reason(self, questions: Questions) -> Ended | None:
+        """Return why nothing more is asked for; None: go on."""
+        limit_s = self._settings.time_limit_s
+        if len(questions) >= self._trials_wanted:
+            return "trials"
+        assert self._ending is not None
+        if (reason := self._ending.reason) is not None:
+            return reason
+        return "time_limit" if limit_s is not None and self._elapsed_s() > limit_s else None
 
     def _finish(self, schedule: Schedule, measurement: Measurement, questions: Questions) -> None:
         """Record a trial, then tell the strategy."""
@@ -393,9 +420,14 @@ class TuningSession:
         questions.tell(trial)
 
     def _keep(self, trials: Sequence[Trial]) -> None:
-        self._trials += trials
+        assert self._ending is not None
+        assert self._questions is not None
         for trial in trials:
+            self._trials.append(trial)
             self._standing.add(trial)
+            # What an earlier call had on its way by then nobody knows.
+            is_earlier = self._measurer is None
+            self._ending.add(trial, len(self._trials) if is_earlier else len(self._questions))
 
     def _record(self, trial: Trial) -> None:
         if self._store is not None and self._session is not None:
@@ -482,4 +514,8 @@ class TuningSession:
             session=None if self._session is None else self._session.id,
             elapsed_s=self._elapsed_s(),
             workers=self._workers,
+            bound=self._bound,
+            ended=self._ended or "space",
+            stop_at=self._settings.stop_at,
+            patience=self._settings.patience,
         )

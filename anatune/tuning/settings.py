@@ -6,7 +6,16 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.arguments import MOST_SEED, checked_flag, checked_integer, checked_path, checked_seconds, shown
+from anatune.arguments import (
+    MOST_SEED,
+    MOST_TRIALS,
+    checked_flag,
+    checked_integer,
+    checked_path,
+    checked_seconds,
+    checked_share,
+    shown,
+)
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import DeviceError, RecordError, SpaceError
 from anatune.measure.run.build_processes import Limits
@@ -14,8 +23,6 @@ from anatune.records.place import ServerAddress, record_place
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
 
 __all__ = ["TuningSettings"]
-
-MOST_TRIALS = 100_000
 
 
 class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +60,8 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     tracker: str | None = None
     key: str | None = None
     reuse: bool = True
+    stop_at: float | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         checked = {
@@ -64,7 +73,10 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
             "accuracy": checked_accuracy("tune: accuracy", self.accuracy),
             "resume": checked_flag("tune: resume", self.resume),
             "reuse": checked_flag("tune: reuse", self.reuse),
+            "stop_at": checked_share("tune: stop_at", self.stop_at),
         }
+        if self.patience is not None:
+            checked["patience"] = checked_integer("tune: patience", self.patience, 1, MOST_TRIALS)
         if self.limits is not None and not isinstance(self.limits, Limits):
             raise SpaceError(
                 f"tune: limits is {shown(self.limits)}, expected anatune.measure.run.build_processes.Limits(...), or "

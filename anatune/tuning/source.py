@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
 from anatune.errors import SpaceError
 from anatune.measure.place import MakeMeasurer
 from anatune.model.base import Model
+from anatune.model.bound import TimeBound, time_bound
 from anatune.search.base import Strategy, make_strategy
 from anatune.search.shared import Member, SharedStrategy
 from anatune.tuning.manifest import Manifest, ManifestStrategy
@@ -41,6 +43,8 @@ class Source(NamedTuple):
         Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
     measurer : callable
         Makes the measurer.
+    bound : TimeBound
+        Time that no schedule undercuts.
     correction : str or None
         Name of the learned correction of the model's times.
     """
@@ -51,6 +55,7 @@ class Source(NamedTuple):
     predicted: Callable[[Schedule], float | None]
     program_key: Callable[[Schedule], Hashable]
     measurer: MakeMeasurer
+    bound: TimeBound
     correction: str | None = None
 
 
@@ -91,7 +96,20 @@ def source_of_model(target: Target, strategy: str, seed: int, start: str = "mode
     # The default's where they are equal, as in a plan.
     chosen = min(members.values(), key=lambda one: float(one.model.times(one.ranked[:1])[0][0]))
     first = chosen.model.space.schedule_of(chosen.ranked[0])
-    return Source(made, first, here, predicted, _program, target.templates[0].device.part("measurer"), corrected_by)
+    bound = _bound(target, here, [one.model for one in members.values()])
+    measurer = target.templates[0].device.part("measurer")
+    return Source(made, first, here, predicted, _program, measurer, bound, corrected_by)
+
+
+def _bound(target: Target, here: CpuSpec | GpuSpec, models: Sequence[Model]) -> TimeBound:
+    """Return the bound of schedules of several models, timed under the target's conditions."""
+    fewest: dict[bool, float] = {}
+    for model in models:
+        on = template_named(model.space.template).tensor_cores
+        fewest[on] = min(fewest.get(on, math.inf), model.plain.least_flop)
+    conditions = {name: target.conditions.get(name) for name in ("l2", "cold")}
+    constants = constant_tensors(target.workload) if conditions["cold"] else ()
+    return time_bound(target.workload, here, fewest, **conditions, constants=constants)
 
 
 def _model(target: Target, template: str, here: CpuSpec | GpuSpec) -> tuple[Model, str | None]:
@@ -110,10 +128,11 @@ def _program(schedule: Schedule) -> Hashable:
     return schedule.template, template_named(schedule.template).part("program_key")(schedule)
 
 
-def source_of_manifest(manifest: Manifest) -> Source:
+def source_of_manifest(target: Target, manifest: Manifest) -> Source:
     """Go through a manifest in its order; no model is needed."""
     from anatune.measure.cuda.measurer import ManifestMeasurer
 
+    on = template_named(manifest.template).tensor_cores
     schedules, predictions = manifest.schedules(), manifest.predictions()
     measurer = functools.partial(ManifestMeasurer, built=manifest.built(), reference=manifest.reference)
     return Source(
@@ -123,4 +142,5 @@ def source_of_manifest(manifest: Manifest) -> Source:
         lambda schedule: predictions.get(schedule.key),
         lambda schedule: schedule.key,
         measurer,
+        time_bound(manifest.workload, target.hardware, {on: manifest.workload.flop}, l2=target.conditions.get("l2")),
     )

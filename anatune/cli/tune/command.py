@@ -16,7 +16,9 @@ from anatune.cli.options import (
     BoardKey,
     Cluster,
     NoReuse,
+    Patience,
     RecordFile,
+    StopAt,
     Template,
     Tls,
     Tracker,
@@ -39,7 +41,7 @@ __all__ = ["tune"]
 
 _MEASURING = (
     "strategy", "start", "records", "threads", "resume", "time_limit", "l2", "device", "backend", "output",
-    "cluster", "tls", "tracker", "key", "no_reuse",
+    "cluster", "tls", "tracker", "key", "no_reuse", "stop_at", "patience",
 )  # fmt: skip
 _BUILDING = ("strategy", "start", "seed", "template", "threads")
 _OF_GPUS = ("l2", "device", "backend")
@@ -94,6 +96,8 @@ def tune(
         typer.Option("--seed", metavar="N", min=0, help="Of the strategy's choices and the operands."),
     ] = 0,
     time_limit: Annotated[float | None, seconds_option("Ask for nothing new after that.")] = None,
+    stop_at: StopAt = None,
+    patience: Patience = None,
     template: Template = None,
     accuracy: Accuracy = "standard",
     l2: Annotated[
@@ -177,7 +181,8 @@ def tune(
         settings = TuningSettings(
             trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit, records=records,
             resume=resume, threads=_threads(threads, hardware, place), template=template, accuracy=accuracy, l2=l2,
-            device=device, backend=backend, manifest=manifest, reuse=not no_reuse, **elsewhere,
+            device=device, backend=backend, manifest=manifest, reuse=not no_reuse,
+            stop_at=stop_at, patience=patience, **elsewhere,
         )  # fmt: skip
         tuning = TuningSession(workload, hardware, settings, display, place=place)
         if manifest is None:

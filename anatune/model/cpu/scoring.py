@@ -83,6 +83,11 @@ class CpuScoring(AnalyticalModel):
             ),
         )
 
+    @property
+    def least_flop(self) -> float:
+        """Operations that are not with padding."""
+        return float(self.nest.inside_share.prod()) * self.workload.flop
+
     def raw(self, points: Points) -> Floats:
         """Score points: (num_points, CpuCol.NUM_RESULTS) float64, a column for each of the first `CpuCol`."""
         return self._run(points, PREDICT, full=True)[2].T

@@ -113,12 +113,17 @@ class WinogradModel(AnalyticalModel):
         levels = ("l1", "l2", "l3")[: len(self.machine.size_bytes)]
         return {level: float(self.workload.compulsory_bytes) for level in levels}
 
+    @property
+    def least_flop(self) -> float:
+        """Operations of the products alone, of the tiles that need fewest."""
+        tiling = self._tiling
+        return 2.0 * float((tiling.num_tiles * tiling.frequencies).min()) * tiling.channels * tiling.filters
+
     @cached_property
     def floor_s(self) -> float:
         """Seconds that no schedule can beat here: all products that are needed, on all cores at their peak."""
         tiling, core = self._tiling, self.machine.core
-        fewest = float((tiling.num_tiles * tiling.frequencies).min()) * tiling.channels * tiling.filters
-        return fewest / tiling.lanes / core.fma_per_cycle / core.num_cores / core.clock_hz
+        return self.least_flop / 2.0 / tiling.lanes / core.fma_per_cycle / core.num_cores / core.clock_hz
 
     def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""

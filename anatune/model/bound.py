@@ -1,0 +1,92 @@
+"""The least time of a workload on a device as kernels are timed there: arithmetic at the peak, transfers, no more.
+
+No schedule of the given templates is faster unless the device is faster than its spec says. Unlike the models' own
+times nothing in it was fitted; learned corrections do not change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+
+__all__ = ["TimeBound", "time_bound"]
+
+
+class TimeBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A time that no kernel undercuts. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    time_s : float
+        Of one run; > 0.
+    bound_by : str
+        What takes it: "fma", or the level that bytes come from: "l2", "l3", "dram".
+    """
+
+    time_s: float
+    bound_by: str
+
+
+def time_bound(
+    workload: Workload,
+    hardware: CpuSpec | GpuSpec,
+    flop: Mapping[bool, float] | None = None,
+    *,
+    l2: str | None = None,
+    cold: str | None = None,
+    constants: Collection[str] = (),
+) -> TimeBound:
+    """Return the least time of a run of `workload`, run after run, as a session times it.
+
+    What a cache held after the run before need not come from the next level: of operands of B bytes at least
+    B - (bytes of this cache and of nearer ones) do, whatever the schedule. Results may stay where they are written.
+
+    Parameters
+    ----------
+    hardware : CpuSpec or GpuSpec
+        CPUs: with the cores that kernels use.
+    flop : mapping of bool to float, optional
+        Fewest operations of a kernel, without and with tensor cores (`model.base.Model.least_flop`); by default the
+        workload's without. Operations that only padding asks for do not count, nor do those that transforms save.
+    l2 : {"flush", "warm"}, optional
+        GPUs: with "flush" nothing is in the L2 cache when a run begins.
+    cold : {"l3", "dram"}, optional
+        CPUs: where the operands `constants` come from in every run.
+    """
+    arithmetic_s = min(
+        count / hardware.peak_flop_per_s(workload.dtype, tensor_cores=on_tensor_cores)
+        for on_tensor_cores, count in (flop or {False: workload.flop}).items()
+    )
+    times = {"fma": arithmetic_s, **dict(_transfers(workload, hardware, l2, cold, constants))}
+    longest = max(times, key=times.__getitem__)
+    return TimeBound(max(times[longest], 1e-12), longest)  # a workload without operations that fits a cache
+
+
+def _transfers(
+    workload: Workload, hardware: CpuSpec | GpuSpec, l2: str | None, cold: str | None, constants: Collection[str]
+) -> Iterable[tuple[str, float]]:
+    """Yield level -> seconds of what has to come from there in each run."""
+    num_bytes = {
+        access.tensor: access.touched_elements(workload.extents) * DTYPE_BYTES[access.dtype]
+        for access in workload.operands
+    }
+    operands = float(sum(num_bytes.values()))
+    if isinstance(hardware, GpuSpec):
+        kept = 0.0 if l2 == "flush" else hardware.l2.size_bytes
+        yield "dram", max(0.0, operands - kept) / hardware.dram.bandwidth_bytes_per_s
+        return
+    cores, kept = hardware.compute.num_cores, 0.0
+    weights = float(sum(num_bytes[name] for name in constants))
+    levels = {name: cache for name in ("l1", "l2", "l3") if (cache := getattr(hardware, name)) is not None}
+    rates = {
+        name: cores * cache.bandwidth_bytes_per_cycle * hardware.compute.clock_hz for name, cache in levels.items()
+    }
+    rates["dram"] = min(cores * hardware.dram.core_bandwidth_bytes_per_s, hardware.dram.bandwidth_bytes_per_s)
+    for nearer, level in zip(levels, [*levels, "dram"][1:], strict=True):
+        cache = levels[nearer]
+        kept += cache.size_bytes * -(-cores // cache.shared_by_cores)
+        yield level, max(operands - kept, weights if level == cold else 0.0) / rates[level]

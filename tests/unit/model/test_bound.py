@@ -1,0 +1,73 @@
+"""The least time of a workload as it is timed: by hand, and below every prediction of the analytical models."""
+
+import numpy as np
+import pytest
+
+import anatune
+from anatune.api import model
+from anatune.model.bound import time_bound
+
+CPU = anatune.hardware("xeon_gold_6230r")
+ONE = CPU.with_threads(1)
+GPU = anatune.hardware("rtx3090")
+
+
+def test_arithmetic_at_the_peak():
+    work = anatune.matmul(512, 512, 512)
+    found = time_bound(work, ONE)
+    assert found.bound_by == "fma"
+    assert found.time_s == pytest.approx(2 * 512**3 / (CPU.compute.fp32_peak_flop_per_s / CPU.compute.num_cores))
+    assert time_bound(work, CPU).time_s == pytest.approx(found.time_s / CPU.compute.num_cores)
+
+
+def test_caches_keep_what_fits_them():
+    vector = anatune.matmul(1, 32768, 8192)  # 1 GiB of weights
+    near = ONE.l1.size_bytes + ONE.l2.size_bytes
+    num_bytes = 4 * (8192 + 8192 * 32768)
+    times = {
+        "l3": (num_bytes - near) / ONE.l3.bandwidth_bytes_per_cycle / ONE.compute.clock_hz,
+        "dram": (num_bytes - near - ONE.l3.size_bytes) / ONE.dram.core_bandwidth_bytes_per_s,
+    }
+    found = time_bound(vector, ONE)
+    assert found.bound_by == max(times, key=times.__getitem__)
+    assert found.time_s == pytest.approx(max(times.values()))
+    assert time_bound(anatune.matmul(1, 64, 64), ONE).bound_by == "fma"  # 16 KiB: nothing has to come from anywhere
+
+
+def test_cold_weights_come_from_where_they_lie():
+    work = anatune.matmul(1, 256, 256)
+    found = time_bound(work, ONE, cold="dram", constants=("B",))
+    assert (found.bound_by, found.time_s) == ("dram", pytest.approx(4 * 256**2 / ONE.dram.core_bandwidth_bytes_per_s))
+    assert time_bound(work, ONE, cold="l3", constants=("B",)).bound_by == "l3"
+
+
+def test_gpus_with_an_empty_and_a_warm_cache():
+    work = anatune.matmul(64, 64, 64)
+    flushed = time_bound(work, GPU, l2="flush")
+    assert (flushed.bound_by, flushed.time_s) == ("dram", pytest.approx(2 * 4 * 64**2 / GPU.dram.bandwidth_bytes_per_s))
+    assert time_bound(work, GPU, l2="warm").bound_by == "fma"
+
+
+def test_transforms_and_padding_need_fewer_operations():
+    conv = anatune.conv2d(n=1, c=64, h=14, w=14, k=64, r=3, s=3, padding=1)
+    direct, saved = (model(conv, ONE, template=name).least_flop for name in ("cpu", "winograd"))
+    assert direct == pytest.approx(conv.flop * (40 / 42) ** 2)
+    tiles_of_4 = 16 * 36 / (14 * 14 * 9)  # 4 x 4 tiles of 36 products each, in the place of 9 for an output
+    assert saved == pytest.approx(conv.flop * tiles_of_4)
+    assert time_bound(conv, ONE, {False: saved}).time_s < time_bound(conv, ONE, {False: direct}).time_s
+
+
+@pytest.mark.parametrize(
+    ("workload", "hardware"),
+    [
+        (anatune.matmul(48, 64, 36), ONE),
+        (anatune.matmul(1, 2048, 512), ONE),
+        (anatune.conv2d(n=1, c=16, h=9, w=9, k=32, r=3, s=3, padding=1), CPU.with_threads(4)),
+        (anatune.matmul(512, 256, 128), GPU),
+    ],
+)
+def test_no_prediction_undercuts_it(workload, hardware):
+    found = model(workload, hardware)
+    times, rules = found.times(np.array(found.space.sample_points(400, seed=1)))
+    bound = time_bound(workload, hardware, {False: found.least_flop}, l2="flush" if hardware is GPU else None)
+    assert (times[rules == 0] >= bound.time_s).all()
