@@ -13,11 +13,24 @@ def run() -> None:
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # where it is ignored, it stays so
     if usual:
         signal.signal(signal.SIGINT, _stop)
-    from anatune.cli.main import run as run_command
-
+    try:
+        from anatune.cli.main import run as run_command
+    except Exception as error:  # noqa: BLE001 - a damaged package may raise anything
+        sys.exit(_without_command_line(error, sys.argv[1:]))
     if usual:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run_command()
+
+
+def _without_command_line(error: Exception, words: list[str]) -> int:
+    """Run ``doctor``, which needs no package, or say in a line that nothing else runs; return the exit status."""
+    from anatune.doctor.__main__ import main as doctor
+
+    if words[:1] == ["doctor"]:
+        return doctor(words[1:])
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    sys.stderr.write(f"error: anatune cannot start ({reason}); run `anatune doctor`\n")
+    return 1
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Finds the data that travels with the package (``hwspecs/``, ``models/``), and the user's own folder for caches.
+"""Finds the data that travels with the package (``hwspecs/``, ``models/``), and the user's own folders.
 
 A wheel holds the data under ``anatune/_data``; a checkout (also an editable install) at the repository root.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["data_folder", "user_cache_folder"]
+__all__ = ["data_folder", "user_cache_folder", "user_config_folder"]
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -37,8 +37,22 @@ def user_cache_folder() -> Path | None:
 
     None where the system knows no home: then nothing is kept.
     """
-    base = os.environ.get("XDG_CACHE_HOME")
+    return _user_folder(os.environ.get("XDG_CACHE_HOME"), ".cache")
+
+
+def user_config_folder(config_home: str | os.PathLike[str] | None = None) -> Path | None:
+    """Return the user's folder of what they wrote or measured, below ``$XDG_CONFIG_HOME`` or ``~/.config``.
+
+    Parameters
+    ----------
+    config_home : str or path, optional
+        Instead of these two. None where the system knows no home, and nobody says another.
+    """
+    return _user_folder(config_home or os.environ.get("XDG_CONFIG_HOME"), ".config")
+
+
+def _user_folder(base: str | os.PathLike[str] | None, otherwise: str) -> Path | None:
     try:
-        return (Path(base) if base else Path.home() / ".cache") / "anatune"
+        return (Path(base) if base else Path.home() / otherwise) / "anatune"
     except RuntimeError:
         return None

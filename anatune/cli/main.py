@@ -20,6 +20,7 @@ import typer
 from anatune.arguments import shown
 from anatune.cli.cluster import app as cluster_app
 from anatune.cli.compile import compile_model
+from anatune.cli.doctor import doctor
 from anatune.cli.export.command import export
 from anatune.cli.hardware import app as hardware_app
 from anatune.cli.output import UsageError, note
@@ -31,7 +32,6 @@ from anatune.cli.tune.command import tune
 from anatune.cli.worker import worker
 from anatune.errors import AnatuneError
 from anatune.files import reason
-from anatune.version import __version__
 
 __all__ = ["app", "main", "run"]
 
@@ -50,6 +50,7 @@ app.command("export", no_args_is_help=False)(export)
 app.command("compile", no_args_is_help=False)(compile_model)
 app.command("run", no_args_is_help=False)(run_model)
 app.command("worker", no_args_is_help=False)(worker)
+app.command("doctor", no_args_is_help=False)(doctor)
 app.add_typer(hardware_app, name="hw")
 app.add_typer(records_app, name="records")
 app.add_typer(cluster_app, name="cluster")
@@ -57,7 +58,9 @@ app.add_typer(cluster_app, name="cluster")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"anatune {__version__}")
+        from anatune.doctor.packages import version_lines
+
+        typer.echo("\n".join(version_lines()))
         raise typer.Exit
 
 
@@ -65,7 +68,7 @@ def _print_version(wanted: bool) -> None:
 def anatune(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and stop."),
     ] = False,
 ) -> None:
     """Choose schedules for tensor kernels on GPUs and CPUs from an analytical model: no device is needed."""
@@ -97,6 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 1)
     except UsageError as error:
         return _fail(_usage_text(error), 2)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "anatune":
+            raise
+        return _fail(f"a package that this needs cannot be imported ({error}); run `anatune doctor`", 1)
     except KeyboardInterrupt as stop:
         return _fail(str(stop) or "interrupted", 130)
     except RuntimeError as error:

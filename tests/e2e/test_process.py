@@ -48,7 +48,7 @@ def test_a_plan_loads_nothing_of_fleets(environment):
 
 def test_the_installed_script(new_process):
     done = new_process("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"anatune {package.__version__}\n", "")
+    assert (done.returncode, done.stdout.splitlines()[0], done.stderr) == (0, f"anatune {package.__version__}", "")
     done = new_process("hw", "show", "x")
     assert (done.returncode, done.stdout, done.stderr[:7]) == (1, "", "error: ")
 

@@ -26,7 +26,7 @@ from anatune.core.hardware.groups import value_problem
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import SpecError, UnknownNameError
 from anatune.files import read_file, reason
-from anatune.resources import data_folder
+from anatune.resources import data_folder, user_config_folder
 
 __all__ = [
     "Finding",
@@ -71,13 +71,10 @@ def user_spec_folder(config_home: str | Path | None = None) -> Path:
     SpecError
         The system knows no home folder.
     """
-    home = config_home or os.environ.get("XDG_CONFIG_HOME")
-    if not home:
-        try:
-            home = Path.home() / ".config"
-        except RuntimeError:
-            raise SpecError("no home folder is known; set XDG_CONFIG_HOME or pass the folder") from None
-    return Path(home) / "anatune" / "hwspecs"
+    folder = user_config_folder(config_home)
+    if folder is None:
+        raise SpecError("no home folder is known; set XDG_CONFIG_HOME or pass the folder")
+    return folder / "hwspecs"
 
 
 def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> HardwareSpec:

@@ -1,0 +1,72 @@
+"""Folders that anatune reads and writes: its own data, compiled models, specs of the user's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from anatune.doctor.findings import Finding, Level
+from anatune.resources import data_folder, user_cache_folder, user_config_folder
+
+__all__ = ["folder_findings"]
+
+_SECTION = "Folders"
+
+
+def folder_findings() -> Iterator[Finding]:
+    """Yield whether the packaged data are there, and whether caches and configuration can be kept."""
+    for name in ("hwspecs", "models"):
+        try:
+            data_folder(name)
+        except FileNotFoundError as error:
+            level: Level = "error" if name == "hwspecs" else "broken"
+            fix = "pip install --force-reinstall --no-deps anatune"
+            yield Finding(_SECTION, level, "packaged data", str(error).partition(";")[0], "everything", fix)
+    yield _compiled_code()
+    yield _configuration()
+
+
+def _compiled_code() -> Finding:
+    """Return where numba's code is kept: the first plan compiles its model for 10 to 30 s."""
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(given) if given else user_cache_folder()
+    fix = "set NUMBA_CACHE_DIR to a folder that can be written"
+    if folder is None:
+        text = "there is no home folder: models are compiled (10 to 30 s) in every run"
+        return Finding(_SECTION, "warning", "compiled code", text, "plan, tune", fix)
+    if reason := _unwritable(folder):
+        text = f"{folder} cannot be written ({reason}): models are compiled (10 to 30 s) in every run"
+        return Finding(_SECTION, "warning", "compiled code", text, "plan, tune", fix)
+    kept = any(folder.glob("numerics-*/*.nbi"))
+    text = f"kept in {folder}" if kept else f"none yet in {folder}: the first plan compiles its model (10 to 30 s)"
+    return Finding(_SECTION, "ok", "compiled code", text)
+
+
+def _configuration() -> Finding:
+    """Return where specs of the user's lie, and which there are."""
+    folder = user_config_folder()
+    fix = "set XDG_CONFIG_HOME to a folder that can be written"
+    serves = "hw detect, hw calibrate"
+    if folder is None:
+        return Finding(_SECTION, "warning", "your specs", "there is no home folder to keep them in", serves, fix)
+    folder = folder / "hwspecs"
+    if reason := _unwritable(folder):
+        return Finding(_SECTION, "warning", "your specs", f"{folder} cannot be written ({reason})", serves, fix)
+    found = sorted(path.stem for path in folder.glob("*.toml"))
+    if "host" not in found:
+        text = f"{', '.join(found)} in {folder}, none of this machine" if found else f"none in {folder}"
+        fix = "anatune hw detect, then anatune hw calibrate"
+        return Finding(_SECTION, "note", "your specs", text, "--hw host", fix)
+    return Finding(_SECTION, "ok", "your specs", f"{', '.join(found)} in {folder}")
+
+
+def _unwritable(folder: Path) -> str:
+    """Return why a folder, which need not be there yet, cannot be written to; "" where it can; leaves nothing."""
+    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return ""
+    except OSError as error:
+        return (error.strerror or type(error).__name__).lower()

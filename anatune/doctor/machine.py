@@ -1,0 +1,155 @@
+"""What of the present machine matters to plans and measurements: cores, clocks, counters, compilers, GPUs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from anatune.doctor.findings import Finding
+
+__all__ = ["compiler_findings", "gpu_findings", "machine_findings"]
+
+_MACHINE = "This machine"
+_COMPILERS = "Compilers and GPUs"
+_TUNE = "tune, hw calibrate"
+
+
+def machine_findings(root: str | Path = "/") -> Iterator[Finding]:
+    """Yield what is known of cores, clocks and counters.
+
+    Parameters
+    ----------
+    root : str or path
+        Where ``/proc`` and ``/sys`` are; another folder in tests.
+    """
+    base = Path(root)
+    yield _cores(base)
+    yield from _clocks(base / "sys/devices/system/cpu")
+    yield from _counters(base)
+
+
+def _cores(base: Path) -> Finding:
+    """Return how many logical processors this process may use, of how many, and what limits it besides."""
+    there = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
+    told = f"{usable} of {there} logical processors may be used, {platform.system()} {platform.machine()}"
+    quota, _, period = (_text(base / "sys/fs/cgroup/cpu.max") or "max").partition(" ")
+    if quota.isdigit() and period.isdigit() and int(quota) < usable * int(period):
+        text = f"{told}, with a quota of {int(quota) / int(period):g} of them: measured times jump where it is used up"
+        return Finding(_MACHINE, "warning", "CPU", text, _TUNE, "raise the container's CPU quota")
+    if usable == 1 and there > 1:
+        text = f"{told}: builds and measurements take turns on one core"
+        return Finding(_MACHINE, "warning", "CPU", text, _TUNE, "widen the affinity (taskset)")
+    return Finding(_MACHINE, "ok", "CPU", told)
+
+
+def _clocks(folder: Path) -> Iterator[Finding]:
+    """Yield the frequency governor and whether the clock may rise above its nominal one, where the system tells."""
+    governors = sorted({_text(path) for path in folder.glob("cpu[0-9]*/cpufreq/scaling_governor")} - {""})
+    if governors and set(governors) != {"performance"}:
+        text = f"frequency governor {', '.join(governors)}: the first samples of a kernel run at a lower clock"
+        yield Finding(_MACHINE, "warning", "clock", text, _TUNE, "sudo cpupower frequency-set -g performance")
+    elif governors:
+        yield Finding(_MACHINE, "ok", "clock", "frequency governor performance")
+    else:
+        yield Finding(_MACHINE, "note", "clock", "the system does not tell its frequency governor")
+    turbo = {"0": "on", "1": "off"}.get(_text(folder / "intel_pstate/no_turbo"), "")
+    turbo = turbo or {"0": "off", "1": "on"}.get(_text(folder / "cpufreq/boost"), "")
+    if turbo:
+        judged = "times are taken relative to a reference kernel beside them" if turbo == "on" else "clocks stay put"
+        yield Finding(_MACHINE, "note", "turbo", f"{turbo}: {judged}")
+
+
+def _counters(base: Path) -> Iterator[Finding]:
+    """Yield whether counters of hardware events and of energy can be read; anatune needs neither."""
+    if not sys.platform.startswith("linux"):
+        return
+    level = _text(base / "proc/sys/kernel/perf_event_paranoid")
+    if not any((base / "sys/bus/event_source/devices").glob("cpu*")):
+        text = "none (usual on virtual machines); anatune needs none, perf stat would"
+    else:
+        text = f"there, perf_event_paranoid {level or 'unknown'}; anatune needs none"
+    yield Finding(_MACHINE, "note", "performance counters", text)
+    counters = sorted((base / "sys/class/powercap").glob("intel-rapl:*/energy_uj"))
+    if not counters:
+        yield Finding(_MACHINE, "note", "energy counter", "none that the CPU shows: records are without joules")
+    elif any(os.access(path, os.R_OK) for path in counters):
+        yield Finding(_MACHINE, "ok", "energy counter", "RAPL can be read")
+    else:
+        text = "RAPL is there and may not be read: records are without joules"
+        yield Finding(
+            _MACHINE, "note", "energy counter", text, "tune", f"sudo chmod a+r {counters[0].parent}/energy_uj"
+        )
+
+
+def compiler_findings() -> Iterator[Finding]:
+    """Yield the C and C++ compilers, binutils, and compilers for other machines, by asking for their versions."""
+    yield _program("C compiler", ("cc", "gcc", "clang"), "export", "apt install gcc, or your system's package")
+    asked = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
+    yield _program("C++ compiler", asked, "tune, compile, anatune.verify", "apt install g++, or your system's package")
+    yield _program("binutils", ("objcopy", "llvm-objcopy"), "export", "apt install binutils, or your system's package")
+    other = "aarch64" if platform.machine() in ("x86_64", "AMD64") else "x86_64"
+    name, package = f"{other}-linux-gnu-gcc", f"apt install gcc-{other.replace('_', '-')}-linux-gnu"
+    yield _program("cross compiler", (name,), f"export for {other}, tune on boards", package)
+
+
+def _program(subject: str, names: tuple[str, ...], serves: str, fix: str) -> Finding:
+    for name in filter(None, names):
+        path = shutil.which(name)
+        if path is None:
+            continue
+        try:
+            done = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, errors="replace", timeout=10, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Finding(_COMPILERS, "broken", subject, f"{path} cannot be run ({type(error).__name__})", serves, fix)
+        line = next(iter(done.stdout.splitlines()), "")
+        if done.returncode != 0:
+            return Finding(_COMPILERS, "broken", subject, f"{path} --version ends with {done.returncode}", serves, fix)
+        return Finding(_COMPILERS, "ok", subject, f"{line or name} ({path})")
+    wanted = ", ".join(filter(None, names))
+    return Finding(_COMPILERS, "missing", subject, f"none found ({wanted})", serves, fix)
+
+
+def gpu_findings(told: Mapping[str, Any], compiler: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Yield what the trials of the compiler of CUDA C and of NVIDIA's driver told.
+
+    Parameters
+    ----------
+    told, compiler : mapping
+        Answers of the trials ``*gpu`` and ``*compiler``; None: that one was not made, because the extra is missing.
+    """
+    if compiler is not None:
+        reason = compiler.get("died") or compiler.get("*compiler")
+        if reason:
+            serves, fix = "plan --compile, kernels of GPUs", "pip install 'anatune[cuda]'"
+            yield Finding(_COMPILERS, "broken", "NVRTC", str(reason).partition("; install")[0], serves, fix)
+        else:
+            text = f"{compiler.get('version')} compiles for {compiler.get('archs')}"
+            yield Finding(_COMPILERS, "ok", "NVRTC", text)
+    reason, devices = told.get("died") or told.get("*gpu"), told.get("devices") or []
+    if reason:
+        text = f"none: {reason}; plans, CUDA C and cubins need none"
+        yield Finding(_COMPILERS, "note", "GPU", text, "tune --hw host_gpu")
+    elif not devices:
+        yield Finding(
+            _COMPILERS, "note", "GPU", f"the driver (CUDA {told.get('driver')}) shows none", "tune --hw host_gpu"
+        )
+    else:
+        kinds = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
+        yield Finding(_COMPILERS, "ok", "GPU", f"{kinds}, driver for CUDA {told.get('driver')}")
+
+
+def _text(path: Path) -> str:
+    """Return what a small file of the system holds, "" where it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

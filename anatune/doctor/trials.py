@@ -1,0 +1,181 @@
+"""What may fail is tried in a process of its own: a package that raises, a library that crashes, a driver that hangs.
+
+Started as ``python -c``, with `CHILD`, so that nothing of the parent's is imported; answers are lines of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any
+
+__all__ = ["IS_TRIED", "answer", "run_trials"]
+
+CHILD = """\
+import json, os, sys
+sys.path[:] = json.loads(sys.argv[1])
+from anatune.doctor.trials import answer
+answer(sys.argv[2:])
+"""
+IS_TRIED = "is tried"
+"""Told of a word before it is tried: what is told last where the process dies."""
+_MOST_SECONDS = 60.0
+"""A trial that takes longer is ended: importing TVM takes 3 s of CPU time, on a busy machine several times as long."""
+
+
+def run_trials(trials: Mapping[str, Sequence[str]], most_seconds: float = _MOST_SECONDS) -> dict[str, dict[str, Any]]:
+    """Run trials side by side, as many as there are cores, and return what each told.
+
+    Parameters
+    ----------
+    trials : mapping
+        Name -> words of the trial: the name of a function of `TRIALS`, or modules to import.
+    most_seconds : float
+        Limit of one trial, s.
+
+    Returns
+    -------
+    dict
+        Name -> key -> what was told; for a module None (it can be imported) or the reason why not. The key "died" is
+        there where the process did not end by itself: how it ended.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(max(1, min(len(trials), cores))) as pool:
+        answers = pool.map(lambda words: _run(words, most_seconds), trials.values())
+        return dict(zip(trials, answers, strict=True))
+
+
+def _run(words: Sequence[str], most_seconds: float) -> dict[str, Any]:
+    command = [sys.executable, "-c", CHILD, json.dumps(sys.path), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=most_seconds, stdin=subprocess.DEVNULL, check=False)
+        out, ended = done.stdout, _ending(done.returncode)
+    except subprocess.TimeoutExpired as error:
+        out, ended = error.stdout or b"", f"it took longer than {most_seconds:g} s"
+    except OSError as error:
+        out, ended = b"", f"Python cannot be started: {error.strerror}"
+    told: dict[str, Any] = {}
+    for line in out.decode(errors="replace").splitlines():
+        key, value = json.loads(line)
+        told[key] = value
+    if ended:
+        told["died"] = ended
+    return told
+
+
+def _ending(status: int) -> str:
+    """Return how a process ended, "" where it ended as it should."""
+    if status >= 0:
+        return f"it ended with status {status}" if status else ""
+    try:
+        return f"it died of {signal.Signals(-status).name}"
+    except ValueError:
+        return f"it died of signal {-status}"
+
+
+def answer(words: Sequence[str]) -> None:
+    """Do a trial and write what it tells to standard output, apart from what packages print there."""
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def tell(key: str, value: object) -> None:
+        stream.write(json.dumps([key, value]) + "\n")
+        stream.flush()
+
+    for word in words:
+        try:
+            tell(word, IS_TRIED)
+            reason = None
+            if word in TRIALS:
+                reason = TRIALS[word](tell)
+            else:
+                import_module(word)
+            tell(word, reason)
+        except BaseException as error:  # noqa: BLE001 - whatever a package raises is what is wanted
+            tell(word, _reason(error))
+    stream.close()
+    os._exit(0)  # threads of packages, and what they do at exit, are not tried
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error in one line, without the name of the kind that says little."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    kind = "" if type(error).__name__ in ("ImportError", "ModuleNotFoundError") else f"{type(error).__name__}: "
+    return f"{kind}{lines[0]}"[:200].rstrip(": ") or type(error).__name__
+
+
+def _planning(tell: Callable[[str, object], None]) -> None:
+    """Read the specs, make a space, compile and run a function: what a plan does, without the model's compilation."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["NUMBA_CACHE_DIR"] = folder  # the user's has code where a model was compiled, and says so by that
+        _plan_a_little(tell)
+
+
+def _plan_a_little(tell: Callable[[str, object], None]) -> None:
+    import anatune
+    from anatune.core.hardware.files import list_hardware
+    from anatune.errors import SpecError
+
+    try:
+        tell("specs", len(list_hardware()))
+    except SpecError as error:
+        tell("specs", str(error))
+    tell("points", anatune.space(anatune.matmul(64, 64, 64), "rtx3090").size)
+    compiled = import_module("numba").njit(lambda number: number + 1)
+    tell("compiled", compiled(1) == 2)
+
+
+def _tvm(tell: Callable[[str, object], None]) -> str | None:
+    """Whether TVM can generate code for CPUs."""
+    tvm = import_module("tvm")
+    found = tvm.get_global_func("target.build.llvm", allow_missing=True)
+    return None if found is not None else "this TVM was built without LLVM, which kernels of CPUs need"
+
+
+def _compiler(tell: Callable[[str, object], None]) -> None:
+    """Load NVRTC; which version, and what it compiles for."""
+    from anatune.codegen.cuda.nvrtc import compiler_version, known_archs
+
+    tell("version", compiler_version())
+    archs = known_archs()
+    tell("archs", f"{archs[0]} to {archs[-1]}" if archs else "none")
+
+
+def _gpu(tell: Callable[[str, object], None]) -> str | None:
+    """Ask NVIDIA's driver for its version and devices, through nothing but itself."""
+    import ctypes
+
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        driver = ctypes.CDLL(name)
+    except OSError:
+        return f"no NVIDIA driver ({name} cannot be loaded)"
+    version, count = ctypes.c_int(), ctypes.c_int()
+    if status := driver.cuInit(0):
+        return f"the NVIDIA driver cannot be started (cuInit: error {status})"
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    tell("driver", f"{version.value // 1000}.{version.value % 1000 // 10}")
+    names = []
+    for index in range(count.value):
+        text = ctypes.create_string_buffer(256)
+        driver.cuDeviceGetName(text, len(text), index)
+        names.append(text.value.decode(errors="replace"))
+    tell("devices", names)
+    return None
+
+
+TRIALS: dict[str, Callable[[Callable[[str, object], None]], str | None]] = {
+    "*planning": _planning,
+    "*tvm": _tvm,
+    "*compiler": _compiler,
+    "*gpu": _gpu,
+}
+"""Word -> what is tried; returns what is wrong, None where nothing is."""

@@ -1,0 +1,78 @@
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import anatune
+from anatune.doctor import packages
+from anatune.doctor.packages import EXTRAS, Need, module_of, needs, problem, version_lines
+
+PYPROJECT = Path(anatune.__file__).parents[1] / "pyproject.toml"
+
+
+@pytest.fixture
+def versions(monkeypatch):
+    """Installed versions, as the test says."""
+    known = {}
+    monkeypatch.setattr(packages, "version_of", known.get)
+    return known
+
+
+def test_every_extra_says_what_it_is_for():
+    extras = msgspec.toml.decode(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    assert set(extras) - {"dev", "docs"} == set(EXTRAS), "say in anatune/doctor/packages.py what a new extra is for"
+
+
+def test_what_is_asked_for_is_what_the_project_states():
+    asked = needs()
+    assert Need("numba", ">=0.60") in asked[""]
+    assert Need("sqlalchemy", ">=2.0") in asked[""]
+    assert {need.name for need in asked["metaschedule"]} == {"apache-tvm", "apache-tvm-ffi", "cloudpickle", "psutil"}
+    assert all(need.specifier for need in asked["tvm"])
+
+
+def test_an_installed_package_has_metadata_instead_of_a_checkout(monkeypatch, tmp_path):
+    monkeypatch.setattr(packages, "__file__", str(tmp_path / "site" / "anatune" / "doctor" / "packages.py"))
+    stated = ["numpy>=1.26", 'tomli >=2.0 ; python_version < "3"', 'onnx>=1.16; extra == "onnx"', "Scikit_Learn"]
+    monkeypatch.setattr(metadata, "requires", lambda name: stated)
+    assert needs() == {"": [Need("numpy", ">=1.26"), Need("scikit-learn", "")], "onnx": [Need("onnx", ">=1.16")]}
+
+    def none(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", none)
+    assert needs() == {}
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        (None, "apache-tvm-ffi is not installed"),
+        ("0.1.14.post1", ""),
+        (
+            "0.1.15.post2",
+            "apache-tvm-ffi 0.1.15.post2 is installed, ==0.1.14.post1 is asked for "
+            "(0.1.15.post2 crashes in tvm.ir.save_json)",
+        ),
+    ],
+)
+def test_a_pinned_version_is_judged_and_told_why(versions, installed, said):
+    versions["apache-tvm-ffi"] = installed
+    pinned = next(need for need in needs()["tvm"] if need.name == "apache-tvm-ffi")
+    assert problem(pinned) == said
+
+
+def test_the_first_line_of_the_version_stays(versions):
+    versions |= {"numpy": "2.0", "torch": "3.0+cpu"}
+    first, second, *others, last = version_lines()
+    assert first == f"anatune {anatune.__version__}"
+    assert second.startswith("Python 3.")
+    assert others == ["numpy 2.0", "torch 3.0+cpu"]
+    assert last.startswith("not installed: numba, ")
+
+
+def test_modules_of_distributions():
+    assert module_of("scikit-learn") == "sklearn"
+    assert module_of("no-such-package") == ""
+    assert module_of("nvidia-cuda-nvrtc-cu12") == ""
