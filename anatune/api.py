@@ -16,7 +16,6 @@ from msgspec.structs import replace as replace_fields
 from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
 from anatune.core.accuracy import RELAXED, STANDARD, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.space.cpu import CpuSpace
 from anatune.core.space.cuda import GpuSpace
@@ -25,6 +24,7 @@ from anatune.core.space.tensorcore import TensorCoreSpace
 from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.ranges import RangedWorkload, parse_ranged, ranged
+from anatune.deprecation import renamed
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model.base import Model, Progress
@@ -78,7 +78,7 @@ def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> GpuSp
     return device if threads is None else device.with_threads(choose_threads(device, threads, usable=sys.maxsize))
 
 
-@renamed(hardware="hw")
+@renamed("1.0", hardware="hw")
 def model(
     workload: Workload, hw: HardwareLike, template: str | None = None, threads: int | None = None
 ) -> GpuModel | TensorCoreModel | CpuModel:
@@ -126,7 +126,7 @@ def space(
 ) -> GpuSpace | TensorCoreSpace | CpuSpace: ...
 
 
-@renamed(hardware="hw")
+@renamed("1.0", hardware="hw")
 def space(
     workload: Workload, hw: HardwareLike, *, template: str | None = None, threads: int | None = None
 ) -> GpuSpace | TensorCoreSpace | CpuSpace:
@@ -140,7 +140,7 @@ def space(
     return model(workload, hw, template, threads).space
 
 
-@renamed(hardware="hw")
+@renamed("1.0", hardware="hw")
 def plan(
     workload: Workload,
     hw: HardwareLike,
@@ -270,7 +270,7 @@ def _measured(known: tuple[Record, str], device: GpuSpec | CpuSpec, models: Mapp
     )
 
 
-@renamed(hardware="hw")
+@renamed("1.0", hardware="hw")
 def plan_range(
     workload: Workload | RangedWorkload | str,
     hw: HardwareLike,
@@ -419,7 +419,7 @@ def _compiled(
     )
 
 
-@renamed(hardware="hw")
+@renamed("1.0", hardware="hw")
 def predict(
     workload: Workload,
     hw: HardwareLike,
@@ -494,7 +494,7 @@ def _corrected_model(
     return chosen if saved is None else CorrectedModel(chosen, saved.model)
 
 
-@renamed(hardware="hw")
+@renamed("1.0", hardware="hw")
 def prune(
     workload: Workload,
     hw: HardwareLike,

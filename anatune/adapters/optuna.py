@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from anatune import api
 from anatune.arguments import checked_integer, shown
-from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.deprecation import renamed
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.model.base import Progress
@@ -25,7 +25,7 @@ MOST_CHOSEN = 20_000
 """Kept schedules whose values make up the distributions."""
 
 
-@renamed(hardware="hw")
+@renamed("1.0", hardware="hw")
 def schedule_space(
     workload: Workload,
     hw: HardwareLike,

@@ -14,10 +14,10 @@ import msgspec
 from anatune.arguments import checked_function, shown
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.keywords import renamed
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
+from anatune.deprecation import renamed
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.place import MakeMeasurer, MeasurerLike, WorkerState
@@ -46,7 +46,7 @@ __all__ = ["StandIns", "TuningSession", "tune"]
 _COMPARE_S = 1.5
 
 
-@renamed(budget_s="time_limit_s")
+@renamed("1.0", budget_s="time_limit_s")
 def tune(
     workload: Workload,
     hw: HardwareLike,
