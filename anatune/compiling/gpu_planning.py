@@ -139,7 +139,8 @@ def recorded(planned: PlannedGraph, hardware: GpuSpec, records: RecordPlace, acc
             if trials:
                 best = min(trials, key=lambda found: found.trial.measurement.time_s or math.inf)
                 schedule = msgspec.structs.replace(best.trial.schedule, workload=one.workload, hardware=hardware)
-                one = one._replace(schedule=schedule, prediction=predicted(schedule))
+                is_tuned = schedule != one.schedule
+                one = one._replace(schedule=schedule, prediction=predicted(schedule), is_tuned=is_tuned)
             kernels.append(one)
     return planned._replace(kernels=kernels)
 

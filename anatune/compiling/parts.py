@@ -61,6 +61,7 @@ def kernel_summary(one: PlannedKernel, facts: CompilerFacts | None = None) -> Ke
         registers=None if facts is None else facts.registers,
         spill_bytes=None if facts is None else facts.spill_bytes,
         shared_bytes=None if facts is None else facts.shared_bytes,
+        is_tuned=one.is_tuned,
     )
 
 

@@ -48,6 +48,8 @@ class PlannedKernel(NamedTuple):
     prediction : Prediction
         Of one call.
     nodes : tuple of Node
+    is_tuned : bool
+        Whether `schedule` is one that was measured to be the best, not the plan's.
     """
 
     name: str
@@ -55,6 +57,7 @@ class PlannedKernel(NamedTuple):
     schedule: Schedule
     prediction: Prediction
     nodes: tuple[Node, ...]
+    is_tuned: bool = False
 
 
 class SumPlanner:

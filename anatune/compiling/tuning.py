@@ -327,7 +327,7 @@ class _Tuning:
         assert isinstance(hardware, CpuSpec)
         schedule = msgspec.structs.replace(measured, workload=kernel.workload, hardware=hardware)
         prediction = predicted(schedule, known_operands(kernel.nodes[0]), hardware, self._weights)
-        return kernel._replace(schedule=schedule, prediction=prediction)
+        return kernel._replace(schedule=schedule, prediction=prediction, is_tuned=schedule != kernel.schedule)
 
     def _session(self, task: _Task, trials: int, limit_s: float | None) -> TuningSession:
         settings = TuningSettings(

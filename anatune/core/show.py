@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-__all__ = ["digits", "duration", "html_table"]
+__all__ = ["digits", "duration", "duration_unit", "html_table"]
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -31,10 +31,21 @@ def duration(seconds: float) -> str:
         return "unknown"
     if seconds == 0:
         return "0 s"
-    for scale, unit in _SECONDS:
-        if abs(seconds) >= 0.99995 * scale:
-            return f"{digits(seconds / scale)} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+    scale, unit = duration_unit(seconds)
+    told = digits(seconds / scale) if abs(seconds) >= 0.99995 * scale else f"{seconds / scale:.3g}"
+    return f"{told} {unit}"
+
+
+def duration_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit in which a time is told, in seconds and its name, for columns of times.
+
+    Examples
+    --------
+    >>> duration_unit(0.00018818), duration_unit(0.0)
+    ((1e-06, 'us'), (1.0, 's'))
+    """
+    known = (unit for unit in _SECONDS if abs(seconds) >= 0.99995 * unit[0])
+    return next(known, _SECONDS[-1] if seconds else _SECONDS[0])
 
 
 def html_table(caption: str, heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -68,6 +68,8 @@ class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Steps that are fused into its stores.
     registers, spill_bytes, shared_bytes : int, optional
         Of a GPU's kernel, as the compiler says: of a thread; of a block.
+    is_tuned : bool
+        Whether `schedule` is one that was measured to be the best, not the plan's.
     """
 
     name: str
@@ -83,6 +85,7 @@ class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     registers: int | None = None
     spill_bytes: int | None = None
     shared_bytes: int | None = None
+    is_tuned: bool = False
 
     @property
     def total_s(self) -> float:

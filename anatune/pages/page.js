@@ -56,15 +56,19 @@
     const address = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
     const { default: DataTable } = await import(address);
     URL.revokeObjectURL(address);
+    const many = { topStart: "pageLength", topEnd: "search", bottomStart: "info", bottomEnd: "paging" };
+    const few = { topStart: null, topEnd: "search", bottomStart: null, bottomEnd: null };
     for (const table of holders) {
+      const isLong = table.tBodies[0].rows.length > Number(table.dataset.rows);
       new DataTable(table, {
         autoWidth: false,
         columnControl: ["order", "searchDropdown"],
-        layout: { topStart: "pageLength", topEnd: "search", bottomStart: "info", bottomEnd: "paging" },
+        layout: isLong ? many : few,
         lengthMenu: [10, 25, 100, { label: "all", value: -1 }],
         order: [],
         ordering: { indicators: false, handler: true },
         pageLength: Number(table.dataset.rows),
+        paging: isLong,
       });
     }
   }

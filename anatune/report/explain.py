@@ -22,7 +22,15 @@ from anatune.report.roofline import peak_flop_per_s, reachable_share, roofline
 from anatune.report.tables import rejected_lines, schedule_items, unverified_keys
 from anatune.report.text import Line, wrapped
 
-__all__ = ["explanation", "explanation_lines", "material_runner_up", "nothing_legal_text"]
+__all__ = [
+    "binding_text",
+    "changed_parts",
+    "circumstances_of",
+    "explanation",
+    "explanation_lines",
+    "material_runner_up",
+    "nothing_legal_text",
+]
 
 MATERIAL_SHARE = 0.02
 """A runner-up differs materially if its time, or one of its parts, differs by this share of the best's time."""
@@ -114,7 +122,7 @@ def explanation(plan: Plan, steps: Sequence[Alternative] = ()) -> list[str]:
         return [nothing_legal_text(plan)]
     return [
         *_guarantee(plan),
-        *_binding(plan),
+        binding_text(plan.predictions[0]),
         *_other_templates(plan),
         *_comparison(plan),
         *_steps(plan, steps),
@@ -207,17 +215,16 @@ def _seconds_by_part(prediction: Prediction) -> list[tuple[str, float]]:
     return sorted(parts, key=lambda pair: -pair[1])
 
 
-def _binding(plan: Plan) -> list[str]:
-    """Return what the best schedule's time is made of."""
-    best = plan.predictions[0]
+def binding_text(best: Prediction, who: str = "The best schedule") -> str:
+    """Return what the time of a schedule, which the sentence calls `who`, is made of."""
     listed = ", ".join(f"{name} {units.duration(value)}" for name, value in _seconds_by_part(best))
     part = _part(best.bound_by)
     binding = best.parts.get(f"{best.bound_by}_s", 0.0)
-    return [
-        f"The best schedule takes {units.duration(best.time_s)} and is bound by {best.bound_by} ({part.what}): "
+    return (
+        f"{who} takes {units.duration(best.time_s)} and is bound by {best.bound_by} ({part.what}): "
         f"{units.duration(binding)}, {units.percent(binding / best.time_s)} of its time. "
         f"Seconds each part would need alone: {listed}. Overlapping parts do not add up."
-    ]
+    )
 
 
 def _comparison(plan: Plan) -> list[str]:
@@ -241,16 +248,16 @@ def _comparison(plan: Plan) -> list[str]:
         f"Runner-up that differs: number {index + 1} ({tiles}), {units.duration(other.time_s)}, {by}, "
         f"bound by {other.bound_by}."
     ]
-    for verb, listed in zip(("needs more", "needs less"), _changed_parts(best, other), strict=True):
+    for verb, listed in zip(("needs more", "needs less"), changed_parts(best, other), strict=True):
         if listed:
             sentences.append(f"The runner-up {verb}: {listed}.")
-    circumstances = _circumstances(best, other)
+    circumstances = circumstances_of(best, other)
     if circumstances:
         sentences.append(f"Runner-up against best: {'; '.join(circumstances)}.")
     return sentences
 
 
-def _changed_parts(best: Prediction, other: Prediction) -> tuple[str, str]:
+def changed_parts(best: Prediction, other: Prediction) -> tuple[str, str]:
     """Return the parts of which another schedule needs more than the best, and those of which it needs less."""
     changed = [
         (other.parts.get(name, 0.0) - best.parts.get(name, 0.0), name)
@@ -273,8 +280,8 @@ def _steps(plan: Plan, steps: Sequence[Alternative]) -> list[str]:
     best = plan.predictions[0]
     sentences = []
     for step in steps[:MAX_STEPS]:
-        more, _ = _changed_parts(best, step.prediction)
-        circumstances = _circumstances(best, step.prediction)[:3]
+        more, _ = changed_parts(best, step.prediction)
+        circumstances = circumstances_of(best, step.prediction)[:3]
         reasons = "; ".join(([f"more {more}"] if more else []) + circumstances)
         times = step.prediction.time_s / best.time_s
         slower = f"{units.ratio(times)} times as long" if times >= 2 else f"slower by {units.percent(times - 1)}"
@@ -282,7 +289,7 @@ def _steps(plan: Plan, steps: Sequence[Alternative]) -> list[str]:
     return sentences
 
 
-def _circumstances(best: Prediction, other: Prediction) -> list[str]:
+def circumstances_of(best: Prediction, other: Prediction) -> list[str]:
     """Return the differences beside time: occupancy, waves, traffic, resources."""
     rows = []
     if abs(best.occupancy - other.occupancy) > 1e-3:

@@ -16,7 +16,7 @@ from anatune.report.workers import failures_text, fleet_text, share_lines
 from anatune.tuning.comparison import FinalComparison
 from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
-__all__ = ["best_text", "bound_text", "progress_text", "result_lines"]
+__all__ = ["best_text", "bound_by_text", "bound_text", "progress_text", "result_lines"]
 
 
 def _rate(trial: Trial) -> float | None:
@@ -158,8 +158,12 @@ def _ended(result: TuningResult) -> str:
 
 def bound_text(bound: TimeBound) -> str:
     """Return a lower bound and what it is made of."""
-    by = "arithmetic at the peak" if bound.bound_by == "fma" else f"transfers from {bound.bound_by.upper()}"
-    return f"{units.duration(bound.time_s)} ({by})"
+    return f"{units.duration(bound.time_s)} ({bound_by_text(bound)})"
+
+
+def bound_by_text(bound: TimeBound) -> str:
+    """Return what a lower bound is made of."""
+    return "arithmetic at the peak" if bound.bound_by == "fma" else f"transfers from {bound.bound_by.upper()}"
 
 
 def _against_bound(result: TuningResult) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +21,7 @@ from anatune.model.bound import TimeBound
 from anatune.tuning.comparison import FinalComparison, rank_trials
 from anatune.tuning.ending import Ended
 
-__all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult", "WorkerShare"]
+__all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult", "WorkerShare", "shares_of"]
 
 MOST_SHOWN = 20
 """Trials that a notebook shows of a session, fastest first."""
@@ -209,20 +210,7 @@ class TuningResult:
     @property
     def shares(self) -> tuple[WorkerShare, ...]:
         """Who measured what; empty where this machine measured all."""
-        known = {worker.name: worker for worker in self.workers}
-        names = dict.fromkeys([*known, *(trial.measurement.worker for trial in self.trials)])
-        if not any(names):
-            return ()
-        found = []
-        for name in names:
-            trials = [trial for trial in self.trials if trial.measurement.worker == name]
-            failed = sum(trial.measurement.time_s is None for trial in trials)
-            worker = known.get(name) or WorkerState(
-                name, state="lost" if name else "ready", why=_EARLIER if name else ""
-            )
-            counted = msgspec.structs.replace(worker, trials=len(trials), failed=failed)
-            found.append(WorkerShare(counted, next(iter(rank_trials(trials)), None)))
-        return tuple(found)
+        return shares_of(self.trials, self.workers)
 
     def __repr__(self) -> str:
         best = "none ran" if self.best_trial is None else f"best {self.best_trial.measurement.describe()}"
@@ -273,6 +261,28 @@ class TuningResult:
     def to_json(self) -> str:
         """Return one JSON object: what was tuned, every trial in order, the best schedule whole, the comparison."""
         return msgspec.json.encode(self.to_dict()).decode()
+
+
+def shares_of(trials: Sequence[Trial], workers: Sequence[WorkerState]) -> tuple[WorkerShare, ...]:
+    """Return who measured what of some trials; empty where one machine measured all of them itself.
+
+    Parameters
+    ----------
+    workers : sequence of WorkerState
+        Those that are known, with trials or without.
+    """
+    known = {worker.name: worker for worker in workers}
+    names = dict.fromkeys([*known, *(trial.measurement.worker for trial in trials)])
+    if not any(names):
+        return ()
+    found = []
+    for name in names:
+        own = [trial for trial in trials if trial.measurement.worker == name]
+        failed = sum(trial.measurement.time_s is None for trial in own)
+        worker = known.get(name) or WorkerState(name, state="lost" if name else "ready", why=_EARLIER if name else "")
+        counted = msgspec.structs.replace(worker, trials=len(own), failed=failed)
+        found.append(WorkerShare(counted, next(iter(rank_trials(own)), None)))
+    return tuple(found)
 
 
 class TuningInterrupted(KeyboardInterrupt):

@@ -1,0 +1,369 @@
+"""Figures of tuning sessions: how the best came about, predictions against measurements, failures, drift, the end."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from anatune.core.show import duration_unit
+from anatune.core.trial import Trial
+from anatune.plots.rows import BAR_WIDTH, row_figure
+from anatune.plots.theme import BEST, COLOURS, GREY, colours_of, label, new_figure
+from anatune.report import units
+from anatune.report.findings import Contest, contests, failure_kinds, reference_speeds
+from anatune.report.sessions import SessionView, Viewed, best_so_far, session_views
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+__all__ = [
+    "plot_comparison",
+    "plot_convergence",
+    "plot_drift",
+    "plot_failures",
+    "plot_predictions",
+    "plot_workers",
+]
+
+_LOG_FROM = 4.0
+"""Largest over smallest value from which on an axis is logarithmic."""
+_HEIGHT = 380
+"""Pixels of a figure of trials."""
+_MOST_COUNTED = 10
+"""Length of a bar up to which each number has its tick: plotly would show halves as the same number twice."""
+_EDGE = "rgba(128,128,128,0.6)"
+"""Around pieces of a bar."""
+_MOST_LETTERS = 70
+"""Of a message in a legend or where the pointer rests."""
+
+
+def plot_convergence(given: Viewed, *, against: Literal["trials", "seconds"] = "trials") -> go.Figure:
+    """Return how a session found its best: each trial's time, the best so far, the prediction, the floor.
+
+    Parameters
+    ----------
+    given : TuningResult, or sequence of Trial, Record or TuningResult
+        What was tuned; several sessions of one workload and device lie over each other.
+    against : {"trials", "seconds"}
+        What the axis counts. Seconds are those of the records without pauses; of a result alone, those of building and
+        running.
+
+    Raises
+    ------
+    MissingDependencyError
+        plotly is not installed.
+    """
+    views = session_views(given)
+    counts = against == "trials"
+    x_title = "trial" if counts else "time of the session (s)"
+    if not counts:
+        views = [view for view in views if view.ended_s is not None]
+    lines = _lines_of(views)
+    times = [time_s for view in views for trial in view.trials if (time_s := trial.measurement.time_s) is not None]
+    unit = _unit_of(times or [value for _, value, _ in lines])
+    figure = new_figure(f"Best so far against {against}", x_title, f"time of a run ({unit.name})", height=_HEIGHT)
+    colours = colours_of(view.name for view in views)
+    low, high = _padded([*times, *(value for _, value, _ in lines)])
+    last = 1.0
+    for view in views:
+        at = [float(place) for place in range(1, len(view.trials) + 1)] if counts else list(view.ended_s or ())
+        last = max([last, *at])
+        colour, is_alone = colours[view.name], len(views) == 1
+        ran = [place for place, trial in enumerate(view.trials) if trial.measurement.time_s is not None]
+        figure.add_scatter(
+            x=[at[place] for place in ran], y=[unit.of(view.trials[place].measurement.time_s) for place in ran],
+            mode="markers", name="trials", legendgroup=view.name, showlegend=is_alone,
+            marker={"size": 7, "color": colour, "opacity": 0.65},
+            text=[_told(view.trials[place]) for place in ran], hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
+        best = best_so_far(view.trials)
+        steps = [place for place, one in enumerate(best) if place in (0, len(best) - 1) or one is not best[place - 1]]
+        known = [(at[place], one) for place in steps if (one := best[place]) is not None]
+        figure.add_scatter(
+            x=[x for x, _ in known], y=[unit.of(one.measurement.time_s) for _, one in known], mode="lines",
+            name="best so far" if is_alone else label(view.name), legendgroup=view.name,
+            line={"shape": "hv", "width": 3, "color": BEST if is_alone else colour},
+            text=[f"best so far: {_told(one)}" for _, one in known], hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
+        lost = [place for place, trial in enumerate(view.trials) if trial.measurement.time_s is None]
+        if lost:
+            figure.add_scatter(
+                x=[at[place] for place in lost], y=[unit.of(high)] * len(lost), mode="markers",
+                name="failed", legendgroup=view.name, showlegend=is_alone, cliponaxis=False,
+                marker={"symbol": "x", "size": 8, "color": GREY if is_alone else colour},
+                text=[_told(view.trials[place]) for place in lost], hovertemplate="%{text}<extra></extra>",
+            )  # fmt: skip
+    for name, value, dash in lines:
+        figure.add_scatter(
+            x=[0.0, last], y=[unit.of(value)] * 2, mode="lines", name=name,
+            line={"dash": dash, "width": 2, "color": GREY},
+            hovertemplate=f"{name}: {units.duration(value)}<extra></extra>",
+        )  # fmt: skip
+    _time_axis(figure, low, high, unit)
+    figure.update_xaxes(rangemode="tozero")
+    return figure
+
+
+def _lines_of(views: Sequence[SessionView]) -> list[tuple[str, float, str]]:
+    """Return what times are compared with: (name, s, dash) of the prediction and of the floor."""
+    if not views:
+        return []
+    lines = []
+    predicted = next((v.plan_first.predicted_s for v in views if v.plan_first and v.plan_first.predicted_s), None)
+    if predicted is not None:
+        lines.append(("predicted for the plan's first choice", predicted, "dash"))
+    lines.append(("lower bound", min(view.bound.time_s for view in views), "dot"))
+    return lines
+
+
+def plot_predictions(given: Viewed) -> go.Figure:
+    """Return measured against predicted times, both logarithmic; on the diagonal the prediction is right.
+
+    Parameters
+    ----------
+    given
+        As `plot_convergence`. Trials that were not predicted, or have no time, are left out.
+    """
+    views = session_views(given)
+    found = {view.name: _predicted(view.trials) for view in views}
+    pairs = [one for some in found.values() for one in some]
+    unit = _unit_of([measured for _, measured, _ in pairs])
+    figure = new_figure(
+        "Measured against predicted", f"predicted time ({unit.name})", f"measured time ({unit.name})", height=460
+    )
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(type="log")
+    if not pairs:
+        return figure
+    colours = colours_of(found)
+    for view in views:
+        own = found[view.name]
+        groups = dict.fromkeys(trial.source for _, _, trial in own) if len(views) == 1 else {"": None}
+        shades = colours_of(groups)
+        for source in groups:
+            members = [one for one in own if not source or one[2].source == source]
+            figure.add_scatter(
+                x=[unit.of(predicted) for predicted, _, _ in members],
+                y=[unit.of(measured) for _, measured, _ in members],
+                mode="markers", name=label(f"asked for by {source}" if source else view.name),
+                marker={"size": 8, "opacity": 0.75, "color": shades[source] if source else colours[view.name]},
+                text=[_told(trial) for _, _, trial in members], hovertemplate="%{text}<extra></extra>",
+            )  # fmt: skip
+        if len(views) == 1 and view.best is not None and view.best.predicted_s:
+            figure.add_scatter(
+                x=[unit.of(view.best.predicted_s)], y=[unit.of(view.best.measurement.time_s)], mode="markers",
+                name="the best", text=[_told(view.best)], hovertemplate="%{text}<extra></extra>",
+                marker={"size": 15, "symbol": "circle-open", "color": BEST, "line": {"width": 3, "color": BEST}},
+            )  # fmt: skip
+    low, high = _padded([predicted for predicted, _, _ in pairs])
+    figure.add_scatter(
+        x=[unit.of(low), unit.of(high)], y=[unit.of(low), unit.of(high)], mode="lines", name="as predicted",
+        line={"dash": "dash", "width": 2, "color": GREY}, hoverinfo="skip",
+    )  # fmt: skip
+    _time_axis(figure, low, high, unit, axis="x", is_log=True)
+    _time_axis(figure, *_padded([low, high, *(measured for _, measured, _ in pairs)]), unit, is_log=True)
+    return figure
+
+
+def _predicted(trials: Iterable[Trial]) -> list[tuple[float, float, Trial]]:
+    """Return (predicted, measured, trial) of the trials that have both."""
+    return [
+        (trial.predicted_s, trial.measurement.time_s, trial)
+        for trial in trials
+        if trial.predicted_s and trial.measurement.time_s is not None
+    ]
+
+
+def plot_failures(given: Viewed) -> go.Figure:
+    """Return how many trials have no time, by the way they ended and the first line of what they said.
+
+    Parameters
+    ----------
+    given
+        As `plot_convergence`.
+    """
+    kinds = failure_kinds(trial for view in session_views(given) for trial in view.trials)
+    figure = row_figure("Trials without a time, by how they ended", "trials", [kind.outcome.value for kind in kinds])
+    for row, kind in enumerate(kinds):
+        for place, (line, count) in enumerate(kind.messages):
+            figure.add_bar(
+                x=[count], y=[row], width=BAR_WIDTH, orientation="h", showlegend=False,
+                marker={"color": COLOURS[place % len(COLOURS)], "line": {"width": 1, "color": _EDGE}},
+                hovertemplate=f"{count} of {kind.num}: {label(_cut(line))}<extra></extra>",
+            )  # fmt: skip
+    figure.update_layout(barmode="stack")
+    _count_axis(figure, max((kind.num for kind in kinds), default=1))
+    return figure
+
+
+def plot_drift(given: Viewed) -> go.Figure:
+    """Return how fast the machines were: the reference kernel's time beside each trial over its usual time.
+
+    Parameters
+    ----------
+    given
+        As `plot_convergence`. Trials without a reference kernel (imported ones) are left out.
+    """
+    views = session_views(given)
+    figure = new_figure("Reference kernel over the session", "measurement", "time over its median")
+    several = len(views) > 1
+    samples = [(view, one) for view in views for one in reference_speeds(view)]
+    names = {(view.name, one.worker): _machine(view, one.worker, several) for view, one in samples}
+    colours = colours_of(names.values())
+    for (view_name, worker), name in names.items():
+        own = [one for view, one in samples if view.name == view_name and one.worker == worker]
+        figure.add_scatter(
+            x=[one.place + 1 for one in own], y=[round(one.median, 4) for one in own], mode="lines+markers",
+            name=label(name),
+            marker={"size": 6, "color": colours[name]}, line={"width": 1.5, "color": colours[name]},
+            error_y={
+                "type": "data", "symmetric": False, "thickness": 1, "width": 0, "color": colours[name],
+                "array": [round(one.high - one.median, 4) for one in own],
+                "arrayminus": [round(one.median - one.low, 4) for one in own],
+            },
+            hovertemplate="measurement %{x}: %{y:.3f} times its median<extra></extra>",
+        )  # fmt: skip
+    figure.update_layout(showlegend=len(names) > 1)
+    figure.add_hline(y=1.0, line={"dash": "dash", "width": 1.5, "color": GREY})
+    figure.update_xaxes(rangemode="tozero")
+    return figure
+
+
+def _machine(view: SessionView, worker: str, several: bool) -> str:
+    machine = worker or "this machine"
+    return f"{machine} ({view.name})" if several else machine
+
+
+def plot_comparison(given: Viewed) -> go.Figure:
+    """Return the final comparison: each contender's time over the winner's, with its interval of 95 %.
+
+    Parameters
+    ----------
+    given
+        As `plot_convergence`; sessions that ended without a comparison are left out.
+    """
+    views = [view for view in session_views(given) if view.comparison is not None]
+    rows = [(view, one) for view in views if view.comparison is not None for one in contests(view.comparison)]
+    names = [_contender(view, one, len(views) > 1) for view, one in rows]
+    figure = row_figure("Final comparison, measured in turn", "time over the winner's", names)
+    found = [one for _, one in rows]
+    figure.add_scatter(
+        x=[one.ratio for one in found], y=list(range(len(found))), mode="markers", showlegend=False,
+        marker={"size": 12, "color": [BEST if one.low == one.high else COLOURS[0] for one in found]},
+        error_x={
+            "type": "data", "symmetric": False, "thickness": 2, "width": 6, "color": COLOURS[0],
+            "array": [one.high - one.ratio for one in found], "arrayminus": [one.ratio - one.low for one in found],
+        },
+        text=[
+            f"{units.duration(one.time_s)}, {one.ratio:.3f} times the winner's ({one.low:.3f} to {one.high:.3f}),<br>"
+            f"{one.num_samples} samples" for one in found
+        ],
+        hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+    figure.add_vline(x=1.0, line={"dash": "dash", "width": 1.5, "color": GREY})
+    figure.update_xaxes(nticks=6)
+    return figure
+
+
+def _contender(view: SessionView, one: Contest, several: bool) -> str:
+    words = f"trial {one.number}"
+    if view.comparison is not None and one.number == view.comparison.best:
+        words += ", the winner"
+    if view.plan_first is not None and one.number == view.plan_first.number:
+        words += ", the plan's first choice"
+    return f"{words} ({view.name})" if several else words
+
+
+def plot_workers(given: Viewed) -> go.Figure:
+    """Return who measured what on a cluster or boards: trials that ran and that failed, by machine.
+
+    Parameters
+    ----------
+    given
+        As `plot_convergence`.
+    """
+    shares = [share for view in session_views(given) for share in view.shares]
+    names = list(dict.fromkeys(share.worker.name or "this machine" for share in shares))
+    figure = row_figure("Who measured", "trials", names)
+    total = dict.fromkeys(names, 0)
+    failed = dict.fromkeys(names, 0)
+    for share in shares:
+        name = share.worker.name or "this machine"
+        total[name] += share.worker.trials
+        failed[name] += share.worker.failed
+    for told, counts, colour in (
+        ("ran", [total[name] - failed[name] for name in names], COLOURS[0]),
+        ("failed", [failed[name] for name in names], BEST),
+    ):
+        figure.add_bar(
+            x=counts, y=list(range(len(names))), width=BAR_WIDTH, orientation="h", name=told,
+            marker={"color": colour},
+            hovertemplate=f"%{{x}} {told}<extra></extra>",
+        )  # fmt: skip
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal"})
+    _count_axis(figure, max(total.values(), default=1))
+    return figure
+
+
+def _count_axis(figure: go.Figure, most: int) -> None:
+    """Give a figure of bars an axis of whole numbers."""
+    figure.update_xaxes(rangemode="tozero", tickformat=",d", **({"dtick": 1} if most <= _MOST_COUNTED else {}))
+
+
+def _told(trial: Trial) -> str:
+    """Return one trial where the pointer rests."""
+    measurement = trial.measurement
+    parts = [f"trial {trial.number}, asked for by {label(trial.source)}"]
+    if measurement.time_s is None:
+        parts.append(f"{measurement.outcome.value}: {label(_cut(measurement.message))}")
+    else:
+        parts.append(f"measured {units.duration(measurement.time_s)}")
+    if trial.predicted_s is not None:
+        parts[-1] += f", predicted {units.duration(trial.predicted_s)}"
+    if measurement.worker:
+        parts.append(f"by {label(measurement.worker)}")
+    return "<br>".join(parts)
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of a message on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]} …"
+
+
+class _Unit(NamedTuple):
+    """The unit of an axis of times."""
+
+    scale_s: float
+    name: str
+
+    def of(self, seconds: float | None) -> float | None:
+        return None if seconds is None else float(f"{seconds / self.scale_s:.6g}")
+
+
+def _unit_of(times_s: Sequence[float]) -> _Unit:
+    """Return the unit that most of some times are told in."""
+    return _Unit(*duration_unit(statistics.median(times_s) if times_s else 1.0))
+
+
+def _padded(values: Sequence[float]) -> tuple[float, float]:
+    """Return a range with some room around values > 0, at least 2 %; 1 to 2 of none."""
+    if not values:
+        return 1.0, 2.0
+    low, high = min(values), max(values)
+    room = max(1.01, (high / low) ** 0.06)
+    return low / room, high * room
+
+
+def _time_axis(
+    figure: go.Figure, low_s: float, high_s: float, unit: _Unit, *, axis: Literal["x", "y"] = "y", is_log: bool = False
+) -> None:
+    """Give an axis its range: logarithmic where it is wide, or asked for."""
+    update = figure.update_yaxes if axis == "y" else figure.update_xaxes
+    low, high = low_s / unit.scale_s, high_s / unit.scale_s
+    if is_log or high > _LOG_FROM * low:
+        update(type="log", range=[math.log10(low), math.log10(high)])
+    else:
+        update(type="linear", range=[low, high])

@@ -1,0 +1,249 @@
+"""Sessions as pictures and reports need them: trials with the seconds they ended at, and what they say together.
+
+A `SessionView` is made of what `tune` returned, of records, or of trials alone; everything that a picture or a line of
+text says of a session is computed here, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TypeAlias
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.rules.cpu_microkernels import constant_tensors
+from anatune.core.templates import template_named
+from anatune.core.trial import Trial
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.measure.place import WorkerState
+from anatune.model.bound import TimeBound, time_bound
+from anatune.model.templates import make_model
+from anatune.records.choice import COMPARED
+from anatune.records.schema import Record, Session
+from anatune.tuning.comparison import FinalComparison, Standing, compare_contenders
+from anatune.tuning.result import TuningResult, WorkerShare, shares_of
+
+__all__ = ["SessionView", "Viewed", "best_so_far", "session_views"]
+
+PAUSE_S = 60.0
+"""Between two trials more than what the later one took and this long nobody worked: a session was resumed."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SessionView:
+    """One session, whoever tells of it. Immutable.
+
+    Attributes
+    ----------
+    name : str
+        A few words for legends.
+    workload, hardware, threads
+        What was tuned, where.
+    trials : tuple of Trial
+        In the order in which they were measured, without those of the comparison.
+    ended_s : tuple of float or None
+        Seconds from the beginning to the end of each trial, pauses of a resumed session left out; None: not known.
+    seconds : str
+        What these seconds are, in a sentence.
+    comparison : FinalComparison or None
+        What was measured in turn at the end.
+    plan_first, best : Trial or None
+        The plan's own first choice; the winner.
+    strategy : str
+    workers : tuple of WorkerState
+        Who measured elsewhere, as far as that is known.
+    begun_utc : str
+        When it began, where records tell: ISO 8601.
+    told_bound : TimeBound or None
+        The lower bound of times, where the session itself told it; see `bound`.
+    conditions : mapping
+        Under which kernels were timed, as a session's settings have them ("l2", "cold").
+    """
+
+    name: str
+    workload: Workload
+    hardware: CpuSpec | GpuSpec
+    threads: int
+    trials: tuple[Trial, ...]
+    ended_s: tuple[float, ...] | None = None
+    seconds: str = ""
+    comparison: FinalComparison | None = None
+    plan_first: Trial | None = None
+    best: Trial | None = None
+    strategy: str = ""
+    workers: tuple[WorkerState, ...] = field(default=())
+    begun_utc: str = ""
+    told_bound: TimeBound | None = None
+    conditions: Mapping[str, object] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        where = f"{self.workload.describe()} on {self.hardware.name}"
+        return f"SessionView({self.name}: {where}, {len(self.trials)} trials)"
+
+    @property
+    def shares(self) -> tuple[WorkerShare, ...]:
+        """Who measured what; empty where one machine measured all of it itself."""
+        return shares_of(self.trials, self.workers)
+
+    @property
+    def best_s(self) -> float | None:
+        """Time of the best, s: of the comparison, which has more samples, where there was one; None: nothing ran."""
+        if self.comparison is not None:
+            ends = {one.number: one.measurement.time_s for one in self.comparison.contenders}
+            return ends[self.comparison.best]
+        return None if self.best is None else self.best.measurement.time_s
+
+    @functools.cached_property
+    def bound(self) -> TimeBound:
+        """Time that no schedule of the session's templates undercuts, from the device's spec alone."""
+        if self.told_bound is not None:
+            return self.told_bound
+        hardware = self.hardware if self.hardware.most_threads is None else self.hardware.with_threads(self.threads)
+        fewest: dict[bool, float] = {}
+        for template in dict.fromkeys(trial.schedule.template for trial in self.trials):
+            on, flop = template_named(template).tensor_cores, float(self.workload.flop)
+            with contextlib.suppress(SpaceError):  # of a kernel that was imported, which the template cannot say
+                flop = make_model(self.workload, hardware, template).least_flop
+            fewest[on] = min(fewest.get(on, flop), flop)
+        told = {name: value for name in ("l2", "cold") if isinstance(value := self.conditions.get(name), str)}
+        constants = constant_tensors(self.workload) if "cold" in told else ()
+        return time_bound(self.workload, hardware, fewest or None, **told, constants=constants)
+
+    @property
+    def num_failed(self) -> int:
+        """Trials without a time."""
+        return sum(trial.measurement.time_s is None for trial in self.trials)
+
+
+Viewed: TypeAlias = "SessionView | TuningResult | Sequence[SessionView | TuningResult | Trial | Record]"
+"""What pictures of sessions are drawn of: one or several sessions, results, trials or records."""
+
+
+def session_views(given: Viewed) -> list[SessionView]:
+    """Return the sessions of what pictures are asked for; records are sorted by their sessions, trials are one."""
+    if isinstance(given, SessionView):
+        return [given]
+    if isinstance(given, TuningResult):
+        return [_of_result(given)]
+    views: list[SessionView] = []
+    trials: list[Trial] = []
+    records: dict[str, list[Record]] = {}
+    for one in given:
+        if isinstance(one, SessionView):
+            views.append(one)
+        elif isinstance(one, TuningResult):
+            views.append(_of_result(one))
+        elif isinstance(one, Record):
+            records.setdefault(one.session.id, []).append(one)
+        else:
+            trials.append(one)
+    views += [_of_records(found) for found in records.values()]
+    if trials:
+        views.append(_of_trials(trials))
+    return views
+
+
+def _of_trials(trials: Sequence[Trial]) -> SessionView:
+    """Return trials without a session: the comparison's are told by their source."""
+    own = tuple(trial for trial in trials if trial.source != COMPARED)
+    first = trials[0]
+    plan = next((trial for trial in own if trial.source == "plan"), None)
+    comparison = _comparison(trials, plan)
+    return SessionView(
+        name=next((trial.source for trial in own if trial.source not in ("plan", "records")), "trials"),
+        workload=first.schedule.workload, hardware=first.schedule.hardware, threads=first.threads, trials=own,
+        ended_s=_worked(own), seconds=_WORKED, comparison=comparison, plan_first=plan, best=_best(own, comparison),
+    )  # fmt: skip
+
+
+def _of_result(result: TuningResult) -> SessionView:
+    trials = tuple(result.trials)
+    whole = f"{result.session[:8]} {result.strategy}" if result.session else result.strategy
+    return SessionView(
+        name=whole, workload=result.workload, hardware=result.hardware, threads=result.threads, trials=trials,
+        ended_s=_worked(trials), seconds=_WORKED, comparison=result.compare, plan_first=result.plan_first,
+        best=result.best_trial, strategy=result.strategy, workers=result.workers, told_bound=result.bound,
+    )  # fmt: skip
+
+
+def _of_records(records: Sequence[Record]) -> SessionView:
+    session = records[0].session
+    view = _of_trials([record.trial for record in records])
+    own = [record for record in records if record.trial.source != COMPARED]
+    is_imported = "imported" in session.settings
+    return replace(
+        view,
+        name=f"{session.id[:8]} {session.strategy}",
+        workload=session.workload,
+        hardware=session.hardware,
+        threads=session.threads,
+        strategy=session.strategy,
+        begun_utc=session.created_utc,
+        conditions=session.settings,
+        ended_s=None if is_imported else _elapsed(session, own),
+        seconds="" if is_imported else "Seconds count from the beginning of the session; pauses are left out.",
+    )
+
+
+_WORKED = "Seconds are those of building and running, one after the other: when each trial ended was not kept."
+
+
+def _worked(trials: Sequence[Trial]) -> tuple[float, ...] | None:
+    """Return the seconds that building and running took up to each trial; None where nobody took their time."""
+    total, ended = 0.0, []
+    for trial in trials:
+        total += trial.measurement.build_s + trial.measurement.run_s
+        ended.append(total)
+    return tuple(ended) if total > 0 else None
+
+
+def _elapsed(session: Session, records: Sequence[Record]) -> tuple[float, ...]:
+    """Return the seconds from a session's beginning to the recording of each of its trials, without pauses."""
+    before = _time(session.created_utc)
+    total, ended = 0.0, []
+    for record in records:
+        now, measurement = _time(record.created_utc), record.trial.measurement
+        own_s = measurement.build_s + measurement.run_s
+        gap_s = max((now - before).total_seconds(), 0.0)
+        total += gap_s if gap_s <= own_s + PAUSE_S else own_s
+        before = now
+        ended.append(total)
+    return tuple(ended)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _comparison(trials: Sequence[Trial], plan: Trial | None) -> FinalComparison | None:
+    """Return the comparison that records of a session end with."""
+    compared: dict[int, Trial] = {}
+    for trial in reversed(trials):
+        if trial.source != COMPARED or trial.number in compared:
+            break
+        compared[trial.number] = trial
+    contenders = list(reversed(compared.values()))
+    measured = [trial.measurement for trial in contenders]
+    return compare_contenders(contenders, measured, -1 if plan is None else plan.number) if contenders else None
+
+
+def _best(trials: Sequence[Trial], comparison: FinalComparison | None) -> Trial | None:
+    standing = Standing()
+    for trial in trials:
+        standing.add(trial)
+    if comparison is not None:
+        return next((trial for trial in trials if trial.number == comparison.best), standing.best)
+    return standing.best
+
+
+def best_so_far(trials: Sequence[Trial]) -> list[Trial | None]:
+    """Return after each trial the best one up to it, as the session judged: relative to the reference kernel."""
+    standing, found = Standing(), []
+    for trial in trials:
+        standing.add(trial)
+        found.append(standing.best)
+    return found

@@ -1,0 +1,59 @@
+from anatune.core.trial import Measurement, Outcome
+from anatune.report.session_words import (
+    comparison_sentences,
+    drift_sentences,
+    failure_sentences,
+    place_text,
+    report_lines,
+    session_facts,
+)
+from anatune.report.sessions import session_views
+from anatune.report.text import plain
+from tests.unit.report.recorded import ran, recorded, session_of, usual
+
+
+def view_of(records):
+    (view,) = session_views(records)
+    return view
+
+
+def test_the_numbers_that_come_first():
+    facts = {what: (value, remark) for what, value, remark in session_facts(view_of(usual()))}
+    assert facts["best"][0].startswith("1.50")
+    assert facts["against the plan's first choice"][0].startswith("1.33")
+    assert facts["predicted for the best"] == ("900.0 us", "measured: 1.67 times that")
+    assert facts["trials"] == ("8 in 16.00 s", "2 without a time")
+    lost = recorded(session_of(), [Measurement(Outcome.RUN_ERROR, "crash")])
+    facts = session_facts(view_of(lost))
+    assert facts[0] == ("best", "nothing ran", "1 failed")
+
+
+def test_the_end_in_words():
+    text = " ".join(comparison_sentences(view_of(usual())))
+    assert "trial 2 won with 1.5" in text
+    assert "as fast, by 8 samples: trial 6." in text
+    assert "Trial 0 (the plan's first choice) takes 1.33" in text
+    assert "without measuring" in comparison_sentences(view_of(usual()[:8]))[0]
+
+
+def test_drift_in_words():
+    slower = [ran(1e-3, reference_s=1e-4 if at < 6 else 1.2e-4) for at in range(12)]
+    text = " ".join(drift_sentences(view_of(recorded(session_of(), slower))))
+    assert "ran 20 % slower than the first" in text
+    bare = Measurement(Outcome.OK, times_s=(1e-3,))
+    assert "No reference kernel" in drift_sentences(view_of(recorded(session_of(), [bare])))[0]
+
+
+def test_failures_in_words():
+    (text,) = failure_sentences(view_of(usual()))
+    assert text.startswith("2 build_error: error: <script>")
+    assert "more lines" not in text
+
+
+def test_the_report_has_a_heading_for_each_place():
+    views = session_views([*usual("a"), *usual("b", "bayes")])
+    text = plain(report_lines(views))
+    assert text.count(place_text(views[0])) == 1
+    assert "session aaaaaaaa model, begun 2026-11-22 12:00:00 UTC" in text
+    assert "session bbbbbbbb bayes" in text
+    assert max(map(len, text.splitlines())) <= 80
