@@ -86,7 +86,7 @@ def test_what_is_kept_is_what_runs_and_the_report_says_it(path, tmp_path, monkey
 
     def tuned(planned, *given):
         chosen["plan"], chosen["tuned"] = planned, other_schedules(planned, *given)
-        return chosen["tuned"]
+        return chosen["tuned"], None
 
     monkeypatch.setattr(session, "tuned", tuned)
     monkeypatch.setattr(session, "faster", judge)
