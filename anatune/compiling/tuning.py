@@ -348,6 +348,8 @@ class _Tuning:
         report = self._progress
 
         def tell(progress: TuningProgress) -> None:
+            if progress.stage == "start":  # of one part of one kernel
+                return
             if progress.stage == "measure":
                 task.num_trials = progress.done
                 if progress.best is not None:

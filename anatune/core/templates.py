@@ -54,6 +54,8 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ``(schedule, threads) -> codegen.lowered.Lowered``: takes all tensors in the workload's own layouts.
     measurer : str
         Class that builds, checks and times schedules (`measure.run.measurer.Measurer`).
+    protocol : str
+        How long and how often that times a kernel (`measure.run.timing.TimingProtocol`).
     kernel : str
         ``(schedule, threads) -> kernel``: built and loaded into this process.
     verifier : str
@@ -73,6 +75,7 @@ class DeviceKind(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     lowering: str
     measurer: str
+    protocol: str
     kernel: str
     verifier: str
     inspector: str
@@ -169,6 +172,7 @@ _GPU = DeviceKind(
     name="gpu",
     lowering="anatune.codegen.cuda.lower:lower_gpu",
     measurer="anatune.measure.cuda.measurer:GpuMeasurer",
+    protocol="anatune.measure.cuda.runner:GPU_PROTOCOL",
     kernel="anatune.measure.cuda.calls:build",
     verifier="anatune.measure.cuda.calls:verify",
     inspector="anatune.measure.cuda.calls:inspect",
@@ -182,6 +186,7 @@ _CPU = DeviceKind(
     name="cpu",
     lowering="anatune.codegen.cpu.lower:lower_whole",
     measurer="anatune.measure.cpu.measurer:CpuMeasurer",
+    protocol="anatune.measure.run.timing:CPU_PROTOCOL",
     kernel="anatune.measure.cpu.calls:build",
     range_kernel="anatune.measure.cpu.ranged:build",
     verifier="anatune.measure.cpu.calls:verify",

@@ -14,9 +14,23 @@ from anatune.report.templates import joined_text, template_text
 from anatune.report.text import Line, wrapped, wrapped_items
 from anatune.report.workers import failures_text, fleet_text, share_lines
 from anatune.tuning.comparison import FinalComparison
+from anatune.tuning.cost import CostEstimate, ModelEstimate
 from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
-__all__ = ["best_text", "bound_by_text", "bound_text", "progress_text", "result_lines"]
+__all__ = [
+    "best_text",
+    "bound_by_text",
+    "bound_text",
+    "cost_text",
+    "model_progress_text",
+    "progress_text",
+    "result_lines",
+    "span_text",
+    "worth_text",
+]
+
+_UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
+_MOST_OF_UNIT = 90.0
 
 
 def _rate(trial: Trial) -> float | None:
@@ -44,6 +58,8 @@ def progress_text(progress: TuningProgress) -> str:
     """Return one line: trial, the last rate, the best so far, failures, devices, time left."""
     if progress.stage == "plan":
         return "planning"
+    if progress.stage == "start":
+        return "starting" if progress.estimate is None else cost_text(progress.estimate)
     if progress.stage == "compare":
         return "measuring the best and the plan's first choice once more, in turn"
     words = [f"trial {progress.done}/{progress.total}"]
@@ -61,6 +77,42 @@ def progress_text(progress: TuningProgress) -> str:
     if progress.left_s is not None:
         words.append(f"{progress.left_s:.0f} s left")
     return "; ".join(words)
+
+
+def cost_text(estimate: CostEstimate) -> str:
+    """Return one line: about how long a session takes, and what it can win at most."""
+    number = f"{estimate.trials} trial{'s' * (estimate.trials != 1)}"
+    return f"{span_text(number, estimate)}; {worth_text(estimate.predicted_s, estimate.bound.time_s)}"
+
+
+def span_text(what: str, estimate: CostEstimate | ModelEstimate) -> str:
+    """Return how long something takes, with the range, and how much is known of that."""
+    if estimate.seconds is None or estimate.low_s is None or estimate.high_s is None:
+        return f"{what}, on other machines: how long that takes is told after the first ones"
+    unit, name = (
+        (1.0, "s") if estimate.seconds < 90.0 else (60.0, "min") if estimate.seconds < 5400.0 else (3600.0, "h")
+    )
+    low, middle, high = (_rounded(seconds / unit) for seconds in (estimate.low_s, estimate.seconds, estimate.high_s))
+    known = "" if estimate.basis != "first" else ", the first estimate on this machine"
+    early = ", less if it ends early" if estimate.may_end_early else ""
+    return f"about {middle} {name} for {what} ({low} to {high}{known}{early})"
+
+
+def _rounded(value: float) -> str:
+    """Return two digits of a number: an estimate knows no more."""
+    return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"
+
+
+def worth_text(predicted_s: float | None, bound_s: float, what: str = "the plan's first choice is") -> str:
+    """Return what tuning can win at most: the distance of a prediction from its bound."""
+    if predicted_s is None:
+        return "there is no prediction to compare with the lower bound"
+    over = predicted_s / bound_s
+    if over < 1.005:
+        return f"{what} predicted at the lower bound: by the model there is nothing to win"
+    return (
+        f"{what} predicted at {over:.2f} of the lower bound: tuning can win at most {units.percent(1.0 - 1.0 / over)}"
+    )
 
 
 def model_progress_text(progress: ModelProgress) -> str:
@@ -115,6 +167,8 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
         lines += [Line(text, "green") for text in wrapped(said, width, hanging="  ")]
         lines += [Line(text) for text in wrapped_items(_items(result, best.schedule), width, indent="  ")]
         lines += [Line(text) for text in wrapped(_against_plan(result), width, hanging="  ")]
+    if told := _told(result):
+        lines += [Line(text) for text in wrapped(told, width, hanging="  ")]
     if bound := _against_bound(result):
         lines += [Line(text) for text in wrapped(bound, width, hanging="  ")]
     lines += [Line(text) for hint in hints for text in wrapped(hint, width, hanging="  ")]
@@ -154,6 +208,14 @@ def _ended(result: TuningResult) -> str:
     return {"time_limit": "ended by the time limit", "space": "ended early: there are no more schedules"}.get(
         result.ended, ""
     )
+
+
+def _told(result: TuningResult) -> str:
+    """Return how long measuring took beside the estimate; an empty text without one."""
+    estimate, took_s = result.estimate, result.measure_s
+    if estimate is None or took_s is None or estimate.seconds is None or result.ended != "trials":
+        return ""
+    return f"measuring took {units.duration(took_s)}, estimated beforehand at {units.duration(estimate.seconds)}"
 
 
 def bound_text(bound: TimeBound) -> str:

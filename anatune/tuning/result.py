@@ -19,6 +19,7 @@ from anatune.errors import RunError
 from anatune.measure.place import WorkerState
 from anatune.model.bound import TimeBound
 from anatune.tuning.comparison import FinalComparison, rank_trials
+from anatune.tuning.cost import CostEstimate
 from anatune.tuning.ending import Ended
 
 __all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult", "WorkerShare", "shares_of"]
@@ -34,7 +35,8 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     stage : str
-        "plan": ranking and starting; "measure": `trial` is done; "compare": the contenders are measured again.
+        "plan": ranking; "start": `estimate` is there, nothing is measured yet; "measure": `trial` is done; "compare":
+        the contenders are measured again.
     done, total : int
         Trials that are done (resumed ones included), trials asked for.
     failures : int
@@ -49,9 +51,11 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Who measures elsewhere; empty where this machine does.
     trials_per_s : float or None
         How fast this call goes, as `left_s` is estimated.
+    estimate : CostEstimate or None
+        Told before the session began to measure: how long it will take and what it can win.
     """
 
-    stage: Literal["plan", "measure", "compare"]
+    stage: Literal["plan", "start", "measure", "compare"]
     done: int
     total: int
     failures: int = 0
@@ -61,6 +65,7 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left_s: float | None = None
     workers: tuple[WorkerState, ...] = ()
     trials_per_s: float | None = None
+    estimate: CostEstimate | None = None
 
 
 class WorkerShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,6 +157,10 @@ class TuningResult:
         more schedules) or "interrupted".
     stop_at, patience : float, int or None
         As `tune` took them.
+    estimate : CostEstimate or None
+        What was told before it began to measure; None if interrupted before.
+    measure_s : float or None
+        What that was about: wall time from there to the end.
     """
 
     workload: Workload
@@ -176,6 +185,8 @@ class TuningResult:
     ended: Ended = "trials"
     stop_at: float | None = None
     patience: int | None = None
+    estimate: CostEstimate | None = None
+    measure_s: float | None = None
 
     @property
     def share_of_bound(self) -> float | None:
@@ -250,6 +261,8 @@ class TuningResult:
             "ended": self.ended,
             "stop_at": self.stop_at,
             "patience": self.patience,
+            "estimate": None if self.estimate is None else msgspec.to_builtins(self.estimate),
+            "measure_s": self.measure_s,
             "templates": self.templates,
             "accuracy": self.accuracy,
             "workers": [

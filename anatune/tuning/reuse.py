@@ -1,15 +1,23 @@
-"""What records already know of a workload on a device: the schedules to begin with."""
+"""What records already know of a workload on a device: the session to go on with, the schedules to begin with."""
 
 from __future__ import annotations
 
+import math
+
+import msgspec
+
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
 from anatune.records.reader import OnDamage
-from anatune.records.schema import Record
+from anatune.records.schema import Record, Session
 from anatune.records.store import RecordStore
+from anatune.tuning.source import Source
+from anatune.tuning.target import Target
 
-__all__ = ["MOST_REUSED", "recorded_leaders", "same_device"]
+__all__ = ["MOST_REUSED", "recorded_leaders", "same_device", "session_to_resume", "suggested_schedules"]
 
 MOST_REUSED = 4
 """Recorded schedules that a session begins with."""
@@ -39,3 +47,45 @@ def recorded_leaders(
         workload, hardware.name, threads, count, template=template, accuracy=accuracy, on_damage=on_damage
     )
     return [record for record in found if same_device(record.session.hardware, hardware)]
+
+
+def session_to_resume(
+    store: RecordStore, target: Target, strategy: str, start: str, on_damage: OnDamage | None = None
+) -> Session | None:
+    """Return the latest session of a target that a strategy asked for from a start; None if there is none.
+
+    Detection may read another clock than it did then; the session goes on under the spec it began with.
+    """
+    here = target.hardware
+    same = [
+        one
+        for one in store.sessions(target.workload, here.name, target.threads, strategy, on_damage=on_damage)
+        if same_device(one.hardware, here)
+        and {name: one.settings.get(name) for name in (*target.conditions, "cold")}
+        == {"cold": None, **target.conditions}
+        and one.settings.get("start", "model") == start
+        and target.asked_of(one) == target.asked
+    ]
+    return next((one for one in reversed(same) if one.hardware == here), same[-1] if same else None)
+
+
+def suggested_schedules(
+    store: RecordStore, target: Target, source: Source, count: int, on_damage: OnDamage | None = None
+) -> list[Schedule]:
+    """Return the best `count` recorded schedules of a target that are legal here and now, fastest first."""
+    here = (store, target.workload, target.hardware, target.threads, count)
+    found = [
+        record
+        for template in target.templates
+        for record in recorded_leaders(*here, template=template.name, accuracy=target.accuracy, on_damage=on_damage)
+    ]
+    found.sort(key=lambda record: record.trial.measurement.time_s or math.inf)
+    made = [msgspec.structs.replace(record.trial.schedule, hardware=source.hardware) for record in found]
+    return [schedule for schedule in dict.fromkeys(made) if _is_legal(schedule, source)][:count]
+
+
+def _is_legal(schedule: Schedule, source: Source) -> bool:
+    try:
+        return source.predicted(schedule) is not None
+    except (SpaceError, KeyError):  # KeyError: no schedule of its template is legal
+        return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -29,6 +28,8 @@ from anatune.records.schema import Session
 from anatune.records.store import RecordStore
 from anatune.search.base import DEFAULT_STRATEGY
 from anatune.tuning.comparison import FinalComparison, Standing, choose_contenders, compare_contenders
+from anatune.tuning.cost import CostEstimate
+from anatune.tuning.cost_history import default_folder
 from anatune.tuning.ending import Ended, Ending
 from anatune.tuning.interrupts import Interrupts
 from anatune.tuning.manifest import SOURCE
@@ -36,7 +37,8 @@ from anatune.tuning.places.choose import place_of
 from anatune.tuning.places.place import Place
 from anatune.tuning.questions import Questions
 from anatune.tuning.result import TuningInterrupted, TuningProgress, TuningResult
-from anatune.tuning.reuse import MOST_REUSED, recorded_leaders
+from anatune.tuning.reuse import MOST_REUSED, session_to_resume, suggested_schedules
+from anatune.tuning.session_costs import SessionCosts
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.source import Source, source_of_manifest, source_of_model
 from anatune.tuning.target import target_of
@@ -180,12 +182,15 @@ class StandIns(msgspec.Struct, frozen=True, kw_only=True):
         Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
     clock : callable
         Seconds.
+    costs : Path, optional
+        Folder of what earlier sessions took; by default the user's, none with another measurer.
     """
 
     host: CpuSpec | GpuSpec | None = None
     measurer: MakeMeasurer | None = None
     program_key: Callable[[Schedule], Hashable] | None = None
     clock: Callable[[], float] = time.monotonic
+    costs: Path | None = None
 
 
 class TuningSession:
@@ -241,6 +246,8 @@ class TuningSession:
         self._trials: list[Trial] = []
         self._standing = Standing()
         self._ending: Ending | None = None
+        is_real = stand_ins.measurer is None and stand_ins.costs is None
+        self._costs = SessionCosts(default_folder() if is_real else stand_ins.costs)
         self._ended: Ended | None = None
         self.damaged: list[str] = []
         self._num_resumed = self._num_reused = 0
@@ -269,6 +276,15 @@ class TuningSession:
                 raise TuningInterrupted(self._result()) from None
         return self._result()
 
+    def estimate(self) -> CostEstimate:
+        """Return about how long `run` would take from where it begins to measure; nothing is measured.
+
+        In the place of `run`: a place that is the session's own is closed.
+        """
+        with self._owned:
+            history = self.recorded()
+            return self._costs.estimate(self._target, self._place, self._settings, self._made(), history)
+
     def recorded(self) -> list[Trial]:
         """Return the trials that `run` would go on from, without measuring anything; comparisons are left out."""
         records = self._settings.records
@@ -286,11 +302,7 @@ class TuningSession:
         self._say("plan")
         history = self._take_up()
         target = self._target
-        self._source = source = (
-            source_of_model(target, self._strategy_name, self._seed, self._settings.start)
-            if target.manifest is None
-            else source_of_manifest(target, target.manifest)
-        )
+        self._source = source = self._made()
         self._correction, self._bound = source.correction, source.bound
         self._ending = Ending(source.bound.time_s, self._settings.stop_at, self._settings.patience)
         key = self._stand_ins.program_key or source.program_key
@@ -301,6 +313,9 @@ class TuningSession:
         if not history:
             questions.suggest(suggested := self._suggested())
             self._num_reused = len(suggested)
+        self._costs.estimate(target, self._place, self._settings, source, history, self._left_s())
+        self._say("start")
+        self._costs.begin("start", self._elapsed_s())
         make = self._stand_ins.measurer or self._place.measurer(source.measurer)
         with make(
             target.workload, source.hardware, threads=target.threads, limits=self._settings.limits, seed=self._seed,
@@ -314,34 +329,34 @@ class TuningSession:
             measurer.incumbent = self._best_relative()
             self._workers = measurer.workers()
             try:
+                self._costs.begin("measure", self._elapsed_s())
                 self._measure(measurer, questions)
+                self._costs.begin("compare", self._elapsed_s())
                 self._compare(measurer)
+                self._costs.begin("", self._elapsed_s())
+                self._costs.keep([trial.measurement for trial in self._trials[self._num_resumed :]])
             except DeviceError as error:
                 records = self._settings.records
                 kept = f"kept in {records}, --resume goes on" if records else "lost with this session"
                 raise DeviceError(f"{error}; {len(self._trials)} trials are {kept}") from None
 
+    def _made(self) -> Source:
+        target = self._target
+        if target.manifest is not None:
+            return source_of_manifest(target, target.manifest)
+        return source_of_model(target, self._strategy_name, self._seed, self._settings.start)
+
     def _take_up(self) -> list[Trial]:
         """Return the trials of the session to resume, if there is one."""
         if self._store is None or not self._settings.resume:
             return []
-        # Detection may read another clock than it did then; the session goes on under the spec it began with.
-        target, here = self._target, self._target.hardware
-        asked = (target.workload, here.name, target.threads, self._strategy_name)
-        same = [
-            one
-            for one in self._store.sessions(*asked, on_damage=self.damaged.append)
-            if (type(one.hardware), one.hardware.model, one.hardware.arch) == (type(here), here.model, here.arch)
-            and {name: one.settings.get(name) for name in (*target.conditions, "cold")}
-            == {"cold": None, **target.conditions}
-            and one.settings.get("start", "model") == self._settings.start
-            and target.asked_of(one) == target.asked
-        ]
-        found = next((one for one in reversed(same) if one.hardware == here), same[-1] if same else None)
+        start, on_damage = self._settings.start, self.damaged.append
+        found = session_to_resume(self._store, self._target, self._strategy_name, start, on_damage)
         if found is None:
             return []
-        self._session, self._seed, self._target = found, found.seed, target._replace(hardware=found.hardware)
-        recorded = [record.trial for record in self._store.trials(session=found, on_damage=self.damaged.append)]
+        self._session, self._seed = found, found.seed
+        self._target = self._target._replace(hardware=found.hardware)
+        recorded = [record.trial for record in self._store.trials(session=found, on_damage=on_damage)]
         return [trial for trial in recorded if trial.source != COMPARED]
 
     def _suggested(self) -> list[Schedule]:
@@ -353,23 +368,7 @@ class TuningSession:
         if self._store is None or not self._settings.reuse or target.manifest is not None or self._trials_wanted < 2:
             return []
         count = min(MOST_REUSED, max(1, self._trials_wanted // 4))
-        here = (self._store, target.workload, target.hardware, target.threads, count)
-        found = [
-            record
-            for template in target.templates
-            for record in recorded_leaders(
-                *here, template=template.name, accuracy=target.accuracy, on_damage=self.damaged.append
-            )
-        ]
-        found.sort(key=lambda record: record.trial.measurement.time_s or math.inf)
-        made = [msgspec.structs.replace(record.trial.schedule, hardware=source.hardware) for record in found]
-        return [schedule for schedule in dict.fromkeys(made) if self._is_legal(schedule)][:count]
-
-    def _is_legal(self, schedule: Schedule) -> bool:
-        try:
-            return self._source.predicted(schedule) is not None
-        except (SpaceError, KeyError):  # KeyError: no schedule of its template is legal
-            return False
+        return suggested_schedules(self._store, target, source, count, self.damaged.append)
 
     def _new_session(self, store: RecordStore) -> Session:
         target = self._target
@@ -467,10 +466,14 @@ class TuningSession:
         values = [trial.measurement.relative for trial in self._trials]
         return min((value for value in values if value is not None), default=None)
 
+    def _left_s(self) -> float | None:
+        limit_s = self._settings.time_limit_s
+        return None if limit_s is None else max(0.0, limit_s - self._elapsed_s())
+
     def _elapsed_s(self) -> float:
         return self._stand_ins.clock() - self._began
 
-    def _say(self, stage: Literal["plan", "measure", "compare"]) -> None:
+    def _say(self, stage: Literal["plan", "start", "measure", "compare"]) -> None:
         """Report where the session is."""
         if stage == "measure" and len(self._trials) == self._num_resumed + 1:
             self._first_s = self._elapsed_s()  # planning, starting and the first trial say little about the others
@@ -489,7 +492,7 @@ class TuningSession:
         self._report(
             TuningProgress(
                 stage, done, self._trials_wanted, failed, last, self._standing.best, elapsed_s=now, left_s=left,
-                workers=self._workers, trials_per_s=per_s,
+                workers=self._workers, trials_per_s=per_s, estimate=self._costs.told,
             )
         )  # fmt: skip
 
@@ -518,4 +521,6 @@ class TuningSession:
             ended=self._ended or "space",
             stop_at=self._settings.stop_at,
             patience=self._settings.patience,
+            estimate=self._costs.told,
+            measure_s=self._costs.spent_s(self._elapsed_s()),
         )

@@ -120,10 +120,14 @@ class _Lines:
 
         lines, self._workers = news(self._workers, workers), workers
         for line in lines:
-            if self._bar is None:
-                note(line)
-            else:
-                self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        """Write a line that stays."""
+        if self._bar is None:
+            note(line)
+        else:
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class Display(_Lines):
@@ -138,6 +142,9 @@ class Display(_Lines):
         from anatune.report.tuning import progress_text
 
         self._tell(progress.workers)
+        if progress.stage == "start":
+            self._say(progress_text(progress))
+            return
         best = None if progress.best is None else progress.best.number
         failed = progress.trial is not None and progress.trial.measurement.time_s is None
         news = progress.stage != "measure" or best != self._best or failed or progress.done == progress.total

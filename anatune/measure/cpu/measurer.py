@@ -11,7 +11,7 @@ from anatune.measure.cpu.cold import cold_bytes
 from anatune.measure.run.build_processes import Limits
 from anatune.measure.run.measurer import Entries, Measurer
 from anatune.measure.run.process import Worker
-from anatune.measure.run.timing import TimingProtocol
+from anatune.measure.run.timing import CPU_PROTOCOL, TimingProtocol
 
 __all__ = ["CPU_ENTRIES", "CpuMeasurer"]
 
@@ -65,7 +65,7 @@ class CpuMeasurer(Measurer):
             threads=threads,
             limits=limits,
             seed=seed,
-            protocol=protocol or TimingProtocol(),
+            protocol=protocol or CPU_PROTOCOL,
             entries=entries,
             options={"threads": threads, "cold_bytes": cold_bytes(hardware, cold)},
         )

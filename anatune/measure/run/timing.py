@@ -25,6 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 __all__ = [
+    "CPU_PROTOCOL",
     "Clock",
     "Contest",
     "Timed",
@@ -74,6 +75,10 @@ class TimingProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_samples: int = 8
     precision: float = 0.004
     slower: float = 1.3
+
+
+CPU_PROTOCOL = TimingProtocol()
+"""For kernels on CPUs."""
 
 
 class Timings(NamedTuple):

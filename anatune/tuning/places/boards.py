@@ -45,6 +45,8 @@ class BoardPlace:
         They are no address and no key.
     """
 
+    is_here = False
+
     def __init__(self, tracker: str, key: str) -> None:
         self._tracker, self._key = str(tracker_of(tracker)), checked_key(key)
         self._found: BoardDescription | None = None

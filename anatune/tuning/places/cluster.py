@@ -80,6 +80,8 @@ class ClusterPlace:
         How long one waits for the first worker.
     """
 
+    is_here = False
+
     def __init__(self, client: Any, *, own: bool, wait_s: float = _WAIT_S) -> None:
         from anatune.measure.cluster.dask_fleet import DaskFleet
 
@@ -205,6 +207,8 @@ class ExecutorPlace(LocalPlace):
     host : CpuSpec or GpuSpec, optional
         As for `LocalPlace`.
     """
+
+    is_here = False
 
     def __init__(self, executor: Executor, host: HardwareSpec | None = None) -> None:
         super().__init__(host)

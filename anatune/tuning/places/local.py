@@ -26,6 +26,8 @@ class LocalPlace:
         What is here; detected by default.
     """
 
+    is_here = True
+
     def __init__(self, host: HardwareSpec | None = None) -> None:
         self._host = host
 

@@ -15,7 +15,15 @@ __all__ = ["Place"]
 
 
 class Place(Protocol):
-    """Devices that measure, and what is known of them before the first trial."""
+    """Devices that measure, and what is known of them before the first trial.
+
+    Attributes
+    ----------
+    is_here : bool
+        Whether this machine builds and measures: how long that takes can be told beforehand.
+    """
+
+    is_here: bool
 
     def hardware(self, named: HardwareLike) -> CpuSpec | GpuSpec:
         """Return the spec that is meant; "host" and "host_gpu" are the devices of the place.

@@ -49,8 +49,8 @@ def test_a_session(strategy):
     assert result.plan_first.predicted_s == pytest.approx(plan.predictions[0].time_s)
     assert result.best == rank_trials(result.trials)[0].schedule
     assert result.outcomes == {Outcome.OK: 10}
-    assert [one.done for one in seen] == [0, *range(1, 11), 10]
-    assert [one.stage for one in seen] == ["plan", *["measure"] * 10, "compare"]
+    assert [one.done for one in seen] == [0, 0, *range(1, 11), 10]
+    assert [one.stage for one in seen] == ["plan", "start", *["measure"] * 10, "compare"]
     assert seen[-1].best is result.best_trial
     assert seen[-2].left_s is not None
     assert not made[0].is_open
