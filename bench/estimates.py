@@ -20,7 +20,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import anatune
-from anatune.core.workload.text import workload_from_text
+from anatune.core.workload.text import parse_workload
 from anatune.errors import AnatuneError
 from anatune.report.tuning import span_text
 from anatune.report.units import duration
@@ -47,7 +47,7 @@ def one_session(text: str, trials: int, costs: Path) -> dict[str, Any]:
     """Tune a workload on one core and return what was told, and what it took."""
     settings = TuningSettings(trials=trials, threads=1)
     stand_ins = StandIns(costs=costs)
-    result = TuningSession(workload_from_text(text), "host", settings, stand_ins=stand_ins).run()
+    result = TuningSession(parse_workload(text), "host", settings, stand_ins=stand_ins).run()
     estimate, took_s = result.estimate, result.measure_s
     assert estimate is not None
     assert estimate.seconds is not None

@@ -53,6 +53,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         The candidate was clearly slower than the best and got few samples.
     worker : str
         Who measured it, as the fleet calls it; empty: the machine of the session.
+    energy_j : float or None
+        Joules of one run, of all that the device did meanwhile (`measure.energy`); None where nothing counts them.
     """
 
     outcome: Outcome
@@ -64,6 +66,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     run_s: float = 0.0
     stopped_early: bool = False
     worker: str = ""
+    energy_j: float | None = None
 
     def __repr__(self) -> str:
         return f"Measurement({self.describe()})"

@@ -36,9 +36,9 @@ CSV_COLUMNS: tuple[str, ...] = (
     "seed", "outcome", "time_s", "num_samples", "min_time_s", "max_time_s", "reference_time_s", "relative",
     "gflop_per_s", "predicted_s", "max_rel_error", "stopped_early", "build_s", "run_s", "tiles", "unroll", "vector",
     "options", "schedule_key", "message", "cpu", "cores", "platform", "python", "numpy", "tvm", "anatune",
-    "worker",
+    "worker", "energy_j",
 )  # fmt: skip
-"""Columns of the CSV form. Times are seconds; time_s is the median of the samples."""
+"""Columns of the CSV form. Times are seconds; time_s is the median of the samples, energy_j joules of a run."""
 
 
 class _SessionLine(msgspec.Struct, frozen=True, tag="session", tag_field="kind"):
@@ -236,6 +236,7 @@ def flat_row(record: Record) -> dict[str, str | float | bool | None]:
         ran_under.tvm,
         ran_under.anatune,
         measurement.worker or None,
+        measurement.energy_j,
     )
     return dict(zip(CSV_COLUMNS, values, strict=True))
 

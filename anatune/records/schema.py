@@ -177,8 +177,8 @@ def digest(*columns: object, digits: int = 16) -> str:
 def storable(trial: Trial) -> Trial:
     """Return the trial without what JSON cannot hold.
 
-    An error or a prediction that is not finite (a wrong result that holds NaN) becomes None, what is no Unicode in a
-    message (a compiler's output cut in the middle) becomes question marks; the outcome stays.
+    An error, an energy or a prediction that is not finite (a wrong result that holds NaN) becomes None, what is no
+    Unicode in a message (a compiler's output cut in the middle) becomes question marks; the outcome stays.
 
     Raises
     ------
@@ -192,6 +192,8 @@ def storable(trial: Trial) -> Trial:
         raise ValueError(f"a time of the trial is {wrong}, expected finite seconds; record a failure as an outcome")
     if measurement.max_rel_error is not None and not math.isfinite(measurement.max_rel_error):
         measurement = msgspec.structs.replace(measurement, max_rel_error=None)
+    if measurement.energy_j is not None and not math.isfinite(measurement.energy_j):
+        measurement = msgspec.structs.replace(measurement, energy_j=None)
     message = measurement.message.encode(errors="replace").decode()
     if message != measurement.message:
         measurement = msgspec.structs.replace(measurement, message=message)

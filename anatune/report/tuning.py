@@ -167,6 +167,8 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
         lines += [Line(text, "green") for text in wrapped(said, width, hanging="  ")]
         lines += [Line(text) for text in wrapped_items(_items(result, best.schedule), width, indent="  ")]
         lines += [Line(text) for text in wrapped(_against_plan(result), width, hanging="  ")]
+    if energy := _energy(result):
+        lines += [Line(text) for text in wrapped(energy, width, hanging="  ")]
     if told := _told(result):
         lines += [Line(text) for text in wrapped(told, width, hanging="  ")]
     if bound := _against_bound(result):
@@ -208,6 +210,15 @@ def _ended(result: TuningResult) -> str:
     return {"time_limit": "ended by the time limit", "space": "ended early: there are no more schedules"}.get(
         result.ended, ""
     )
+
+
+def _energy(result: TuningResult) -> str:
+    """Return what was counted of energy; an empty text where nothing counts."""
+    run_j = None if result.best_trial is None else result.best_trial.measurement.energy_j
+    parts = [f"{units.energy(run_j)} a run of the best"] if run_j is not None else []
+    if result.energy_j is not None:
+        parts.append(f"{units.energy(result.energy_j)} in all ({', '.join(result.energy_of)})")
+    return f"energy, of whole devices and all that they did: {'; '.join(parts)}" if parts else ""
 
 
 def _told(result: TuningResult) -> str:

@@ -9,10 +9,11 @@ import math
 
 from anatune.core.show import digits, duration
 
-__all__ = ["count", "duration", "flop", "flop_rate", "percent", "rate", "ratio", "size", "threads"]
+__all__ = ["count", "duration", "energy", "flop", "flop_rate", "percent", "rate", "ratio", "size", "threads"]
 
 _BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 _THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_JOULES = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))
 _MAX_GROUPED = 10_000_000
 
 
@@ -62,6 +63,18 @@ def flop(operations: float) -> str:
     ('4.295 GFLOP', '0 FLOP')
     """
     return _thousands(operations, "FLOP") if operations else "0 FLOP"
+
+
+def energy(joules: float) -> str:
+    """Return an energy.
+
+    Examples
+    --------
+    >>> energy(0.0123), energy(1234.5), energy(0.0)
+    ('12.30 mJ', '1.234 kJ', '0 J')
+    """
+    scaled = next((one for one in _JOULES if joules >= 0.99995 * one[0]), None)
+    return f"{joules:.3g} J" if scaled is None else f"{digits(joules / scaled[0])} {scaled[1]}"
 
 
 def flop_rate(flop_per_s: float) -> str:

@@ -161,6 +161,11 @@ class TuningResult:
         What was told before it began to measure; None if interrupted before.
     measure_s : float or None
         What that was about: wall time from there to the end.
+    energy_j : float or None
+        Joules of this call in all, by the counters of `energy_of`: of whole devices, whoever kept them busy. None where
+        nothing counts, or others build or measure. What a run takes has each trial (`Measurement.energy_j`).
+    energy_of : tuple of str
+        What was counted: "package-0", "gpu 00000000:17:00.0".
     """
 
     workload: Workload
@@ -187,6 +192,8 @@ class TuningResult:
     patience: int | None = None
     estimate: CostEstimate | None = None
     measure_s: float | None = None
+    energy_j: float | None = None
+    energy_of: tuple[str, ...] = ()
 
     @property
     def share_of_bound(self) -> float | None:
@@ -263,6 +270,8 @@ class TuningResult:
             "patience": self.patience,
             "estimate": None if self.estimate is None else msgspec.to_builtins(self.estimate),
             "measure_s": self.measure_s,
+            "energy_j": self.energy_j,
+            "energy_of": self.energy_of,
             "templates": self.templates,
             "accuracy": self.accuracy,
             "workers": [

@@ -18,6 +18,7 @@ from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
 from anatune.deprecation import renamed
 from anatune.errors import DeviceError, SpaceError
+from anatune.measure.energy import EnergyCounter, EnergyMeter
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.place import MakeMeasurer, MeasurerLike, WorkerState
 from anatune.measure.run.build_processes import Limits
@@ -184,6 +185,8 @@ class StandIns(msgspec.Struct, frozen=True, kw_only=True):
         Seconds.
     costs : Path, optional
         Folder of what earlier sessions took; by default the user's, none with another measurer.
+    counters : sequence of EnergyCounter, optional
+        What counts energy; by default what the place has, nothing with another measurer.
     """
 
     host: CpuSpec | GpuSpec | None = None
@@ -191,6 +194,7 @@ class StandIns(msgspec.Struct, frozen=True, kw_only=True):
     program_key: Callable[[Schedule], Hashable] | None = None
     clock: Callable[[], float] = time.monotonic
     costs: Path | None = None
+    counters: Sequence[EnergyCounter] | None = None
 
 
 class TuningSession:
@@ -246,6 +250,10 @@ class TuningSession:
         self._trials: list[Trial] = []
         self._standing = Standing()
         self._ending: Ending | None = None
+        counters = stand_ins.counters
+        if counters is None and stand_ins.measurer is None:
+            counters = self._place.counters(self._target.device)
+        self._energy = EnergyMeter(counters or ())
         is_real = stand_ins.measurer is None and stand_ins.costs is None
         self._costs = SessionCosts(default_folder() if is_real else stand_ins.costs)
         self._ended: Ended | None = None
@@ -415,6 +423,7 @@ class TuningSession:
         source, threads = questions.source(schedule), self._target.threads
         trial = Trial(schedule, measurement, number, source, predicted_s, threads)
         self._record(trial)
+        self._energy.read()
         self._keep([trial])
         questions.tell(trial)
 
@@ -498,6 +507,7 @@ class TuningSession:
 
     def _result(self) -> TuningResult:
         records = self._settings.records
+        self._energy.read()
         return TuningResult(
             workload=self._target.workload,
             hardware=self._target.hardware,
@@ -523,4 +533,6 @@ class TuningSession:
             patience=self._settings.patience,
             estimate=self._costs.told,
             measure_s=self._costs.spent_s(self._elapsed_s()),
+            energy_j=self._energy.energy_j,
+            energy_of=self._energy.names,
         )

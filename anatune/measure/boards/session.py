@@ -20,6 +20,7 @@ from anatune.errors import DeviceError, RunError
 from anatune.measure.boards.connection import Board, BoardLostError, connected
 from anatune.measure.boards.description import BoardDescription, described, machine_of, other_device
 from anatune.measure.boards.tracker import checked_key, tracker_of
+from anatune.measure.energy import EnergyCounter
 from anatune.measure.run import runner
 from anatune.measure.run.correctness import (
     GUARD_BYTES,
@@ -123,6 +124,9 @@ class BoardSession:
     RunError
         The operands do not fit its memory.
     """
+
+    counter: EnergyCounter | None = None
+    """What this machine counts is not the board's."""
 
     def __init__(
         self, setting: Setting, *, tracker: str, key: str, device: CpuSpec, threads: int, wait_s: float, run_s: float

@@ -194,7 +194,7 @@ def checked_measurement(measurement: Measurement) -> Measurement:
     Raises
     ------
     RunError
-        A time is no finite number of seconds, or samples are missing.
+        A time is no finite number of seconds, an energy none of joules, or samples are missing.
     """
     times, references = measurement.times_s, measurement.reference_times_s
     wall = measurement.build_s, measurement.run_s
@@ -204,6 +204,9 @@ def checked_measurement(measurement: Measurement) -> Measurement:
         raise RunError("a measurement has a sample that is no positive number of seconds")
     if not all(math.isfinite(one) and one >= 0 for one in wall):
         raise RunError("a measurement has a wall time that is no number of seconds")
+    energy_j = measurement.energy_j
+    if energy_j is not None and not (math.isfinite(energy_j) and energy_j > 0):
+        raise RunError("a measurement has an energy that is no positive number of joules")
     if measurement.outcome is Outcome.OK and not times:
         raise RunError("a measurement is ok and has no samples")
     if measurement.outcome is not Outcome.OK and times:

@@ -13,6 +13,7 @@ from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.measure.cpu.blocks import Block
 from anatune.measure.cpu.kernel import Library, Prepared
+from anatune.measure.energy import EnergyCounter, cpu_counter
 from anatune.measure.run.correctness import Correctness
 from anatune.measure.run.runner import Setting
 from anatune.measure.run.timing import Clock, Timed, beside, timed
@@ -37,6 +38,7 @@ class CpuSession:
 
     def __init__(self, setting: Setting, *, threads: int, cold_bytes: int = 0) -> None:
         self.setting = setting
+        self.counter: EnergyCounter | None = cpu_counter()
         self._constants = constant_tensors(setting.workload)
         self._cold = Block("uint8", (cold_bytes,)) if cold_bytes else None
         self._inputs, self._want = setting.inputs(), setting.want()

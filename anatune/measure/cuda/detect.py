@@ -10,12 +10,13 @@ import msgspec
 
 from anatune.core.hardware.files import load_spec_file
 from anatune.core.hardware.spec import GpuSpec
-from anatune.errors import DeviceError, RunError, SpecError
+from anatune.errors import AnatuneError, DeviceError, RunError, SpecError
 from anatune.measure.cuda.backends import NO_GPU, WITHOUT_GPU, make_backend
 from anatune.measure.cuda.driver_calls import Backend, LostDeviceError
+from anatune.measure.energy import EnergyCounter, gpu_counter
 from anatune.resources import data_folder
 
-__all__ = ["gpu_detection", "gpu_environment"]
+__all__ = ["device_counter", "gpu_detection", "gpu_environment"]
 
 
 def gpu_detection(driver: Backend | str | None = None) -> tuple[list[GpuSpec], str]:
@@ -124,6 +125,16 @@ def gpu_environment(device: int = 0, backend: str | None = None) -> dict[str, st
     """Return what records say about a GPU beside its spec: product, CUDA version of the driver, package."""
     chosen = make_backend(backend)
     return {"gpu": chosen.device_name(device), "cuda_driver": chosen.version(), "backend": chosen.name}
+
+
+def device_counter(device: int = 0, backend: str | None = None) -> EnergyCounter | None:
+    """Return what counts a GPU's energy; None where nothing does. CUDA and NVML may number devices differently."""
+    try:
+        chosen = make_backend(backend)
+        domain, bus, slot = (chosen.attribute(device, f"PCI_{name}") for name in ("DOMAIN_ID", "BUS_ID", "DEVICE_ID"))
+    except AnatuneError:  # no GPU, or a package that does not know the names
+        return None
+    return gpu_counter(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
 
 
 def _nearest_gpu(product: str, capability: int, num_sms: int) -> GpuSpec:

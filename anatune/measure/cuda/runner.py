@@ -19,6 +19,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, open_device
 from anatune.measure.cuda.launching import LoadedKernel, load_kernel
+from anatune.measure.energy import EnergyCounter
 from anatune.measure.run.correctness import (
     GUARD_BYTES,
     GUARD_FILL,
@@ -144,6 +145,9 @@ class GpuSession:
     backend : str or None
         As `open_device` takes it.
     """
+
+    counter: EnergyCounter | None = None
+    """Samples hold what empties the cache or occupies the device, too: no energy of a kernel follows from them."""
 
     def __init__(self, setting: Setting, *, l2: str, device: int = 0, backend: str | None = None) -> None:
         self.setting = setting

@@ -13,6 +13,7 @@ import numpy as np
 
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
+from anatune.measure.energy import EnergyCounter, Metered
 from anatune.measure.run.correctness import Array, Correctness, Expected, random_inputs
 from anatune.measure.run.timing import Timed, TimingProtocol, Timings, alternate, sample_candidate
 from anatune.named import resolve
@@ -73,6 +74,8 @@ class RunSession(Protocol):
     setting: Setting
     reference: Callable[[], float]
     """Samples the reference kernel, see `anatune.measure.run.timing.beside`."""
+    counter: EnergyCounter | None
+    """Of the device that kernels run on; None: there is none, or a sample is more than the kernel."""
 
     def begin(self) -> None:
         """Get ready for the next candidate, or the next contest."""
@@ -104,7 +107,14 @@ def run(artifact: object, incumbent: float | None) -> RunReport:
     if not answer.ok:
         return RunReport(answer)
     protocol = session.setting.protocol
-    return RunReport(answer, sample_candidate(kernel, session.reference, protocol, incumbent=incumbent))
+    meter = _metered(kernel, session)
+    timings = sample_candidate(meter or kernel, session.reference, protocol, incumbent=incumbent)
+    return RunReport(answer, timings._replace(energy_j=None if meter is None else meter.energy_j))
+
+
+def _metered(kernel: Timed, session: RunSession) -> Metered | None:
+    """Return the kernel with a counter beside it; None without one."""
+    return None if session.counter is None else Metered(kernel, session.counter)
 
 
 def contest(artifacts: Sequence[object], budget_s: float) -> list[RunReport]:
@@ -116,9 +126,13 @@ def contest(artifacts: Sequence[object], budget_s: float) -> list[RunReport]:
     right = [place for place, (_, answer) in enumerate(checked) if answer.ok]
     if right:
         kernels = [checked[place][0] for place in right]
-        timings = alternate(kernels, session.reference, session.setting.protocol, budget_s=budget_s)
-        for place, taken in zip(right, timings, strict=True):
-            reports[place] = reports[place]._replace(timings=taken)
+        meters = [_metered(kernel, session) for kernel in kernels]
+        timed = [meter or kernel for meter, kernel in zip(meters, kernels, strict=True)]
+        timings = alternate(timed, session.reference, session.setting.protocol, budget_s=budget_s)
+        for place, taken, meter in zip(right, timings, meters, strict=True):
+            reports[place] = reports[place]._replace(
+                timings=taken._replace(energy_j=None if meter is None else meter.energy_j)
+            )
     return reports
 
 

@@ -152,4 +152,5 @@ class RunnerProcess:
             run_s,
             timings.stopped_early,
             self.name,
+            timings.energy_j,
         )

@@ -82,11 +82,15 @@ CPU_PROTOCOL = TimingProtocol()
 
 
 class Timings(NamedTuple):
-    """Seconds of one run, sample by sample; of one run of the reference kernel beside each; whether it was stopped."""
+    """Seconds of one run, sample by sample; of one run of the reference kernel beside each; whether it was stopped.
+
+    And joules of one run, None where nothing counts them.
+    """
 
     times_s: tuple[float, ...]
     reference_times_s: tuple[float, ...]
     stopped_early: bool = False
+    energy_j: float | None = None
 
     @property
     def ratios(self) -> list[float]:

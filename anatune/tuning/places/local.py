@@ -7,6 +7,8 @@ from typing import Any
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.workload.nest import Workload
+from anatune.measure.cuda.detect import device_counter
+from anatune.measure.energy import EnergyCounter, cpu_counter
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.named_hardware import hardware as named_hardware
 from anatune.measure.place import MakeMeasurer
@@ -52,6 +54,11 @@ class LocalPlace:
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
         """Return `make`."""
         return make
+
+    def counters(self, device: Mapping[str, Any]) -> tuple[EnergyCounter, ...]:
+        """Return the counters of this machine's processors, and of the GPU that measures."""
+        found = [cpu_counter(), device_counter(**device) if device else None]
+        return tuple(one for one in found if one is not None)
 
     def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
         """Return what a GPU's records have to say beside the environment; nothing on CPUs."""

@@ -96,6 +96,6 @@ def session(trials=8, made=None, script=None, ahead=3, progress=None, compare=No
             made.append(one)
         return one
 
-    replaced = {name: given.pop(name) for name in ("program_key", "clock", "costs") if name in given}
+    replaced = {name: given.pop(name) for name in ("program_key", "clock", "costs", "counters") if name in given}
     stand_ins = StandIns(host=HOST, measurer=measurer, **{"program_key": key_of, **replaced})
     return TuningSession(WORKLOAD, HOST, TuningSettings(trials=trials, **{"threads": 1, **given}), progress, stand_ins)

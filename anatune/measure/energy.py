@@ -1,0 +1,222 @@
+"""Energy by the machine's own counters, where it has some that this process may read: RAPL of CPUs, NVML of GPUs.
+
+Both count whole devices, whoever keeps them busy, idle power included. RAPL's domains are processor packages, without
+their memory; on Linux only root may read them since 2020 unless a system's owner allows more. Whatever is missing
+(a counter, a right, a package) is told by None: nobody needs a counter to tune.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+__all__ = ["EnergyCounter", "EnergyMeter", "Metered", "NvmlCounter", "RaplCounter", "cpu_counter", "gpu_counter"]
+
+_POWERCAP = Path("/sys/class/powercap")
+_DOMAIN = re.compile(r"intel-rapl:\d+")
+"""Also AMD's processors have this name. "intel-rapl-mmio:0" is the same counter by another way; "intel-rapl:0:0" is
+part of one; "psys", of laptops, contains the packages."""
+_RAPL_STEP_S = 1e-3
+"""Between two updates of the counter. Source: Intel SDM Vol. 3B, 16.10.4."""
+_NVML_STEP_S = 0.1
+"""Likewise; the longest of common devices."""
+_LEAST_STEPS = 10
+"""Of a counter, that a window has to last: what the counter is late at both ends is then a tenth at most."""
+
+
+class EnergyCounter(Protocol):
+    """Counts joules.
+
+    Attributes
+    ----------
+    name : str
+        What it counts: "package-0", "gpu 0".
+    step_s : float
+        Between two updates.
+    """
+
+    name: str
+    step_s: float
+
+    def joules(self) -> float | None:
+        """Return the joules since some moment; None: it cannot be read any more. Never waits."""
+        ...
+
+
+class RaplCounter:
+    """One or more processor packages; an `EnergyCounter`. Overflows are made up for if it is read between two of them.
+
+    A counter of 262 kJ overflows after 20 minutes at 200 W.
+
+    Parameters
+    ----------
+    domains : sequence of Path
+        Folders below /sys/class/powercap.
+
+    Raises
+    ------
+    OSError, ValueError
+        One of them cannot be read.
+    """
+
+    step_s = _RAPL_STEP_S
+
+    def __init__(self, domains: Sequence[Path]) -> None:
+        self.name = " + ".join(_text(domain / "name") for domain in domains)
+        self._files = [domain / "energy_uj" for domain in domains]
+        self._ranges = [int(_text(domain / "max_energy_range_uj")) for domain in domains]
+        self._last = [int(_text(file)) for file in self._files]
+        self._total_uj = 0
+        self._is_lost = False
+
+    def joules(self) -> float | None:
+        """Return the joules since it was made."""
+        if self._is_lost:
+            return None
+        try:
+            now = [int(_text(file)) for file in self._files]
+        except (OSError, ValueError):
+            self._is_lost = True
+            return None
+        for last, read, size in zip(self._last, now, self._ranges, strict=True):
+            self._total_uj += read - last if read >= last else read - last + size
+        self._last = now
+        return self._total_uj * 1e-6
+
+
+class NvmlCounter:
+    """One NVIDIA GPU of Volta or later; an `EnergyCounter`.
+
+    Parameters
+    ----------
+    nvml : module
+        ``pynvml`` of the package nvidia-ml-py.
+    address : str
+        On the PCI bus: "00000000:17:00.0".
+
+    Raises
+    ------
+    Exception
+        The package's own: there is no such device, or it does not count.
+    """
+
+    step_s = _NVML_STEP_S
+
+    def __init__(self, nvml: ModuleType, address: str) -> None:
+        nvml.nvmlInit()
+        self.name = f"gpu {address}"
+        self._nvml = nvml
+        self._device = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+        self._first = nvml.nvmlDeviceGetTotalEnergyConsumption(self._device)
+        self._is_lost = False
+
+    def joules(self) -> float | None:
+        """Return the joules since it was made."""
+        if self._is_lost:
+            return None
+        try:
+            return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._device) - self._first) * 1e-3
+        except self._nvml.NVMLError:
+            self._is_lost = True
+            return None
+
+
+def cpu_counter(root: Path = _POWERCAP) -> RaplCounter | None:
+    """Return the counter of all processor packages; None where there is none that may be read."""
+    try:
+        found = sorted(one for one in root.iterdir() if _DOMAIN.fullmatch(one.name))
+        packages = [one for one in found if _text(one / "name").startswith("package")]
+        return RaplCounter(packages) if packages else None
+    except (OSError, ValueError):
+        return None
+
+
+def gpu_counter(address: str, nvml: ModuleType | None = None) -> NvmlCounter | None:
+    """Return the counter of a GPU by its address on the PCI bus; None without nvidia-ml-py, or if it does not count."""
+    try:
+        module = import_module("pynvml") if nvml is None else nvml
+    except ImportError:
+        return None
+    try:
+        return NvmlCounter(module, address)
+    except (module.NVMLError, AttributeError, OSError):  # AttributeError: an old package of that name
+        return None
+
+
+class Metered:
+    """A kernel as something that can be sampled (`measure.run.timing.Timed`), whose samples a counter watches.
+
+    Samples too short for the counter are not counted; nothing takes longer than without it.
+
+    Parameters
+    ----------
+    kernel : callable
+        Runs -> seconds.
+    counter : EnergyCounter
+    clock : callable
+        Seconds of the wall; for tests.
+    """
+
+    def __init__(
+        self, kernel: Callable[[int], float], counter: EnergyCounter, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._kernel, self._counter, self._clock = kernel, counter, clock
+        self._joules, self._runs = 0.0, 0
+
+    def __call__(self, count: int) -> float:
+        """Run the kernel so many times in a row; return the seconds they took by its own clock."""
+        before, began = self._counter.joules(), self._clock()
+        seconds = self._kernel(count)
+        took_s, after = self._clock() - began, self._counter.joules()
+        if before is not None and after is not None and took_s >= _LEAST_STEPS * self._counter.step_s:
+            self._joules += after - before
+            self._runs += count
+        return seconds
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of one run, all that the device took meanwhile; None: no sample was long enough, or nothing counts."""
+        return self._joules / self._runs if self._runs and self._joules > 0.0 else None
+
+
+class EnergyMeter:
+    """What all counters of a machine count from here on; read it now and then, counters overflow.
+
+    Parameters
+    ----------
+    counters : sequence of EnergyCounter
+        None: nothing is known.
+    """
+
+    def __init__(self, counters: Sequence[EnergyCounter]) -> None:
+        self._counters = list(counters)
+        self._first = [one.joules() for one in self._counters]
+        self._joules: list[float | None] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is counted."""
+        return tuple(one.name for one in self._counters)
+
+    def read(self) -> None:
+        """Read all counters."""
+        self._joules = [one.joules() for one in self._counters]
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules until it was read last; None if a counter is lost or there is none."""
+        total = 0.0
+        for first, now in zip(self._first, self._joules, strict=False):
+            if first is None or now is None:
+                return None
+            total += now - first
+        return total if self._joules and total > 0.0 else None
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip()
