@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from anatune.cli.options import (
@@ -36,6 +37,9 @@ from anatune.cli.output import (
     print_lines,
 )
 from anatune.cli.tune.output import ModelDisplay
+
+if TYPE_CHECKING:
+    from anatune.tuning.cost import ModelEstimate
 
 __all__ = ["compile_model"]
 
@@ -110,6 +114,7 @@ def compile_model(
     from anatune.measure.named_hardware import hardware
     from anatune.records.place import is_missing
     from anatune.report.models import model_dict, model_lines
+    from anatune.report.tuning import model_cost_text
     from anatune.tuning.result import TuningInterrupted
 
     refuse_places(cluster, tls, tracker, key)
@@ -129,6 +134,12 @@ def compile_model(
             f"note: kernels are those that {records} has of this device, where it has some; --no-reuse plans them anew"
         )
     display = ModelDisplay()
+    told: list[ModelEstimate] = []
+
+    def say(estimate: ModelEstimate) -> None:
+        told.append(estimate)
+        note(model_cost_text(estimate))
+
     try:
         with display:
             compiled = session.compile(
@@ -151,13 +162,15 @@ def compile_model(
                 reuse=not no_reuse,
                 stop_at=stop_at,
                 patience=patience,
+                on_estimate=say,
             )
     except TuningInterrupted:
         raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None
     compiled.save(output)
     measured = compiled.profile() if measure else None
     if as_json:
-        print_json({"folder": str(output), **model_dict(compiled.summary, measured)})
+        estimate = msgspec.to_builtins(told[0]) if told else None
+        print_json({"folder": str(output), **model_dict(compiled.summary, measured), "estimate": estimate})
         return
     print_lines(model_lines(compiled.summary, measured, width=line_width()))
     where = "" if compiled.summary.device == "cpu" else f", where there is a GPU of {compiled.summary.arch}"

@@ -24,6 +24,7 @@ from anatune.codegen.relax.gpu_machine import check_gpu
 from anatune.codegen.relax.writing import written
 from anatune.compiling.checking import checked
 from anatune.compiling.compiled import CompiledModel
+from anatune.compiling.costs import ModelCosts
 from anatune.compiling.gpu_planning import PlannedGraph, choose_graph, predicted, recorded
 from anatune.compiling.parts import inputs_of, kernel_summary, operators_of, outputs_of
 from anatune.compiling.planning import PlannedKernel
@@ -78,14 +79,19 @@ def compile_for_gpu(source_of: Callable[[], Imported], device: GpuSpec, request:
     graphs = in_both_orders(source.graph())
     for graph in graphs:
         graph.is_tuple = graph.is_tuple and not source.is_single
-    planned = choose_graph(graphs, device, request.accuracy, request.progress)
+    is_checked = bool(request.check) or (request.check is None and _is_here(device) and source.reference is not None)
+    costs = ModelCosts(device, 1, request, is_checked=is_checked)
+    costs.tell(graph)
+    with costs.part("plan"):
+        planned = choose_graph(graphs, device, request.accuracy, request.progress)
     del graphs, graph  # the order that was not chosen has constants of its own
     if request.budget.records is not None and request.budget.reuse:
         planned = recorded(planned, device, record_place(request.budget.records), request.accuracy)
-    planned, kernels = _compiled(planned, device)
-    by_node = {id(node): kernels[one.name] for one in planned.kernels for node in one.nodes}
-    model = written(planned.graph, by_node)
-    built = built_for_gpu(model, kernels.values(), target, device.arch)
+    with costs.part("build"):
+        planned, kernels = _compiled(planned, device)
+        by_node = {id(node): kernels[one.name] for one in planned.kernels for node in one.nodes}
+        model = written(planned.graph, by_node)
+        built = built_for_gpu(model, kernels.values(), target, device.arch)
     memory, places = pack_weights(model.weights, (), target, forget=True)
     summary = ModelSummary(
         format=FORMAT,
@@ -114,11 +120,13 @@ def compile_for_gpu(source_of: Callable[[], Imported], device: GpuSpec, request:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    if request.check is not False and _is_here(device):
-        if source.reference is not None:
-            compiled.summary = msgspec.structs.replace(summary, check=checked(compiled, source, lambda *_: _ADVICE))
-    elif request.check:
-        compiled.summary = msgspec.structs.replace(summary, emulated=_emulated(planned.kernels))
+    with costs.part("check"):
+        if request.check is not False and _is_here(device):
+            if source.reference is not None:
+                compiled.summary = msgspec.structs.replace(summary, check=checked(compiled, source, lambda *_: _ADVICE))
+        elif request.check:
+            compiled.summary = msgspec.structs.replace(summary, emulated=_emulated(planned.kernels))
+    costs.keep(0)
     return compiled
 
 

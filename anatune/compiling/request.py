@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from anatune.compiling.tuning import TuningBudget
+from anatune.tuning.cost import ModelEstimate
 from anatune.tuning.result import ModelProgress
 
 __all__ = ["Request"]
@@ -20,3 +21,4 @@ class Request(NamedTuple):
     check: bool | None
     progress: Callable[[int, int], None] | None
     tuning_progress: Callable[[ModelProgress], None] | None
+    on_estimate: Callable[[ModelEstimate], None] | None = None

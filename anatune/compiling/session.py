@@ -24,6 +24,7 @@ from anatune.compiling.attention import PlannedAttention, attention_kernels, pla
 from anatune.compiling.checking import checked
 from anatune.compiling.choosing import faster, latency
 from anatune.compiling.compiled import CompiledModel, draw_inputs
+from anatune.compiling.costs import ModelCosts
 from anatune.compiling.faults import Suspects
 from anatune.compiling.layouts import Ordered, ordered
 from anatune.compiling.parts import attention_summary, inputs_of, kernel_summary, operators_of, outputs_of, rows_of
@@ -42,6 +43,7 @@ from anatune.graph.summary import FORMAT, ModelSummary, TensorSummary
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
+from anatune.tuning.cost import ModelEstimate
 from anatune.tuning.machine import choose_threads
 from anatune.tuning.result import ModelProgress
 from anatune.version import __version__
@@ -73,6 +75,7 @@ def compile(
     reuse: bool = True,
     stop_at: float | None = None,
     patience: int | None = None,
+    on_estimate: Callable[[ModelEstimate], None] | None = None,
 ) -> CompiledModel:
     """Compile a whole model for a CPU or an NVIDIA GPU; with `trials` kernels are measured first, else nothing is.
 
@@ -117,6 +120,8 @@ def compile(
         sessions measured does not count.
     stop_at, patience
         As `anatune.tune`, of each kernel: its trials go to the others then.
+    on_estimate : callable, optional
+        Called with an `anatune.tuning.cost.ModelEstimate` before anything is planned: about how long all will take.
 
     Raises
     ------
@@ -141,13 +146,14 @@ def compile(
     checked_function("compile: progress", progress)
     accuracy = checked_accuracy("compile: accuracy", accuracy)
     checked_function("compile: tuning_progress", tuning_progress)
+    checked_function("compile: on_estimate", on_estimate)
     budget = TuningBudget(
         trials=trials, time_limit_s=time_limit_s, records=records, resume=resume, cluster=cluster, tls=tls,
         tracker=tracker, key=key, reuse=reuse, stop_at=stop_at, patience=patience,
     )  # fmt: skip
     device = hardware(hw)
     kind = templates_of(device)[0].device
-    request = Request(threads, accuracy, budget, check, progress, tuning_progress)
+    request = Request(threads, accuracy, budget, check, progress, tuning_progress, on_estimate)
     compiled: CompiledModel = kind.part("models")(lambda: imported(model, example_inputs), device, request)
     return compiled
 
@@ -158,30 +164,42 @@ def compile_for_cpu(source_of: Callable[[], Imported], device: CpuSpec, request:
     budget = request.budget
     source = source_of()
     cores = device.with_threads(count)
-    graph, attentions, found = _prepared(_graph(source), cores, request.accuracy, request.progress)
-    planned = plan_products(graph, cores, request.accuracy, request.progress, found.planner)
+    is_checked = request.check is not False and source.reference is not None
+    costs, imported_graph = ModelCosts(device, count, request, is_checked=is_checked), _graph(source)
+    costs.tell(imported_graph)
+    with costs.part("plan"):
+        graph, attentions, found = _prepared(imported_graph, cores, request.accuracy, request.progress)
+        planned = plan_products(graph, cores, request.accuracy, request.progress, found.planner)
+    del imported_graph  # its constants are not those of what is planned
     best, measured, tuning = planned, budget.trials > 0 or budget.records is not None, None
     if measured:
-        best, tuning = tuned(planned, device, count, budget, request.accuracy, request.tuning_progress)
+        with costs.part("tune"):
+            best, tuning = tuned(planned, device, count, budget, request.accuracy, request.tuning_progress)
     is_changed = [one.schedule for one in best] != [one.schedule for one in planned]
-    compiled, own = _built(graph, planned, attentions, found, device, count, forget=not is_changed)
+    with costs.part("build"):
+        compiled, own = _built(graph, planned, attentions, found, device, count, forget=not is_changed)
     if is_changed:
-        other = _built(graph, best, attentions, found, device, count, forget=True)
-        compiled, judged = faster(other.compiled, compiled)
+        with costs.part("build"):
+            other = _built(graph, best, attentions, found, device, count, forget=True)
+        with costs.part("tune"):
+            compiled, judged = faster(other.compiled, compiled)
         if judged.is_tuned:
             planned, own = best, other.kernels
         compiled.summary = msgspec.structs.replace(compiled.summary, latency=judged)
     elif measured:
         compiled.summary = msgspec.structs.replace(compiled.summary, latency=latency(compiled))
     compiled.summary = msgspec.structs.replace(compiled.summary, tuning=tuning)
-    if request.check is not False and source.reference is not None:
+    if is_checked:
         original = functools.partial(_graph, source)
 
         def again(given: Graph) -> Graph:
             return _prepared(given, cores, request.accuracy, planner=found.planner)[0]
 
         suspects = Suspects(graph, own, planned, target_of(device, threads=count), count, original, again)
-        compiled.summary = msgspec.structs.replace(compiled.summary, check=checked(compiled, source, suspects.named))
+        with costs.part("check"):
+            check = checked(compiled, source, suspects.named)
+        compiled.summary = msgspec.structs.replace(compiled.summary, check=check)
+    costs.keep(0 if tuning is None else tuning.new_trials)
     return compiled
 
 

@@ -368,6 +368,7 @@ class _Tuning:
                     words, done, total, predicted_s, measured_s, elapsed_s, left_s,
                     added_up(self._workers, progress.workers),
                     measured / elapsed_s if measured and elapsed_s > 0 else None,
+                    self._others_s + sum(one.calls * one.bound_s for one in tasks),
                 )
             )  # fmt: skip
 

@@ -22,6 +22,7 @@ __all__ = [
     "bound_by_text",
     "bound_text",
     "cost_text",
+    "model_cost_text",
     "model_progress_text",
     "progress_text",
     "result_lines",
@@ -96,6 +97,15 @@ def span_text(what: str, estimate: CostEstimate | ModelEstimate) -> str:
     known = "" if estimate.basis != "first" else ", the first estimate on this machine"
     early = ", less if it ends early" if estimate.may_end_early else ""
     return f"about {middle} {name} for {what} ({low} to {high}{known}{early})"
+
+
+def model_cost_text(estimate: ModelEstimate) -> str:
+    """Return one line: about how long compiling a model takes, and what of it."""
+    parts = {"plan": estimate.plan_s, "measure": estimate.tune_s, "build": estimate.build_s, "check": estimate.check_s}
+    shares = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts.items() if seconds >= 1.0)
+    number = f"{estimate.products} product{'s' * (estimate.products != 1)}"
+    trials = f" and {estimate.trials} trials" if estimate.trials else ""
+    return span_text(f"{number}{trials}", estimate) + (f": {shares}" if shares and estimate.seconds is not None else "")
 
 
 def _rounded(value: float) -> str:

@@ -30,7 +30,9 @@ __all__ = [
     "CostEstimate",
     "ModelEstimate",
     "SessionCost",
+    "error_factor",
     "estimate_session",
+    "first_trial_seconds",
     "run_seconds",
     "seconds_a_trial",
     "session_cost",
@@ -58,6 +60,8 @@ _COMPARED_S = 1e-8
 """Of an element of the result, compared in float64."""
 _CALL_S = 2e-4
 """Of the reference kernel. Source: `codegen.cpu.probes.build_reference`, 0.1 to 0.3 ms."""
+_FIRST_RUN_S = 0.1
+"""Run of a kernel of which nothing is known. Source: as `_FIRST`."""
 _ENOUGH = 4
 """Trials of a session whose times say something of the next ones."""
 
@@ -154,7 +158,7 @@ class ModelEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     products : int
-        Different products to plan.
+        Convolutions and matrix products of the model.
     trials : int
         Measurements of their kernels, at most.
     plan_s, build_s, check_s, tune_s : float
@@ -256,7 +260,7 @@ def estimate_session(
     basis = "session" if is_known else "machine" if earlier else "first"
     trial_s = 0.0 if cores is None else pace * seconds_a_trial(build_s, run_s, cores)
     limit_s = math.inf if time_limit_s is None else time_limit_s
-    factor = _factor(earlier, is_known=is_known)
+    factor = error_factor([(one.total_s, one.estimated_s) for one in earlier], is_known=is_known)
     low_s, seconds, high_s = (
         min(share * (start_s + trials * trial_s), limit_s) + share * compare_s for share in (1 / factor, 1.0, factor)
     )
@@ -269,11 +273,31 @@ def estimate_session(
     return msgspec.structs.replace(found, seconds=None, low_s=None, high_s=None, basis="elsewhere")
 
 
-def _factor(earlier: Sequence[SessionCost], *, is_known: bool) -> float:
-    """Return by which factor the estimate may be wrong."""
+def first_trial_seconds(hardware: CpuSpec | GpuSpec, cores: CorePlan, part: int) -> float:
+    """Return the wall seconds of a trial of some kernel on a machine of which nothing is known.
+
+    Parameters
+    ----------
+    part : int
+        Trials for which processes are started anew.
+    """
+    build_s, _, start_s, pace, compare_s = _FIRST[hardware.kind]
+    return pace * seconds_a_trial(build_s, _FIRST_RUN_S, cores) + (start_s + compare_s) / part
+
+
+def error_factor(earlier: Sequence[tuple[float, float]], *, is_known: bool = False) -> float:
+    """Return by which factor an estimate may be wrong.
+
+    Parameters
+    ----------
+    earlier : sequence of (float, float)
+        What earlier ones took, and what was told of them, s.
+    is_known : bool
+        Whether there is something else that it rests on.
+    """
     if len(earlier) < _FEW:
         return _FEW_FACTOR if earlier or is_known else _FIRST_FACTOR
-    errors = [math.log(one.total_s / one.estimated_s) for one in earlier]
+    errors = [math.log(took_s / told_s) for took_s, told_s in earlier]
     return max(_LEAST_FACTOR, math.exp(_DEVIATIONS * math.sqrt(statistics.fmean(error**2 for error in errors))))
 
 

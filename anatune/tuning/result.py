@@ -101,6 +101,8 @@ class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Wall time since tuning began; an estimate of what is left.
     workers, trials_per_s
         As `TuningProgress` has them.
+    bound_s : float or None
+        Of all kernels in one run of the model: what no schedules undercut; kernels that are not tuned as predicted.
     """
 
     kernel: str
@@ -112,6 +114,7 @@ class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left_s: float | None = None
     workers: tuple[WorkerState, ...] = ()
     trials_per_s: float | None = None
+    bound_s: float | None = None
 
 
 @dataclass(frozen=True, repr=False)

@@ -172,9 +172,11 @@ class ModelDisplay(_Lines):
 
     def __call__(self, progress: ModelProgress) -> None:
         """Show how far the model is."""
-        from anatune.report.tuning import model_progress_text
+        from anatune.report.tuning import model_progress_text, worth_text
 
         self._tell(progress.workers)
+        if not self._kernel and progress.bound_s is not None:
+            self._say(worth_text(progress.predicted_s, progress.bound_s, "the model's kernels are"))
         news = progress.kernel != self._kernel or progress.done == progress.total
         self._kernel = progress.kernel
         self._show(model_progress_text(progress), progress.done, progress.total, news)

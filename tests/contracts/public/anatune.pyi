@@ -170,6 +170,7 @@ class Limits(Struct):
 
 class Measurement(Struct):
     build_s: float = 0.0
+    energy_j: float | None = None
     max_rel_error: float | None = None
     message: str = ''
     outcome: Outcome
@@ -372,9 +373,10 @@ class TuningProgress(Struct):
     best: Trial | None = None
     done: int
     elapsed_s: float = 0.0
+    estimate: CostEstimate | None = None
     failures: int = 0
     left_s: float | None = None
-    stage: Literal['plan', 'measure', 'compare']
+    stage: Literal['plan', 'start', 'measure', 'compare']
     total: int
     trial: Trial | None = None
     trials_per_s: float | None = None
@@ -389,7 +391,11 @@ class TuningResult:
     correction: str | None
     elapsed_s: float
     ended: Ended
+    energy_j: float | None
+    energy_of: tuple[str, ...]
+    estimate: CostEstimate | None
     hardware: CpuSpec | GpuSpec
+    measure_s: float | None
     num_resumed: int
     num_reused: int
     outcomes: dict[Outcome, int]
@@ -471,7 +477,7 @@ def batch_matmul(b: int, m: int, n: int, k: int, *, dtype: str = 'float32', tran
 
 def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKernel | RangeKernel | GpuRangeKernel: ...
 
-def compile(model: Any, example_inputs: Any = None, *, hw: HardwareLike = 'host', threads: int | None = None, accuracy: str = 'standard', trials: int = 0, time_limit_s: float | None = None, records: str | Path | None = None, resume: bool = False, check: bool | None = None, progress: Callable[[int, int], None] | None = None, tuning_progress: Callable[[ModelProgress], None] | None = None, cluster: object = None, tls: str | Path | None = None, tracker: str | None = None, key: str | None = None, reuse: bool = True, stop_at: float | None = None, patience: int | None = None) -> CompiledModel: ...
+def compile(model: Any, example_inputs: Any = None, *, hw: HardwareLike = 'host', threads: int | None = None, accuracy: str = 'standard', trials: int = 0, time_limit_s: float | None = None, records: str | Path | None = None, resume: bool = False, check: bool | None = None, progress: Callable[[int, int], None] | None = None, tuning_progress: Callable[[ModelProgress], None] | None = None, cluster: object = None, tls: str | Path | None = None, tracker: str | None = None, key: str | None = None, reuse: bool = True, stop_at: float | None = None, patience: int | None = None, on_estimate: Callable[[ModelEstimate], None] | None = None) -> CompiledModel: ...
 
 def conv1d(n: int, c: int, w: int, k: int, s: int, stride: int | Sequence[int] = 1, padding: Padding = 0, dilation: int | Sequence[int] = 1, groups: int = 1, layout: str = 'NCW', dtype: str = 'float32', epilogue: Sequence[str] = (), input_zero_point: int = 0, output_zero_point: int = 0) -> Workload: ...
 

@@ -26,6 +26,7 @@ def test_progress():
     session(4, script=script, progress=seen.append).run()
     texts = [progress_text(one) for one in seen]
     assert texts[0] == "planning"
+    assert texts.pop(1).startswith("about ")  # tests/unit/tuning/test_cost.py
     assert texts[1].startswith("trial 1/4; ")
     assert "of peak; 0 failed" in texts[1]
     assert "run_timeout (not finished after 10 s)" in texts[3]

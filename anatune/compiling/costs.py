@@ -1,0 +1,201 @@
+"""What compiling a model costs: told before it is planned, by what earlier models took on this machine."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from anatune.compiling.request import Request
+from anatune.compiling.tuning import PART
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.graph.nodes import Graph
+from anatune.graph.products import PRODUCTS
+from anatune.graph.scaling import CONVOLUTIONS
+from anatune.measure.run.cores import physical_cores, plan_cores
+from anatune.tuning.cost import ModelEstimate, error_factor, first_trial_seconds
+from anatune.tuning.cost_history import CostHistory, default_folder, machine_key
+
+__all__ = ["ModelCost", "ModelCosts", "estimate_model"]
+
+_FILE = "model_costs"
+_PRODUCTS = {*PRODUCTS, *CONVOLUTIONS, "matmul"}
+"""As passes name them, and as they come."""
+_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.3, 0.4, 0.1
+"""Of a product, where nothing is known of a machine. Source: ResNet-18 and small models of the tests on one core of an
+Emerald Rapids, 2026-11 (bench/README.md, estimates)."""
+_FIRST_JUDGED_S = 5.0
+"""Running two builds of a model in turn. Source: `compiling.choosing`."""
+
+
+class ModelCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What compiling one model took, wall seconds. Immutable; JSON both ways.
+
+    Attributes
+    ----------
+    products : int
+        Convolutions and matrix products of the model.
+    trials : int
+        That were measured.
+    plan_s, build_s, check_s, tune_s : float
+        As `ModelEstimate` has them; what was not done took no time.
+    builds : int
+        Libraries that were built.
+    total_s, estimated_s : float
+        All of it, and what was told of it.
+    """
+
+    products: int
+    trials: int
+    plan_s: float
+    build_s: float
+    check_s: float
+    tune_s: float
+    builds: int
+    total_s: float
+    estimated_s: float
+
+
+def estimate_model(
+    products: int,
+    hardware: CpuSpec | GpuSpec,
+    threads: int,
+    *,
+    trials: int,
+    time_limit_s: float | None,
+    may_end_early: bool,
+    is_here: bool,
+    is_checked: bool,
+    earlier: Sequence[ModelCost] = (),
+) -> ModelEstimate:
+    """Return an estimate of compiling a model.
+
+    Parameters
+    ----------
+    products : int
+        Its convolutions and matrix products.
+    trials : int
+        To be measured, at most.
+    time_limit_s, may_end_early
+        What may end measuring before.
+    is_here : bool
+        Whether this machine builds and measures the trials.
+    is_checked : bool
+        Whether outputs are compared.
+    earlier : sequence of ModelCost
+        Of this machine and kind of device.
+    """
+    each = [_each(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
+    plan_s, build_s, check_s = (products * statistics.median(values) for values in zip(*each, strict=True))
+    tune_s = 0.0
+    if trials:
+        measured = [one.tune_s / one.trials for one in earlier if one.trials]
+        trial_s = (
+            statistics.median(measured)
+            if measured
+            else first_trial_seconds(hardware, plan_cores(threads, physical_cores()), PART)
+        )
+        tune_s = min(trials * trial_s, math.inf if time_limit_s is None else time_limit_s) + _FIRST_JUDGED_S
+        build_s *= 2  # with the plan's kernels and with the measured ones
+    total_s = plan_s + build_s + tune_s + (check_s if is_checked else 0.0)
+    factor = error_factor([(one.total_s, one.estimated_s) for one in earlier])
+    is_known = is_here or not trials
+    return ModelEstimate(
+        products,
+        trials,
+        plan_s,
+        build_s,
+        check_s if is_checked else 0.0,
+        tune_s,
+        total_s if is_known else None,
+        total_s / factor if is_known else None,
+        total_s * factor if is_known else None,
+        ("machine" if earlier else "first") if is_known else "elsewhere",
+        bool(trials) and (may_end_early or time_limit_s is not None),
+    )
+
+
+def _each(cost: ModelCost) -> tuple[float, float, float]:
+    """Return plan, one build and check of a product."""
+    products = max(1, cost.products)
+    return cost.plan_s / products, cost.build_s / products / max(1, cost.builds), cost.check_s / products
+
+
+class ModelCosts:
+    """Tells what a model will cost, times the parts of compiling it, and keeps that for the next one.
+
+    Parameters
+    ----------
+    hardware, threads
+        What it is compiled for.
+    request
+        What was asked for.
+    is_checked : bool
+        Whether outputs are compared.
+    folder : Path, optional
+        Of what earlier models took.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(
+        self,
+        hardware: CpuSpec | GpuSpec,
+        threads: int,
+        request: Request,
+        *,
+        is_checked: bool,
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hardware, self._threads, self._request = hardware, threads, request
+        self._is_checked, self._clock = is_checked, clock
+        self._history = CostHistory(_FILE, ModelCost, folder or default_folder())
+        self._key = machine_key(hardware, f"{threads} threads")
+        self._spent: defaultdict[str, float] = defaultdict(float)
+        self._times: defaultdict[str, int] = defaultdict(int)
+        self._told: ModelEstimate | None = None
+
+    def tell(self, graph: Graph) -> ModelEstimate:
+        """Return the estimate for a model as it was imported, and tell whoever wants to hear."""
+        budget = self._request.budget
+        self._told = told = estimate_model(
+            sum(node.op in _PRODUCTS for node in graph.nodes()),
+            self._hardware,
+            self._threads,
+            trials=budget.trials,
+            time_limit_s=budget.time_limit_s,
+            may_end_early=any(value is not None for value in budget.rules.values()),
+            is_here=not any(value is not None for value in budget.elsewhere.values()),
+            is_checked=self._is_checked,
+            earlier=self._history.of(self._key),
+        )
+        if self._request.on_estimate is not None:
+            self._request.on_estimate(told)
+        return told
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time a part: "plan", "build", "check", "tune"."""
+        began = self._clock()
+        yield
+        self._spent[name] += self._clock() - began
+        self._times[name] += 1
+
+    def keep(self, trials: int) -> None:
+        """Keep what the model took, of which `trials` were measured now."""
+        told, spent = self._told, self._spent
+        total_s = sum(spent.values())
+        if told is None or told.seconds is None or trials != told.trials or not 0.0 < total_s < math.inf:
+            return  # what was told was about more, or less
+        cost = ModelCost(
+            told.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
+            self._times["build"], total_s, told.seconds,
+        )  # fmt: skip
+        self._history.add(self._key, cost)

@@ -1,0 +1,67 @@
+"""What compiling a model costs, told before: of a machine that is known and one that is not; what models leave."""
+
+import pytest
+
+from anatune.compiling.costs import ModelCost, ModelCosts, estimate_model
+from anatune.compiling.request import Request
+from anatune.compiling.tuning import TuningBudget
+from anatune.report.tuning import model_cost_text
+from tests.unit.graph import graphs as g
+from tests.unit.tuning.fakes import HOST
+
+COST = ModelCost(
+    products=20, trials=0, plan_s=4.0, build_s=8.0, check_s=2.0, tune_s=0.0, builds=1, total_s=14.0, estimated_s=14.0
+)
+
+
+def estimate(products=20, trials=0, **more):
+    given = {"time_limit_s": None, "may_end_early": False, "is_here": True, "is_checked": True, **more}
+    return estimate_model(products, HOST, 1, trials=trials, **given)
+
+
+def test_parts_grow_with_the_model():
+    known = estimate(40, earlier=[COST] * 3)
+    assert (known.plan_s, known.build_s, known.check_s, known.tune_s) == (8.0, 16.0, 4.0, 0.0)
+    assert (known.seconds, known.basis) == (28.0, "machine")
+    assert known.high_s / known.seconds == pytest.approx(1.15)
+    first = estimate(40)
+    assert (first.basis, first.high_s / first.seconds) == ("first", 2.5)
+    assert estimate(40, is_checked=False, earlier=[COST]).seconds == 24.0
+
+
+def test_measured_kernels_take_their_trials_and_a_second_build():
+    measured = ModelCost(20, 100, 4.0, 16.0, 2.0, 60.0, 2, 82.0, 82.0)
+    found = estimate(20, 400, earlier=[COST, measured])
+    assert found.build_s == 16.0  # two libraries of 8 s
+    assert found.tune_s == pytest.approx(400 * 0.6 + 5.0)
+    assert estimate(20, 400, earlier=[measured], time_limit_s=30.0).tune_s == pytest.approx(35.0)
+    assert estimate(20, 400).tune_s > 400 * 0.1
+    there = estimate(20, 400, is_here=False)
+    assert (there.seconds, there.basis) == (None, "elsewhere")
+
+
+def test_in_words():
+    assert model_cost_text(estimate(40, earlier=[COST] * 3)) == (
+        "about 28 s for 40 products (24 to 32): plan 8 s, build 16 s, check 4 s"
+    )
+    text = model_cost_text(estimate(1, 400, may_end_early=True, time_limit_s=60.0))
+    assert "for 1 product and 400 trials (" in text
+    assert "the first estimate on this machine, less if it ends early" in text
+    assert "other machines" in model_cost_text(estimate(20, 400, is_here=False))
+
+
+def test_models_learn_from_models(tmp_path):
+    now, told = [0.0], []
+    x = g.source(16, 32)
+    graph = g.graph(g.matmul(g.matmul(x, g.constant(32, 32)), g.constant(32, 32, seed=1)), inputs=[x])
+    request = Request(1, "standard", TuningBudget(), None, None, None, told.append)
+    for _ in range(2):
+        costs = ModelCosts(HOST, 1, request, is_checked=True, folder=tmp_path, clock=lambda: now[0])
+        assert costs.tell(graph) is told[-1]
+        for part, seconds in (("plan", 1.0), ("build", 6.0), ("check", 2.0)):
+            with costs.part(part):
+                now[0] += seconds
+        costs.keep(0)
+    first, second = told
+    assert (first.products, first.basis) == (2, "first")
+    assert (second.plan_s, second.build_s, second.check_s, second.seconds) == (1.0, 6.0, 2.0, 9.0)
