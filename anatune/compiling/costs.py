@@ -27,9 +27,9 @@ __all__ = ["ModelCost", "ModelCosts", "estimate_model"]
 _FILE = "model_costs"
 _PRODUCTS = {*PRODUCTS, *CONVOLUTIONS, "matmul"}
 """As passes name them, and as they come."""
-_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.3, 0.4, 0.1
-"""Of a product, where nothing is known of a machine. Source: ResNet-18 and small models of the tests on one core of an
-Emerald Rapids, 2026-11 (bench/README.md, estimates)."""
+_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.12, 0.21, 0.01
+"""Of a product, where nothing is known of a machine. Source: ResNet-18 on one core of an Emerald Rapids, 2026-11: 21
+products in 2.5, 4.4 and 0.2 s (bench/README.md, estimates)."""
 _FIRST_JUDGED_S = 5.0
 """Running two builds of a model in turn. Source: `compiling.choosing`."""
 
