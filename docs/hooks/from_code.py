@@ -105,7 +105,9 @@ def _rows(module: str, names: str | None) -> Iterator[str]:
 
 
 def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:,.0f}"
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 # ---- sources -----------------------------------------------------------------------------------------------
