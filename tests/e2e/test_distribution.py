@@ -94,8 +94,8 @@ def test_a_wheel_holds_the_package_its_data_and_licences_and_no_tests(built):
 
 def test_a_source_distribution_holds_what_a_checkout_does(unpacked):
     top = {path.name for path in unpacked.iterdir()}
-    files = "ARCHITECTURE.md CHANGELOG.md CITATION.cff LICENSE NOTICE PKG-INFO README.md pyproject.toml"
-    folders = ".ci .github anatune bench docs hwspecs models tests"
+    files = "ARCHITECTURE.md CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE NOTICE PKG-INFO README.md pyproject.toml"
+    folders = ".ci .github anatune bench docs examples hwspecs models tests"
     assert {*files.split(), *folders.split()} <= top
     lost = [path for path in (ROOT / "tests").rglob("*.py") if not (unpacked / path.relative_to(ROOT)).is_file()]
     assert not lost
