@@ -27,7 +27,8 @@ def text_of(name):
 def test_the_licence_is_apaches_text():
     digest = hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
     assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
-    assert msgspec.toml.decode(text_of("pyproject.toml"))["project"]["license"] == "Apache-2.0"
+    project = msgspec.toml.decode(text_of("pyproject.toml"))["project"]
+    assert (project["license"], project["version"]) == ("Apache-2.0", anatune.__version__)
 
 
 def test_the_notice_names_whoever_measured():

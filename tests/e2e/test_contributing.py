@@ -1,0 +1,87 @@
+"""What CONTRIBUTING.md tells people to do works: its programs run, its commands are ones that there are."""
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import anatune as package
+from anatune.api import model
+from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.measure.run.reference import reference
+from anatune.search import base
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "CONTRIBUTING.md"
+
+
+def blocks(kind, heading):
+    section = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"^```{kind}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def program(monkeypatch):
+    """Run the program of a section as a module of its own."""
+
+    def run(heading):
+        (text,) = blocks("python", heading)
+        made = types.ModuleType("of_contributing")
+        monkeypatch.setitem(sys.modules, "of_contributing", made)
+        exec(compile(text, str(PAGE), "exec"), made.__dict__)
+        return made
+
+    return run
+
+
+def test_the_device_of_the_recipe(anatune, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (text,) = blocks("sh", "A device")
+    show, *others = text.splitlines()
+    words, _, target = show.partition(" > ")
+    shown = anatune(*words.split()[1:]).stdout.replace('name = "rtx3090"', 'name = "my_gpu"')
+    Path(target).write_text(shown.replace("num_sms = 82", "num_sms = 41"))
+    done = anatune(*others[0].split()[1:])
+    assert done.returncode == 1
+    assert "compute.fp32_peak_flop_per_s is 3.558e+13, but 2 x num_sms" in done.stdout
+    Path(target).write_text(shown)
+    for line in others:
+        done = anatune(*line.split()[1:])
+        assert (done.returncode, "my_gpu" in done.stdout) == (0, True), done.stderr
+
+
+def test_the_operator_of_the_recipe(program):
+    matvec = program("An operator").matvec(24, 40)
+    inputs = {"A": [[i + k for k in range(40)] for i in range(24)], "B": [k % 3 for k in range(40)]}
+    result = reference(matvec, inputs)
+    assert list(result) == [sum((i + k) * (k % 3) for k in range(40)) for i in range(24)]
+    for hw in ("rtx3090", "xeon_gold_6230r"):
+        assert package.plan(matvec, hw, top_k=1).best.check()
+
+
+def test_the_strategy_of_the_recipe(program, monkeypatch):
+    program("A strategy")
+    monkeypatch.setattr(base, "STRATEGIES", {"alternating": "of_contributing:AlternatingStrategy"})
+    made = model(package.matmul(64, 64, 64), package.hardware("rtx3090"))
+    strategy = base.make_strategy("alternating", made)
+    asked = strategy.ask(6)
+    strategy.tell([Trial(one, Measurement(Outcome.OK, times_s=(1e-6,))) for one in asked])
+    assert len({one.key for one in [*asked, *strategy.ask(6)]}) == 12
+    assert asked[0] == package.plan(made.workload, made.hardware, top_k=1, template="cuda").best
+
+
+def test_what_it_names_is_there():
+    text = PAGE.read_text()
+    paths = set(re.findall(r"`((?:anatune|tests|docs|bench)/[\w./]+)`", text))
+    assert len(paths) > 15
+    assert not [path for path in paths if not (ROOT / path).exists()]
+    assert {name.removesuffix(".md") for name in re.findall(r"`([A-Z]+\.md)`", text)} <= {"ARCHITECTURE", "CHANGELOG"}
+
+
+def test_it_lists_the_checks_of_ci():
+    (text,) = blocks("sh", "Before you hand it in")
+    told = {line.split()[0] for line in text.replace(" && ", "\n").splitlines()}
+    steps = {line.split()[1] for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("step ")}
+    assert told == steps
