@@ -39,7 +39,7 @@ FORMATS: dict[str, str] = {
 """Name -> "module:function"."""
 OTHER_LINES = {"json": 2, "csv": 1, "triton": 3, "kernel-tuner": 2}
 """Name -> lines that are not one schedule each."""
-IGNORED = {"triton": ("template", "accuracy", "time_limit", "distinct", "no_diverse", "correction", "plain")}
+IGNORED = {"triton": ("template", "accuracy", "time_limit", "distinct", "no_diverse", "correction", "plain", "html")}
 """Name -> options of the command that it has no use for: its tiles are others, all of them are ranked."""
 
 

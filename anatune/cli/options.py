@@ -25,6 +25,7 @@ __all__ = [
     "Cluster",
     "CorrectionName",
     "Device",
+    "Html",
     "NoReuse",
     "Patience",
     "Plain",
@@ -147,6 +148,12 @@ Patience = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE", help="Write a page with figures and tables besides; it opens without a network."
+    ),
+]
 
 
 def share_of(name: str, text: str, most: float = math.inf) -> float:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anatune.cli.html import check_html, write_page
 from anatune.cli.options import (
     RECORDS,
     Accuracy,
     AsJson,
     CorrectionName,
     Device,
+    Html,
     Plain,
     Template,
     Threads,
@@ -93,6 +95,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False,
+    html: Html = None,
 ) -> None:
     """Rank every schedule of a workload on a device by the analytical model.
 
@@ -108,17 +111,18 @@ def plan(
     if isinstance(workload, RangedWorkload):
         refuse_plan_options(
             {"--top-k": top_k != 10, "--explain": explain, "--compile": compile_count, "--model": correction,
-             "--distinct": distinct is not None, "--records": records}
+             "--distinct": distinct is not None, "--records": records, "--html": html}
         )  # fmt: skip
         plan_ranged(workload, hardware, kernels, loss, mean, template, threads, time_limit, as_json)
         return
     refuse_range_options(kernels, loss, mean)
+    check_html(html)
     note_first_compilation(hardware, template, workload)
     start = time.perf_counter()
     answer = api.plan(
         workload,
         hardware,
-        max(top_k, _NUM_EXPLAINED) if explain else top_k,
+        max(top_k, _NUM_EXPLAINED) if explain or html else top_k,
         template=template,
         accuracy=accuracy,
         threads=threads,
@@ -168,3 +172,7 @@ def plan(
         from anatune.report.explain import nothing_legal_text
 
         raise SpaceError(nothing_legal_text(answer))
+    if html is not None:
+        from anatune.pages.plan import WHAT_IF_S, plan_page
+
+        write_page(plan_page(answer, what_if_s=time_limit or WHAT_IF_S, progress=search_progress()), html)

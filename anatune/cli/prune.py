@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from anatune.cli.html import check_html, write_page
 from anatune.cli.options import (
     Accuracy,
     CorrectionName,
     Device,
+    Html,
     Plain,
     Template,
     Threads,
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["prune"]
 
+_NUM_SHOWN = 64
+"""Schedules whose distances from each other a page tells."""
 Form = Literal["json", "csv", "triton", "kernel-tuner", "metaschedule"]
 """The formats of `anatune.adapters.formats`, which takes long to import."""
 
@@ -70,6 +74,7 @@ def prune(
     ] = False,
     correction: CorrectionName = None,
     plain: Plain = False,
+    html: Html = None,
 ) -> None:
     """List the schedules that deserve a run, best first, for a tuner of your own. No device is needed."""
     from anatune import api
@@ -79,6 +84,7 @@ def prune(
     hardware = api.hardware(hw)
     refuse_threads(threads, hardware)
     write = writer(form)
+    check_html(html)
     refuse_given(context, IGNORED.get(form, ()), f"does not apply to --for {form}")
     request = PruneRequest(
         workload,
@@ -102,3 +108,13 @@ def prune(
         lines += 1
     if request.may_end_early and lines - OTHER_LINES.get(form, 0) == most:
         note(f"note: at most {most} are written; --most N writes more")
+    if html is not None:
+        from anatune.core.templates import template_of
+        from anatune.pages.prune import prune_page
+
+        space = template_of(template, hardware).name
+        answer = api.plan(
+            workload, hardware, _NUM_SHOWN, template=space, accuracy=accuracy, threads=threads, time_limit_s=time_limit,
+            distinct=True, correction=chosen,
+        )  # fmt: skip
+        write_page(prune_page(request.subset(), answer, most), html)

@@ -179,6 +179,11 @@ class Model(ABC):
         """Fewest operations of a schedule: the workload's, but where padding is left out or a transform saves some."""
         return float(self.workload.flop)
 
+    @property
+    def io_bounds(self) -> dict[str, float]:
+        """Memory level of `Prediction.traffic_over_bound` -> lower bound on the bytes that cross it."""
+        return {}
+
     def program_key(self, point: Points) -> Hashable:
         """Return what is equal for points that are the same program."""
         return np.asarray(point, dtype=np.int64).tobytes()

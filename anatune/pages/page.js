@@ -46,6 +46,7 @@
   };
   const figures = all("figure").map((figure) => {
     const { data, layout } = JSON.parse(figure.querySelector(".plot-data").textContent);
+    if (figure.clientWidth < 600) layout.font.size = 11.5;
     return Plotly.newPlot(figure.querySelector(".plot"), data, layout, options);
   });
 
@@ -62,11 +63,10 @@
       const isLong = table.tBodies[0].rows.length > Number(table.dataset.rows);
       new DataTable(table, {
         autoWidth: false,
-        columnControl: ["order", "searchDropdown"],
+        columnControl: ["searchDropdown"],
         layout: isLong ? many : few,
         lengthMenu: [10, 25, 100, { label: "all", value: -1 }],
         order: [],
-        ordering: { indicators: false, handler: true },
         pageLength: Number(table.dataset.rows),
         paging: isLong,
       });

@@ -26,7 +26,19 @@ from anatune.named import import_optional
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["Cell", "Column", "Content", "Facts", "Figure", "Page", "Section", "Slider", "Sliders", "Table"]
+__all__ = [
+    "Cell",
+    "Column",
+    "Content",
+    "Facts",
+    "Figure",
+    "Page",
+    "Section",
+    "Slider",
+    "Sliders",
+    "Table",
+    "check_packages",
+]
 
 MOST_BYTES = 8_000_000
 """Largest page that tests let through."""
@@ -217,6 +229,18 @@ class Page:
             A package of the extra ``report`` is not installed.
         """
         replace_file(path, self.html().encode())
+
+
+def check_packages() -> None:
+    """Raise an error where a package that pages need is missing.
+
+    Raises
+    ------
+    MissingDependencyError
+        With the pip command.
+    """
+    for package in ("jinja2", "itables", "plotly"):
+        import_optional(package, "report", _PURPOSE)
 
 
 @cache

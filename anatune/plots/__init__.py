@@ -1,1 +1,34 @@
 """Figures of what anatune answers: ``plot_*`` functions that return plotly figures (extra ``report``)."""
+
+from anatune.plots.candidates import Candidates, candidates_of
+from anatune.plots.plans import plot_footprints, plot_occupancy, plot_roofline, plot_times
+from anatune.plots.session import (
+    plot_comparison,
+    plot_convergence,
+    plot_drift,
+    plot_failures,
+    plot_predictions,
+    plot_workers,
+)
+from anatune.plots.spaces import plot_distances, plot_distribution, plot_rejections
+from anatune.plots.what_if import plot_what_if, what_if
+
+__all__ = [
+    "Candidates",
+    "candidates_of",
+    "plot_comparison",
+    "plot_convergence",
+    "plot_distances",
+    "plot_distribution",
+    "plot_drift",
+    "plot_failures",
+    "plot_footprints",
+    "plot_occupancy",
+    "plot_predictions",
+    "plot_rejections",
+    "plot_roofline",
+    "plot_times",
+    "plot_what_if",
+    "plot_workers",
+    "what_if",
+]

@@ -15,7 +15,18 @@ from anatune.named import import_optional
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["BEST", "COLOURS", "GREY", "colours_of", "graph_objects", "label", "new_figure"]
+__all__ = [
+    "BEST",
+    "COLOURS",
+    "GREY",
+    "LOGARITHMIC",
+    "PARTS",
+    "colours_of",
+    "graph_objects",
+    "label",
+    "new_figure",
+    "time_unit",
+]
 
 COLOURS = (
     "#0072b2", "#c98500", "#009e73", "#d55e00", "#c86fa0", "#3a9bd6", "#8f8100", "#8f63c7", "#b04a5a", "#5f8a8b",
@@ -24,11 +35,19 @@ COLOURS = (
 light as both pages need (a contrast of 3 to white and to the dark paper), and three more for figures of many parts."""
 GREY = "#8a8a8a"
 """What is there for comparison."""
-BEST = "#d55e00"
+BEST = "#d6246e"
 """What is best, or was measured."""
+PARTS = {
+    "fma": COLOURS[0], "mma": COLOURS[0], "product": COLOURS[0], "issue": COLOURS[5], "load": COLOURS[9],
+    "shared": COLOURS[4], "l1": COLOURS[4], "l2": COLOURS[1], "l3": COLOURS[2], "dram": COLOURS[3],
+    "latency": COLOURS[7], "tail": COLOURS[6], "overhead": COLOURS[8], "launch": GREY, "start": GREY,
+}  # fmt: skip
+"""Colours of the parts of a predicted time, and of the memories that some are about."""
 _CLEAR = "rgba(0,0,0,0)"
 _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 _INK = "#808080"
+LOGARITHMIC = {"type": "log", "dtick": 1, "tickformat": ",.7~g"}
+"""An axis of powers of ten."""
 _GRID = "rgba(128,128,128,0.25)"
 
 
@@ -53,6 +72,18 @@ def colours_of(names: Iterable[str], known: Mapping[str, str] | None = None) -> 
     taken = dict(known or {})
     free = iter([colour for colour in COLOURS if colour not in taken.values()] + list(COLOURS))
     return {name: taken.get(name) or next(free, GREY) for name in dict.fromkeys(names)}
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit in which times about as long are told, as (seconds of one, name).
+
+    Examples
+    --------
+    >>> time_unit(0.0021), time_unit(130e-6)
+    ((0.001, 'ms'), (1e-06, 'us'))
+    """
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+    return next((unit for unit in units if seconds >= unit[0]), (1e-9, "ns"))
 
 
 def new_figure(title: str, x: str = "", y: str = "", *, height: int = 420) -> go.Figure:

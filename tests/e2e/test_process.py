@@ -18,6 +18,9 @@ HEAVY = (
     "triton",
     "matplotlib",
     "lightgbm",
+    "plotly",
+    "itables",
+    "jinja2",
     "sqlalchemy",
     "psycopg",
     "distributed",
@@ -36,10 +39,10 @@ def test_imports_load_nothing_heavy(environment):
     assert done.stdout.splitlines() == [f"{module} []" for module in modules]
 
 
-def test_a_plan_loads_nothing_of_fleets(environment):
+def test_a_plan_loads_nothing_of_fleets_and_pages(environment):
     words = ["plan", "--hw", "xeon_gold_6230r", "relu", "16x16", "--json"]
     code = f"import sys\nfrom anatune.cli.main import app\ntry:\n    app({words})\nexcept SystemExit as end:\n"
-    code += f"    print(end.code, [name for name in {HEAVY[-5:]} if name in sys.modules])"
+    code += f"    print(end.code, [name for name in {HEAVY[-8:]} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment, check=True
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -119,9 +120,9 @@ class CpuScoring(AnalyticalModel):
         columns["fma_share"] = columns["fma_s"] / time_s
         columns["register_reuse"] = columns["fma_s"] / np.maximum(columns["load_s"], 1e-300)
         columns["reduction_steps"] = columns["steps"]
-        for level, name in enumerate(self._level_names):
+        for name in self._level_names:
             columns[f"intensity_{name}"] = work / columns[f"{name}_bytes"]
-            columns[f"{name}_over_bound"] = columns[f"{name}_bytes"] / self._bounds[level]
+            columns[f"{name}_over_bound"] = columns[f"{name}_bytes"] / self.io_bounds[name]
         return columns
 
     def _shown(self, columns: Columns) -> Shown:
@@ -134,9 +135,9 @@ class CpuScoring(AnalyticalModel):
     def _level_names(self) -> tuple[str, ...]:
         return ("l1", "l2", "l3")[: len(self.machine.size_bytes)]
 
-    @property
-    def _bounds(self) -> list[float]:
-        """Least bytes that enter each cache: compulsory, or ``2 * points * bytes / sqrt(S * window)``.
+    @cached_property
+    def io_bounds(self) -> dict[str, float]:
+        """Cache level -> least bytes that enter it: compulsory, or ``2 * points * bytes / sqrt(S * window)``.
 
         For contractions of two operands a cache of S elements serves at most ``(2 S)^1.5`` of the points of a phase
         that loads S; windows let an input element serve several kernel positions. Source: [IOLB] Sec. 5; [IOOpt]
@@ -150,14 +151,14 @@ class CpuScoring(AnalyticalModel):
                 for access in (*workload.reads, workload.write)
             )
         )
-        bounds = []
+        bounds = {}
         window = math.prod(self.space.extents[axis] for axis in self.space.windows)
-        sizes = (self.hardware.l1, self.hardware.l2, self.hardware.l3)
-        for cache in sizes[: len(self.machine.size_bytes)]:
+        for name in self._level_names:
+            cache = getattr(self.hardware, name)
             bound = compulsory
             if len(workload.reads) == 2 and workload.reduction_axes and cache is not None:
                 elements = cache.size_bytes / element
                 phases = 2.0 * workload.num_points / math.sqrt(elements * window) - 2.0 * elements
                 bound = max(bound, phases * element)
-            bounds.append(bound)
+            bounds[name] = bound
         return bounds

@@ -73,6 +73,7 @@ _FAINT = """() => {
 }"""
 
 
+_DRESSED = "dark => document.documentElement.classList.contains('dark') === dark"
 SIZES = {"wide": (1280, 900), "narrow": (375, 800)}
 
 
@@ -86,7 +87,7 @@ def flaws(page):
         found += [f"{size}: {flaw}" for flaw in _flaws(page)]
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
-            page.wait_for_timeout(100)
+            page.wait_for_function(_DRESSED, arg=scheme == "dark")
             found += [f"{size}, {scheme}: faint: {one}" for one in page.evaluate(_FAINT)]
     return found
 

@@ -1,0 +1,129 @@
+"""A device with one number changed: what a plan would be with twice the bandwidth, half the registers, more cores.
+
+Everything else stays as the spec says, other limits and rates included; a peak follows its cores. Such specs are for
+"what if" questions: no device is like that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.errors import SpecError
+
+__all__ = ["Change", "changes_of"]
+
+
+class Change(NamedTuple):
+    """A number of a device that can be another.
+
+    Attributes
+    ----------
+    name : str
+        What it is, as people say it.
+    value : float
+        What the spec says.
+    unit : str
+        "bytes/s", "bytes" or "" (a count).
+    held : str
+        What else one might expect to change, and does not.
+    scaled : callable
+        Factor -> the device with the number so many times as large, rounded to what it can be; None where no device
+        can be like that.
+    """
+
+    name: str
+    value: float
+    unit: str
+    held: str
+    scaled: Callable[[float], HardwareSpec | None]
+
+
+def changes_of(hardware: HardwareSpec) -> list[Change]:
+    """Return the numbers of a device that a "what if" changes, one at a time."""
+    return _of_gpu(hardware) if isinstance(hardware, GpuSpec) else _of_cpu(hardware)
+
+
+def _tried(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareSpec | None]:
+    """Return a function that says None where the numbers contradict each other or are not plausible."""
+
+    def scaled(factor: float) -> HardwareSpec | None:
+        try:
+            return make(factor)
+        except SpecError:
+            return None
+
+    return scaled
+
+
+def _of_gpu(gpu: GpuSpec) -> list[Change]:
+    compute, registers, shared = gpu.compute, gpu.registers, gpu.shared_memory
+
+    def bandwidth(factor: float) -> GpuSpec:
+        return replace(gpu, dram=replace(gpu.dram, bandwidth_bytes_per_s=gpu.dram.bandwidth_bytes_per_s * factor))
+
+    def register_file(factor: float) -> GpuSpec:
+        size = max(registers.allocation_unit, int(registers.per_sm * factor))
+        return replace(gpu, registers=replace(registers, per_sm=size, per_block=min(registers.per_block, size)))
+
+    def shared_memory(factor: float) -> GpuSpec:
+        sizes = {name: int(getattr(shared, name) * factor) for name in ("per_sm_bytes", "per_block_bytes")}
+        return replace(gpu, shared_memory=replace(shared, **sizes))
+
+    def cores(factor: float) -> GpuSpec:
+        count = max(1, round(compute.num_sms * factor))
+        peak = compute.fp32_peak_flop_per_s * count / compute.num_sms
+        units = gpu.tensor_cores
+        if units is not None:
+            rates = {name: getattr(units, name) for name in units.__struct_fields__ if name.endswith("_flop_per_s")}
+            more = {name: rate * count / compute.num_sms for name, rate in rates.items() if rate is not None}
+            units = replace(units, **more)
+        return replace(gpu, compute=replace(compute, num_sms=count, fp32_peak_flop_per_s=peak), tensor_cores=units)
+
+    return [
+        Change(
+            "DRAM bandwidth", gpu.dram.bandwidth_bytes_per_s, "bytes/s", "its latency, and the bandwidth of L2",
+            _tried(bandwidth),
+        ),
+        Change(
+            "registers of an SM", registers.per_sm, "", "those a thread can have", _tried(register_file),
+        ),
+        Change(
+            "shared memory of an SM", shared.per_sm_bytes, "bytes", "its bandwidth, and L1", _tried(shared_memory),
+        ),
+        Change("SMs", compute.num_sms, "", "the clock, L2 and DRAM", _tried(cores)),
+    ]  # fmt: skip
+
+
+def _of_cpu(cpu: CpuSpec) -> list[Change]:
+    compute, dram, l2 = cpu.compute, cpu.dram, cpu.l2
+
+    def bandwidth(factor: float) -> CpuSpec:
+        rates = {name: getattr(dram, name) * factor for name in ("bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s")}
+        return replace(cpu, dram=replace(dram, **rates))
+
+    def vector_registers(factor: float) -> CpuSpec:
+        return replace(cpu, compute=replace(compute, num_vector_registers=round(compute.num_vector_registers * factor)))
+
+    def cache(factor: float) -> CpuSpec:
+        return replace(cpu, l2=replace(l2, size_bytes=int(l2.size_bytes * factor)))
+
+    def cores(factor: float) -> CpuSpec:
+        count = max(1, round(compute.num_cores * factor))
+        share = count / compute.num_cores
+        speedup = None if compute.parallel_speedup is None else compute.parallel_speedup * share
+        peak = compute.fp32_peak_flop_per_s * share
+        numbers = {"num_cores": count, "fp32_peak_flop_per_s": peak, "parallel_speedup": speedup}
+        return replace(cpu, compute=replace(compute, **numbers))
+
+    return [
+        Change("DRAM bandwidth", dram.bandwidth_bytes_per_s, "bytes/s", "its latency", _tried(bandwidth)),
+        Change(
+            "vector registers of a core", compute.num_vector_registers, "", "their width", _tried(vector_registers),
+        ),
+        Change("L2 of a core", l2.size_bytes, "bytes", "its bandwidth and latency, and L3", _tried(cache)),
+        Change("cores", compute.num_cores, "", "the clock, the caches of a core, L3 and DRAM", _tried(cores)),
+    ]  # fmt: skip

@@ -1,0 +1,205 @@
+"""The schedules that figures of a plan show: its best ones, and others of the same spaces to compare them with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule
+from anatune.model.base import Model
+from anatune.model.learned.corrected import CorrectedModel
+from anatune.model.learned.corrections import named_correction
+from anatune.model.plan import Plan
+from anatune.model.templates import make_model
+from anatune.report import units
+
+__all__ = ["Candidate", "Candidates", "SpaceSample", "as_candidates", "candidates_of", "models_of"]
+
+MOST_DRAWN = 400
+"""Schedules that are drawn of all spaces together, beside the best ones."""
+MOST_WHOLE = 1_000
+"""Legal schedules of spaces that are shown whole."""
+_LARGEST_WHOLE = 200_000
+"""Points of the largest space that is looked through for its legal ones."""
+_TIMED = 20_000
+"""Points of a space whose predicted times make its distribution."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One schedule with what the model says of it.
+
+    Attributes
+    ----------
+    schedule, prediction
+    rank : int or None
+        Place in the plan from 1, None where it was drawn.
+    moved_bytes : dict of str to float
+        Memory level -> bytes that cross it, as in `Prediction.traffic_over_bound`.
+    """
+
+    schedule: Schedule
+    prediction: Prediction
+    rank: int | None
+    moved_bytes: dict[str, float]
+
+    @property
+    def results_at_once(self) -> float:
+        """Results of a block (GPU), or of a piece of the parallel loop (CPU)."""
+        resources = self.prediction.resources
+        if "threads_per_block" in resources:
+            return resources["threads_per_block"] * resources.get("accumulators_per_thread", 1.0)
+        pieces = max(1.0, self.prediction.waves * resources.get("threads", 1.0))
+        return self.schedule.workload.write.num_elements / pieces
+
+
+@dataclass(frozen=True)
+class SpaceSample:
+    """Legal points of one template's space, drawn uniformly, or all of them.
+
+    Attributes
+    ----------
+    template : str
+    columns : tuple of str
+        What the entries of a point are.
+    points : (num_points, len(columns)) int64
+    time_s : (num_points,) float64
+        Predicted seconds.
+    is_whole : bool
+        Whether these are all legal points.
+    """
+
+    template: str
+    columns: tuple[str, ...]
+    points: NDArray[np.int64]
+    time_s: NDArray[np.float64]
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What figures show of a plan.
+
+    Attributes
+    ----------
+    plan : Plan
+    best, drawn : list of Candidate
+        The plan's own, best first; others of the same spaces.
+    spaces : list of SpaceSample
+        One a template, in the plan's order.
+    is_whole : bool
+        Whether `best` and `drawn` are all legal schedules.
+    """
+
+    plan: Plan
+    best: list[Candidate]
+    drawn: list[Candidate]
+    spaces: list[SpaceSample]
+    is_whole: bool
+
+    def __iter__(self) -> Iterator[Candidate]:
+        yield from self.best
+        yield from self.drawn
+
+    @cached_property
+    def levels(self) -> tuple[str, ...]:
+        """The memory levels that predictions tell of, the outermost first."""
+        known = dict.fromkeys(level for one in self for level in one.prediction.traffic_over_bound)
+        return tuple(sorted(known, key=("dram", "l3", "l2", "l1", "shared").index))
+
+    @cached_property
+    def io_bounds(self) -> dict[str, float]:
+        """Memory level -> least bytes that cross it, of the best schedule's template."""
+        best = self.best[0]
+        ratios = best.prediction.traffic_over_bound
+        return {level: best.moved_bytes[level] / ratio for level, ratio in ratios.items() if ratio}
+
+    def describe(self) -> str:
+        """Return in words which schedules are shown."""
+        legal = self.plan.num_legal
+        if self.is_whole:
+            return f"All {units.count(len(self.best) + len(self.drawn))} legal schedules are shown."
+        total = "the legal ones" if legal is None else f"{units.count(legal)} legal ones"
+        best = len(self.best)
+        shown = "the best one" if best == 1 else f"the {best} best ones"
+        return f"Shown are {shown} and {units.count(len(self.drawn))} drawn at random of {total}."
+
+
+def models_of(plan: Plan) -> dict[str, Model]:
+    """Return the models that ordered a plan, by their templates: analytical ones, corrected where the plan is."""
+    applied = {space.template: space.correction for space in plan.joined} or {plan.template: plan.correction}
+    found: dict[str, Model] = {}
+    for template, correction in applied.items():
+        model: Model = make_model(plan.workload, plan.hardware, template, plan.accuracy)
+        found[template] = (
+            model if correction is None else CorrectedModel(model, named_correction(correction.folder).model)
+        )
+    return found
+
+
+def candidates_of(plan: Plan, seed: int = 0) -> Candidates:
+    """Return a plan's schedules, and others of its spaces: all legal ones of small spaces, some of large ones.
+
+    The same plan and seed give the same schedules.
+
+    Raises
+    ------
+    SpaceError
+        Nothing is legal.
+    """
+    _ = plan.best  # raises
+    models = models_of(plan)
+    spaces = [_sample(model, seed) for model in models.values()]
+    whole = sum(len(space.points) for space in spaces)
+    is_whole = all(space.is_whole for space in spaces) and whole <= MOST_WHOLE
+    bounds = {template: model.plain.io_bounds for template, model in models.items()}
+    best = _ranked(zip(plan.schedules, plan.predictions, strict=True), bounds)
+    known = {one.schedule.key for one in best}
+    drawn = []
+    for model, space in zip(models.values(), spaces, strict=True):
+        count = len(space.points) if is_whole else max(1, MOST_DRAWN // len(spaces))
+        points = space.points[:count]
+        for point, prediction in zip(points, model.predictions(points), strict=True):
+            schedule = model.space.schedule_of(point)
+            if schedule.key not in known:
+                known.add(schedule.key)
+                moved = _moved(prediction, bounds[space.template])
+                drawn.append(Candidate(schedule, prediction, None, moved))
+    return Candidates(plan, best, drawn, spaces, is_whole)
+
+
+def as_candidates(plan: Plan, entries: Iterable[tuple[Schedule, Prediction]]) -> list[Candidate]:
+    """Return schedules of a plan's spaces, best first, as candidates with the places that they come in."""
+    return _ranked(entries, {template: model.plain.io_bounds for template, model in models_of(plan).items()})
+
+
+def _ranked(
+    entries: Iterable[tuple[Schedule, Prediction]], bounds: Mapping[str, Mapping[str, float]]
+) -> list[Candidate]:
+    return [
+        Candidate(schedule, prediction, rank, _moved(prediction, bounds[schedule.template]))
+        for rank, (schedule, prediction) in enumerate(entries, 1)
+    ]
+
+
+def _sample(model: Model, seed: int) -> SpaceSample:
+    """Return legal points of a model's space: all in a random order, or some."""
+    space = model.space
+    is_whole = space.size <= _LARGEST_WHOLE
+    if is_whole:
+        numbers = np.random.default_rng(seed).permutation(space.size)
+        points = space.points_at(numbers)
+        points = points[model.check(points) == 0]
+    else:
+        points = space.sample_points(_TIMED, seed)
+    time_s = model.times(points)[0] if len(points) else np.zeros(0)
+    return SpaceSample(space.template, space.columns, points, time_s, is_whole)
+
+
+def _moved(prediction: Prediction, bounds: Mapping[str, float]) -> dict[str, float]:
+    return {level: ratio * bounds[level] for level, ratio in prediction.traffic_over_bound.items() if level in bounds}
