@@ -21,6 +21,7 @@ PROGRAM = "# A complete program; needs:"
 """First line of a program that runs in a process of its own; the packages that it needs follow."""
 
 _BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BENCH = re.compile(r"^    (python -m bench\..*)$", re.MULTILINE)
 _TITLE = re.compile(r' title="([^"]+)"')
 _PROMPT = re.compile(r"^(\w*)\$ (.*)", re.DOTALL)
 _SHOWN_LANGUAGES = ("text", "json", "toml", "yaml", "c")
@@ -101,7 +102,10 @@ def name(page: Path) -> str:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return the blocks of code of a page, in order; those without a language are commands in README.md only."""
+    """Return the blocks of code of a page, in order; those without a language are commands in README.md only.
+
+    A bench in an indented line is a block, too: it takes minutes or hours, so it is only parsed.
+    """
     text, found = page.read_text(), []
     for match in _BLOCK.finditer(text):
         language, title = match[1], _TITLE.search(match[2])
@@ -109,7 +113,16 @@ def blocks(page: Path) -> list[Block]:
             language = "sh"
         line = text.count("\n", 0, match.start()) + 1
         found.append(Block(name(page), line, language, title[1] if title else "", match[3]))
+    rest = _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+    for match in _BENCH.finditer(rest):
+        line = rest.count("\n", 0, match.start()) + 1
+        found.append(Block(name(page), line, "sh", f"{Doing.PARSE.value}a bench", match[1] + "\n"))
     return found
+
+
+def outside_of_blocks(page: Path) -> str:
+    """Return what is left of a page without its blocks."""
+    return _BENCH.sub("", _BLOCK.sub("", page.read_text()))
 
 
 def is_shown_only(block: Block) -> bool:

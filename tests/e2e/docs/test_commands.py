@@ -166,5 +166,5 @@ def test_every_block_says_what_it_is(page):
             assert not re.search(r"^(\w*\$ |anatune |pip )", block.text, re.MULTILINE), (
                 f"{block}: commands that no test runs"
             )
-    outside = documents._BLOCK.sub("", page.read_text())
+    outside = documents.outside_of_blocks(page)
     assert not re.search(r"^(    |\t)(\$|anatune|pip|python) ", outside, re.MULTILINE), "commands outside of blocks"
