@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from anatune.doctor.findings import Finding
+from anatune.doctor.packages import version_of
 
 __all__ = ["compiler_findings", "gpu_findings", "machine_findings"]
 
@@ -76,16 +77,17 @@ def _counters(base: Path) -> Iterator[Finding]:
     else:
         text = f"there, perf_event_paranoid {level or 'unknown'}; anatune needs none"
     yield Finding(_MACHINE, "note", "performance counters", text)
-    counters = sorted((base / "sys/class/powercap").glob("intel-rapl:*/energy_uj"))
+    from anatune.measure.energy import cpu_counter
+
+    folder = base / "sys/class/powercap"
+    counters = sorted(folder.glob("intel-rapl:?/energy_uj"))
     if not counters:
         yield Finding(_MACHINE, "note", "energy counter", "none that the CPU shows: records are without joules")
-    elif any(os.access(path, os.R_OK) for path in counters):
+    elif cpu_counter(folder) is not None:
         yield Finding(_MACHINE, "ok", "energy counter", "RAPL can be read")
     else:
-        text = "RAPL is there and may not be read: records are without joules"
-        yield Finding(
-            _MACHINE, "note", "energy counter", text, "tune", f"sudo chmod a+r {counters[0].parent}/energy_uj"
-        )
+        text, fix = "RAPL is there and may not be read: records are without joules", f"sudo chmod a+r {counters[0]}"
+        yield Finding(_MACHINE, "note", "energy counter", text, "tune", fix)
 
 
 def compiler_findings() -> Iterator[Finding]:
@@ -145,6 +147,9 @@ def gpu_findings(told: Mapping[str, Any], compiler: Mapping[str, Any] | None) ->
     else:
         kinds = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
         yield Finding(_COMPILERS, "ok", "GPU", f"{kinds}, driver for CUDA {told.get('driver')}")
+        if version_of("nvidia-ml-py") is None:
+            text = "nvidia-ml-py is not installed: records of GPUs are without joules"
+            yield Finding(_COMPILERS, "note", "NVML", text, "tune --hw host_gpu", "pip install nvidia-ml-py")
 
 
 def _text(path: Path) -> str:
