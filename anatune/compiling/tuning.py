@@ -251,7 +251,7 @@ class _Tuning:
             self._take(task, [trial.measurement.time_s for trial in trials])
             ending = Ending(task.bound_s, self._budget.stop_at, self._budget.patience)
             for number, trial in enumerate(trials, start=1):
-                ending.add(trial, number)
+                ending.add(trial.measurement, number)
             task.ended = ending.reason or ""
         self._known = self._done()
         part = max(_LEAST_PART, min(PART, self._budget.trials // max(1, len(self._tasks))))

@@ -6,7 +6,7 @@ import math
 import statistics
 from typing import Literal
 
-from anatune.core.trial import Measurement, Trial
+from anatune.core.trial import Measurement
 
 __all__ = ["Ended", "Ending", "beyond_noise"]
 
@@ -64,10 +64,10 @@ class Ending:
         self._done = self._since = 0
         self._is_near = False
 
-    def add(self, trial: Trial, num_asked: int) -> None:
+    def add(self, measurement: Measurement, num_asked: int) -> None:
         """Take in a trial; `num_asked` schedules were asked for by then, it and earlier ones included."""
         self._done += 1
-        measurement, time_s = trial.measurement, trial.measurement.time_s
+        time_s = measurement.time_s
         if time_s is None:
             return
         self._is_near |= self._enough_s is not None and time_s <= self._enough_s

@@ -435,7 +435,7 @@ class TuningSession:
             self._standing.add(trial)
             # What an earlier call had on its way by then nobody knows.
             is_earlier = self._measurer is None
-            self._ending.add(trial, len(self._trials) if is_earlier else len(self._questions))
+            self._ending.add(trial.measurement, len(self._trials) if is_earlier else len(self._questions))
 
     def _record(self, trial: Trial) -> None:
         if self._store is not None and self._session is not None:

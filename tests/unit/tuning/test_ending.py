@@ -3,15 +3,14 @@
 import pytest
 
 import anatune
-from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.core.trial import Measurement, Outcome
 from anatune.errors import SpaceError
 from anatune.measure.place import WorkerState
 from anatune.records.store import RecordStore
 from anatune.tuning.ending import Ending, beyond_noise
 from anatune.tuning.settings import TuningSettings
-from tests.unit.tuning.fakes import HOST, WORKLOAD, FakeMeasurer, failed, ran, session
+from tests.unit.tuning.fakes import FakeMeasurer, failed, ran, session
 
-SCHEDULE = anatune.space(WORKLOAD, HOST).sample(1, seed=0)[0]
 BOUND_S = 1e-4
 
 
@@ -24,7 +23,7 @@ def reasons(ending, measurements, asked=None):
     """Return the reason after each trial; `asked` says how many were asked for by then."""
     found = []
     for number, one in enumerate(measurements, start=1):
-        ending.add(Trial(SCHEDULE, one), number if asked is None else asked(number))
+        ending.add(one, number if asked is None else asked(number))
         found.append(ending.reason)
     return found
 
