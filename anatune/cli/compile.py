@@ -138,7 +138,7 @@ def compile_model(
 
     def say(estimate: ModelEstimate) -> None:
         told.append(estimate)
-        note(model_cost_text(estimate))
+        note(f"note: {model_cost_text(estimate)}")
 
     try:
         with display:

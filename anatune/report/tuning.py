@@ -104,7 +104,7 @@ def model_cost_text(estimate: ModelEstimate) -> str:
     parts = {"plan": estimate.plan_s, "measure": estimate.tune_s, "build": estimate.build_s, "check": estimate.check_s}
     shares = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts.items() if seconds >= 1.0)
     number = f"{estimate.products} product{'s' * (estimate.products != 1)}"
-    trials = f" and {estimate.trials} trials" if estimate.trials else ""
+    trials = f" and at most {estimate.trials} trials" if estimate.trials else ""
     return span_text(f"{number}{trials}", estimate) + (f": {shares}" if shares and estimate.seconds is not None else "")
 
 

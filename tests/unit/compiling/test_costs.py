@@ -45,7 +45,7 @@ def test_in_words():
         "about 28 s for 40 products (24 to 32): plan 8 s, build 16 s, check 4 s"
     )
     text = model_cost_text(estimate(1, 400, may_end_early=True, time_limit_s=60.0))
-    assert "for 1 product and 400 trials (" in text
+    assert "for 1 product and at most 400 trials (" in text
     assert "the first estimate on this machine, less if it ends early" in text
     assert "other machines" in model_cost_text(estimate(20, 400, is_here=False))
 
