@@ -1,0 +1,60 @@
+"""The site of docs/ is built without a warning, and opens from a disk in a browser without a network."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.documents import ROOT
+
+MOST_BYTES = 8_000_000
+"""Of a page with nothing left out."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install -e '.[dev]'")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+def test_pages_open_without_a_network(site, browser):
+    complaints = []
+    context = browser.new_context(offline=True, viewport={"width": 375, "height": 800})
+    page = context.new_page()
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda asked: complaints.append(asked.url) if is_outside(asked.url) else None)
+    pages = sorted(set(site.rglob("*.html")) - {site / "404.html"})  # that one is for servers
+    assert len(pages) > 30
+    for path in pages:
+        assert path.stat().st_size < MOST_BYTES
+        assert "[[anatune." not in path.read_text(), f"{path}: a constant that is not there"
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 375, f"{path} is wider than a telephone"
+    context.close()
+    assert not complaints
+
+
+def test_the_search_finds(site, browser):
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.fill("input.md-search__input", "occupancy")
+    page.wait_for_selector(".md-search-result__link", timeout=60_000)
+    page.close()
+
+
+def is_outside(url):
+    return not url.startswith(("file:", "data:", "blob:", "about:"))
