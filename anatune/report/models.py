@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import msgspec
 
 from anatune.graph.summary import KernelSummary, Latency, LayoutSummary, ModelSummary, OperatorSummary
 from anatune.report import units
+from anatune.report.model_parts import kernel_kind
 from anatune.report.text import Line, columns, wrapped
 
-__all__ = ["model_dict", "model_lines"]
-
-_KIND = re.compile(r"^anatune_[a-z]+_[0-9]+_")
-"""What the name of a kernel without a plan begins with; its kind follows."""
+__all__ = ["model_dict", "model_lines", "model_sentences"]
 
 
 def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = None) -> dict[str, object]:
@@ -80,6 +77,20 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
 
 def model_lines(summary: ModelSummary, measured_s: Mapping[str, float] | None = None, *, width: int = 80) -> list[Line]:
     """Return a compiled model as a report; parameters as `model_dict`."""
+    told = _told(summary, measured_s)
+    lines = [Line(one, "bold" if bold else "") for text, bold in told for one in wrapped(text, width, hanging="  ")]
+    if summary.kernels:
+        lines += [Line(""), *_table(summary, measured_s, width)]
+    return lines
+
+
+def model_sentences(summary: ModelSummary, measured_s: Mapping[str, float] | None = None) -> list[str]:
+    """Return what the report says before its table, the kernels and their time first; parameters as `model_dict`."""
+    return [text for text, _ in _told(summary, measured_s)]
+
+
+def _told(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> list[tuple[str, bool]]:
+    """Return the sentences about a model, and which of them matter most."""
     calls = sum(kernel.count for kernel in summary.kernels)
     flop = sum(kernel.count * kernel.flop for kernel in summary.kernels)
     text = (
@@ -89,23 +100,17 @@ def model_lines(summary: ModelSummary, measured_s: Mapping[str, float] | None = 
     )
     if measured_s is not None:
         text += f", measured with what was left to TVM {units.duration(sum(measured_s.values()))}"
-    lines = [Line(one, "bold") for one in wrapped(text, width, hanging="  ")]
-    lines += [Line(one) for one in wrapped(_inputs_text(summary), width, hanging="  ")]
+    told = [(text, True), (_inputs_text(summary), False)]
     if summary.layouts is not None:
-        lines += [Line(one) for one in wrapped(_layouts_text(summary.layouts), width, hanging="  ")]
+        told.append((_layouts_text(summary.layouts), False))
     if summary.rows:
-        lines += [Line(one) for one in wrapped(_rows_text(summary, measured_s), width, hanging="  ")]
-    lines += [Line(one) for one in wrapped(_left_text(summary, measured_s), width, hanging="  ")]
+        told.append((_rows_text(summary, measured_s), False))
+    told.append((_left_text(summary, measured_s), False))
     if summary.unscheduled:
-        names = ", ".join(summary.unscheduled)
-        text = f"no vectors and no threads, as TVM wrote them: {names}"
-        lines += [Line(one, "bold") for one in wrapped(text, width, hanging="  ")]
+        told.append((f"no vectors and no threads, as TVM wrote them: {', '.join(summary.unscheduled)}", True))
     if summary.latency is not None:
-        lines += [Line(one, "bold") for one in wrapped(_latency_text(summary.latency), width, hanging="  ")]
-    lines += [Line(one) for one in wrapped(_check_text(summary), width, hanging="  ")]
-    if summary.kernels:
-        lines += [Line(""), *_table(summary, measured_s, width)]
-    return lines
+        told.append((_latency_text(summary.latency), True))
+    return [*told, (_check_text(summary), False)]
 
 
 def _table(summary: ModelSummary, measured_s: Mapping[str, float] | None, width: int) -> list[Line]:
@@ -173,7 +178,7 @@ def _rows_text(summary: ModelSummary, measured_s: Mapping[str, float] | None) ->
     """Return the kernels without a plan by their kinds, the last words of their names."""
     kinds: dict[str, list[OperatorSummary]] = {}
     for one in summary.rows:
-        kinds.setdefault(_KIND.sub("", one.name), []).append(one)
+        kinds.setdefault(kernel_kind(one), []).append(one)
     told = []
     for kind, members in kinds.items():
         text = f"{kind} ({sum(one.count for one in members)})"

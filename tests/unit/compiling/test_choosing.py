@@ -111,7 +111,7 @@ def test_a_tuned_kernel_that_is_wrong_is_named(path, monkeypatch):
 
     def tuned(given, *more):
         planned["tuned"] = other_schedules(given, *more)
-        return planned["tuned"]
+        return planned["tuned"], None
 
     def model_kernel(name, schedule, threads):
         if planned and schedule == planned["tuned"][0].schedule:
