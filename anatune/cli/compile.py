@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from anatune.cli.html import check_html, write_page
 from anatune.cli.options import (
     DEFAULT_RECORDS,
     RECORDS,
@@ -16,6 +17,7 @@ from anatune.cli.options import (
     BoardKey,
     Cluster,
     Device,
+    Html,
     NoReuse,
     Patience,
     StopAt,
@@ -98,6 +100,7 @@ def compile_model(
     tracker: Tracker = None,
     key: BoardKey = None,
     no_reuse: NoReuse = False,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Compile a whole model for a CPU or an NVIDIA GPU: kernels planned by the analytical model, weights packed once.
@@ -118,6 +121,7 @@ def compile_model(
     from anatune.tuning.result import TuningInterrupted
 
     refuse_places(cluster, tls, tracker, key)
+    check_html(html)
     if not trials and (cluster is not None or tracker is not None):
         given = "--cluster" if tracker is None else "--tracker"
         raise UsageError(f"{given} says who measures, and without --trials nothing is measured; say how many")
@@ -168,6 +172,10 @@ def compile_model(
         raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None
     compiled.save(output)
     measured = compiled.profile() if measure else None
+    if html is not None:
+        from anatune.pages.compiled import model_page
+
+        write_page(model_page(compiled, measured, name=model.stem), html)
     if as_json:
         estimate = msgspec.to_builtins(told[0]) if told else None
         print_json({"folder": str(output), **model_dict(compiled.summary, measured), "estimate": estimate})

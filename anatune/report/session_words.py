@@ -20,6 +20,7 @@ __all__ = [
     "drift_sentences",
     "failure_sentences",
     "place_text",
+    "report_dict",
     "report_lines",
     "session_facts",
 ]
@@ -130,6 +131,32 @@ def failure_sentences(view: SessionView, most: int = _MOST_LINES) -> list[str]:
         more = f"; and {len(kind.messages) - most} more" if len(kind.messages) > most else ""
         sentences.append(f"{kind.num} {kind.outcome.value}: {told}{more}")
     return sentences
+
+
+def report_dict(view: SessionView) -> dict[str, object]:
+    """Return a session's findings as plain values; times in seconds."""
+    agreed, comparison = agreement(view.trials), view.comparison
+    return {
+        "session": view.id or None,
+        "begun_utc": view.begun_utc or None,
+        "workload": workload_text(view.workload),
+        "hardware": view.hardware.name,
+        "threads": view.threads,
+        "strategy": view.strategy,
+        "trials": len(view.trials),
+        "elapsed_s": view.ended_s[-1] if view.ended_s else None,
+        "best": None if view.best is None else view.best.number,
+        "best_s": view.best_s,
+        "bound_s": view.bound.time_s,
+        "plan_first": None if view.plan_first is None else view.plan_first.number,
+        "speedup": None if comparison is None else [comparison.speedup, comparison.low, comparison.high],
+        "measured_over_predicted": agreed.ratio if agreed.num else None,
+        "rank_correlation": None if agreed.rho is None else [agreed.rho, agreed.low, agreed.high],
+        "failures": [
+            {"outcome": kind.outcome.value, "trials": kind.num, "messages": dict(kind.messages)}
+            for kind in failure_kinds(view.trials)
+        ],
+    }
 
 
 def report_lines(views: Sequence[SessionView], *, width: int = 80) -> list[Line]:

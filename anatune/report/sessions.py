@@ -27,7 +27,7 @@ from anatune.records.schema import Record, Session
 from anatune.tuning.comparison import FinalComparison, Standing, compare_contenders
 from anatune.tuning.result import TuningResult, WorkerShare, shares_of
 
-__all__ = ["SessionView", "Viewed", "best_so_far", "session_views"]
+__all__ = ["SessionView", "Viewed", "best_so_far", "result_view", "session_views"]
 
 PAUSE_S = 60.0
 """Between two trials more than what the later one took and this long nobody worked: a session was resumed."""
@@ -56,6 +56,8 @@ class SessionView:
     strategy : str
     workers : tuple of WorkerState
         Who measured elsewhere, as far as that is known.
+    id : str
+        As records have it; empty: it was not recorded.
     begun_utc : str
         When it began, where records tell: ISO 8601.
     told_bound : TimeBound or None
@@ -76,6 +78,7 @@ class SessionView:
     best: Trial | None = None
     strategy: str = ""
     workers: tuple[WorkerState, ...] = field(default=())
+    id: str = ""
     begun_utc: str = ""
     told_bound: TimeBound | None = None
     conditions: Mapping[str, object] = field(default_factory=dict)
@@ -147,6 +150,17 @@ def session_views(given: Viewed) -> list[SessionView]:
     return views
 
 
+def result_view(result: TuningResult, records: Sequence[Record] = ()) -> SessionView:
+    """Return the session of a result, with the seconds that its records tell, where they are all there."""
+    view = _of_result(result)
+    if not records:
+        return view
+    recorded = _of_records(records)
+    if [one.number for one in recorded.trials] != [one.number for one in view.trials]:
+        return view
+    return replace(view, ended_s=recorded.ended_s, seconds=recorded.seconds, begun_utc=recorded.begun_utc)
+
+
 def _of_trials(trials: Sequence[Trial]) -> SessionView:
     """Return trials without a session: the comparison's are told by their source."""
     own = tuple(trial for trial in trials if trial.source != COMPARED)
@@ -167,6 +181,7 @@ def _of_result(result: TuningResult) -> SessionView:
         name=whole, workload=result.workload, hardware=result.hardware, threads=result.threads, trials=trials,
         ended_s=_worked(trials), seconds=_WORKED, comparison=result.compare, plan_first=result.plan_first,
         best=result.best_trial, strategy=result.strategy, workers=result.workers, told_bound=result.bound,
+        id=result.session or "",
     )  # fmt: skip
 
 
@@ -182,6 +197,7 @@ def _of_records(records: Sequence[Record]) -> SessionView:
         hardware=session.hardware,
         threads=session.threads,
         strategy=session.strategy,
+        id=session.id,
         begun_utc=session.created_utc,
         conditions=session.settings,
         ended_s=None if is_imported else _elapsed(session, own),

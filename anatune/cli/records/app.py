@@ -24,6 +24,7 @@ from anatune.cli.records.place import (
     place,
     session_id,
 )
+from anatune.cli.records.report import report_records
 from anatune.cli.records.train import train_corrections
 from anatune.cli.workload import with_workload_words
 
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.command("export")(export_records)
 app.command("import")(import_records)
 app.command("merge")(merge_records)
+app.command("report")(report_records)
 app.command("train")(train_corrections)
 
 

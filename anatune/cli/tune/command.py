@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from anatune.cli.html import check_html
 from anatune.cli.options import (
     DEFAULT_RECORDS,
     Accuracy,
     AsJson,
     BoardKey,
     Cluster,
+    Html,
     NoReuse,
     Patience,
     RecordFile,
@@ -28,7 +30,7 @@ from anatune.cli.options import (
 )
 from anatune.cli.output import UsageError, note, note_first_compilation, refuse_given
 from anatune.cli.tune.build import build_kernels
-from anatune.cli.tune.output import Display, schedule_file, show_result
+from anatune.cli.tune.output import Display, schedule_file, show_result, write_session
 from anatune.cli.workload import with_workload
 from anatune.errors import DeviceError
 
@@ -41,7 +43,7 @@ __all__ = ["tune"]
 
 _MEASURING = (
     "strategy", "start", "records", "threads", "resume", "time_limit", "l2", "device", "backend", "output",
-    "cluster", "tls", "tracker", "key", "no_reuse", "stop_at", "patience",
+    "cluster", "tls", "tracker", "key", "no_reuse", "stop_at", "patience", "html",
 )  # fmt: skip
 _BUILDING = ("strategy", "start", "seed", "template", "threads")
 _OF_GPUS = ("l2", "device", "backend")
@@ -143,6 +145,7 @@ def tune(
     tracker: Tracker = None,
     key: BoardKey = None,
     no_reuse: NoReuse = False,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure schedules of a workload on this machine, a cluster or boards and return the fastest.
@@ -168,6 +171,7 @@ def tune(
         refuse_given(context, _BUILDING, "was decided when --build-only wrote the manifest")
         refuse_given(context, _ELSEWHERE, "says who builds and measures, --manifest measures here what was built")
     refuse_places(cluster, tls, tracker, key)
+    check_html(html)
     if cluster is not None or tracker is not None:
         refuse_given(context, _OF_THIS_MACHINE, "is said where the GPU is, to `anatune worker` or the board's server")
     elsewhere: dict[str, Any] = {"cluster": cluster, "tls": tls, "tracker": tracker, "key": key}
@@ -193,6 +197,7 @@ def tune(
         except TuningInterrupted as stop:
             _note_all(tuning.damaged)
             show_result(stop.result, target, as_json)
+            write_session(stop.result, html)
             done = len(stop.result.trials)
             raise KeyboardInterrupt(
                 f"interrupted after {done} of {trials} trials, all of them kept in {records}; "
@@ -207,6 +212,7 @@ def tune(
         some = "the best schedule" if result.num_reused == 1 else f"the best {result.num_reused} schedules"
         note(f"note: began with {some} that {records} has of this workload and device; --no-reuse leaves them out")
     show_result(result, target, as_json)
+    write_session(result, html)
     if result.best_trial is None:
         _ = result.best  # raises, and says how the trials ended
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anatune.measure.place import WorkerState
     from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
-__all__ = ["Display", "ModelDisplay", "schedule_file", "show_result"]
+__all__ = ["Display", "ModelDisplay", "schedule_file", "show_result", "write_session"]
 
 _EXPORT = {
     "cpu": "--format so --output DIR` makes a library of it",
@@ -66,6 +66,22 @@ def show_result(result: TuningResult, target: Path, as_json: bool) -> None:
             f"{target}: {failure}, the best schedule was not written; it is in {result.records}: "
             f"`anatune export --records {result.records}` with the workload, or --output with another place"
         )
+
+
+def write_session(result: TuningResult, html: Path | None) -> None:
+    """Write the page of a session, where one is asked for; when its trials ended is read from its records."""
+    if html is None:
+        return
+    from anatune.cli.html import write_page
+    from anatune.pages.session import session_page
+    from anatune.records.store import RecordStore
+    from anatune.report.sessions import result_view
+
+    records = []
+    if result.records is not None and result.session is not None:
+        with RecordStore(result.records, read_only=True) as store:
+            records = store.trials(session=result.session, on_damage=lambda text: None)  # a resumed session said it
+    write_page(session_page(result_view(result, records)), html)
 
 
 class _Lines:

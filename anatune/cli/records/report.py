@@ -1,0 +1,66 @@
+"""``anatune records report``: what sessions of a record file or server found, as text, JSON or a page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from anatune.cli.html import check_html, write_page
+from anatune.cli.options import AsJson, Html
+from anatune.cli.output import line_width, note_once, print_json, print_lines, print_text
+from anatune.cli.records.place import (
+    AnyRecordFile,
+    OfHardware,
+    OfThreads,
+    SessionStart,
+    Words,
+    WorkerName,
+    opened,
+    place,
+    session_id,
+)
+from anatune.cli.workload import with_workload_words
+from anatune.errors import RecordError
+
+if TYPE_CHECKING:
+    from anatune.records.schema import Record
+
+__all__ = ["report_records"]
+
+
+@with_workload_words(Words)
+def report_records(
+    words: list[str],
+    chosen: dict[str, Any],
+    records: AnyRecordFile = None,
+    hw: OfHardware = None,
+    threads: OfThreads = None,
+    session: SessionStart = None,
+    worker: WorkerName = None,
+    html: Html = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what sessions found: the best, the end, how well it was predicted, failures, drift, why the winner won.
+
+    With --html as a page: for each workload and device its sessions over each other, as `anatune tune --html` shows one.
+    """
+    from anatune.report.session_words import report_dict, report_lines
+    from anatune.report.sessions import session_views
+
+    check_html(html)
+    path, workload = place(words, chosen, records)
+    with opened(path) as store:
+        only = session_id(store, session)
+        found: list[Record] = store.trials(workload, hw, only, threads, worker=worker, on_damage=note_once())
+    if not found and html is not None:
+        raise RecordError(f"no trials in {path} meet the conditions, no page was written; leave some of them out")
+    views = session_views(found)
+    if as_json:
+        print_json([report_dict(view) for view in views])
+    elif found:
+        print_lines(report_lines(views, width=line_width()))
+    else:
+        print_text(f"no trials in {path} meet the conditions")
+    if html is not None:
+        from anatune.pages.session import records_page
+
+        write_page(records_page(views, source=str(path)), html)
