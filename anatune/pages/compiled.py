@@ -87,14 +87,12 @@ def _facts(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> lis
     bounds = [(one.count * bound.time_s, one.total_s) for one in summary.kernels if (bound := kernel_bound(one))]
     if bounds:
         share = units.percent(sum(bound_s for bound_s, _ in bounds) / sum(total_s for _, total_s in bounds))
-        facts.append(("products at", f"{share} of the bound", "lower bound over predicted time"))
+        facts.append(("lower bound of the products", share, "of their predicted time"))
     calls, flop = sum(one.count for one in summary.kernels), sum(one.count * one.flop for one in summary.kernels)
-    facts.append(("kernels", f"{len(summary.kernels)}, {calls} calls", units.flop(flop)))
+    facts.append(("kernels", str(len(summary.kernels)), f"{calls} calls a run, {units.flop(flop)}"))
     facts.append(("weights", units.size(summary.weight_bytes), f"{len(summary.weights)} arrays"))
     if summary.check is not None:
-        facts.append(
-            ("error", f"{summary.check.error:.2g}", f"of the largest output, against {summary.check.reference}")
-        )
+        facts.append(("largest difference", f"{summary.check.error:.2g}", f"from {summary.check.reference}"))
     return facts
 
 

@@ -41,7 +41,7 @@ def report_records(
 ) -> None:
     """Say what sessions found: the best, the end, how well it was predicted, failures, drift, why the winner won.
 
-    With --html as a page: for each workload and device its sessions over each other, as `anatune tune --html` shows one.
+    With --html as a page: for each workload and device its sessions over each other, as `anatune tune --html` has one.
     """
     from anatune.report.session_words import report_dict, report_lines
     from anatune.report.sessions import session_views
