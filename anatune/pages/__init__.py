@@ -1,5 +1,6 @@
 """Answers as pages: one HTML file each that opens without a network (extra ``report``)."""
 
+from anatune.pages.compiled import model_page
 from anatune.pages.page import Column, Facts, Figure, Page, Section, Slider, Sliders, Table
 from anatune.pages.plan import plan_page
 from anatune.pages.prune import prune_page
@@ -15,6 +16,7 @@ __all__ = [
     "Slider",
     "Sliders",
     "Table",
+    "model_page",
     "plan_page",
     "prune_page",
     "records_page",

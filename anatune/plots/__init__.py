@@ -1,6 +1,7 @@
 """Figures of what anatune answers: ``plot_*`` functions that return plotly figures (extra ``report``)."""
 
 from anatune.plots.candidates import Candidates, candidates_of
+from anatune.plots.compiled import plot_model, plot_model_parts
 from anatune.plots.plans import plot_footprints, plot_occupancy, plot_roofline, plot_times
 from anatune.plots.session import (
     plot_comparison,
@@ -23,6 +24,8 @@ __all__ = [
     "plot_drift",
     "plot_failures",
     "plot_footprints",
+    "plot_model",
+    "plot_model_parts",
     "plot_occupancy",
     "plot_predictions",
     "plot_rejections",

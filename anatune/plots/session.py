@@ -35,8 +35,10 @@ _MOST_COUNTED = 10
 """Length of a bar up to which each number has its tick: plotly would show halves as the same number twice."""
 _EDGE = "rgba(128,128,128,0.6)"
 """Around pieces of a bar."""
-_MOST_LETTERS = 70
-"""Of a message in a legend or where the pointer rests."""
+_FEWEST_TICKS, _MOST_TICKS = 3, 6
+"""Of an axis of logarithms."""
+_MOST_LETTERS, _MOST_NAMED = 70, 20
+"""Of a message where the pointer rests; of a machine's name in a legend, which a narrow page has to hold."""
 
 
 def plot_convergence(given: Viewed, *, against: Literal["trials", "seconds"] = "trials") -> go.Figure:
@@ -232,7 +234,7 @@ def plot_drift(given: Viewed) -> go.Figure:
 
 
 def _machine(view: SessionView, worker: str, several: bool) -> str:
-    machine = worker or "this machine"
+    machine = _cut(worker or "this machine", _MOST_NAMED)
     return f"{machine} ({view.name})" if several else machine
 
 
@@ -327,10 +329,10 @@ def _told(trial: Trial) -> str:
     return "<br>".join(parts)
 
 
-def _cut(text: str) -> str:
-    """Return the beginning of a message on one line."""
+def _cut(text: str, most: int = _MOST_LETTERS) -> str:
+    """Return the beginning of a text on one line."""
     line = " ".join(text.split())
-    return line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]} …"
+    return line if len(line) <= most else f"{line[:most].rstrip()} …"
 
 
 class _Unit(NamedTuple):
@@ -364,6 +366,22 @@ def _time_axis(
     update = figure.update_yaxes if axis == "y" else figure.update_xaxes
     low, high = low_s / unit.scale_s, high_s / unit.scale_s
     if is_log or high > _LOG_FROM * low:
-        update(type="log", range=[math.log10(low), math.log10(high)])
+        ticks = _log_ticks(low, high)
+        texts = [f"{tick:,.7g}" for tick in ticks]
+        update(type="log", range=[math.log10(low), math.log10(high)], tickvals=ticks, ticktext=texts)
     else:
         update(type="linear", range=[low, high])
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return about five round numbers of a range, for an axis of logarithms: plotly's own may touch each other."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)):
+        ticks = [digit * 10.0**power for power in decades for digit in digits]
+        found = [tick for tick in ticks if low <= tick <= high]
+        if len(found) >= _FEWEST_TICKS:
+            return found[:: math.ceil(len(found) / _MOST_TICKS)]
+    coarse = (high - low) / _FEWEST_TICKS
+    power = 10.0 ** math.floor(math.log10(coarse))
+    step = power * max(digit for digit in (1, 2, 5) if digit * power <= coarse)
+    return [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
