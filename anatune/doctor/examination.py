@@ -21,9 +21,14 @@ _BASIS = "To plan"
 _MORE = "More commands"
 _LEAST_PYTHON = (3, 10)
 _PIP = "pip install --upgrade anatune"
-_SHELL = ("typer", "rich")
-"""Packages without which there is no command line; whether the library plans is tried."""
-_SERVED = {"pandas": "anatune.predict, Plan.to_frame", "sqlalchemy": "tune, records, plan --records"}
+_SHELL = "typer"
+"""Without it there is no command line; whether the library plans is tried."""
+_SERVED = {
+    "packaging": "doctor",
+    "pandas": "anatune.predict, Plan.to_frame",
+    "rich": "tables and progress on terminals",
+    "sqlalchemy": "tune, records, plan --records",
+}
 _DEEPER = {"tvm": "*tvm"}
 """Extras of which more than an import is tried."""
 _FOR_DEVELOPERS = ("dev", "docs")
@@ -97,11 +102,12 @@ def _basis(wanted: Sequence[Need], failures: Mapping[str, str], planned: Mapping
         yield Finding(_BASIS, "warning", "anatune", text, "", _PIP)
     works = planned.get("compiled") is True
     for need in wanted:
-        reason = problem(need) or failures.get(module_of(need.name), "")
-        if reason:
-            essential = not works or need.name in _SHELL
+        wrong, damaged = problem(need), failures.get(module_of(need.name), "")
+        if wrong or damaged:
+            essential = not works or need.name == _SHELL
             served = "everything" if essential else _SERVED.get(need.name, "some commands")
-            yield Finding(_BASIS, "error" if essential else "broken", need.name, reason, served, _PIP)
+            fix = _PIP if wrong else f"pip install --force-reinstall {need.name}"
+            yield Finding(_BASIS, "error" if essential else "broken", need.name, wrong or damaged, served, fix)
     if not works:
         reason = planned.get("died") or planned.get("*planning") or "no answer"
         yield Finding(_BASIS, "error", "planning", f"a tile space cannot be made: {reason}", "everything", _PIP)

@@ -64,6 +64,9 @@ _WHY = {
 }
 """Why versions are pinned, where they are."""
 
+_EXTRA = r"""extra\s*==\s*['"]([\w.-]+)['"]"""
+"""Part of a requirement's marker."""
+
 _TOLD = (
     *("numpy", "numba", "llvmlite", "scipy", "msgspec", "pandas", "SQLAlchemy", "apache-tvm", "apache-tvm-ffi"),
     *("cuda-bindings", "nvidia-cuda-nvrtc-cu12", "lightgbm", "scikit-learn", "onnx", "torch", "triton", "optuna"),
@@ -126,7 +129,7 @@ def _requirements() -> Iterator[tuple[str, str]]:
     """Yield (extra, requirement) of those that apply to this interpreter and system."""
     for text in _stated():
         requirement, _, marker = text.partition(";")
-        extra = re.search(r"""extra\s*==\s*['"]([\w.-]+)['"]""", marker)
+        extra = re.search(_EXTRA, marker)
         if _applies(marker, extra[1] if extra else ""):
             yield (extra[1] if extra else ""), requirement
 
@@ -154,13 +157,13 @@ def _stated() -> list[str]:
 
 
 def _applies(marker: str, extra: str) -> bool:
-    """Whether a marker holds here; without the package packaging every one is taken to."""
+    """Whether a marker holds here; without the package packaging none but an extra's name is taken to."""
     if not marker.strip():
         return True
     try:
         from packaging.markers import Marker
     except Exception:  # noqa: BLE001 - a broken package may raise anything, and is told of where it is asked for
-        return True
+        return re.fullmatch(rf"\s*{_EXTRA}\s*", marker) is not None
     return bool(Marker(marker).evaluate({"extra": extra}))
 
 

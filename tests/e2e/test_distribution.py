@@ -5,6 +5,7 @@ Nothing here needs a network: builds are not isolated, and the bare environment 
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -180,7 +181,10 @@ def test_doctor_where_anatune_cannot_start(bare, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
     done = anatune(bare, "doctor", cwd=tmp_path, faults=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "error    typer: typer cannot be imported (no click) [everything]; pip install" in done.stdout
+    assert (
+        "error    typer: typer cannot be imported (no click) [everything]; pip install --force-reinstall typer\n"
+        in done.stdout
+    )
     assert done.stdout.splitlines()[-1] == "anatune cannot plan here: see what is marked error"
     assert anatune(bare, "doctor", "--slow", cwd=tmp_path, faults=tmp_path).returncode == 2
 
@@ -189,8 +193,8 @@ def test_doctor_where_anatune_cannot_start(bare, tmp_path):
 def test_a_damaged_package_is_one_line_and_the_doctor_knows_it(bare, tmp_path):
     put(tmp_path, "msgspec", "0.19", "raise ImportError('no _core')")
     done = anatune(bare, "plan", "--hw", "rtx3090", "matmul", "8x8x8", cwd=tmp_path, faults=tmp_path)
-    line = "error: a package that this needs cannot be imported (no _core); run `anatune doctor`\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"error: a.* \(.*no _core\); run `anatune doctor`\n", done.stderr)
     done = anatune(bare, "doctor", "--quick", "--json", cwd=tmp_path, faults=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     told = levels(done)

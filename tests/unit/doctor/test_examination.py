@@ -94,8 +94,10 @@ def test_what_keeps_anatune_from_planning_is_an_error(look):
 def test_a_package_that_plans_do_without(look):
     told = look(CORE | {"pandas": "1.0"}, {"*planning": PLANNED})
     assert (told["pandas"].level, told["pandas"].serves) == ("broken", "anatune.predict, Plan.to_frame")
-    told = look(CORE, {"*planning": PLANNED, "": {"typer": "no"}})
+    assert told["pandas"].fix == "pip install --upgrade anatune"
+    told = look(CORE, {"*planning": PLANNED, "": {"typer": "no", "pandas": "no numpy"}})
     assert told["typer"].level == "error"  # the command line is typer's
+    assert told["pandas"].fix == "pip install --force-reinstall pandas"
 
 
 def test_a_damaged_spec_of_the_users_is_told(look):

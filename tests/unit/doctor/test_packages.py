@@ -1,3 +1,4 @@
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -36,7 +37,10 @@ def test_an_installed_package_has_metadata_instead_of_a_checkout(monkeypatch, tm
     monkeypatch.setattr(packages, "__file__", str(tmp_path / "site" / "anatune" / "doctor" / "packages.py"))
     stated = ["numpy>=1.26", 'tomli >=2.0 ; python_version < "3"', 'onnx>=1.16; extra == "onnx"', "Scikit_Learn"]
     monkeypatch.setattr(metadata, "requires", lambda name: stated)
-    assert needs() == {"": [Need("numpy", ">=1.26"), Need("scikit-learn", "")], "onnx": [Need("onnx", ">=1.16")]}
+    without = {"": [Need("numpy", ">=1.26"), Need("scikit-learn", "")], "onnx": [Need("onnx", ">=1.16")]}
+    assert needs() == without
+    monkeypatch.setitem(sys.modules, "packaging.markers", None)  # its import fails
+    assert needs() == without
 
     def none(name):
         raise metadata.PackageNotFoundError(name)
