@@ -17,9 +17,7 @@ def run() -> None:
         from anatune.cli.main import run as run_command
     except Exception as error:  # noqa: BLE001 - a damaged package may raise anything
         sys.exit(_without_command_line(error, sys.argv[1:]))
-    if usual:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    run_command()
+    run_command(interruptible=usual)  # which waits for Ctrl-C in its own way
 
 
 def _without_command_line(error: Exception, words: list[str]) -> int:

@@ -24,9 +24,14 @@ __all__ = [
     "read_file",
     "read_lines",
     "reason",
+    "remove_scratch",
     "replace_file",
     "scratch_folder",
+    "temporary_folder",
 ]
+
+_scratch: set[str] = set()
+"""Temporary files and folders of this process that may still be there."""
 
 MOST_BYTES = 64 << 20
 """Largest file that is read whole, unless a caller says otherwise."""
@@ -104,8 +109,9 @@ def replace_file(path: str | os.PathLike[str], content: bytes | Iterable[bytes])
     """
     name = os.fspath(path)
     scratch = os.path.join(os.path.dirname(name), f".anatune-{secrets.token_hex(8)}.part")
-    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    _scratch.add(scratch)
     try:
+        handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         with os.fdopen(handle, "wb") as stream:
             stream.writelines([content] if isinstance(content, bytes) else content)
             stream.flush()
@@ -115,6 +121,8 @@ def replace_file(path: str | os.PathLike[str], content: bytes | Iterable[bytes])
         with contextlib.suppress(OSError):
             os.unlink(scratch)
         raise
+    finally:
+        _scratch.discard(scratch)
 
 
 def reason(error: OSError) -> str:
@@ -140,6 +148,7 @@ def scratch_folder(error: type[AnatuneError], room_bytes: int = 0) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="anatune-"))
     except OSError as failure:
         raise error(no_scratch(failure)) from None
+    _scratch.add(str(folder))
     if room_bytes and hasattr(os, "posix_fallocate"):
         try:
             with open(folder / "room", "wb") as stream:
@@ -149,6 +158,41 @@ def scratch_folder(error: type[AnatuneError], room_bytes: int = 0) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
             raise error(no_scratch(failure)) from None
     return folder
+
+
+@contextlib.contextmanager
+def temporary_folder(place: str | os.PathLike[str] | None = None) -> Iterator[Path]:
+    """Give a folder that is removed at the end of the block, also where Ctrl-C ends the process in it.
+
+    Parameters
+    ----------
+    place : path, optional
+        Where; by default with all temporary files.
+
+    Raises
+    ------
+    OSError
+        None can be made.
+    """
+    import tempfile
+
+    prefix = "anatune-" if place is None else ".anatune-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as name:
+        _scratch.add(name)
+        try:
+            yield Path(name)
+        finally:
+            _scratch.discard(name)
+
+
+def remove_scratch() -> None:
+    """Remove what temporary files and folders of this process are still there: it ends without unwinding."""
+    import shutil
+
+    for name in list(_scratch):
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        shutil.rmtree(name, ignore_errors=True)
 
 
 def no_scratch(error: OSError) -> str:

@@ -6,7 +6,7 @@ import time
 
 from anatune.cli.calibrations import learn_nests, tell_calibration
 from anatune.cli.output import UsageError, note, print_json, print_text
-from anatune.cli.stages import stage_progress
+from anatune.cli.progress import Progress
 
 __all__ = ["calibrate_board_cpu", "detect_board", "has_board"]
 
@@ -73,9 +73,10 @@ def calibrate_board_cpu(
     path, learned = None if print_only else write_host_spec(spec=result.spec), None
     if path is not None and nests:
         make = functools.partial(BoardMeasurer, tracker=tracker, key=key, device=board.hardware, boards=board.boards)
-        with stage_progress() as progress:
-            left_s = 60 * minutes - (time.monotonic() - began)
-            learned = learn_nests(result.spec, path, left_s, progress, make=make, ran_under=board.environment)
+        left_s = 60 * minutes - (time.monotonic() - began)
+        with Progress(ticking=False) as progress:
+            tell = progress.stages("calibrate", left_s)
+            learned = learn_nests(result.spec, path, left_s, tell, make=make, ran_under=board.environment)
     tell_calibration(result, path, learned, print_only=print_only, as_json=as_json)
 
 

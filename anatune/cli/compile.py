@@ -31,7 +31,6 @@ from anatune.cli.options import (
 )
 from anatune.cli.output import (
     UsageError,
-    count_progress,
     line_width,
     note,
     note_first_compilation,
@@ -157,7 +156,7 @@ def compile_model(
                 records=kept,
                 resume=resume,
                 check=check,
-                progress=None if trials else count_progress("planning"),
+                progress=display.progress.count("planning", then="building"),
                 tuning_progress=display,
                 cluster=cluster,
                 tls=tls,

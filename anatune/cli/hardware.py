@@ -13,7 +13,7 @@ from anatune.cli.boards import calibrate_board_cpu, detect_board, has_board
 from anatune.cli.calibrations import learn_nests, tell_calibration, tell_spec
 from anatune.cli.options import BoardKey, Tracker
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
-from anatune.cli.stages import stage_progress
+from anatune.cli.progress import Progress
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -27,6 +27,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+_BUILD_S = 15.0
+"""What building probes takes, beside the minutes that are given."""
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -181,12 +183,14 @@ def calibrate(
     from anatune.measure.cpu.host_files import write_host_spec
 
     learned: Learned | None = None
-    with stage_progress() as progress:
-        result = measure(minutes=minutes / 3, progress=progress)
+    writes = not print_only
+    with Progress(ticking=False) as progress:  # a thread that draws would disturb what is measured
+        tell = progress.stages("calibrate", 60 * minutes * (1.0 if writes and nests else 1 / 3) + _BUILD_S)
+        result = measure(minutes=minutes / 3, progress=tell)
         spec = result.spec
-        path = None if print_only else write_host_spec(spec=spec)
+        path = write_host_spec(spec=spec) if writes else None
         if path is not None and nests:
-            learned = learn_nests(spec, path, 60 * minutes - (time.monotonic() - began), progress)
+            learned = learn_nests(spec, path, 60 * minutes - (time.monotonic() - began), tell)
     tell_calibration(result, path, learned, print_only=print_only, as_json=as_json)
 
 
@@ -209,8 +213,9 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
     from anatune.measure.cuda.calibration.calibrate import calibrate_gpu
     from anatune.report.calibration import gpu_calibration_lines
 
-    with stage_progress() as progress:
-        result = calibrate_gpu(index, minutes=minutes, progress=progress)
+    with Progress(ticking=False) as progress:
+        tell = progress.stages("calibrate", 60 * minutes + _BUILD_S)
+        result = calibrate_gpu(index, minutes=minutes, progress=tell)
     spec = msgspec.structs.replace(result.spec, name=f"host_gpu{index or ''}", aliases=())
     path = None if print_only else write_host_spec(spec=spec)
     if as_json:

@@ -7,12 +7,12 @@ need them.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -23,6 +23,7 @@ from anatune.cli.compile import compile_model
 from anatune.cli.doctor import doctor
 from anatune.cli.export.command import export
 from anatune.cli.hardware import app as hardware_app
+from anatune.cli.interrupts import INTERRUPTED, present, watched
 from anatune.cli.output import UsageError, note
 from anatune.cli.plan import plan
 from anatune.cli.prune import prune
@@ -31,7 +32,7 @@ from anatune.cli.run import run_model
 from anatune.cli.tune.command import tune
 from anatune.cli.worker import worker
 from anatune.errors import AnatuneError
-from anatune.files import reason
+from anatune.files import reason, remove_scratch
 
 __all__ = ["app", "main", "run"]
 
@@ -82,11 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         What follows ``anatune``; by default the process's own.
     """
-    command = typer.main.get_command(app)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no text
     try:
+        command = typer.main.get_command(app)
         with (
             _notes(),
             command.make_context("anatune", list(sys.argv[1:] if arguments is None else arguments)) as context,
@@ -105,11 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _fail(f"a package that this needs cannot be imported ({error}); run `anatune doctor`", 1)
     except KeyboardInterrupt as stop:
-        return _fail(str(stop) or "interrupted", 130)
-    except RuntimeError as error:
-        if not isinstance(error.__cause__, KeyboardInterrupt):
-            raise
-        return _fail("interrupted", 130)  # while a class was being made, in Python before 3.12
+        return _fail(str(stop) or "interrupted", INTERRUPTED)
     except BrokenPipeError:
         # The reader (head, less) has what it wanted; keep the interpreter from flushing into the pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -121,11 +118,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"out of memory ({error or 'no details'}); choose a smaller workload, or a machine with more", 1)
 
 
-def run() -> None:
-    """Run the command line and exit; the ``anatune`` script calls this."""
+def run(*, interruptible: bool) -> None:
+    """Run the command line and exit; the ``anatune`` script calls this.
+
+    Parameters
+    ----------
+    interruptible : bool
+        Ctrl-C ends it; not where whoever started it has SIGINT ignored.
+    """
     if _open_closed_streams():
         sys.exit(_fail("standard output is closed, expected a place for the answer; use >/dev/null for none", 1))
-    sys.exit(main())
+    with watched() if interruptible else contextlib.nullcontext():
+        status = main()
+    remove_scratch()  # what killed processes wrote into folders while these were removed
+    sys.exit(status)
 
 
 def _open_closed_streams() -> bool:
@@ -147,7 +153,7 @@ class _Notes(logging.Handler):
         note(f"note: {record.getMessage()}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _notes() -> Iterator[None]:
     """Show what the library logs while a command runs."""
     log, handler = logging.getLogger("anatune"), _Notes(logging.WARNING)
@@ -188,6 +194,9 @@ def _got(error: Exception, text: str) -> str:
 
 
 def _fail(message: str, status: int) -> int:
-    """Write one line to stderr and return the exit status."""
-    note(f"error: {' '.join(message.split())}")
+    """Write one line to stderr and return the exit status; after Ctrl-C the process ends here."""
+    line, interrupts = " ".join(message.split()), present()
+    if interrupts is not None and (status == INTERRUPTED or interrupts.came()):
+        interrupts.end_here(line if status == INTERRUPTED else "interrupted")
+    note(f"error: {line}")
     return status

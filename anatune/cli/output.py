@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UsageError",
-    "count_progress",
     "line_width",
     "note",
     "note_first_compilation",
@@ -31,7 +29,6 @@ __all__ = [
     "print_lines",
     "print_text",
     "refuse_given",
-    "search_progress",
     "write_bytes",
     "write_text",
 ]
@@ -128,60 +125,6 @@ def write_bytes(target: Path, content: bytes) -> None:
             stream.write(content)
         return
     replace_file(target, content)
-
-
-def search_progress(quiet_s: float = 3.0, every_s: float = 10.0) -> Callable[[float], None]:
-    """Return a callback for a long search: it says on stderr how much is done.
-
-    Parameters
-    ----------
-    quiet_s : float
-        Say nothing before this many seconds.
-    every_s : float
-        Seconds between lines where stderr is no terminal; a terminal has one line that is rewritten.
-    """
-    start = time.monotonic()
-    following = start + quiet_s
-    terminal = sys.stderr.isatty()
-
-    def report(share: float) -> None:
-        nonlocal following
-        now = time.monotonic()
-        finished = share >= 1.0
-        said_before = following > start + quiet_s
-        if (finished and not (terminal and said_before)) or (not finished and now < following):
-            return
-        following = now + (0.2 if terminal else every_s)
-        text = f"searching: {100 * share:.1f} %, {now - start:.0f} s"
-        if terminal:
-            end = "\n" if finished else ""
-            typer.echo(f"\r{text}{end}", err=True, nl=False)
-        else:
-            typer.echo(f"{text}; --time-limit SECONDS ends it with a proven gap", err=True)
-
-    return report
-
-
-def count_progress(what: str, every_s: float = 10.0) -> Callable[[int, int], None]:
-    """Return a callback (done, of how many) that says on stderr how far something is.
-
-    A terminal has one line that is rewritten; elsewhere a line every `every_s` seconds, none at the end.
-    """
-    start = time.monotonic()
-    following = start if sys.stderr.isatty() else start + every_s
-
-    def report(done: int, total: int) -> None:
-        nonlocal following
-        now = time.monotonic()
-        if sys.stderr.isatty():
-            if now >= following or done == total:
-                following = now + 0.2
-                typer.echo(f"\r{what}: {done} of {total}, {now - start:.0f} s", err=True, nl=done == total)
-        elif now >= following and done < total:
-            following = now + every_s
-            note(f"{what}: {done} of {total}, {now - start:.0f} s")
-
-    return report
 
 
 def note_first_compilation(

@@ -24,13 +24,12 @@ from anatune.cli.options import (
     seconds_option,
 )
 from anatune.cli.output import (
-    count_progress,
     line_width,
     note_first_compilation,
     print_json,
     print_lines,
-    search_progress,
 )
+from anatune.cli.progress import Progress
 from anatune.cli.ranges import (
     Kernels,
     Loss,
@@ -119,21 +118,22 @@ def plan(
     check_html(html)
     note_first_compilation(hardware, template, workload)
     start = time.perf_counter()
-    answer = api.plan(
-        workload,
-        hardware,
-        max(top_k, _NUM_EXPLAINED) if explain or html else top_k,
-        template=template,
-        accuracy=accuracy,
-        threads=threads,
-        time_limit_s=time_limit,
-        distinct=not compile_count if distinct is None else distinct,
-        compile=compile_count,
-        correction=chosen,
-        records=records,
-        progress=search_progress(),
-        compile_progress=count_progress("compiling"),
-    )
+    with Progress(compiles=True) as progress:
+        answer = api.plan(
+            workload,
+            hardware,
+            max(top_k, _NUM_EXPLAINED) if explain or html else top_k,
+            template=template,
+            accuracy=accuracy,
+            threads=threads,
+            time_limit_s=time_limit,
+            distinct=not compile_count if distinct is None else distinct,
+            compile=compile_count,
+            correction=chosen,
+            records=records,
+            progress=progress.search(),
+            compile_progress=progress.count("compiling"),
+        )
     seconds = time.perf_counter() - start
     shown = answer.first(top_k)
     if as_json:
@@ -175,4 +175,6 @@ def plan(
     if html is not None:
         from anatune.pages.plan import WHAT_IF_S, plan_page
 
-        write_page(plan_page(answer, what_if_s=time_limit or WHAT_IF_S, progress=search_progress()), html)
+        with Progress(compiles=True) as progress:
+            page = plan_page(answer, what_if_s=time_limit or WHAT_IF_S, progress=progress.share("what if"))
+        write_page(page, html)

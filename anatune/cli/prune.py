@@ -19,7 +19,8 @@ from anatune.cli.options import (
     refuse_threads,
     seconds_option,
 )
-from anatune.cli.output import note, note_first_compilation, refuse_given, search_progress
+from anatune.cli.output import note, note_first_compilation, refuse_given
+from anatune.cli.progress import Progress
 from anatune.cli.workload import with_workload
 
 if TYPE_CHECKING:
@@ -86,26 +87,28 @@ def prune(
     write = writer(form)
     check_html(html)
     refuse_given(context, IGNORED.get(form, ()), f"does not apply to --for {form}")
-    request = PruneRequest(
-        workload,
-        hardware,
-        _keep(keep),
-        most=most,
-        template=template,
-        accuracy=accuracy,
-        threads=threads,
-        time_limit_s=time_limit,
-        distinct=distinct,
-        diverse=not no_diverse,
-        correction=chosen,
-        progress=search_progress(),
-    )
     if form != "triton":
         note_first_compilation(hardware, template)
     lines = 0
-    for line in write(request):
-        typer.echo(line)
-        lines += 1
+    with Progress(compiles=True) as progress:
+        request = PruneRequest(
+            workload,
+            hardware,
+            _keep(keep),
+            most=most,
+            template=template,
+            accuracy=accuracy,
+            threads=threads,
+            time_limit_s=time_limit,
+            distinct=distinct,
+            diverse=not no_diverse,
+            correction=chosen,
+            progress=progress.search(),
+        )
+        for line in write(request):
+            progress.clear()  # it may be the same terminal
+            typer.echo(line)
+            lines += 1
     if request.may_end_early and lines - OTHER_LINES.get(form, 0) == most:
         note(f"note: at most {most} are written; --most N writes more")
     if html is not None:

@@ -15,8 +15,8 @@ from anatune.cli.output import (
     note_first_compilation,
     print_json,
     print_lines,
-    search_progress,
 )
+from anatune.cli.progress import Progress
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -79,17 +79,18 @@ def plan_ranged(
         raise UsageError("--loss asks for as few kernels as keep it; leave out --kernels and --mean")
     note_first_compilation(hardware, template, workload.largest)
     start = time.perf_counter()
-    answer = api.plan_range(
-        workload,
-        hardware,
-        kernels=min(DEFAULT_KERNELS, len(workload.extents)) if kernels is None and share is None else kernels,
-        loss=share,
-        weights=[1.0] * len(workload.extents) if mean else None,
-        template=template,
-        threads=threads,
-        time_limit_s=time_limit_s,
-        progress=search_progress(),
-    )
+    with Progress(compiles=True) as progress:
+        answer = api.plan_range(
+            workload,
+            hardware,
+            kernels=min(DEFAULT_KERNELS, len(workload.extents)) if kernels is None and share is None else kernels,
+            loss=share,
+            weights=[1.0] * len(workload.extents) if mean else None,
+            template=template,
+            threads=threads,
+            time_limit_s=time_limit_s,
+            progress=progress.search(),
+        )
     if as_json:
         print_json(answer.to_dict())
     else:

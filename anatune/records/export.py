@@ -98,7 +98,9 @@ def json_lines(records: Iterable[Record], sessions: Iterable[Session] = ()) -> I
             yield _line(_SessionLine(FORMAT, session))
 
 
-def import_json_lines(store: RecordStore, source: str | Path | Iterable[str]) -> tuple[int, int]:
+def import_json_lines(
+    store: RecordStore, source: str | Path | Iterable[str], progress: Callable[[float], None] | None = None
+) -> tuple[int, int]:
     """Record what `json_lines` wrote: all of it in one transaction, or nothing.
 
     Parameters
@@ -107,6 +109,8 @@ def import_json_lines(store: RecordStore, source: str | Path | Iterable[str]) ->
         Where to.
     source : str, Path or iterable of str
         The file, or its lines.
+    progress : callable, optional
+        Called with the share of a file that is read.
 
     Returns
     -------
@@ -121,11 +125,22 @@ def import_json_lines(store: RecordStore, source: str | Path | Iterable[str]) ->
     if not isinstance(source, str | Path):
         return store.insert(_rows(source, "JSON lines", store.session))
     try:
-        return store.insert(_rows(read_lines(source), str(source), store.session))
+        lines = read_lines(source)
+        lines = lines if progress is None else _told(lines, Path(source).stat().st_size, progress)
+        return store.insert(_rows(lines, str(source), store.session))
     except OSError as error:
         raise RecordError(f"{source}: {reason(error)}, expected a file that `anatune records export` wrote") from error
     except UnicodeDecodeError as error:
         raise RecordError(f"{source}: is no UTF-8 text, expected what `anatune records export` wrote") from error
+
+
+def _told(lines: Iterable[str], size_bytes: int, progress: Callable[[float], None]) -> Iterator[str]:
+    """Yield the lines of a file and tell how much of it they are."""
+    read_bytes = 0
+    for line in lines:
+        yield line
+        read_bytes += len(line)  # of ASCII, what anatune writes nearly always
+        progress(min(0.99, read_bytes / max(1, size_bytes)))
 
 
 def _rows(lines: Iterable[str], name: str, known: Callable[[str], Session]) -> Iterator[Session | Record]:

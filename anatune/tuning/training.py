@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -193,13 +193,20 @@ def _measured(trials: Sequence[_Recorded], template: str) -> MeasuredPoints | No
     return MeasuredPoints(workload_text(named_workload(session.workload)), hardware.name, table, time_s)
 
 
-def judge(family: Family, others: Sequence[Family] = (), options: ResidualOptions | None = None) -> Judgement:
+def judge(
+    family: Family,
+    others: Sequence[Family] = (),
+    options: ResidualOptions | None = None,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Judgement:
     """Return what a correction of a family is worth, leave-one-workload-out and leave-one-device-out.
 
     Parameters
     ----------
     others : sequence of Family
         All families: those of the same template and kernels on other devices are what the device is left out of.
+    progress : callable, optional
+        Called with the share that is done, in [0, 1].
 
     Raises
     ------
@@ -208,12 +215,14 @@ def judge(family: Family, others: Sequence[Family] = (), options: ResidualOption
     """
     own = family.measured
     time_s = np.concatenate([one.time_s for one in own])
-    by_workload = _quality(own, cross_fit(own, "workload", options))
     seen = [other for other in others if (other.template, other.kernels) == (family.template, family.kernels)]
     together = [one for other in seen for one in other.measured]
     by_device = plain_by_device = None
-    if len({one.device for one in together}) > 1:
-        times = cross_fit(together, "device", options)
+    has_others = len({one.device for one in together}) > 1
+    first = 0.5 if has_others else 1.0
+    by_workload = _quality(own, cross_fit(own, "workload", options, progress=lambda share: progress(first * share)))
+    if has_others:
+        times = cross_fit(together, "device", options, progress=lambda share: progress(first + (1.0 - first) * share))
         pairs = [(one, found) for one, found in zip(together, times, strict=True) if one.device == own[0].device]
         by_device = _quality([one for one, _ in pairs], [found for _, found in pairs])
         plain_by_device = _quality(own, [one.table.time_s for one in own])

@@ -9,6 +9,7 @@ import typer
 
 from anatune.cli.options import DEFAULT_RECORDS, AsJson, RecordFile
 from anatune.cli.output import UsageError, print_json, print_lines, print_text
+from anatune.cli.progress import Progress
 from anatune.cli.workload import refuse_workload_options, with_workload_words
 from anatune.errors import RecordError
 
@@ -69,8 +70,8 @@ def import_records(
         return
     if words or hw is not None:
         raise UsageError(f"{file} is an export of anatune's, which names device and workload; leave both out")
-    with RecordStore(records) as store:
-        num_sessions, num_trials = import_json_lines(store, file)
+    with RecordStore(records) as store, Progress() as progress:
+        num_sessions, num_trials = import_json_lines(store, file, progress.share("importing"))
     if as_json:
         print_json({"sessions": num_sessions, "trials": num_trials})
     else:
@@ -86,12 +87,14 @@ def _import_foreign(file: Path, workload: Workload | None, records: RecordPlace,
     from anatune.report.imports import import_lines, reasons_text
 
     hardware = None if hw is None else api.hardware(hw)
-    found = read_foreign(file, hardware, workload, _function_reader)
-    if not found.trials:
-        why = reasons_text(found.left_out) or "it is empty"
-        raise RecordError(f"{file}: nothing to import from this {found.kind} log: {why}")
-    with RecordStore(records) as store:
-        imported = record_foreign(store, found, file)
+    with Progress() as progress:
+        progress.begin(f"reading {file}")
+        found = read_foreign(file, hardware, workload, _function_reader)
+        if not found.trials:
+            why = reasons_text(found.left_out) or "it is empty"
+            raise RecordError(f"{file}: nothing to import from this {found.kind} log: {why}")
+        with RecordStore(records) as store:
+            imported = record_foreign(store, found, file)
     if not as_json:
         print_lines(import_lines(store.path, found.kind, imported, found.left_out))
         return

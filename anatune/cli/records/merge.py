@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from anatune.cli.options import AsJson, checked_place
-from anatune.cli.output import UsageError, count_progress, note, print_json, print_text
+from anatune.cli.output import UsageError, note, print_json, print_text
+from anatune.cli.progress import Progress
 from anatune.errors import RecordError
 
 __all__ = ["merge_records"]
@@ -40,11 +41,11 @@ def merge_records(
         damaged.append(text)
         note(f"note: {text}")
 
-    with ExitStack() as opened:
+    with ExitStack() as opened, Progress() as progress:
         # All sources first: one that is missing is said before anything is written.
         read = [opened.enter_context(RecordStore(source, read_only=True)) for source in sources]
         written = opened.enter_context(RecordStore(into))
-        told = [merge(one, written, on_damage=report, progress=count_progress("merging")) for one in read]
+        told = [merge(one, written, on_damage=report, progress=progress.count("merging")) for one in read]
     if as_json:
         print_json([{"source": str(source), **one._asdict()} for source, one in zip(sources, told, strict=True)])
     else:

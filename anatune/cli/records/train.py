@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,11 +10,15 @@ import typer
 
 from anatune.cli.options import AsJson
 from anatune.cli.output import UsageError, note_once, print_json, print_lines
+from anatune.cli.progress import Progress
 from anatune.cli.records.place import AnyRecordFile, OfHardware, Words, opened, place
 from anatune.cli.workload import with_workload_words
 from anatune.errors import RecordError
 
 __all__ = ["train_corrections"]
+
+_JUDGING = 0.9
+"""Share of a correction's time that judging it takes, by up to ten others."""
 
 
 @with_workload_words(Words)
@@ -37,7 +42,8 @@ def train_corrections(
     from anatune.tuning.training import families_of, judge, train
 
     path, workload = place(words, chosen, records)
-    with opened(path) as store:
+    with opened(path) as store, Progress(compiles=True) as progress:
+        progress.begin(f"reading {path}")
         families = families_of(store.iterate(workload, hw, on_damage=note_once()))
     if not families:
         raise RecordError(
@@ -47,10 +53,12 @@ def train_corrections(
         names = ", ".join(family.name for family in families)
         raise UsageError(f"--output is one folder, but there are records of {names}; choose one with --hw")
     results = []
-    for family in families:
-        judgement = judge(family, families)
-        saved = train(family, judgement, str(path), output) if output is not None or judgement.helps else None
-        results.append((family, judgement, saved))
+    with Progress() as progress:
+        report = progress.share("training")
+        for number, family in enumerate(families):
+            judgement = judge(family, families, progress=_part(report, number, len(families)))
+            saved = train(family, judgement, str(path), output) if output is not None or judgement.helps else None
+            results.append((family, judgement, saved))
     if as_json:
         print_json(
             [
@@ -68,3 +76,8 @@ def train_corrections(
         return
     for family, judgement, saved in results:
         print_lines(family_lines(family, judgement, saved))
+
+
+def _part(report: Callable[[float], None], number: int, count: int) -> Callable[[float], None]:
+    """Return what reports the judging of one of several corrections as a share of all."""
+    return lambda share: report((number + _JUDGING * share) / count)

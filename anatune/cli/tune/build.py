@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anatune.cli.output import count_progress, note_first_compilation, print_json, print_text
+from anatune.cli.output import note_first_compilation, print_json, print_text
+from anatune.cli.progress import Progress
 from anatune.errors import BuildError
 
 if TYPE_CHECKING:
@@ -28,16 +29,17 @@ def build_kernels(
     from anatune.tuning.manifest import MANIFEST, build_manifest
 
     note_first_compilation(hardware, template)
-    progress = count_progress("building")
-    made = build_manifest(
-        workload,
-        hardware,
-        folder,
-        trials=trials,
-        template=template,
-        seed=seed,
-        progress=lambda done, failed, total: progress(done, total),
-    )
+    with Progress(compiles=True) as progress:
+        report = progress.count("building")
+        made = build_manifest(
+            workload,
+            hardware,
+            folder,
+            trials=trials,
+            template=template,
+            seed=seed,
+            progress=lambda done, failed, total: report(done, total),
+        )
     failures = [entry.failure for entry in made.entries if entry.failure is not None]
     if len(failures) == len(made.entries):
         raise BuildError(f"none of {len(failures)} schedules can be built; the first says: {failures[0].message}")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import os
 import re
-import sys
-import time
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anatune.cli.output import line_width, note, print_json, print_lines, write_text
+from anatune.cli.progress import Progress
 from anatune.errors import RecordError
 from anatune.files import reason
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from anatune.core.workload.nest import Workload
     from anatune.measure.place import WorkerState
     from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
@@ -26,8 +25,6 @@ _EXPORT = {
     "cpu": "--format so --output DIR` makes a library of it",
     "gpu": "--target cuda --output DIR` writes its CUDA C and cubin",
 }
-_QUIET_S = 10.0
-"""Without a terminal: seconds between lines about trials that are neither better nor failed."""
 
 
 def schedule_file(workload: Workload) -> str:
@@ -88,45 +85,17 @@ class _Lines:
     """Progress on stderr: a bar on a terminal, lines elsewhere."""
 
     def __init__(self) -> None:
-        self._bar: Any = None
-        self._task: Any = None
-        self._said_s = -math.inf
+        self.progress = Progress(compiles=True)
         self._workers: tuple[WorkerState, ...] = ()
 
-    def __enter__(self) -> _Lines:
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
-            from rich.table import Column
-
-            # Drawn only between trials: a thread that redraws would take time from the kernel that is measured.
-            self._bar = Progress(
-                BarColumn(bar_width=20),
-                TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
-                console=Console(stderr=True),
-                transient=True,
-                auto_refresh=False,
-            )
-            self._task = self._bar.add_task("planning", total=None)
-            self._bar.start()
+    def __enter__(self) -> Self:
+        self.progress.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _show(self, text: str, done: int, total: int, news: bool) -> bool:
-        """Show a line, without a terminal if it has news or some time has passed; return whether it was written."""
-        now = time.monotonic()
-        if self._bar is not None:
-            self._bar.update(self._task, description=text, completed=done, total=total, refresh=True)
-        elif news or now - self._said_s >= _QUIET_S:
-            note(text)
-            self._said_s = now
-            return True
-        return False
+        self.progress.__exit__(kind, error, trace)
 
     def _tell(self, workers: tuple[WorkerState, ...]) -> None:
         """Say, once, what happened to the machines that measure."""
@@ -136,14 +105,7 @@ class _Lines:
 
         lines, self._workers = news(self._workers, workers), workers
         for line in lines:
-            self._say(line)
-
-    def _say(self, line: str) -> None:
-        """Write a line that stays."""
-        if self._bar is None:
-            note(line)
-        else:
-            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.progress.above(line)
 
 
 class Display(_Lines):
@@ -159,12 +121,14 @@ class Display(_Lines):
 
         self._tell(progress.workers)
         if progress.stage == "start":
-            self._say(progress_text(progress))
+            self.progress.above(progress_text(progress))
             return
         best = None if progress.best is None else progress.best.number
         failed = progress.trial is not None and progress.trial.measurement.time_s is None
         news = progress.stage != "measure" or best != self._best or failed or progress.done == progress.total
-        if self._show(progress_text(progress), progress.done, progress.total, news):
+        # A thread that redraws would take time from the kernel that is measured.
+        self.progress.ticking = progress.stage == "plan"
+        if self.progress.show(progress_text(progress), progress.done, progress.total, news=news):
             self._best = best
 
 
@@ -192,7 +156,8 @@ class ModelDisplay(_Lines):
 
         self._tell(progress.workers)
         if not self._kernel and progress.bound_s is not None:
-            self._say(worth_text(progress.predicted_s, progress.bound_s, "the model's kernels are"))
+            self.progress.above(worth_text(progress.predicted_s, progress.bound_s, "the model's kernels are"))
         news = progress.kernel != self._kernel or progress.done == progress.total
         self._kernel = progress.kernel
-        self._show(model_progress_text(progress), progress.done, progress.total, news)
+        self.progress.ticking = False
+        self.progress.show(model_progress_text(progress), progress.done, progress.total, news=news)

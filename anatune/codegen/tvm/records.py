@@ -10,7 +10,6 @@ them: for models there is `anatune.adapters.metaschedule`.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from anatune.codegen.cpu.lower import lower
 from anatune.codegen.tvm.kernel import ANNOTATION
 from anatune.core.trial import Outcome
 from anatune.errors import BuildError, RecordError, SpaceError
-from anatune.files import reason
+from anatune.files import reason, temporary_folder
 from anatune.records.schema import Record
 
 __all__ = ["ANNOTATION", "TVM_FILES", "write_tvm_database"]
@@ -59,8 +58,8 @@ def write_tvm_database(
     count = 0
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".anatune-", dir=target) as scratch:
-            paths = [Path(scratch) / name for name in TVM_FILES]
+        with temporary_folder(target) as scratch:
+            paths = [scratch / name for name in TVM_FILES]
             opened = database.database.JSONDatabase(path_workload=str(paths[0]), path_tuning_record=str(paths[1]))
             for record in records:
                 if record.trial.measurement.outcome is not Outcome.OK or not record.trial.measurement.times_s:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import atexit
 import functools
-import tempfile
 import weakref
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +13,7 @@ from anatune.codegen.cuda.artifact import GpuArtifact, build_schedule
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, DeviceError
-from anatune.files import no_scratch
+from anatune.files import no_scratch, temporary_folder
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, open_device
 from anatune.measure.cuda.launching import load_kernel
 from anatune.measure.run.correctness import Array, array_dtype, checked_operands, random_inputs
@@ -113,8 +111,8 @@ def build_gpu(schedule: Schedule, device: GpuDevice | None = None) -> GpuKernel:
             f"is {device.arch}; plan for --hw host_gpu after `anatune hw detect`"
         )
     try:
-        with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
-            return GpuKernel(schedule.workload, build_schedule(schedule, Path(folder)), device)
+        with temporary_folder() as folder:
+            return GpuKernel(schedule.workload, build_schedule(schedule, folder), device)
     except OSError as error:
         raise BuildError(no_scratch(error)) from None
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import weakref
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +14,7 @@ from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.export.ranges import range_kernels
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError, BuildError, DeviceError, RunError, SpaceError
-from anatune.files import no_scratch
+from anatune.files import no_scratch, temporary_folder
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
 from anatune.measure.cuda.kernel import first_device
 from anatune.measure.cuda.launching import bound_call, load_functions
@@ -132,8 +130,8 @@ class GpuRangeKernel:
         if number not in self._programs:
             kernel = self._kernels[number]
             try:
-                with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
-                    artifact = write_artifact(kernel, compile_kernel(kernel), Path(folder))
+                with temporary_folder() as folder:
+                    artifact = write_artifact(kernel, compile_kernel(kernel), folder)
                     assert isinstance(self.plan.hardware, GpuSpec)
                     check_resources(artifact, self.plan.hardware)
                     self._programs[number] = _Program(artifact, load_functions(self._device, artifact))

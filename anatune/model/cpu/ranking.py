@@ -36,7 +36,7 @@ _NODES, _NODES_DISTINCT = 2, 32
 """Nodes that are kept for each point wanted; four times as many, in a second search, where they do not suffice."""
 _SAMPLE = 2_000
 """Points drawn where the time does not suffice for anything else."""
-_SEARCHING = 0.5
+_SEARCHING = 0.9
 """Share of the work that the search counts as, before points are written out."""
 _SEARCH_TIME = 0.75
 """Share of the time that is left which it may take."""

@@ -86,6 +86,15 @@ def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[In
     return starts, np.array(values, dtype=np.int64).reshape(-1, 3)
 
 
+def _share_before(number: int, count: int) -> float:
+    """Return the share of the work that lies before one of several groups, sorted by their bounds.
+
+    The first ones take nearly all of it: they find what excludes the others. Only progress is told by it.
+    """
+    weights = 1.0 / np.arange(1.0, count + 1.0) ** 2
+    return float(weights[:number].sum() / weights.sum())
+
+
 class Search(Groups):
     """Finds the best `kept` nodes (L1 tile, microkernel, l1 order, packing, distribution) of the space."""
 
@@ -109,10 +118,11 @@ class Search(Groups):
                 lowest_open = min(lowest_open, bound)
                 continue
             try:
-                lowest_open = min(lowest_open, self._run_group(packed, parallel, threads))
+                possible = max(number + 1, sum(group[0] <= self._limit() for group in groups))
+                part = watch.part(_share_before(number, possible), _share_before(number + 1, possible))
+                lowest_open = min(lowest_open, self._run_group(packed, parallel, threads, part))
             except TimeoutError:
                 lowest_open = min(lowest_open, bound)
-            watch.report((number + 1) / len(groups))
         self.lowest_open_s = lowest_open
         if lowest_open < self._limit():
             best = math.exp(float(self.heap[: self.count, KEY_TIE].min()) * STEP) if self.count else math.inf
@@ -124,7 +134,7 @@ class Search(Groups):
             return math.inf
         return math.exp((float(self.heap[0, KEY_TIE]) + 1.0) * STEP) * (1.0 + 1e-9)
 
-    def _run_group(self, packed: Bools, parallel: int, threads: float) -> float:
+    def _run_group(self, packed: Bools, parallel: int, threads: float, watch: Watch) -> float:
         """Search all classes of a group; return the lowest bound of what the time limit left out."""
         model, lattice = self.model, self.lattice
         nest, machine = model.nest, model.machine
@@ -144,7 +154,7 @@ class Search(Groups):
             shares = np.ceil(lattice.num_chunks / threads) / lattice.num_chunks * self._slowdown(threads)
         distinct = np.unique(shares[possible])
         lowest_open = math.inf
-        for share in distinct.tolist():
+        for number, share in enumerate(distinct.tolist()):
 
             def bounds(rows: Ints, worth: Floats, share: float = share) -> Floats:
                 core_s = share * floors.cycles[rows] / machine.core.clock_hz
@@ -174,6 +184,7 @@ class Search(Groups):
             by_bound = np.argsort(bound, kind="stable")
             by_bound = by_bound[np.isfinite(bound[by_bound])]
             around_l2 = self._largest(lattice.middle, middle_worth)
+            shares_part = watch.part(_share_before(number, len(distinct)), _share_before(number + 1, len(distinct)))
             start, size_of_part = 0, _FIRST_PART
             while start < len(by_bound) and bound[by_bound[start]] <= self._limit():
                 if self._watch.is_over:
@@ -191,6 +202,8 @@ class Search(Groups):
                 )  # fmt: skip
                 self.num_evaluated += evaluated
                 self.num_bounded += len(rows)
+                within = int(np.searchsorted(bound[by_bound], self._limit(), side="right"))
+                shares_part.report(start / max(start, within))
         return lowest_open
 
     def _largest(self, large: Ints, worth: Floats) -> tuple[Ints, Floats, Bools]:

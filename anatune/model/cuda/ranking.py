@@ -35,6 +35,8 @@ __all__ = ["EXHAUSTIVE_POINTS", "BranchAndBound", "best_points", "options_of", "
 EXHAUSTIVE_POINTS = 1_000_000
 SLAB_MACROS = 50_000
 SEED_POINTS = 2_000
+_BOUNDING = 0.9
+"""Share of the work that bounding counts as, before what may enter is refined; only progress is told by it."""
 UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
 
 Points = NDArray[np.int64]
@@ -97,9 +99,10 @@ class BranchAndBound:
         bounds, numbers, complete = self.bound_all(counts)
         open_bound = math.inf if complete else self._model.floor_s
         order = np.argsort(bounds, kind="stable")
-        for position in order:
+        for number, position in enumerate(order):
             if bounds[position] > self._best.limit_s:
                 break
+            self._watch.report(_BOUNDING + (1.0 - _BOUNDING) * number / len(order))
             if self._watch.is_over:
                 open_bound = min(open_bound, float(bounds[position]))
                 break
@@ -145,7 +148,7 @@ class BranchAndBound:
                 numbers = np.concatenate([numbers, found_numbers])
             near = bounds <= self._best.limit_s
             bounds, numbers = bounds[near], numbers[near]
-            self._watch.report(at / total)
+            self._watch.report(_BOUNDING * at / total)
         return bounds, numbers, True
 
     def _slab_bounds(

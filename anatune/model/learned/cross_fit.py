@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +63,11 @@ def fit_residual(measured: Sequence[MeasuredPoints], options: ResidualOptions | 
 
 
 def cross_fit(
-    measured: Sequence[MeasuredPoints], by: str, options: ResidualOptions | None = None, num_folds: int = 10
+    measured: Sequence[MeasuredPoints],
+    by: str,
+    options: ResidualOptions | None = None,
+    num_folds: int = 10,
+    progress: Callable[[float], None] | None = None,
 ) -> list[Floats | None]:
     """Return the corrected seconds of every point, from models that have not seen its workload (its device).
 
@@ -75,6 +79,8 @@ def cross_fit(
         What is left out.
     num_folds : int
         At most so many models: where there are more workloads, several are left out together.
+    progress : callable, optional
+        Called with the share of the models that are trained.
 
     Returns
     -------
@@ -99,7 +105,9 @@ def cross_fit(
         return found
     numbers = {key: at for at, key in enumerate(dict.fromkeys(keys))}
     groups = [numbers[key] for key in keys]
-    for train, test in GroupKFold(folds).split(np.zeros(len(measured)), groups=groups):
+    for number, (train, test) in enumerate(GroupKFold(folds).split(np.zeros(len(measured)), groups=groups)):
+        if progress is not None:
+            progress(number / folds)
         try:
             model = fit_residual([measured[at] for at in train], options)
         except ValueError:  # too little is left

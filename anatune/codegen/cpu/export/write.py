@@ -14,7 +14,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +29,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.errors import BuildError
-from anatune.files import replace_file
+from anatune.files import replace_file, temporary_folder
 
 __all__ = [
     "CLibrary",
@@ -138,8 +137,7 @@ def write_files(
     BuildError
         It cannot be compiled or linked.
     """
-    with tempfile.TemporaryDirectory(prefix="anatune-") as scratch:
-        place = Path(scratch)
+    with temporary_folder() as place:
         (place / f"{name}.h").write_text(header)
         (place / "c-entries.c").write_text(source)  # no C identifier, as the library's name is
         executable.mod.write_to_file(str(place / "of-tvm.o"), "o")

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +39,7 @@ import msgspec
 from anatune.core.hardware.cpu_groups import CacheLevel, CpuLaunch, DotInstruction
 from anatune.core.hardware.dot import dot_instructions, dot_operands
 from anatune.core.hardware.spec import CpuSpec
+from anatune.files import temporary_folder
 from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, FOOTPRINT, Machine
 from anatune.measure.cpu.calibration.samples import Samples, sample_quantities, snapped
 from anatune.measure.cpu.calibration.tiles import (
@@ -187,8 +187,8 @@ def calibrate(
     hardware = hardware or detect_cpu()
     samples, together = Samples(), Samples()
     tiles = candidate_tiles(hardware)
-    with tempfile.TemporaryDirectory(prefix="anatune-") as folder:
-        here = machine(hardware, Path(folder))
+    with temporary_folder() as folder:
+        here = machine(hardware, folder)
         with here.alone():
             report("building probes", 0.0)
             here.start()
