@@ -66,7 +66,7 @@ def examine(*, imports: bool = True) -> list[Finding]:
         *compiler_findings(),
         *gpu_findings(told["*gpu"], told.get("*compiler")),
         *folder_findings(),
-        *machine_findings(),
+        *machine_findings(told["*planning"]),
     ]
 
 

@@ -21,15 +21,21 @@ _COMPILERS = "Compilers and GPUs"
 _TUNE = "tune, hw calibrate"
 
 
-def machine_findings(root: str | Path = "/") -> Iterator[Finding]:
-    """Yield what is known of cores, clocks and counters.
+def machine_findings(told: Mapping[str, Any], root: str | Path = "/") -> Iterator[Finding]:
+    """Yield what is known of the CPU, its cores, clocks and counters.
 
     Parameters
     ----------
+    told : mapping
+        Answers of the trial ``*planning``, which detects the CPU.
     root : str or path
         Where ``/proc`` and ``/sys`` are; another folder in tests.
     """
     base = Path(root)
+    if told.get("no cpu"):
+        yield Finding(_MACHINE, "warning", "CPU", f"cannot be detected: {told['no cpu']}", "--hw host")
+    elif told.get("cpu"):
+        yield Finding(_MACHINE, "ok", "CPU", str(told["cpu"]))
     yield _cores(base)
     yield from _clocks(base / "sys/devices/system/cpu")
     yield from _counters(base)
@@ -43,11 +49,11 @@ def _cores(base: Path) -> Finding:
     quota, _, period = (_text(base / "sys/fs/cgroup/cpu.max") or "max").partition(" ")
     if quota.isdigit() and period.isdigit() and int(quota) < usable * int(period):
         text = f"{told}, with a quota of {int(quota) / int(period):g} of them: measured times jump where it is used up"
-        return Finding(_MACHINE, "warning", "CPU", text, _TUNE, "raise the container's CPU quota")
+        return Finding(_MACHINE, "warning", "cores", text, _TUNE, "raise the container's CPU quota")
     if usable == 1 and there > 1:
         text = f"{told}: builds and measurements take turns on one core"
-        return Finding(_MACHINE, "warning", "CPU", text, _TUNE, "widen the affinity (taskset)")
-    return Finding(_MACHINE, "ok", "CPU", told)
+        return Finding(_MACHINE, "warning", "cores", text, _TUNE, "widen the affinity (taskset)")
+    return Finding(_MACHINE, "ok", "cores", told)
 
 
 def _clocks(folder: Path) -> Iterator[Finding]:

@@ -121,7 +121,8 @@ def _planning(tell: Callable[[str, object], None]) -> None:
 def _plan_a_little(tell: Callable[[str, object], None]) -> None:
     import anatune
     from anatune.core.hardware.files import list_hardware
-    from anatune.errors import SpecError
+    from anatune.errors import DeviceError, SpecError
+    from anatune.measure.cpu.detect import detect_cpu
 
     try:
         tell("specs", len(list_hardware()))
@@ -130,6 +131,12 @@ def _plan_a_little(tell: Callable[[str, object], None]) -> None:
     tell("points", anatune.space(anatune.matmul(64, 64, 64), "rtx3090").size)
     compiled = import_module("numba").njit(lambda number: number + 1)
     tell("compiled", compiled(1) == 2)
+    try:
+        found = detect_cpu()
+        tell("cpu", f"{found.model} ({found.arch}, {found.compute.isa})")
+    except DeviceError as error:
+        tell("cpu", None)
+        tell("no cpu", str(error))
 
 
 def _tvm(tell: Callable[[str, object], None]) -> str | None:

@@ -13,8 +13,8 @@ def put(root, **files):
         path.write_text(text)
 
 
-def found(root):
-    return {finding.subject: finding for finding in machine_findings(root)}
+def found(root, **told):
+    return {finding.subject: finding for finding in machine_findings(told, root)}
 
 
 def test_a_quiet_machine(tmp_path, monkeypatch):
@@ -22,8 +22,8 @@ def test_a_quiet_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     put(tmp_path, sys__devices__system__cpu__cpu0__cpufreq__scaling_governor="performance\n")
     told = found(tmp_path)
-    assert told["CPU"].level == "ok"
-    assert told["CPU"].text.startswith("4 of 4 logical processors may be used")
+    assert told["cores"].level == "ok"
+    assert told["cores"].text.startswith("4 of 4 logical processors may be used")
     assert told["clock"].level == "ok"
     assert "turbo" not in told
 
@@ -39,17 +39,24 @@ def test_what_makes_times_jump_is_a_warning(tmp_path, monkeypatch):
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("150000 100000\n")
     told = found(tmp_path)
-    assert (told["CPU"].level, told["clock"].level) == ("warning", "warning")
-    assert "a quota of 1.5 of them" in told["CPU"].text
+    assert (told["cores"].level, told["clock"].level) == ("warning", "warning")
+    assert "a quota of 1.5 of them" in told["cores"].text
     assert "powersave, schedutil" in told["clock"].text
     assert told["clock"].fix.endswith("performance")
     assert told["turbo"].text.startswith("on: ")
 
 
+def test_the_processor(tmp_path):
+    assert found(tmp_path, cpu="Xeon (znver4, avx512)")["CPU"].text == "Xeon (znver4, avx512)"
+    no = found(tmp_path, **{"cpu": None, "no cpu": "no /proc/cpuinfo"})["CPU"]
+    assert (no.level, no.text) == ("warning", "cannot be detected: no /proc/cpuinfo")
+    assert "CPU" not in found(tmp_path)  # planning was not tried to its end
+
+
 def test_a_process_on_one_core_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert found(tmp_path)["CPU"].level == "warning"
+    assert found(tmp_path)["cores"].level == "warning"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="counters are Linux's")

@@ -50,5 +50,6 @@ def test_planning_and_the_driver_are_tried(tmp_path, monkeypatch):
     assert told["plan"]["compiled"] is True
     assert told["plan"]["points"] > 1000
     assert told["plan"]["*planning"] is None
+    assert told["plan"]["cpu"] or told["plan"]["no cpu"]
     assert "devices" in told["gpu"] or "NVIDIA driver" in told["gpu"]["*gpu"]
     assert not list(tmp_path.iterdir())  # else the first plan would not say that it compiles
