@@ -1,0 +1,105 @@
+"""The bench of two microkernels against one: its spaces, its quick form, tables and pictures of what was measured."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import anatune
+from bench.cpu.layers import LAYERS
+from bench.experiments import microkernels
+from bench.experiments.microkernel_spaces import blis_like, draws, either, ends, one, padded, space_of
+from bench.experiments.microkernel_tables import tables_of
+from bench.experiments.microkernels import Measured
+from bench.layers import Matmul
+
+PAGE = Path(__file__).parents[4] / "docs" / "experiments" / "microkernels.md"
+HARDWARE = anatune.hardware("xeon_gold_6130").with_threads(1)
+PRIME = Matmul("prime", "made up", 17, 32, 16)
+"""Small enough to be ranked whole."""
+
+
+def has_pair(schedule):
+    return any(name.startswith("pair.") for name in schedule.options)
+
+
+def test_one_is_either_without_pairs():
+    single, both = (made(PRIME.workload(), HARDWARE) for made in (one, either))
+    found = both.space.points_at(range(0, both.space.size, max(1, both.space.size // 5000)))
+    pairs = [both.space.columns.index(name) for name in both.space.columns if name.startswith("pair.")]
+    assert single.space.columns == both.space.columns
+    assert found[:, pairs].any()
+    points = single.space.points_at(range(0, single.space.size, max(1, single.space.size // 5000)))
+    assert not points[:, pairs].any()
+    assert (single.times(points)[0] == both.times(points)[0]).all()
+    assert single.rank(1).num_legal < both.rank(1).num_legal
+
+
+def test_a_pair_covers_what_no_kernel_divides():
+    spaces = {kind: space_of(PRIME, kind, HARDWARE)[0] for kind in microkernels.KINDS}
+    assert spaces["either"].has_pair
+    assert not spaces["one"].has_pair
+    assert not spaces["padded"].has_pair
+    assert spaces["either"].time_s < spaces["one"].time_s
+    assert {space.guarantee for space in spaces.values()} <= {"exhaustive", "certified"}
+    assert all(not has_pair(schedule) for schedule in ends(one(PRIME.workload(), HARDWARE), 3))
+
+
+def test_draws_are_no_faster_than_the_proven_best():
+    space, model = space_of(PRIME, "either", HARDWARE)
+    assert min(draws(model, 20, 0)) >= space.time_s * (1 - 1e-9)
+
+
+def test_padding_adds_columns_of_results_only():
+    layer = LAYERS["R9"]  # of stride 2
+    before, after = layer.workload("NHWC"), padded(layer, 3)
+    assert after.extents == before.extents | {"x": before.extents["x"] + 3}
+    assert padded(PRIME, 2).extents["i"] == 19
+
+
+def test_the_kernel_of_blis_covers_all_rows():
+    assert blis_like(128, 128, 17, HARDWARE).tiles["i"] == (1, 1, 1, 2, 12)
+
+
+def made_up(part, layer, kind, share):
+    flop = 1_000_000
+    return Measured(part, layer, kind, "k", flop, 1e-5, 1e-5, share, share / 0.5, share / 0.6, share / 0.4, True)
+
+
+def test_the_quick_form_fills_a_page(tmp_path, capsys):
+    out, page = tmp_path / "out.json", tmp_path / "page.md"
+    page.write_text(PAGE.read_text())
+    microkernels.main(["--quick", "--out", str(out)])
+    result = json.loads(out.read_text())
+    assert {(space["layer"], space["kind"]) for space in result["spaces"]} == {
+        (layer, kind) for layer in ("R11", "Y9") for kind in microkernels.KINDS
+    }
+    capsys.readouterr()
+    measured = [
+        made_up("rows", f"{rows} rows", kind, 0.5) for rows in (8, 9, 11) for kind in (*microkernels.KINDS, "blis")
+    ]
+    measured += [
+        made_up("layers", "Y9", kind, share) for kind, share in zip(microkernels.KINDS, (0.5, 0.75, 0.6), strict=True)
+    ]
+    more = tmp_path / "more.json"
+    more.write_bytes(msgspec.json.encode({"environment": {}, "measured": measured}))
+    both = str(tmp_path / "both.json")
+    microkernels.main(["--read", str(out), str(more), "--out", both, "--page", str(page)])
+    text = page.read_text()
+    assert "| Y9 | 1024,17 -> 512, 1x1 |" in text
+    assert "1.500 (1.250 to 1.875)" in text
+    assert "| prime | 1 | 50 % (50), 50 % |" in text
+    for name in ("page_layers.svg", "page_rows.svg"):
+        assert (tmp_path / name).read_text().count("<path") > 10
+
+
+def test_a_doubtful_measurement_is_marked():
+    measured = [made_up("layers", "Y9", kind, 0.5) for kind in microkernels.KINDS]
+    measured[1].quiet = False
+    assert "1.000?" in tables_of([], [], measured)["measured"]
+
+
+def test_an_unknown_processor_is_one_line(tmp_path):
+    with pytest.raises(SystemExit, match="no_such"):
+        microkernels.main(["--parts", "predicted", "--hw", "no_such", "--out", str(tmp_path / "out.json")])
