@@ -47,7 +47,7 @@ def trials_table(views: Sequence[SessionView]) -> Table:
     trials = [(view, trial) for view in views for trial in view.trials]
     unit = _unit([trial for _, trial in trials])
     several, is_fleet = len(views) > 1, any(trial.measurement.worker for _, trial in trials)
-    counts = bool(views[0].workload.flop)
+    counts, has_energy = bool(views[0].workload.flop), any(one.measurement.energy_j is not None for _, one in trials)
     columns = [
         *([Column("session", is_text=True)] if several else []),
         Column("trial"),
@@ -62,6 +62,7 @@ def trials_table(views: Sequence[SessionView]) -> Table:
         ),
         Column("samples"),
         Column("build (s)"),
+        *([Column("energy (mJ)", help="of one run, of the whole device")] if has_energy else []),
         *([Column("machine", is_text=True)] if is_fleet else []),
         Column("schedule or message", is_text=True),
     ]
@@ -78,6 +79,7 @@ def trials_table(views: Sequence[SessionView]) -> Table:
                 unit.of(time_s),
                 *((rate and rate / 1e9, rate and 100 * rate / peak) if counts else ()), unit.of(trial.predicted_s),
                 ratio, measurement.relative, len(measurement.times_s), measurement.build_s or None,
+                *([None if measurement.energy_j is None else 1e3 * measurement.energy_j] if has_energy else []),
                 *([measurement.worker or None] if is_fleet else []), said,
             )
         )  # fmt: skip

@@ -63,9 +63,23 @@ def session_facts(view: SessionView) -> list[Fact]:
         facts.append(("lower bound", units.duration(bound.time_s), f"{bound_by_text(bound)}; {share}"))
     else:
         facts.append(("best", "nothing ran", f"{view.num_failed} failed"))
+    if (energy := _energy_fact(view)) is not None:
+        facts.append(energy)
     took = f" in {units.duration(view.ended_s[-1])}" if view.ended_s else ""
-    facts.append(("trials", f"{units.count(num)}{took}", f"{failed} without a time" if failed else "all of them ran"))
+    told = f"{failed} without a time" if failed else "all of them ran"
+    if view.ended:
+        told += f"; {view.ended}"
+    facts.append(("trials", f"{units.count(num)}{took}", told))
     return facts
+
+
+def _energy_fact(view: SessionView) -> Fact | None:
+    """Return what was counted of energy, None where nothing counts."""
+    run_j = None if view.best is None else view.best.measurement.energy_j
+    in_all = "" if view.energy_j is None else f"{units.energy(view.energy_j)} in all"
+    if run_j is not None:
+        return "energy of a run", units.energy(run_j), f"of the whole device{in_all and f'; {in_all}'}"
+    return ("energy", units.energy(view.energy_j), "of whole devices, in all") if view.energy_j is not None else None
 
 
 def _rate_text(view: SessionView, time_s: float) -> str:
@@ -149,6 +163,7 @@ def report_dict(view: SessionView) -> dict[str, object]:
         "best_s": view.best_s,
         "bound_s": view.bound.time_s,
         "plan_first": None if view.plan_first is None else view.plan_first.number,
+        "energy_j": None if view.best is None else view.best.measurement.energy_j,
         "speedup": None if comparison is None else [comparison.speedup, comparison.low, comparison.high],
         "measured_over_predicted": agreed.ratio if agreed.num else None,
         "rank_correlation": None if agreed.rho is None else [agreed.rho, agreed.low, agreed.high],

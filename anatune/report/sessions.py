@@ -24,6 +24,7 @@ from anatune.model.bound import TimeBound, time_bound
 from anatune.model.templates import make_model
 from anatune.records.choice import COMPARED
 from anatune.records.schema import Record, Session
+from anatune.report.tuning import ended_text
 from anatune.tuning.comparison import FinalComparison, Standing, compare_contenders
 from anatune.tuning.result import TuningResult, WorkerShare, shares_of
 
@@ -60,6 +61,10 @@ class SessionView:
         As records have it; empty: it was not recorded.
     begun_utc : str
         When it began, where records tell: ISO 8601.
+    ended : str
+        Why it ended before its trials were made, in words, where the session itself told it.
+    energy_j : float or None
+        Joules of the whole session, where something counted them.
     told_bound : TimeBound or None
         The lower bound of times, where the session itself told it; see `bound`.
     conditions : mapping
@@ -80,6 +85,8 @@ class SessionView:
     workers: tuple[WorkerState, ...] = field(default=())
     id: str = ""
     begun_utc: str = ""
+    ended: str = ""
+    energy_j: float | None = None
     told_bound: TimeBound | None = None
     conditions: Mapping[str, object] = field(default_factory=dict)
 
@@ -176,12 +183,13 @@ def _of_trials(trials: Sequence[Trial]) -> SessionView:
 
 def _of_result(result: TuningResult) -> SessionView:
     trials = tuple(result.trials)
-    whole = f"{result.session[:8]} {result.strategy}" if result.session else result.strategy
     return SessionView(
-        name=whole, workload=result.workload, hardware=result.hardware, threads=result.threads, trials=trials,
+        name=f"{result.session[:8]} {result.strategy}" if result.session else result.strategy,
+        workload=result.workload, hardware=result.hardware, threads=result.threads, trials=trials,
         ended_s=_worked(trials), seconds=_WORKED, comparison=result.compare, plan_first=result.plan_first,
-        best=result.best_trial, strategy=result.strategy, workers=result.workers, told_bound=result.bound,
-        id=result.session or "",
+        best=result.best_trial, strategy=result.strategy, workers=result.workers, id=result.session or "",
+        ended="interrupted" if result.ended == "interrupted" else ended_text(result),
+        energy_j=result.energy_j, told_bound=result.bound,
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "bound_by_text",
     "bound_text",
     "cost_text",
+    "ended_text",
     "model_cost_text",
     "model_progress_text",
     "progress_text",
@@ -164,7 +165,7 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     lines.append(
         Line(f"{len(result.trials)} trials{resumed} in {units.duration(result.elapsed_s)}: {outcomes or 'none'}")
     )
-    if ended := _ended(result):
+    if ended := ended_text(result):
         lines += [Line(text) for text in wrapped(ended, width, hanging="  ")]
     lines += share_lines(result.shares, width)
     if result.correction is not None:
@@ -211,7 +212,7 @@ def _against_plan(result: TuningResult) -> str:
     return f"against the plan's own first choice ({best_text(plan)}), measured in turn: {_speedup(comparison)}"
 
 
-def _ended(result: TuningResult) -> str:
+def ended_text(result: TuningResult) -> str:
     """Return why a session ended before its trials were used up; an empty text if it did not."""
     if result.ended == "stop_at" and result.stop_at is not None:
         return f"ended early: a kernel is at {units.percent(result.stop_at)} of the lower bound, as asked"

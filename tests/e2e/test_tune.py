@@ -92,7 +92,8 @@ def test_killed_and_resumed(anatune, script, environment, records, tmp_path, tun
 
 @pytest.mark.usefixtures("interruptible")
 def test_interrupted_and_resumed(anatune, script, environment, records, tmp_path, tune):
-    process = start(script, environment, records, tmp_path, "--trials", "400", "--strategy", "random")
+    page = tmp_path / "page.html"
+    process = start(script, environment, records, tmp_path, "--trials", "400", "--strategy", "random", "--html", page)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -102,6 +103,7 @@ def test_interrupted_and_resumed(anatune, script, environment, records, tmp_path
     assert "Traceback" not in err
     assert "best: trial" in out
     assert (tmp_path / "best.json").exists()
+    assert "How the best was found" in page.read_text()
     before = trials(anatune, records)
     assert f"interrupted after {len(before)} of 400 trials" in last
     done = tune("--trials", len(before) + 1, "--strategy", "random", "--resume")

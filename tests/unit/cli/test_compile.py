@@ -18,8 +18,9 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("models")
     models.onnx_network(place / "network.onnx", batch="batch")
     words = ("compile", place / "network.onnx", "-o", place / "out", "--input-shape", "1x4x8x8", "--threads", 1)
-    done = anatune(*words, "--json", variables=os.environ)
+    done = anatune(*words, "--json", "--html", place / "page.html", variables=os.environ)
     assert done.returncode == 0, done.stderr
+    assert "<h1>network on " in (place / "page.html").read_text()
     answer = json.loads(done.stdout)
     assert answer["kernels"][0]["workload"].startswith("conv2d 1x4x8x8 8x4x3x3")
     assert answer["check"]["error"] < 1e-6

@@ -1,7 +1,8 @@
 from anatune.core.trial import Measurement, Outcome
 from anatune.pages.page import MOST_BYTES, Table
 from anatune.pages.session import MOST_TRIALS, records_page, session_page
-from tests.unit.records.making import CONV
+from anatune.tuning.result import TuningResult
+from tests.unit.records.making import CONV, CPU, MATMUL
 from tests.unit.report.recorded import ran, recorded, session_of, usual
 
 
@@ -33,6 +34,8 @@ def test_sections_without_content_are_left_out():
     ]  # fmt: skip
     assert "Failures" not in headings(session_page(recorded(session_of(), [ran(1e-3)])))
     assert session_page([]).sections == []
+    at_once = TuningResult(MATMUL, CPU, 1, "model", 0, [], None, None, ended="interrupted")
+    assert headings(session_page(at_once))[0] == "In short"
 
 
 def test_several_sessions_are_compared():

@@ -1,3 +1,5 @@
+import dataclasses
+
 from anatune.core.trial import Measurement, Outcome
 from anatune.report.session_words import (
     comparison_sentences,
@@ -57,3 +59,11 @@ def test_the_report_has_a_heading_for_each_place():
     assert "session aaaaaaaa model, begun 2026-11-22 12:00:00 UTC" in text
     assert "session bbbbbbbb bayes" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_energy_is_told_where_it_was_counted():
+    view = view_of(recorded(session_of(), [ran(1e-3, energy_j=0.05)]))
+    assert ("energy of a run", "50.00 mJ", "of the whole device") in session_facts(view)
+    in_all = dataclasses.replace(view, energy_j=30.0, ended="interrupted")
+    assert ("energy of a run", "50.00 mJ", "of the whole device; 30.00 J in all") in session_facts(in_all)
+    assert session_facts(in_all)[-1][2] == "all of them ran; interrupted"

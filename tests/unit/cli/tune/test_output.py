@@ -11,7 +11,8 @@ import pytest
 from anatune.cli import output
 from anatune.cli.tune import output as tune_output
 from anatune.errors import RecordError
-from tests.unit.tuning.fakes import session
+from anatune.tuning.result import TuningInterrupted
+from tests.unit.tuning.fakes import failed, session
 
 
 def test_what_was_found_is_said_though_it_cannot_be_written(monkeypatch, capsys, tmp_path):
@@ -70,3 +71,22 @@ def test_who_measured_for_a_model_is_said_at_the_end(capsys):
     with ModelDisplay() as display:
         display(ModelProgress("matmul 8x8x8", 8, 8, 0.002, 0.003, 6.0, 0.0))
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["to its end", "interrupted"])
+def test_a_session_is_a_page(tmp_path, capsys, stopped):
+    script = {1: failed(message="<script>no</script>"), **({3: KeyboardInterrupt()} if stopped else {})}
+    tuning = session(4, records=tmp_path / "r.sqlite", script=script)
+    try:
+        result = tuning.run()
+    except TuningInterrupted as stop:
+        result = stop.result
+    assert (len(result.trials) == 3) == stopped
+    tune_output.write_session(result, None)
+    tune_output.write_session(result, tmp_path / "page.html")
+    assert capsys.readouterr().err.startswith(f"page: {tmp_path / 'page.html'}, ")
+    text = (tmp_path / "page.html").read_text()
+    assert ("Final comparison" in text) != stopped
+    assert ("interrupted" in text.partition("</main>")[0]) == stopped
+    assert "&lt;script&gt;no&lt;/script&gt;" in text
+    assert "Seconds count from the beginning of the session" in text  # of the records, not of building and running
