@@ -126,11 +126,14 @@ def parse(words, block):
 
 
 def parse_anatune(words):
-    command = typer.main.get_command(app)
-    context = command.make_context("anatune", list(words))
-    while hasattr(command, "commands"):
-        called, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-        context = command.make_context(called, rest, parent=context)
+    command, called, context = typer.main.get_command(app), "anatune", None
+    while True:
+        context = command.make_context(called, list(words), parent=context)
+        if not hasattr(command, "commands"):
+            return
+        called, *words = words
+        assert called in command.commands, called
+        command = command.commands[called]
 
 
 def parse_bench(module, words, block):
