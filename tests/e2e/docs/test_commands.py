@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -119,6 +120,8 @@ def parse(words, block):
         extras = {extra for word in words for group in re.findall(r"\[([\w,-]+)\]", word) for extra in group.split(",")}
         known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         assert extras <= set(known), f"{block}: {extras - set(known)}"
+    elif program == "eval":
+        parse(shlex.split(rest[0].removeprefix("$(").removesuffix(")")), block)
     elif program == "python" and rest[:1] == ["-m"] and rest[1].startswith("bench."):
         parse_bench(rest[1], rest[2:], block)
     else:
