@@ -278,7 +278,8 @@ def _marked(mark: str) -> list[int]:
 
 def _lines(said: str) -> list[str]:
     """Return the lines that a person sees after Ctrl-C."""
-    text = re.sub(r"[^\n]*\x1b\[2K", "", said.replace("^C", "").replace("\r\n", "\n"))  # lines that are wiped
+    text = said.replace("^C", "").replace("\r\n", "\n").replace("\x1b[?25h", "")
+    text = re.sub(r"[^\n]*\n?\r?(\x1b\[1A)?\x1b\[2K", "", text)  # lines that are wiped
     shown = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip() for line in text.split("\n")]
     return [line for line in shown if line]
 

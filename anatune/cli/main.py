@@ -20,6 +20,7 @@ import typer
 from anatune.arguments import shown
 from anatune.cli.cluster import app as cluster_app
 from anatune.cli.compile import compile_model
+from anatune.cli.completion import complete, completion
 from anatune.cli.doctor import doctor
 from anatune.cli.export.command import export
 from anatune.cli.hardware import app as hardware_app
@@ -52,6 +53,7 @@ app.command("compile", no_args_is_help=False)(compile_model)
 app.command("run", no_args_is_help=False)(run_model)
 app.command("worker", no_args_is_help=False)(worker)
 app.command("doctor", no_args_is_help=False)(doctor)
+app.command("completion", no_args_is_help=False)(completion)
 app.add_typer(hardware_app, name="hw")
 app.add_typer(records_app, name="records")
 app.add_typer(cluster_app, name="cluster")
@@ -88,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no text
     try:
         command = typer.main.get_command(app)
+        if (asked := complete(command)) is not None:
+            return asked
         with (
             _notes(),
             command.make_context("anatune", list(sys.argv[1:] if arguments is None else arguments)) as context,

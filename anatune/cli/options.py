@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from anatune.arguments import MOST_SECONDS, MOST_TRIALS
+from anatune.cli.completion import device_names, template_names
 from anatune.cli.output import UsageError
 from anatune.errors import RecordError
 
@@ -74,13 +75,20 @@ def _template(word: str) -> str:
 
 
 Device = Annotated[
-    str, typer.Option("--hw", metavar="NAME|FILE", help="Device: a name of `anatune hw list`, host, or a TOML file.")
+    str,
+    typer.Option(
+        "--hw",
+        metavar="NAME|FILE",
+        autocompletion=device_names,
+        help="Device: a name of `anatune hw list`, host, or a TOML file.",
+    ),
 ]
 Template = Annotated[
     str | None,
     typer.Option(
         "--template",
         metavar="NAME",
+        autocompletion=template_names,
         parser=_template,
         help="What schedules look like. GPUs: cuda (the default of plan, prune and export), pipelined (the default of "
         "tune: cuda with several shared-memory buffers and padded rows), thin (products with a vector or at most 16 "

@@ -176,5 +176,5 @@ def plan(
         from anatune.pages.plan import WHAT_IF_S, plan_page
 
         with Progress(compiles=True) as progress:
-            page = plan_page(answer, what_if_s=time_limit or WHAT_IF_S, progress=progress.share("what if"))
+            page = plan_page(answer, what_if_s=time_limit or WHAT_IF_S, progress=progress.share("searching: what if"))
         write_page(page, html)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from anatune.cli.completion import layer_and_operator_names
 from anatune.cli.output import UsageError
 
 __all__ = ["refuse_workload_options", "with_workload", "with_workload_words"]
@@ -17,6 +18,7 @@ _Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="WORKLOAD...",
+        autocompletion=layer_and_operator_names,
         help="An operator and its extents (matmul 512x4096x1024; conv2d 1x64x56x56 64x64x3x3) "
         "or a named layer (resnet18:C2).",
     ),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from anatune.cli.completion import device_names, strategy_names
 from anatune.cli.html import check_html
 from anatune.cli.options import (
     DEFAULT_RECORDS,
@@ -61,6 +62,7 @@ def tune(
         typer.Option(
             "--hw",
             metavar="NAME|FILE",
+            autocompletion=device_names,
             help="The device that measures: host, its GPU (host_gpu, h200), or a spec of it (name or TOML file).",
         ),
     ] = None,
@@ -73,6 +75,7 @@ def tune(
         typer.Option(
             "--strategy",
             metavar="S",
+            autocompletion=strategy_names,
             help="Who asks: model, dgd, droplet, nose, bayes, structured, genetic, random or grid.",
         ),
     ] = "model",

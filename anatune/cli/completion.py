@@ -1,0 +1,99 @@
+"""``anatune completion``: what the Tab key of a shell says; names of devices, layers, templates and strategies, too.
+
+Only names are looked up: neither numba nor TVM is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Literal
+
+import typer
+
+from anatune.cli.output import print_text
+
+__all__ = ["complete", "completion", "device_names", "layer_and_operator_names", "strategy_names", "template_names"]
+
+_VARIABLE = "_ANATUNE_COMPLETE"
+"""Set by the scripts; its value says what is asked for."""
+_BASH = """\
+_anatune_completion() {
+    local line="${COMP_LINE:0:COMP_POINT}" words count
+    read -ra words <<< "$line"
+    count=${#words[@]}
+    [[ $line == *[[:space:]] ]] || count=$((count - 1))
+    local word="${words[count]:-}" IFS=$'\\n'
+    COMPREPLY=( $(COMP_WORDS="$line" COMP_CWORD=$count _ANATUNE_COMPLETE=complete_bash "$1") )
+    if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then  # bash takes a colon for the end of a word
+        COMPREPLY=( "${COMPREPLY[@]#"${word%"${word##*:}"}"}" )
+    fi
+}
+complete -o default -F _anatune_completion anatune
+"""
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", help="Your shell.")],
+) -> None:
+    """Print what makes a shell complete commands, options and names.
+
+    bash: add `eval "$(anatune completion bash)"` to ~/.bashrc; zsh: the same with zsh to ~/.zshrc, after compinit;
+    fish: `anatune completion fish > ~/.config/fish/completions/anatune.fish`.
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    if shell == "bash":
+        print_text(_BASH.rstrip("\n"))
+    else:
+        print_text(get_completion_script(prog_name="anatune", complete_var=_VARIABLE, shell=shell))
+
+
+def complete(command: Any) -> int | None:
+    """Answer a shell that completes, with the exit status; None where none asks."""
+    asked = os.environ.get(_VARIABLE)
+    if not asked:
+        return None
+    from typer.completion import completion_init, shell_complete  # type: ignore[attr-defined]
+
+    completion_init()
+    return shell_complete(command, {}, "anatune", _VARIABLE, asked)
+
+
+def device_names(incomplete: str) -> list[str]:
+    """Return the names and aliases of devices that begin so."""
+    from anatune.core.hardware.files import list_hardware
+    from anatune.errors import SpecError
+
+    try:
+        specs = list_hardware()
+    except SpecError:  # a file of the user's own: commands say what is wrong with it
+        return [name for name in _HOST if name.startswith(incomplete)]
+    names = {name for spec in specs for name in (spec.name, *spec.aliases)} | set(_HOST)
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+_HOST = ("host", "host_gpu")
+
+
+def layer_and_operator_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the operators and named layers that begin so, for the first word of a workload."""
+    from anatune.core.workload.layers import layer_names
+    from anatune.core.workload.operators import CONSTRUCTORS
+
+    if context.params.get("words"):
+        return []
+    return sorted(name for name in (*layer_names(), *CONSTRUCTORS) if name.startswith(incomplete))
+
+
+def template_names(incomplete: str) -> list[str]:
+    """Return the templates that begin so."""
+    from anatune.core.templates import TEMPLATES
+
+    return [name for name in TEMPLATES if name.startswith(incomplete)]
+
+
+def strategy_names(incomplete: str) -> list[str]:
+    """Return the search strategies that begin so."""
+    from anatune.search.base import STRATEGIES
+
+    return [name for name in STRATEGIES if name.startswith(incomplete)]
