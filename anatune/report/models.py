@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
 
-from anatune.graph.summary import KernelSummary, Latency, LayoutSummary, ModelSummary, OperatorSummary
+from anatune.graph.summary import (
+    KernelSummary,
+    Latency,
+    LayoutSummary,
+    ModelSummary,
+    OperatorSummary,
+    TuningSummary,
+)
 from anatune.report import units
 from anatune.report.model_parts import kernel_kind
 from anatune.report.text import Line, columns, wrapped
 
-__all__ = ["model_dict", "model_lines", "model_sentences"]
+__all__ = ["model_dict", "model_lines", "model_sentences", "tuning_text"]
 
 
 def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = None) -> dict[str, object]:
@@ -71,6 +79,7 @@ def model_dict(summary: ModelSummary, measured_s: Mapping[str, float] | None = N
         "left_to_tvm_predicted_s": {one.name: one.predicted_s for one in summary.operators},
         "left_to_tvm_measured_s": others if measured_s is not None else None,
         "latency": None if summary.latency is None else msgspec.to_builtins(summary.latency),
+        "tuning": None if summary.tuning is None else msgspec.to_builtins(summary.tuning),
         "check": None if check is None else {"error": check.error, "tolerance": check.tolerance, "by": check.reference},
     }
 
@@ -108,6 +117,8 @@ def _told(summary: ModelSummary, measured_s: Mapping[str, float] | None) -> list
     told.append((_left_text(summary, measured_s), False))
     if summary.unscheduled:
         told.append((f"no vectors and no threads, as TVM wrote them: {', '.join(summary.unscheduled)}", True))
+    if summary.tuning is not None and summary.tuning.trials:
+        told.append((tuning_text(summary.tuning), False))
     if summary.latency is not None:
         told.append((_latency_text(summary.latency), True))
     return [*told, (_check_text(summary), False)]
@@ -212,6 +223,24 @@ def _left_predicted(summary: ModelSummary, names: str) -> str:
     total = summary.predicted_s + sum(one.predicted_s or 0.0 for one in summary.rows) + sum(left)
     share = units.percent(sum(left) / total)
     return f"left to TVM, by its bytes {share} of the time ({units.duration(sum(left))}) and not in the above: {names}"
+
+
+def tuning_text(tuning: TuningSummary) -> str:
+    """Return how many trials kernels had, why that ended, and how near their bounds they are together."""
+    why = {"time_limit": ", ended by the time limit", "kernels": ", ended early: no kernel has any left"}
+    early = Counter(one.ended for one in tuning.kernels if one.ended)
+    words = {
+        "stop_at": "near enough to the bound",
+        "patience": "nothing better for a while",
+        "space": "no more schedules",
+    }
+    kernels = ", ".join(f"{count} {words[ended]}" for ended, count in early.items())
+    times = [(one.count * one.bound_s, one.count * one.measured_s) for one in tuning.kernels if one.measured_s]
+    share = f"; they are at {units.percent(sum(b for b, _ in times) / sum(t for _, t in times))} of their lower bounds"
+    return (
+        f"kernels were measured in {tuning.trials} trials, {tuning.new_trials} of them now"
+        f"{why.get(tuning.ended, '')}{f' ({kernels})' if kernels else ''}{share if times else ''}"
+    )
 
 
 def _latency_text(latency: Latency) -> str:

@@ -215,7 +215,7 @@ def _against_plan(result: TuningResult) -> str:
 def ended_text(result: TuningResult) -> str:
     """Return why a session ended before its trials were used up; an empty text if it did not."""
     if result.ended == "stop_at" and result.stop_at is not None:
-        return f"ended early: a kernel is at {units.percent(result.stop_at)} of the lower bound, as asked"
+        return f"ended early: a kernel reached {units.percent(result.stop_at)} of the lower bound, as asked"
     if result.ended == "patience":
         return f"ended early: {result.patience} trials without one that is better beyond noise"
     return {"time_limit": "ended by the time limit", "space": "ended early: there are no more schedules"}.get(

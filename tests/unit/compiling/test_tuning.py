@@ -11,10 +11,11 @@ from anatune.measure.place import WorkerState
 from anatune.model.bound import time_bound
 from anatune.model.cpu.order import TIE_SHARE
 from anatune.records.store import RecordStore
+from anatune.report.models import tuning_text
 from anatune.tuning.result import TuningInterrupted
 from anatune.tuning.session import StandIns
 from tests.unit.graph import graphs as g
-from tests.unit.tuning.fakes import HOST, FakeMeasurer, key_of
+from tests.unit.tuning.fakes import HOST, FakeMeasurer, key_of, ran
 
 
 def planned():
@@ -45,10 +46,13 @@ class Machine:
 
         return StandIns(host=HOST, measurer=measurer, program_key=key_of, **clock)
 
-    def tune(self, kernels, trials, path=None, *, progress=None, clock=None, **budget):
+    def tune(self, *given, **more):
+        return self.tuned(*given, **more).kernels
+
+    def tuned(self, kernels, trials, path=None, *, progress=None, clock=None, **budget):
         given = TuningBudget(trials=trials, records=path, **budget)
         stand_ins = self.stand_ins(**({} if clock is None else {"clock": clock}))
-        return tuned(kernels, HOST, 1, given, progress=progress, stand_ins=stand_ins).kernels
+        return tuned(kernels, HOST, 1, given, progress=progress, stand_ins=stand_ins)
 
 
 @pytest.fixture
@@ -153,6 +157,32 @@ def test_time_ends_it():
     machine, now = Machine(), iter(range(10_000))
     machine.tune(planned(), 64, clock=lambda: next(now), time_limit_s=30.0)
     assert 0 < sum(number for _, number in machine.measured) < 64
+
+
+def test_kernels_end_early_and_their_trials_go_to_others(path):
+    steady = dict.fromkeys(range(99), ran(1e-3))  # the first trial of each kernel is the best
+    machine = Machine(steady)
+    summary = machine.tuned(planned(), 64, path, patience=3).summary
+    assert (summary.ended, summary.trials, summary.new_trials) == ("kernels", 8, 8)
+    assert [(one.trials, one.ended, one.measured_s) for one in summary.kernels] == [(4, "patience", 1e-3)] * 2
+    assert all(one.bound_s <= one.predicted_s for one in summary.kernels)
+    text = tuning_text(summary)
+    assert text.startswith("kernels were measured in 8 trials, 8 of them now, ended early: no kernel has any left (2 n")
+    assert text.endswith("% of their lower bounds")
+    again = Machine(steady)
+    resumed = again.tuned(planned(), 64, path, patience=3).summary
+    assert (again.made, resumed.ended, resumed.trials, resumed.new_trials) == ([], "kernels", 8, 0)
+    further = Machine(steady).tuned(planned(), 64, path, patience=5).summary
+    assert [one.trials for one in further.kernels] == [6, 6]
+
+
+def test_kernels_that_are_near_their_bound_get_no_more(path):
+    summary = Machine().tuned(planned(), 20, path, stop_at=1e-9).summary  # one trial is near enough for that
+    assert [(one.trials, one.ended) for one in summary.kernels] == [(1, "stop_at")] * 2
+    with pytest.raises(SpaceError, match="stop_at and patience end measuring"):
+        TuningBudget(patience=3)
+    with pytest.raises(SpaceError, match="tune: stop_at is"):
+        TuningBudget(trials=3, stop_at=95)
 
 
 def test_progress_says_what_is_tuned_and_the_models_times():
