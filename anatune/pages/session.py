@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from anatune import api
+from anatune.errors import SpaceError
 from anatune.pages.page import Content, Facts, Figure, Page, Section
 from anatune.pages.session_tables import (
     best_s,
@@ -16,6 +18,7 @@ from anatune.pages.session_tables import (
     workers_table,
     workloads_table,
 )
+from anatune.pages.space import space_sections
 from anatune.plots.session import (
     plot_comparison,
     plot_convergence,
@@ -33,8 +36,12 @@ from anatune.version import __version__
 
 __all__ = ["records_page", "session_page"]
 
-MOST_TRIALS = 1500
+MOST_TRIALS = 1200
 """Trials that one page draws and lists; of more it has the best ones so far and an even choice of the others."""
+FEWEST_MEASURED = 24
+"""Schedules with a time from which on their distribution says something."""
+_PLANNED, _PLAN_S = 64, 20.0
+"""Schedules of the plan whose space is shown; how long it may take, s."""
 _FOOTER = f"Written by anatune {__version__}. The page needs no network; times are medians of samples."
 
 
@@ -77,8 +84,9 @@ def records_page(given: Viewed, *, source: str = "") -> Page:
     for view in session_views(given):
         groups.setdefault(place_text(view), []).append(view)
     if len(groups) == 1:
-        page = session_page(next(iter(groups.values())))
-        return replace(page, footer=f"{_FOOTER} Records: {source}." if source else _FOOTER)
+        (views,) = groups.values()
+        page, footer = session_page(views), f"{_FOOTER} Records: {source}." if source else _FOOTER
+        return replace(page, sections=[*page.sections, *_space_sections(views)], footer=footer)
     num = sum(len(view.trials) for views in groups.values() for view in views)
     lead = [f"{units.count(num)} trials of {len(groups)} workloads and devices{f' in {source}' if source else ''}."]
     most = MOST_TRIALS // max(1, len(groups))
@@ -184,6 +192,25 @@ def _group_section(where: str, views: Sequence[SessionView], most: int) -> Secti
         content.append(Figure(plot_failures(views)))
     content.append(trials_table(thin))
     return Section(where, words, content)
+
+
+def _space_sections(views: Sequence[SessionView]) -> list[Section]:
+    """Return the anatomy of the space that sessions searched, with their times; nothing where few were measured."""
+    known = {
+        trial.schedule: time_s
+        for view in views
+        for trial in view.trials
+        if (time_s := trial.measurement.time_s) is not None
+    }
+    first = views[0]
+    if len(known) < FEWEST_MEASURED:
+        return []
+    threads = first.threads if first.hardware.most_threads else None
+    try:
+        plan = api.plan(first.workload, first.hardware, _PLANNED, threads=threads, time_limit_s=_PLAN_S)
+        return space_sections(plan, measured=list(known.items()))
+    except SpaceError:  # what was imported may have no space here
+        return []
 
 
 def _thinned(view: SessionView, most: int) -> SessionView:

@@ -61,7 +61,7 @@ def test_a_page_runs(page, folder, anatune, request):
     found = blocks(page)
     if any("resnet50.onnx" in block.text for block in found):
         shutil.copy(request.getfixturevalue("model"), folder / "resnet50.onnx")
-    for package_name in {"tvm", "onnx"} if page.name in ("tutorial.md", "README.md", "models.md") else ():
+    for package_name in {"tvm", "onnx"} if page.name in ("tutorial.md", "README.md", "models.md", "pages.md") else ():
         pytest.importorskip(package_name)
     names = {"__name__": "page"}
     for block in found:
