@@ -1,3 +1,6 @@
+import msgspec
+
+import anatune
 from anatune.core.trial import Measurement, Outcome
 from anatune.pages.page import MOST_BYTES, Table
 from anatune.pages.session import MOST_TRIALS, records_page, session_page
@@ -76,3 +79,17 @@ def test_no_page_of_trials_is_too_large():
         records = recorded(session_of(), [ran(1e-3 + 1e-6 * at, worker="some.machine.lab") for at in range(num)])
         sizes.append(len(session_page([*records, *usual("b")]).html()))
     assert sizes[0] + MOST_TRIALS * (sizes[1] - sizes[0]) / 200 < 0.95 * MOST_BYTES
+
+
+def test_enough_schedules_show_their_space(monkeypatch):
+    monkeypatch.setattr("anatune.pages.session.FEWEST_MEASURED", 8)
+    plan = anatune.plan(MATMUL, CPU, top_k=10, threads=1)
+    records = [
+        msgspec.structs.replace(one, trial=msgspec.structs.replace(one.trial, schedule=made))
+        for one, made in zip(recorded(session_of(), [ran(2e-6)] * 10), plan.schedules, strict=True)
+    ]
+    page = records_page(records)
+    assert headings(page)[-3:-1] == ["What is legal", "Distribution of times"]
+    assert "Measured are 10 schedules" in " ".join(page.sections[-2].words)
+    assert "What is legal" not in headings(records_page(records[:5]))
+    assert "What is legal" not in headings(session_page(records))
