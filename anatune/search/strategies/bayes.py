@@ -55,6 +55,9 @@ class BayesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Points that are scored for each input. Source: [BO24] Sec. 3.5: 10 to 20.
     round_trials : int
         Inputs of a round, and trials after it.
+    random_share : float
+        Random programs among those that are measured after a round. Source: [BO24] Sec. 3.2: 0.2; none here, where the
+        inputs of a round are random points, too.
     num_random : int
         Random programs that are measured first, as published. Source: the first round of MetaSchedule, 64.
     """
@@ -68,6 +71,7 @@ class BayesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     domain_reduction: bool = False
     suggestions: Annotated[int, Meta(ge=1)] = 10
     round_trials: Annotated[int, Meta(ge=1)] = 16
+    random_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
     num_random: Annotated[int, Meta(ge=1)] = 64
 
 
@@ -159,7 +163,11 @@ class BayesStrategy(StepwiseStrategy[BayesOptions]):
             self._remember(rounded[chosen], scores, genes)
             found.append(points[legal])
             owners.append(owner[chosen][legal])
-        return self._select(np.concatenate(found), np.concatenate(owners))
+        num_random = round(options.random_share * options.round_trials)
+        chosen = self._select(np.concatenate(found), np.concatenate(owners), options.round_trials - num_random)
+        if not num_random:
+            return chosen
+        return distinct(np.concatenate([chosen, self.draw_new(num_random, 3, number)]))
 
     def _unexplored(self, rounded: Integers, order: Integers, each: int) -> Integers:
         """Return the first `each` candidates in the order of each input that the memory does not hold."""
@@ -211,9 +219,8 @@ class BayesStrategy(StepwiseStrategy[BayesOptions]):
         best = max(fitted, key=lambda one: fitted[one].log_marginal_likelihood_value_)
         return fitted[best], best
 
-    def _select(self, points: Integers, owners: Integers) -> Integers:
-        """Return what to measure of all points that were scored."""
-        count = self.options.round_trials
+    def _select(self, points: Integers, owners: Integers, count: int) -> Integers:
+        """Return up to `count` points to measure of all that were scored."""
         order = np.argsort(self._scores.predict(points), kind="stable")
         chosen: list[Integers] = []
         taken: set[object] = set()

@@ -65,3 +65,13 @@ def test_ranges_shrink_around_the_best():
     assert (bounds.low <= [0.9, 0.2]).all()
     assert (bounds.high >= [0.9, 0.2]).all()
     assert np.array_equal(bounds.clip(np.array([0.0, 1.0])), [bounds.low[0], bounds.high[1]])
+
+
+def test_a_share_of_every_later_round_is_random():
+    options = {"num_random": 16, "round_trials": 8, "random_share": 0.5}
+    strategy = BayesStrategy(GPU, start="paper", options=options)
+    search(strategy, 16)
+    asked = [schedule.key for schedule in strategy.ask(8)]
+    drawn = {GPU.space.schedule_of(point).key for point in strategy.draw_new(4, 3, 1)}
+    assert len(set(asked)) == 8
+    assert drawn == set(asked[4:])
