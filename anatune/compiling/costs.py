@@ -92,7 +92,8 @@ def estimate_model(
         Of this machine and kind of device.
     """
     each = [_each(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
-    plan_s, build_s, check_s = (products * statistics.median(values) for values in zip(*each, strict=True))
+    size = max(1, products)  # what TVM is left to build takes its time without products, too
+    plan_s, build_s, check_s = (size * statistics.median(values) for values in zip(*each, strict=True))
     tune_s = 0.0
     if trials:
         measured = [one.tune_s / one.trials for one in earlier if one.trials]
@@ -192,8 +193,8 @@ class ModelCosts:
         """Keep what the model took, of which `trials` were measured now."""
         told, spent = self._told, self._spent
         total_s = sum(spent.values())
-        if told is None or told.seconds is None or trials != told.trials or not 0.0 < total_s < math.inf:
-            return  # what was told was about more, or less
+        if not told or not told.seconds or not told.products or trials != told.trials or not 0.0 < total_s < math.inf:
+            return  # what was told was about more, or less; a model without products says nothing of others
         cost = ModelCost(
             told.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
             self._times["build"], total_s, told.seconds,

@@ -291,7 +291,7 @@ def error_factor(earlier: Sequence[tuple[float, float]], *, is_known: bool = Fal
     Parameters
     ----------
     earlier : sequence of (float, float)
-        What earlier ones took, and what was told of them, s.
+        What earlier ones took, and what was told of them, s, > 0.
     is_known : bool
         Whether there is something else that it rests on.
     """

@@ -65,3 +65,17 @@ def test_models_learn_from_models(tmp_path):
     first, second = told
     assert (first.products, first.basis) == (2, "first")
     assert (second.plan_s, second.build_s, second.check_s, second.seconds) == (1.0, 6.0, 2.0, 9.0)
+
+
+def test_models_without_products_neither_fail_nor_count(tmp_path):
+    now, told = [0.0], []
+    x = g.source(16, 32)
+    empty, request = g.graph(x, inputs=[x]), Request(1, "standard", TuningBudget(), None, None, None, told.append)
+    for _ in range(5):
+        costs = ModelCosts(HOST, 1, request, is_checked=True, folder=tmp_path, clock=lambda: now[0])
+        costs.tell(empty)
+        with costs.part("build"):
+            now[0] += 1.0
+        costs.keep(0)
+    assert {(one.products, one.basis) for one in told} == {(0, "first")}
+    assert all(one.seconds > 0 for one in told)
