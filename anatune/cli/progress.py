@@ -234,7 +234,7 @@ class Progress:
         with self._lock:
             stage = self._stages.setdefault(what, _Stage(what))
             now = time.monotonic()
-            if is_over or now < self._following:
+            if is_over or now < max(self._following, stage.began + _FIRST_LINE_S):
                 return
             self._following = now + _EVERY_S
             stage.share = share

@@ -1,6 +1,7 @@
 """``anatune`` as a person would run it: `anatune` in the test's process, `script` where a process is what is tested."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests import shell
+
+_PROGRESS = re.compile(r"(searching|planning|compiling|building|training|importing|merging): \d")
+"""What a slow machine says of how far it is."""
 
 
 @pytest.fixture(scope="session")
@@ -45,8 +49,6 @@ def anatune(environment):
     def run(*words, **variables):
         done = shell.anatune(*words, variables=environment | variables)
         # a slow machine says how far a search is
-        return done._replace(
-            stderr="".join(line for line in done.stderr.splitlines(True) if not line.startswith("searching: "))
-        )
+        return done._replace(stderr="".join(line for line in done.stderr.splitlines(True) if not _PROGRESS.match(line)))
 
     return run

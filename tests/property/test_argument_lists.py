@@ -171,7 +171,18 @@ def command_line(rng: random.Random) -> list[str]:
     return line
 
 
-_PROGRESS = ("note: ", "building: ", "compiling: ", "searching: ", "planning", "calibrate: ", "wrote ")
+_PROGRESS = (
+    "note: ",
+    "building: ",
+    "compiling: ",
+    "searching: ",
+    "training: ",
+    "importing: ",
+    "merging: ",
+    "planning",
+    "calibrate: ",
+    "wrote ",
+)
 
 
 @each("seed", range(RUNS or 120))
