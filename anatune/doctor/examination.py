@@ -12,6 +12,7 @@ from anatune.doctor.findings import Finding
 from anatune.doctor.folders import folder_findings
 from anatune.doctor.machine import compiler_findings, gpu_findings, machine_findings
 from anatune.doctor.packages import EXTRAS, Need, Serves, module_of, needs, problem, version_of
+from anatune.doctor.shell import shell_findings
 from anatune.doctor.trials import IS_TRIED, run_trials
 from anatune.version import __version__
 
@@ -67,6 +68,7 @@ def examine(*, imports: bool = True) -> list[Finding]:
         *gpu_findings(told["*gpu"], told.get("*compiler")),
         *folder_findings(),
         *machine_findings(told["*planning"]),
+        *shell_findings(),
     ]
 
 
