@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from anatune import api
+from anatune.core.accuracy import is_plain_sum
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.model.base import Progress
@@ -91,6 +92,7 @@ def _summary(plan: Plan) -> Section:
     best = plan.predictions[0]
     floors = roofline(plan.workload, plan.hardware, plan.template)
     floor_s = max(floors.fma_s, floors.dram_s)
+    floor = "the least possible" if is_plain_sum(plan.template) else "the least of a plain sum"
     flop = plan.workload.flop
     speed = (
         (units.flop_rate(flop / best.time_s), peak_flop_per_s(plan.hardware, plan.workload.dtype, plan.template), flop)
@@ -109,7 +111,7 @@ def _summary(plan: Plan) -> Section:
             (
                 "predicted time",
                 units.duration(best.time_s),
-                f"{units.ratio(best.time_s / floor_s)} times the least possible",
+                f"{units.ratio(best.time_s / floor_s)} times {floor}",
             ),
             ("speed", speed[0], f"{share} of the peak" if flop else f"{share} of DRAM's bandwidth"),
             ("bound by", best.bound_by, f"{units.duration(best.parts.get(f'{best.bound_by}_s', 0.0))} alone"),
@@ -146,14 +148,20 @@ def _certificate(plan: Plan) -> str:
 
 def _roofline(plan: Plan, shown: Candidates) -> Section:
     work = "operations" if plan.workload.flop else "elements"
-    words = (
+    words = [
         f"{shown.describe()} Each is a point at every memory level: {work} for each byte that crosses the level, and "
         f"{work} a second. No point of a level can lie above its slanted line (the bandwidth) or above the peak; "
         "none can "
         "lie to the right of its dotted line, the I/O lower bound. Diamonds are the best ones. Dashed lines are what "
         "compiled code and copies reach of peak and DRAM."
-    )
-    return Section("Roofline", [words], [Figure(plot_roofline(plan, shown))])
+    ]
+    saving = [name for name in plan.templates if not is_plain_sum(name)]
+    if saving:
+        words.append(
+            f"Schedules of the template {' and '.join(saving)} need fewer multiplications than a plain sum, whose "
+            "operations are counted here: they alone may lie above the peak."
+        )
+    return Section("Roofline", words, [Figure(plot_roofline(plan, shown))])
 
 
 def _times(plan: Plan) -> Section:

@@ -75,14 +75,15 @@ def _times(plan: Plan, shown: Candidates, measured: Sequence[Measured], cut_s: f
         if chance
         else "who draws schedules at random seldom meets one of them"
     )
+    near = f"{units.percent(chance)} come" if chance else "none of them comes"
     words = [
         f"Predicted times of {which}. Half of them take more than {units.duration(median_s)}, "
-        f"{units.ratio(median_s / best_s)} times the best; {units.percent(chance)} come within 10 % of it: {luck}."
+        f"{units.ratio(median_s / best_s)} times the best; {near} within 10 % of it: {luck}."
     ]
     facts = [
         ("best predicted", units.duration(best_s), ""),
         ("median of the space", units.duration(median_s), f"{units.ratio(median_s / best_s)} times the best"),
-        ("within 10 % of the best", units.percent(chance), "of the legal schedules"),
+        ("within 10 % of the best", units.percent(chance) if chance else "none", f"of {count}"),
     ]
     if measured:
         known = np.array([time_s for _, time_s in measured])

@@ -13,6 +13,7 @@ from anatune.plots.candidates import Candidate, Candidates, candidates_of
 from anatune.plots.theme import (
     BEST,
     COLOURS,
+    COUNTING,
     GREY,
     LOGARITHMIC,
     PARTS,
@@ -193,7 +194,7 @@ def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
             hovertemplate=f"%{{y}}: predicted %{{x:.4g}} {unit}<extra></extra>",
         )
     )  # fmt: skip
-    figure.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal")
+    figure.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal", legend_entrywidth=92)
     figure.update_yaxes(autorange="reversed", title_text="", ticks="", ticksuffix=" ", dtick=1)
     return figure
 
@@ -240,7 +241,7 @@ def plot_occupancy(plan: Plan, candidates: Candidates | None = None) -> go.Figur
                 )
             )  # fmt: skip
     figure.update_layout(
-        xaxis=LOGARITHMIC | {"title_text": size, "anchor": "y2"},
+        xaxis=COUNTING | {"title_text": size, "anchor": "y2"},
         yaxis={"domain": [0.55, 1.0], "title_text": full, "rangemode": "tozero"},
         yaxis2=figure.layout.template.layout.yaxis.to_plotly_json()
         | LOGARITHMIC

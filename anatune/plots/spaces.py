@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from anatune.core.schedule import Schedule
 from anatune.model.plan import Plan
 from anatune.plots.candidates import Candidates, candidates_of, models_of
-from anatune.plots.theme import BEST, COLOURS, GREY, LOGARITHMIC, graph_objects, label, new_figure, time_unit
+from anatune.plots.theme import BEST, COLOURS, COUNTING, GREY, LOGARITHMIC, graph_objects, label, new_figure, time_unit
 from anatune.report import units
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def plot_distribution(
             )
         )  # fmt: skip
     figure.update_layout(barmode="overlay", bargap=0.0, showlegend=True)
-    figure.update_xaxes(LOGARITHMIC)
+    figure.update_xaxes(COUNTING if edges[0] >= 1.0 else LOGARITHMIC)
     return figure
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BEST",
     "COLOURS",
+    "COUNTING",
     "GREY",
     "LOGARITHMIC",
     "PARTS",
@@ -41,13 +42,17 @@ PARTS = {
     "fma": COLOURS[0], "mma": COLOURS[0], "product": COLOURS[0], "issue": COLOURS[5], "load": COLOURS[9],
     "shared": COLOURS[4], "l1": COLOURS[4], "l2": COLOURS[1], "l3": COLOURS[2], "dram": COLOURS[3],
     "latency": COLOURS[7], "tail": COLOURS[6], "overhead": COLOURS[8], "launch": GREY, "start": GREY,
+    "input": COLOURS[5], "output": COLOURS[7], "packing": COLOURS[4], "combine": COLOURS[9], "meet": COLOURS[9],
+    "second": COLOURS[8], "spill": COLOURS[8],
 }  # fmt: skip
-"""Colours of the parts of a predicted time, and of the memories that some are about."""
+"""Colours of the parts of a predicted time, and of the memories that some are about: no template has two alike."""
 _CLEAR = "rgba(0,0,0,0)"
 _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 _INK = "#808080"
 LOGARITHMIC = {"type": "log", "dtick": 1, "tickformat": ",.7~g"}
 """An axis of powers of ten."""
+COUNTING = LOGARITHMIC | {"tickformat": "~s"}
+"""The same for numbers of one and more: 10k, 1M."""
 _GRID = "rgba(128,128,128,0.25)"
 
 
