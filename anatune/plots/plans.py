@@ -189,12 +189,12 @@ def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
         )  # fmt: skip
     figure.add_trace(
         go.Scatter(
-            x=[one.time_s / scale for one in shown], y=places, mode="markers", name="predicted time",
+            x=[one.time_s / scale for one in shown], y=places, mode="markers", name="predicted",
             marker={"symbol": "line-ns", "size": 22, "line": {"width": 4, "color": BEST}},
             hovertemplate=f"%{{y}}: predicted %{{x:.4g}} {unit}<extra></extra>",
         )
     )  # fmt: skip
-    figure.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal", legend_entrywidth=92)
+    figure.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal", legend_entrywidth=66)
     figure.update_yaxes(autorange="reversed", title_text="", ticks="", ticksuffix=" ", dtick=1)
     return figure
 

@@ -114,15 +114,17 @@ def plot_rejections(plan: Plan) -> go.Figure | None:
         return None
     rows: list[tuple[str, float, int]] = []
     for template, size, legal, rejected in spaces:
-        whose = f" ({template})" if plan.joined else ""
+        whose = f"<br>({template})" if plan.joined else ""
         counted = [("legal", legal or 0), *((rejected or {}).items())]
-        rows += [(f"{name.replace('_', ' ')}{whose}", 100.0 * count / size, count) for name, count in counted if count]
+        rows += [
+            (f"{label(name.replace('_', ' '))}{whose}", 100.0 * count / size, count) for name, count in counted if count
+        ]
     figure = new_figure(
         "What is legal, and which rule rejects the rest", "share of points (%)", height=150 + 34 * len(rows)
     )
     figure.add_trace(
         go.Bar(
-            x=[share for _, share, _ in rows], y=[label(name) for name, _, _ in rows], orientation="h",
+            x=[share for _, share, _ in rows], y=[name for name, _, _ in rows], orientation="h",
             marker={"color": [COLOURS[2] if name.startswith("legal") else COLOURS[3] for name, _, _ in rows]},
             text=[units.percent(share / 100) for _, share, _ in rows],
             customdata=[units.count(count) for _, _, count in rows],
@@ -130,7 +132,7 @@ def plot_rejections(plan: Plan) -> go.Figure | None:
             hovertemplate="%{y}: %{customdata} points, %{text}<extra></extra>",
         )
     )  # fmt: skip
-    figure.update_xaxes(range=[0, 112], tickvals=[0, 25, 50, 75, 100])
+    figure.update_xaxes(range=[0, 128], tickvals=[0, 50, 100], tickangle=0)
     figure.update_yaxes(autorange="reversed", ticks="", ticksuffix=" ")
     figure.update_layout(showlegend=False)
     return figure

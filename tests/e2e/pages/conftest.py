@@ -4,25 +4,20 @@ Every page that a test opens is watched: an error in its console, a script that 
 fails the test.
 """
 
-import os
-import shutil
-
 import pytest
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
+from bench.pictures import BROWSERS, browser_options
 
 
 @pytest.fixture(scope="session")
 def browser():
     """Return the browser of this test process; skip where none is installed."""
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
-    path = next(filter(None, map(shutil.which, _NAMES)), None)
-    if path is None:
-        pytest.skip(f"no browser is installed ({', '.join(_NAMES)}): apt-get install chromium")
+    options = browser_options()
+    if options is None:
+        pytest.skip(f"no browser is installed ({', '.join(BROWSERS)}): apt-get install chromium")
     with driver.sync_playwright() as playwright:
-        # a browser of root's has no sandbox; /dev/shm is small in containers
-        arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-        started = playwright.chromium.launch(executable_path=path, args=arguments)
+        started = playwright.chromium.launch(**options)
         yield started
         started.close()
 

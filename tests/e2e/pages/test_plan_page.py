@@ -22,8 +22,8 @@ def pages(anatune, tmp_path_factory):
         if kind not in made:
             made[kind] = path = folder / f"{kind}.html"
             done = anatune("plan", "--hw", PLANS[kind], "matmul", "64x64x64", "--html", path)
-            assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
-            assert done.stderr.startswith(f"page: {path}, ")
+            assert done.returncode == 0, done.stderr
+            assert done.stderr.splitlines()[-1].startswith(f"page: {path}, ")  # behind lines of progress, if any
             assert path.stat().st_size <= MOST_BYTES
         return made[kind]
 

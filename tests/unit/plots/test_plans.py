@@ -41,7 +41,7 @@ def test_bars_are_the_parts(plan):
     assert {name: x[0] * scale for name, x in bars.items()} == pytest.approx(
         {name.removesuffix("_s"): part for name, part in best.parts.items() if name.removesuffix("_s") in bars}
     )
-    assert mark.name == "predicted time"
+    assert mark.name == "predicted"
 
 
 def test_filling_shows_every_candidate_twice(plan, shown):

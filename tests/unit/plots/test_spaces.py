@@ -33,7 +33,7 @@ def test_points_are_legal_or_rejected(plan):
 def test_rules_of_several_templates_are_told_apart():
     plan = anatune.plan(anatune.conv2d(1, 8, 8, 8, 8, 3, 3, padding=1), "xeon_gold_6230r", 3)
     names = plot_rejections(plan).data[0].y
-    assert {"legal (cpu)", "legal (winograd)"} <= set(names)
+    assert {"legal<br>(cpu)", "legal<br>(winograd)"} <= set(names)
 
 
 def test_canberra_is_the_papers_distance():
