@@ -97,7 +97,7 @@ def comparison_sentences(view: SessionView) -> list[str]:
     found = contests(view.comparison)
     plan = None if view.plan_first is None else view.plan_first.number
     winner = found[0]
-    named = f"trial {winner.number}" + (", the plan's own first choice" if winner.number == plan else "")
+    named = f"trial {winner.number}" + (" (the plan's own first choice)" if winner.number == plan else "")
     sentences = [f"The best trials took turns on one machine; {named} won with {units.duration(winner.time_s)}."]
     alike = [one for one in found[1:] if one.low <= 1.0 <= one.high]
     if alike:
