@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.again:
         result = msgspec.json.decode(options.again.read_bytes(), type=Result)
-        surfaces = _surfaces(bool(result.environment["quick"]))
+        surfaces = _surfaces(bool(result.environment["quick"]), {one["name"]: one["best"] for one in result.surfaces})
     else:
         surfaces, result = _run(options)
         write_json(options.out, msgspec.structs.asdict(result))
@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> tuple[list[Surface], Result]:
     """Look at everything and search it."""
     if options.quick:
         options.seeds, options.trials, options.samples = 2, 60, 10
-    surfaces = _surfaces(options.quick)
+    surfaces = _surfaces(options.quick, {})
     shapes, searches = _study(surfaces, options)
     about = environment(**{name: getattr(options, name) for name in ("seeds", "trials", "samples", "quick")})
     described = [
@@ -100,11 +100,11 @@ def _run(options: argparse.Namespace) -> tuple[list[Surface], Result]:
     return surfaces, Result(about, described, shapes, searches)
 
 
-def _surfaces(quick: bool) -> list[Surface]:
-    """Return what is searched: in a quick run a few, in the same manner."""
+def _surfaces(quick: bool, known: Mapping[str, float]) -> list[Surface]:
+    """Return what is searched: in a quick run a few, in the same manner. `known`: name -> smallest cost, if it is."""
     if not quick:
-        return [*equation_surfaces(), *kernel_surfaces(DEVICES)]
-    some = chain(equation_surfaces(), kernel_surfaces(DEVICES[1:], ("relu", "reduction")))
+        return [*equation_surfaces(), *kernel_surfaces(DEVICES, known=known)]
+    some = chain(equation_surfaces(), kernel_surfaces(DEVICES[1:], ("relu", "reduction"), known))
     return [one for one in some if one.name in QUICK]
 
 
