@@ -35,7 +35,13 @@ def test_a_plan_is_a_page_that_looks_right(open_page, pages, kind):
     page = open_page(pages(kind))
     assert page.locator("h1").inner_text() == f"matmul 64 x 64 x 64 float32 on {PLANS[kind]}"
     assert page.locator("figure").count() >= 7
+    assert tallest_row(page) < 100
     assert flaws(page) == []
+
+
+def tallest_row(page):
+    """Return pixels: words that are broken into many short lines make rows tall."""
+    return page.evaluate("Math.max(...Array.from(document.querySelectorAll('tbody tr'), (row) => row.offsetHeight))")
 
 
 def times(page):
