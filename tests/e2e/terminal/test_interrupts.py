@@ -34,7 +34,7 @@ def needs(package):
         (("plan", "--hw", "rtx3090", "matmul", "1..8192x4096x4096", "--kernels", "6"), r"searching"),
         (("prune", "--hw", "xeon_gold_6230r", *_HUGE[:-1], "--keep", "1%"), r"searching"),
         pytest.param(
-            ("plan", "--hw", "a100", "matmul", "512x4096x1024", "--compile", "150"), r"compiling.* of ",
+            ("plan", "--hw", "a100", "matmul", "128x128x128", "--compile", "60"), r"compiling.* of ",
             marks=needs("cuda"),
         ),
     ],
