@@ -55,6 +55,7 @@ class Interrupts:
         self._lock = threading.Lock()
         self._came = threading.Event()
         self._is_over = False
+        self._until_s = 0.0
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
 
@@ -69,6 +70,13 @@ class Interrupts:
         """Wait no more, and ignore it from here on: the answer is out."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._is_over = True
+
+    def allow(self, seconds: float) -> None:
+        """Give a command that was interrupted more time, for a file that it was asked to write in any case.
+
+        A second Ctrl-C ends it all the same.
+        """
+        self._until_s = time.monotonic() + seconds
 
     def came(self) -> bool:
         """Whether Ctrl-C was pressed: errors that follow are its consequences."""
@@ -99,8 +107,8 @@ class Interrupts:
             return
         self._came.set()
         _adopt()
-        until = time.monotonic() + GRACE_S
-        while (left_s := until - time.monotonic()) > 0:
+        self._until_s = time.monotonic() + GRACE_S
+        while (left_s := self._until_s - time.monotonic()) > 0:
             if select.select([self._reading], [], [], left_s)[0] and signal.SIGINT in os.read(self._reading, 64):
                 break
         if not self._is_over:

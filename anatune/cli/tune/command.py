@@ -11,6 +11,7 @@ import typer
 
 from anatune.cli.completion import device_names, strategy_names
 from anatune.cli.html import check_html
+from anatune.cli.interrupts import present
 from anatune.cli.options import (
     DEFAULT_RECORDS,
     Accuracy,
@@ -51,6 +52,8 @@ _OF_GPUS = ("l2", "device", "backend")
 _ELSEWHERE = ("cluster", "tls", "tracker", "key")
 _OF_THIS_MACHINE = ("device", "backend")
 """Parameters that do not count with --build-only; with --manifest; on CPUs; with --manifest, too; elsewhere."""
+_PAGE_S = 60.0
+"""How long an interrupted session may take to write its page: seconds on a machine that has nothing else to do."""
 
 
 @with_workload("tune", unless="manifest")
@@ -198,6 +201,9 @@ def tune(
             with display:
                 result = tuning.run()
         except TuningInterrupted as stop:
+            if html is not None and (interrupts := present()) is not None:
+                interrupts.allow(_PAGE_S)
+                note("note: interrupted; the page is written, Ctrl-C again ends at once")
             _note_all(tuning.damaged)
             show_result(stop.result, target, as_json)
             write_session(stop.result, html)
