@@ -8,6 +8,7 @@ from anatune import api
 from anatune.core.accuracy import is_plain_sum
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
+from anatune.core.show import duration_unit
 from anatune.model.base import Progress
 from anatune.model.plan import Plan
 from anatune.pages.device import device_section
@@ -15,7 +16,6 @@ from anatune.pages.page import Cell, Column, Facts, Figure, Page, Section, Slide
 from anatune.pages.space import space_sections
 from anatune.plots.candidates import Candidate, Candidates, candidates_of
 from anatune.plots.plans import plot_footprints, plot_occupancy, plot_roofline, plot_times
-from anatune.plots.theme import time_unit
 from anatune.plots.what_if import Answer, Question, plot_what_if, what_if
 from anatune.report import units
 from anatune.report.explain import explanation
@@ -200,7 +200,7 @@ def _table(shown: Candidates) -> Section:
 def candidate_table(shown: Candidates, caption: str) -> Table:
     """Return candidates as a table: times, what binds, how the device is filled, traffic, resources, schedule."""
     plan = shown.plan
-    scale, unit = time_unit(plan.predictions[0].time_s)
+    scale, unit = duration_unit(plan.predictions[0].time_s)
     levels = [level for level in shown.levels if any(level in one.prediction.traffic_over_bound for one in shown)]
     several = len({one.schedule.template for one in shown}) > 1
     numbers = _numbers(shown)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.show import duration_unit
 from anatune.model.plan import Plan
 from anatune.plots.candidates import Candidate, Candidates, candidates_of
 from anatune.plots.theme import (
@@ -21,7 +22,6 @@ from anatune.plots.theme import (
     graph_objects,
     label,
     new_figure,
-    time_unit,
 )
 from anatune.report import units
 from anatune.report.roofline import boundaries, dram_bandwidth, peak_flop_per_s, reachable_share
@@ -170,7 +170,7 @@ def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
     """
     _ = plan.best  # raises
     go, shown = graph_objects(), plan.predictions[:count]
-    scale, unit = time_unit(shown[0].time_s)
+    scale, unit = duration_unit(shown[0].time_s)
     figure = new_figure(
         "Parts of the time of the best schedules", f"time ({unit})", "place", height=150 + 30 * len(shown)
     )

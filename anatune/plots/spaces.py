@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
+from anatune.core.show import duration_unit
 from anatune.model.plan import Plan
 from anatune.plots.candidates import Candidates, candidates_of, models_of
-from anatune.plots.theme import BEST, COLOURS, COUNTING, GREY, LOGARITHMIC, graph_objects, label, new_figure, time_unit
+from anatune.plots.theme import BEST, COLOURS, COUNTING, GREY, LOGARITHMIC, graph_objects, label, new_figure
 from anatune.report import units
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def plot_distribution(
     """
     shown, go = candidates or candidates_of(plan), graph_objects()
     best_s = plan.predictions[0].time_s
-    scale, unit = time_unit(best_s)
+    scale, unit = duration_unit(best_s)
     times = [(space.template, space.time_s / scale) for space in shown.spaces if len(space.time_s)]
     known = np.array([time_s for _, time_s in measured]) / scale
     every = np.concatenate(

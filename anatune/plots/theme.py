@@ -26,7 +26,6 @@ __all__ = [
     "graph_objects",
     "label",
     "new_figure",
-    "time_unit",
 ]
 
 COLOURS = (
@@ -77,18 +76,6 @@ def colours_of(names: Iterable[str], known: Mapping[str, str] | None = None) -> 
     taken = dict(known or {})
     free = iter([colour for colour in COLOURS if colour not in taken.values()] + list(COLOURS))
     return {name: taken.get(name) or next(free, GREY) for name in dict.fromkeys(names)}
-
-
-def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the unit in which times about as long are told, as (seconds of one, name).
-
-    Examples
-    --------
-    >>> time_unit(0.0021), time_unit(130e-6)
-    ((0.001, 'ms'), (1e-06, 'us'))
-    """
-    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-    return next((unit for unit in units if seconds >= unit[0]), (1e-9, "ns"))
 
 
 def new_figure(title: str, x: str = "", y: str = "", *, height: int = 420) -> go.Figure:
