@@ -29,6 +29,15 @@ def pytest_unconfigure(config):
             del os.environ[variable]
 
 
+@pytest.fixture(autouse=True)
+def _all_cores():
+    """Let each test begin on all cores: TVM's pool pins the thread that first calls a parallel kernel to one."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    yield
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection():
     """Compile the models before test files are imported, each in one worker: many files need them at once."""

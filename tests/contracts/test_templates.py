@@ -10,6 +10,7 @@ import anatune
 from anatune import api
 from anatune.core import templates
 from anatune.core.schedule import schedule_key
+from anatune.measure.run.timing import TimingProtocol
 from anatune.model.base import Model
 from anatune.model.templates import tuning_template
 from anatune.report.tables import plan_lines
@@ -41,7 +42,8 @@ def parts_of(record):
 def test_every_part_is_there(template):
     assert parts_of(template) >= {"rules", "levels", "model", "program_key", "program"}
     for record in (template, template.device):
-        assert all(callable(record.part(name)) for name in parts_of(record))
+        assert all(callable(record.part(name)) for name in parts_of(record) - {"protocol"})
+    assert isinstance(template.device.part("protocol"), TimingProtocol)
     assert parts_of(template.device) == set(template.device.__struct_fields__) - {"name"}
 
 

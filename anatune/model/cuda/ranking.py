@@ -107,6 +107,7 @@ class BranchAndBound:
                 open_bound = min(open_bound, float(bounds[position]))
                 break
             self.refine(int(numbers[position]))
+        self._watch.report(1.0)
         num_legal, broken = (int(counts[0]), rejected(self._model, counts)) if complete else (None, None)
         if open_bound <= self._best.limit_s and not (complete and math.isinf(open_bound)):
             share = gap(self._best.fastest_s, open_bound)

@@ -1,4 +1,4 @@
-"""A real browser that opens pages: one a test process, Debian's Chromium, driven by Playwright.
+"""A real browser that opens pages: Debian's Chromium, driven by Playwright.
 
 Every page that a test opens is watched: an error in its console, a script that raises or a request that leaves the file
 fails the test.
@@ -9,9 +9,12 @@ import pytest
 from bench.pictures import BROWSERS, browser_options
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Return the browser of this test process; skip where none is installed."""
+    """Return a browser; skip where none is installed.
+
+    One a module: as long as Playwright is there an event loop of asyncio runs in this thread, and no other can.
+    """
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
     options = browser_options()
     if options is None:
