@@ -5,6 +5,7 @@ The calls of the library check their arguments here once, at the door; what lies
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -104,8 +105,10 @@ def checked_share(name: str, value: object, error: type[AnatuneError] = SpaceErr
     """
     if value is None:
         return None
-    if isinstance(value, Real) and not isinstance(value, bool) and 0.0 < float(value) <= 1.0:
-        return float(value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # an integer of thousands of digits
+            if 0.0 < float(value) <= 1.0:
+                return float(value)
     raise error(f"{name} is {shown(value)}, expected a share above 0 and up to 1 (0.95 is 95 %), or None")
 
 

@@ -116,8 +116,11 @@ def prune(
         from anatune.pages.prune import prune_page
 
         space = template_of(template, hardware).name
-        answer = api.plan(
-            workload, hardware, _NUM_SHOWN, template=space, accuracy=accuracy, threads=threads, time_limit_s=time_limit,
-            distinct=True, correction=chosen,
-        )  # fmt: skip
-        write_page(prune_page(request.subset(), answer, most), html)
+        with Progress(compiles=True) as progress:
+            answer = api.plan(
+                workload, hardware, _NUM_SHOWN, template=space, accuracy=accuracy, threads=threads,
+                time_limit_s=time_limit, distinct=True, correction=chosen, progress=progress.search(),
+            )  # fmt: skip
+            progress.begin("the page")
+            page = prune_page(request.subset(), answer, most)
+        write_page(page, html)

@@ -92,7 +92,10 @@ def _counters(base: Path) -> Iterator[Finding]:
     elif cpu_counter(folder) is not None:
         yield Finding(_MACHINE, "ok", "energy counter", "RAPL can be read")
     else:
-        text, fix = "RAPL is there and may not be read: records are without joules", f"sudo chmod a+r {counters[0]}"
+        text, fix = (
+            "RAPL is there and may not be read: records are without joules",
+            f"sudo chmod a+r {' '.join(map(str, counters))}",
+        )
         yield Finding(_MACHINE, "note", "energy counter", text, "tune", fix)
 
 
@@ -154,7 +157,7 @@ def gpu_findings(told: Mapping[str, Any], compiler: Mapping[str, Any] | None) ->
         kinds = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
         yield Finding(_COMPILERS, "ok", "GPU", f"{kinds}, driver for CUDA {told.get('driver')}")
         if version_of("nvidia-ml-py") is None:
-            text = "nvidia-ml-py is not installed: records of GPUs are without joules"
+            text = "nvidia-ml-py is not installed: sessions do not tell the joules of GPUs"
             yield Finding(_COMPILERS, "note", "NVML", text, "tune --hw host_gpu", "pip install nvidia-ml-py")
 
 

@@ -5,6 +5,7 @@ Started as ``python -c``, with `CHILD`, so that nothing of the parent's is impor
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -63,8 +64,9 @@ def _run(words: Sequence[str], most_seconds: float) -> dict[str, Any]:
         out, ended = b"", f"Python cannot be started: {error.strerror}"
     told: dict[str, Any] = {}
     for line in out.decode(errors="replace").splitlines():
-        key, value = json.loads(line)
-        told[key] = value
+        with contextlib.suppress(ValueError):  # of a process that was ended in the middle of a line
+            key, value = json.loads(line)
+            told[key] = value
     if ended:
         told["died"] = ended
     return told

@@ -216,7 +216,7 @@ class Page:
             tables_script=tables_script,
             tables_style=tables_style,
         )
-        return text
+        return text.encode(errors="replace").decode()  # a file's name may hold bytes that are no text
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file, which appears as a whole or not at all.

@@ -109,11 +109,7 @@ def _sections(views: Sequence[SessionView], most: int) -> list[Section]:
     """Return the sections about sessions of one workload and device."""
     several = len(views) > 1
     thin = [_thinned(view, most // len(views)) for view in views]
-    total, drawn = (sum(len(view.trials) for view in some) for some in (views, thin))
-    words = [] if drawn == total else [
-        f"Of {units.count(total)} trials {units.count(drawn)} are drawn and listed: those that were the best so far, "
-        "and an even choice of the others. Numbers in words are of all of them."
-    ]  # fmt: skip
+    words = _left_out(views, thin)
     short: Content = sessions_table(views) if several else Facts(session_facts(views[0]))
     sections = [Section("In short", words, [short])]
     sections.append(_way(thin))
@@ -130,7 +126,7 @@ def _sections(views: Sequence[SessionView], most: int) -> list[Section]:
     sections.append(Section("The machine", told, content))
     if any(view.shares for view in views):
         sections.append(Section("Who measured", [], [Figure(plot_workers(views)), workers_table(views)]))
-    sections.append(Section("All trials" if drawn == total else "Trials", [], [trials_table(thin)]))
+    sections.append(Section("Trials" if words else "All trials", [], [trials_table(thin)]))
     return sections
 
 
@@ -181,7 +177,7 @@ def _has_reference(views: Sequence[SessionView]) -> bool:
 def _group_section(where: str, views: Sequence[SessionView], most: int) -> Section:
     """Return the sessions of one workload and device among others."""
     thin = [_thinned(view, most // len(views)) for view in views]
-    words = [" ".join([agreement([trial for view in views for trial in view.trials]).describe()])]
+    words = [agreement([trial for view in views for trial in view.trials]).describe(), *_left_out(views, thin)]
     content: list[Content] = [Facts(session_facts(min(views, key=best_s)))]
     if len(views) > 1:
         content.append(sessions_table(views))
@@ -211,6 +207,17 @@ def _space_sections(views: Sequence[SessionView]) -> list[Section]:
         return space_sections(plan, measured=list(known.items()))
     except SpaceError:  # what was imported may have no space here
         return []
+
+
+def _left_out(views: Sequence[SessionView], thin: Sequence[SessionView]) -> list[str]:
+    """Return how many trials are not shown, in words; nothing where all are."""
+    total, drawn = (sum(len(view.trials) for view in some) for some in (views, thin))
+    if drawn == total:
+        return []
+    return [
+        f"Of {units.count(total)} trials {units.count(drawn)} are drawn and listed: those that were the best so far, "
+        "and an even choice of the others. Numbers in words are of all of them."
+    ]
 
 
 def _thinned(view: SessionView, most: int) -> SessionView:

@@ -193,7 +193,7 @@ def plot_failures(given: Viewed) -> go.Figure:
             figure.add_bar(
                 x=[count], y=[row], width=BAR_WIDTH, orientation="h", showlegend=False,
                 marker={"color": COLOURS[place % len(COLOURS)], "line": {"width": 1, "color": _EDGE}},
-                hovertemplate=f"{count} of {kind.num}: {label(_cut(line))}<extra></extra>",
+                hovertext=f"{count} of {kind.num}: {label(_cut(line))}", hovertemplate="%{hovertext}<extra></extra>",
             )  # fmt: skip
     figure.update_layout(barmode="stack")
     _count_axis(figure, max((kind.num for kind in kinds), default=1))

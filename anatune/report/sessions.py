@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -154,7 +155,18 @@ def session_views(given: Viewed) -> list[SessionView]:
     views += [_of_records(found) for found in records.values()]
     if trials:
         views.append(_of_trials(trials))
-    return views
+    return _told_apart(views)
+
+
+def _told_apart(views: Sequence[SessionView]) -> list[SessionView]:
+    """Return sessions with names of their own: pictures draw and sort by them."""
+    known: Counter[str] = Counter()
+    named = []
+    for view in views:
+        known[view.name] += 1
+        number = known[view.name]
+        named.append(view if number == 1 else replace(view, name=f"{view.name} ({number})"))
+    return named
 
 
 def result_view(result: TuningResult, records: Sequence[Record] = ()) -> SessionView:

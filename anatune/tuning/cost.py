@@ -295,9 +295,9 @@ def error_factor(earlier: Sequence[tuple[float, float]], *, is_known: bool = Fal
     is_known : bool
         Whether there is something else that it rests on.
     """
-    if len(earlier) < _FEW:
+    errors = [math.log(took_s / told_s) for took_s, told_s in earlier if took_s > 0 < told_s]  # a file may hold zeros
+    if len(errors) < _FEW:
         return _FEW_FACTOR if earlier or is_known else _FIRST_FACTOR
-    errors = [math.log(took_s / told_s) for took_s, told_s in earlier]
     return max(_LEAST_FACTOR, math.exp(_DEVIATIONS * math.sqrt(statistics.fmean(error**2 for error in errors))))
 
 

@@ -400,8 +400,8 @@ class TuningSession:
 
     def _ask(self, questions: Questions) -> Schedule | None:
         """Return what is to be measured; None for now where the strategy wants to be told first."""
-        if (reason := self._reason(questions)) is not None:
-            self._ended = self._ended or reason
+        self._ended = reason = self._reason(questions)
+        if reason is not None:  # no end yet: what is on its way may be better, and patience begins anew
             return None
         # With several devices none waits for the answer of another one.
         return questions.next(ahead=sum(one.state == "ready" and one.measures for one in self._workers) > 1)

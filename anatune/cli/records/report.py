@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anatune.cli.html import check_html, write_page
@@ -46,8 +47,8 @@ def report_records(
     from anatune.report.session_words import report_dict, report_lines
     from anatune.report.sessions import session_views
 
-    check_html(html)
     path, workload = place(words, chosen, records)
+    check_html(html, path if isinstance(path, Path) else None)
     with opened(path) as store:
         only = session_id(store, session)
         found: list[Record] = store.trials(workload, hw, only, threads, worker=worker, on_damage=note_once())

@@ -177,7 +177,7 @@ def tune(
         refuse_given(context, _BUILDING, "was decided when --build-only wrote the manifest")
         refuse_given(context, _ELSEWHERE, "says who builds and measures, --manifest measures here what was built")
     refuse_places(cluster, tls, tracker, key)
-    check_html(html)
+    check_html(html, records, output, manifest)
     if cluster is not None or tracker is not None:
         refuse_given(context, _OF_THIS_MACHINE, "is said where the GPU is, to `anatune worker` or the board's server")
     elsewhere: dict[str, Any] = {"cluster": cluster, "tls": tls, "tracker": tracker, "key": key}
@@ -206,7 +206,7 @@ def tune(
                 note("note: interrupted; the page is written, Ctrl-C again ends at once")
             _note_all(tuning.damaged)
             show_result(stop.result, target, as_json)
-            write_session(stop.result, html)
+            write_session(stop.result, html, records)
             done = len(stop.result.trials)
             raise KeyboardInterrupt(
                 f"interrupted after {done} of {trials} trials, all of them kept in {records}; "
@@ -221,7 +221,7 @@ def tune(
         some = "the best schedule" if result.num_reused == 1 else f"the best {result.num_reused} schedules"
         note(f"note: began with {some} that {records} has of this workload and device; --no-reuse leaves them out")
     show_result(result, target, as_json)
-    write_session(result, html)
+    write_session(result, html, records)
     if result.best_trial is None:
         _ = result.best  # raises, and says how the trials ended
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anatune.cli.output import line_width, note, print_json, print_lines, write_text
 from anatune.cli.progress import Progress
-from anatune.errors import RecordError
+from anatune.errors import AnatuneError, RecordError
 from anatune.files import reason
 
 if TYPE_CHECKING:
@@ -65,8 +65,14 @@ def show_result(result: TuningResult, target: Path, as_json: bool) -> None:
         )
 
 
-def write_session(result: TuningResult, html: Path | None) -> None:
-    """Write the page of a session, where one is asked for; when its trials ended is read from its records."""
+def write_session(result: TuningResult, html: Path | None, place: str | Path) -> None:
+    """Write the page of a session, where one is asked for; when its trials ended is read from its records.
+
+    Parameters
+    ----------
+    place : str or Path
+        Of the records, as it was given: results leave a server's password out.
+    """
     if html is None:
         return
     from anatune.cli.html import write_page
@@ -76,8 +82,11 @@ def write_session(result: TuningResult, html: Path | None) -> None:
 
     records = []
     if result.records is not None and result.session is not None:
-        with RecordStore(result.records, read_only=True) as store:
-            records = store.trials(session=result.session, on_damage=lambda text: None)  # a resumed session said it
+        try:
+            with RecordStore(place, read_only=True) as store:
+                records = store.trials(session=result.session, on_damage=lambda text: None)  # a resumed session said it
+        except AnatuneError as error:
+            note(f"note: the page has no seconds of the trials: {error}")
     write_page(session_page(result_view(result, records)), html)
 
 

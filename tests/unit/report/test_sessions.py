@@ -72,3 +72,8 @@ def test_the_bound_is_that_of_tuning():
     assert view.bound.time_s == pytest.approx(workload.flop / CPU.with_threads(1).peak_flop_per_s("float32"))
     told = TimeBound(1e-9, "l2")
     assert only(TuningResult(MATMUL, CPU, 1, "model", 0, [], None, None, bound=told)).bound == told
+
+
+def test_sessions_of_one_name_are_told_apart():
+    view = only(usual())
+    assert [one.name for one in session_views([view, view])] == ["aaaaaaaa model", "aaaaaaaa model (2)"]

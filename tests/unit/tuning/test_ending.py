@@ -130,3 +130,11 @@ def test_wrong_rules():
     for wrong in (0, -1, 1.0):
         with pytest.raises(SpaceError, match="tune: patience is"):
             TuningSettings(patience=wrong)
+
+
+def test_a_better_one_that_was_on_its_way_takes_an_end_back():
+    """Patience runs out while trials are on their way; one of them is better, and the session goes on to all trials."""
+    better = {number: ran(1e-3 * 0.9 ** (number // 8)) for number in range(0, 30, 8)}
+    script = dict.fromkeys(range(30), ran(2e-3)) | better
+    result = session(30, script=script, ahead=4, patience=4).run()
+    assert (len(result.trials), result.ended) == (30, "trials")
