@@ -82,11 +82,15 @@ def test_a_session_is_a_page(tmp_path, capsys, stopped):
     except TuningInterrupted as stop:
         result = stop.result
     assert (len(result.trials) == 3) == stopped
-    tune_output.write_session(result, None)
-    tune_output.write_session(result, tmp_path / "page.html")
+    tune_output.write_session(result, None, tmp_path / "r.sqlite")
+    tune_output.write_session(result, tmp_path / "page.html", tmp_path / "r.sqlite")
     assert capsys.readouterr().err.startswith(f"page: {tmp_path / 'page.html'}, ")
     text = (tmp_path / "page.html").read_text()
     assert ("Final comparison" in text) != stopped
     assert ("interrupted" in text.partition("</main>")[0]) == stopped
     assert "&lt;script&gt;no&lt;/script&gt;" in text
     assert "Seconds count from the beginning of the session" in text  # of the records, not of building and running
+    (tmp_path / "r.sqlite").write_bytes(b"damaged")
+    tune_output.write_session(result, tmp_path / "other.html", tmp_path / "r.sqlite")
+    assert "note: the page has no seconds of the trials: " in capsys.readouterr().err
+    assert "&lt;script&gt;no&lt;/script&gt;" in (tmp_path / "other.html").read_text()
