@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from anatune.arguments import checked_choice
 from anatune.core.show import duration_unit
 from anatune.core.trial import Trial
 from anatune.plots.rows import BAR_WIDTH, row_figure
@@ -54,11 +55,13 @@ def plot_convergence(given: Viewed, *, against: Literal["trials", "seconds"] = "
 
     Raises
     ------
+    SpaceError
+        `against` is something else.
     MissingDependencyError
         plotly is not installed.
     """
     views = session_views(given)
-    counts = against == "trials"
+    counts = checked_choice("against", against, ("trials", "seconds")) == "trials"
     x_title = "trial" if counts else "time of the session (s)"
     if not counts:
         views = [view for view in views if view.ended_s is not None]

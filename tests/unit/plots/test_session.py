@@ -1,6 +1,7 @@
 import pytest
 
 from anatune.core.trial import Measurement, Outcome
+from anatune.errors import SpaceError
 from anatune.plots.session import (
     plot_comparison,
     plot_convergence,
@@ -34,6 +35,11 @@ def test_seconds_are_those_of_the_records():
     figure = plot_convergence(usual(), against="seconds")
     assert list(named(figure)["best so far"].x) == pytest.approx([2.0, 6.0, 16.0])
     assert named(plot_convergence(recorded(session_of(imported="x"), [ran(1e-3)]), against="seconds")) == {}
+
+
+def test_what_is_counted_is_one_of_two():
+    with pytest.raises(SpaceError, match="against is 'hours', expected"):
+        plot_convergence(usual(), against="hours")
 
 
 def test_sessions_lie_over_each_other():
