@@ -120,7 +120,7 @@ def compile_model(
     from anatune.tuning.result import TuningInterrupted
 
     refuse_places(cluster, tls, tracker, key)
-    check_html(html, model, records)
+    check_html(html, model, records, output, hw)
     if not trials and (cluster is not None or tracker is not None):
         given = "--cluster" if tracker is None else "--tracker"
         raise UsageError(f"{given} says who measures, and without --trials nothing is measured; say how many")

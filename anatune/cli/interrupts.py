@@ -107,7 +107,7 @@ class Interrupts:
             return
         self._came.set()
         _adopt()
-        self._until_s = time.monotonic() + GRACE_S
+        self._until_s = max(self._until_s, time.monotonic() + GRACE_S)  # the main thread may have been here before
         while (left_s := self._until_s - time.monotonic()) > 0:
             if select.select([self._reading], [], [], left_s)[0] and signal.SIGINT in os.read(self._reading, 64):
                 break

@@ -115,7 +115,7 @@ def plan(
         plan_ranged(workload, hardware, kernels, loss, mean, template, threads, time_limit, as_json)
         return
     refuse_range_options(kernels, loss, mean)
-    check_html(html)
+    check_html(html, records, hw)
     note_first_compilation(hardware, template, workload)
     start = time.perf_counter()
     with Progress(compiles=True) as progress:

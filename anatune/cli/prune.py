@@ -85,7 +85,7 @@ def prune(
     hardware = api.hardware(hw)
     refuse_threads(threads, hardware)
     write = writer(form)
-    check_html(html)
+    check_html(html, hw)
     refuse_given(context, IGNORED.get(form, ()), f"does not apply to --for {form}")
     if form != "triton":
         note_first_compilation(hardware, template)

@@ -35,6 +35,7 @@ from anatune.tuning.ending import Ended, Ending
 from anatune.tuning.interrupts import Interrupts
 from anatune.tuning.manifest import SOURCE
 from anatune.tuning.places.choose import place_of
+from anatune.tuning.places.local import energy_counters
 from anatune.tuning.places.place import Place
 from anatune.tuning.questions import Questions
 from anatune.tuning.result import TuningInterrupted, TuningProgress, TuningResult
@@ -251,8 +252,8 @@ class TuningSession:
         self._standing = Standing()
         self._ending: Ending | None = None
         counters = stand_ins.counters
-        if counters is None and stand_ins.measurer is None:
-            counters = self._place.counters(self._target.device)
+        if counters is None and stand_ins.measurer is None and self._place.is_here:
+            counters = energy_counters(self._target.device)
         self._energy = EnergyMeter(counters or ())
         is_real = stand_ins.measurer is None and stand_ins.costs is None
         self._costs = SessionCosts(default_folder() if is_real else stand_ins.costs)

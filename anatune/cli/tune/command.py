@@ -177,7 +177,7 @@ def tune(
         refuse_given(context, _BUILDING, "was decided when --build-only wrote the manifest")
         refuse_given(context, _ELSEWHERE, "says who builds and measures, --manifest measures here what was built")
     refuse_places(cluster, tls, tracker, key)
-    check_html(html, records, output, manifest)
+    check_html(html, records, manifest, hw)
     if cluster is not None or tracker is not None:
         refuse_given(context, _OF_THIS_MACHINE, "is said where the GPU is, to `anatune worker` or the board's server")
     elsewhere: dict[str, Any] = {"cluster": cluster, "tls": tls, "tracker": tracker, "key": key}
@@ -187,6 +187,7 @@ def tune(
             refuse_given(context, _OF_GPUS, f"is for GPUs, and {hardware.name} is none")
         refuse_threads(threads, hardware)
         target = _target(output, workload)
+        check_html(html, target)
         display = Display()
         settings = TuningSettings(
             trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit, records=records,

@@ -118,7 +118,8 @@ class Search(Groups):
                 lowest_open = min(lowest_open, bound)
                 continue
             try:
-                possible = max(number + 1, sum(group[0] <= self._limit() for group in groups))
+                limit_s = self._limit()
+                possible = max(number + 1, sum(group[0] <= limit_s for group in groups))
                 part = watch.part(_share_before(number, possible), _share_before(number + 1, possible))
                 lowest_open = min(lowest_open, self._run_group(packed, parallel, threads, part))
             except TimeoutError:

@@ -16,7 +16,6 @@ from anatune.measure.boards.asking import ask_board
 from anatune.measure.boards.description import BoardDescription, other_device
 from anatune.measure.boards.measurer import BoardMeasurer
 from anatune.measure.boards.tracker import checked_key, open_warning, tracker_of
-from anatune.measure.energy import EnergyCounter
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.named_hardware import hardware as named_hardware
 from anatune.measure.place import MakeMeasurer
@@ -98,10 +97,6 @@ class BoardPlace:
         return functools.partial(
             BoardMeasurer, tracker=self._tracker, key=self._key, device=board.hardware, boards=board.boards
         )
-
-    def counters(self, device: Mapping[str, Any]) -> tuple[EnergyCounter, ...]:
-        """Return nothing: others build or measure."""
-        return ()
 
     def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
         """Return what records say of the place: the key, and how many boards there were."""

@@ -16,7 +16,6 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.cluster.description import WorkerDescription
-from anatune.measure.energy import EnergyCounter
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.named_hardware import hardware as named_hardware
 from anatune.measure.place import MakeMeasurer
@@ -144,10 +143,6 @@ class ClusterPlace:
 
         return functools.partial(ClusterMeasurer, connect=self._fleet, wait_s=self._wait_s)
 
-    def counters(self, device: Mapping[str, Any]) -> tuple[EnergyCounter, ...]:
-        """Return nothing: others build or measure."""
-        return ()
-
     def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
         """Return what records have to say of the place: trials name their workers, with their environments."""
         return {"measured": "cluster"}
@@ -218,10 +213,6 @@ class ExecutorPlace(LocalPlace):
     def __init__(self, executor: Executor, host: HardwareSpec | None = None) -> None:
         super().__init__(host)
         self._executor = executor
-
-    def counters(self, device: Mapping[str, Any]) -> tuple[EnergyCounter, ...]:
-        """Return nothing: others build."""
-        return ()
 
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
         """Return what makes a measurer whose builds are the executor's."""

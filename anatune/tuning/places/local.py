@@ -16,7 +16,19 @@ from anatune.measure.run.memory import check_runs_here
 from anatune.tuning.machine import check_cpu, check_gpu, choose_threads
 from anatune.tuning.manifest import Manifest
 
-__all__ = ["LocalPlace"]
+__all__ = ["LocalPlace", "energy_counters"]
+
+
+def energy_counters(device: Mapping[str, Any]) -> tuple[EnergyCounter, ...]:
+    """Return what counts the energy of a session on this machine: of its processors, and of the GPU that measures.
+
+    Parameters
+    ----------
+    device : mapping
+        As for `LocalPlace.check`; empty on CPUs.
+    """
+    found = [cpu_counter(), device_counter(**device) if device else None]
+    return tuple(one for one in found if one is not None)
 
 
 class LocalPlace:
@@ -54,11 +66,6 @@ class LocalPlace:
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
         """Return `make`."""
         return make
-
-    def counters(self, device: Mapping[str, Any]) -> tuple[EnergyCounter, ...]:
-        """Return the counters of this machine's processors, and of the GPU that measures."""
-        found = [cpu_counter(), device_counter(**device) if device else None]
-        return tuple(one for one in found if one is not None)
 
     def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:
         """Return what a GPU's records have to say beside the environment; nothing on CPUs."""

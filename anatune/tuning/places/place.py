@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
-from anatune.measure.energy import EnergyCounter
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.place import MakeMeasurer
 from anatune.tuning.manifest import Manifest
@@ -21,7 +20,8 @@ class Place(Protocol):
     Attributes
     ----------
     is_here : bool
-        Whether this machine builds and measures: how long that takes can be told beforehand.
+        Whether this machine builds and measures: how long that takes can be told beforehand, and its counters of
+        energy count all of it.
     """
 
     is_here: bool
@@ -75,16 +75,6 @@ class Place(Protocol):
 
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
         """Return what makes the measurer, given what would make it on this machine."""
-        ...
-
-    def counters(self, device: Mapping[str, Any]) -> tuple[EnergyCounter, ...]:
-        """Return what counts the energy of a session; empty where nothing does.
-
-        Parameters
-        ----------
-        device : mapping
-            As for `check`; empty on CPUs.
-        """
         ...
 
     def provenance(self, device: Mapping[str, Any], built: Manifest | None) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """The pieces of an end by Ctrl-C that need no signal; tests/e2e/terminal has the whole."""
 
 import contextlib
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +34,17 @@ def test_processes_below_this_one_are_found_and_ended():
 
 def test_nothing_is_watched_in_a_library():
     assert interrupts.present() is None
+
+
+def test_a_page_has_its_time_even_if_it_is_asked_for_before_the_signal_is_seen(monkeypatch):
+    watching = interrupts.Interrupts()
+    watching.allow(120.0)
+    until_s = watching._until_s
+    read = iter([bytes([signal.SIGINT]), bytes([signal.SIGINT])])  # Ctrl-C, and Ctrl-C again, which ends it
+    monkeypatch.setattr(interrupts.os, "read", lambda *_: next(read))
+    monkeypatch.setattr(interrupts.select, "select", lambda *_: ([0], [], []))
+    monkeypatch.setattr(interrupts, "_adopt", lambda: None)
+    ended = []
+    monkeypatch.setattr(watching, "end", ended.append)
+    watching._wait()
+    assert (watching._until_s, ended) == (until_s, ["interrupted"])
