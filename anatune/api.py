@@ -24,7 +24,6 @@ from anatune.core.space.tensorcore import TensorCoreSpace
 from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.ranges import RangedWorkload, parse_ranged, ranged
-from anatune.deprecation import renamed
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model.base import Model, Progress
@@ -78,7 +77,6 @@ def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> GpuSp
     return device if threads is None else device.with_threads(choose_threads(device, threads, usable=sys.maxsize))
 
 
-@renamed("1.0", hardware="hw")
 def model(
     workload: Workload, hw: HardwareLike, template: str | None = None, threads: int | None = None
 ) -> GpuModel | TensorCoreModel | CpuModel:
@@ -126,7 +124,6 @@ def space(
 ) -> GpuSpace | TensorCoreSpace | CpuSpace: ...
 
 
-@renamed("1.0", hardware="hw")
 def space(
     workload: Workload, hw: HardwareLike, *, template: str | None = None, threads: int | None = None
 ) -> GpuSpace | TensorCoreSpace | CpuSpace:
@@ -140,7 +137,6 @@ def space(
     return model(workload, hw, template, threads).space
 
 
-@renamed("1.0", hardware="hw")
 def plan(
     workload: Workload,
     hw: HardwareLike,
@@ -270,7 +266,6 @@ def _measured(known: tuple[Record, str], device: GpuSpec | CpuSpec, models: Mapp
     )
 
 
-@renamed("1.0", hardware="hw")
 def plan_range(
     workload: Workload | RangedWorkload | str,
     hw: HardwareLike,
@@ -419,7 +414,6 @@ def _compiled(
     )
 
 
-@renamed("1.0", hardware="hw")
 def predict(
     workload: Workload,
     hw: HardwareLike,
@@ -494,7 +488,6 @@ def _corrected_model(
     return chosen if saved is None else CorrectedModel(chosen, saved.model)
 
 
-@renamed("1.0", hardware="hw")
 def prune(
     workload: Workload,
     hw: HardwareLike,

@@ -6,6 +6,8 @@ inherits the builtin that callers expect, so ``except ValueError`` keeps working
 
 from __future__ import annotations
 
+from anatune.printable import printable
+
 __all__ = [
     "AnatuneError",
     "BuildError",
@@ -27,7 +29,7 @@ class AnatuneError(Exception):
     """Root of all errors raised on purpose by anatune; the message is one line, whatever text it quotes."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(" ".join(arg.split("\n")) if isinstance(arg, str) else arg for arg in args))
+        super().__init__(*(printable(" ".join(arg.split("\n"))) if isinstance(arg, str) else arg for arg in args))
 
 
 class WorkloadError(AnatuneError, ValueError):

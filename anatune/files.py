@@ -1,7 +1,9 @@
 """Reading a file that a user named, and writing one as a whole: whatever goes wrong is an OSError.
 
 A pipe would be waited for, a device has no end, a folder's error says little, and a path with a NUL is a ValueError
-of Python's. What a command or a call reads by its path, it reads through here.
+of Python's. What a command or a call reads by its path, it reads through here; what a command writes because an option
+names it is an `Output`, or a folder of `make_folder` and `replaced_folder`: none of them takes the place of something
+else.
 """
 
 from __future__ import annotations
@@ -11,14 +13,19 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from anatune.errors import AnatuneError
 
 __all__ = [
     "MOST_BYTES",
+    "Output",
+    "OutputKind",
+    "check_folder",
+    "json_with",
+    "make_folder",
     "no_scratch",
     "open_file",
     "read_file",
@@ -26,6 +33,7 @@ __all__ = [
     "reason",
     "remove_scratch",
     "replace_file",
+    "replaced_folder",
     "scratch_folder",
     "temporary_folder",
 ]
@@ -96,7 +104,7 @@ def read_lines(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> It
             yield line.decode()
 
 
-def replace_file(path: str | os.PathLike[str], content: bytes | Iterable[bytes]) -> None:
+def replace_file(path: str | os.PathLike[str], content: bytes | Iterable[bytes | memoryview]) -> None:
     """Write a file, given whole or in pieces, that appears as a whole or not at all; what was there is replaced.
 
     Several processes may write the same file at once: one of them wins. Nothing else is left in the folder, whatever
@@ -123,6 +131,195 @@ def replace_file(path: str | os.PathLike[str], content: bytes | Iterable[bytes])
         raise
     finally:
         _scratch.discard(scratch)
+
+
+class OutputKind(NamedTuple):
+    """What a command writes to a file.
+
+    Attributes
+    ----------
+    what : str
+        In words, behind "expected": "a page that anatune wrote".
+    is_own : callable
+        Whether a regular file, which is not empty, holds what such a command wrote; what cannot be read does not.
+    """
+
+    what: str
+    is_own: Callable[[Path], bool]
+
+    def knows(self, path: Path) -> bool:
+        """Whether a regular file may be replaced."""
+        try:
+            return os.access(path, os.W_OK) and self.is_own(path)
+        except Exception:  # noqa: BLE001 - a file of anybody's: whatever its reader stumbles over, it is not ours
+            return False
+
+
+def json_with(*keys: str) -> Callable[[Path], bool]:
+    """Return what says whether a file is a JSON object with these keys."""
+
+    def has_keys(path: Path) -> bool:
+        import json  # late: what only reads TOML needs none
+
+        tree = json.loads(read_file(path))
+        return isinstance(tree, dict) and set(keys) <= set(tree)
+
+    return has_keys
+
+
+class Output:
+    """A file that a command was asked to write: looked at before the work, written after it.
+
+    What is missing, empty or of the command's own kind is written, as a whole; a symbolic link is followed. A character
+    device and a pipe that somebody reads get the content as it is. Anything else stays as it is and is an error.
+
+    Parameters
+    ----------
+    path : str or path
+    kind : OutputKind
+        What will be written.
+
+    Raises
+    ------
+    OSError
+        Nothing may or can be written there; `write` raises it, too.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], kind: OutputKind) -> None:
+        self.path = Path(path)
+        self._kind = kind
+        self._pipe: BinaryIO | None = None
+        self._regular()
+
+    def write(self, content: bytes | Iterable[bytes]) -> None:
+        """Write the content, whole or in pieces, and close the file."""
+        pieces = [content] if isinstance(content, bytes) else content
+        try:
+            place = self._regular()
+            if place is not None:
+                replace_file(place, pieces)
+                return
+            with self._pipe or open(self.path, "wb") as stream:
+                stream.writelines(pieces)
+        except OSError as error:  # of the file beside it that became this one
+            raise OSError(error.errno, error.strerror or str(error), str(self.path)) from None
+
+    def _regular(self) -> str | None:
+        """Return the regular file to make or replace; None for what is written as it is."""
+        name = os.fspath(self.path)
+        try:
+            status = os.stat(name)
+        except FileNotFoundError:
+            status = None
+        except ValueError as error:  # a NUL, a character that no file's name can have
+            raise OSError(errno.EINVAL, f"is no path ({error})", name) from None
+        if status is not None and not stat.S_ISREG(status.st_mode):
+            self._check_stream(status.st_mode, name)
+            return None
+        place = os.path.realpath(name)
+        _check_parent(place, name)
+        if status is not None and status.st_size and not self._kind.knows(Path(place)):
+            raise _taken(name, f"a new file or {self._kind.what}")
+        return place
+
+    def _check_stream(self, mode: int, name: str) -> None:
+        """Open a pipe, without waiting for its reader; raise OSError for what takes no content."""
+        if stat.S_ISFIFO(mode) and self._pipe is None:
+            try:
+                handle = os.open(name, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    error.strerror = "is a pipe that nobody reads; start its reader first"
+                raise
+            os.set_blocking(handle, True)
+            self._pipe = os.fdopen(handle, "wb")
+        elif not stat.S_ISFIFO(mode) and not stat.S_ISCHR(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+            number = errno.EISDIR if kind == "a folder" else errno.EINVAL
+            raise OSError(number, f"is {kind}, expected the name of a file", name)
+
+
+def check_folder(
+    path: str | os.PathLike[str], what: str, own: Callable[[Path, Collection[str]], Collection[str]]
+) -> None:
+    """Raise OSError where a folder cannot be written as a whole, or something else lies there.
+
+    Parameters
+    ----------
+    what : str
+        What is going to be written, behind "expected a new folder or": "one of a compiled model".
+    own : callable
+        (folder, the names in it) -> those that the command itself wrote.
+    """
+    name = os.fspath(path)
+    place = _real(name)
+    if os.path.isdir(place):
+        names = set(os.listdir(place))
+        if others := sorted(names - set(own(Path(place), names))) if names else []:
+            raise _taken(name, f"a new folder or {what}", f"holds {others[0]!r}")
+    elif os.path.lexists(place):
+        raise NotADirectoryError(errno.ENOTDIR, f"is no folder, expected a new one or {what}; name another", name)
+    _check_parent(place, name)
+
+
+@contextlib.contextmanager
+def replaced_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a new folder that takes the place of another one at the end of the block, or is removed where that fails.
+
+    Raises
+    ------
+    OSError
+        It cannot be made, or not take its place.
+    """
+    place = os.path.realpath(path)
+    with temporary_folder(os.path.dirname(place)) as scratch:
+        made = scratch / "made"
+        made.mkdir()
+        yield made
+        if not os.path.lexists(place):
+            os.replace(made, place)
+            return
+        old = f"{scratch}.old"  # beside the scratch folder: whatever ends the process now, one of them is kept
+        os.replace(place, old)
+        try:
+            os.replace(made, place)
+        except OSError:
+            os.replace(old, place)
+            raise
+    _remove_tree(old)
+
+
+def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
+    """Make a folder, unless it is there: files are going to be written into it.
+
+    Parameters
+    ----------
+    mode : int
+        Of a new one, less the process's umask.
+
+    Raises
+    ------
+    OSError
+        It cannot be made or written to, or something else lies there.
+    """
+    name = os.fspath(path)
+    place = _real(name)
+    if os.path.isdir(place):
+        if not os.access(place, os.W_OK):
+            raise PermissionError(errno.EACCES, "the folder cannot be written to; name another", name)
+        return
+    if os.path.lexists(place):
+        raise NotADirectoryError(errno.ENOTDIR, "is no folder, expected a new or an existing one; name another", name)
+    _check_parent(place, name)
+    os.mkdir(place, mode)
+
+
+def _real(name: str) -> str:
+    """Return the path that a name stands for, links followed; raise OSError for what can be no path."""
+    try:
+        return os.path.realpath(name)
+    except ValueError as error:  # a NUL, a character that no file's name can have
+        raise OSError(errno.EINVAL, f"is no path ({error})", name) from None
 
 
 def reason(error: OSError) -> str:
@@ -187,12 +384,16 @@ def temporary_folder(place: str | os.PathLike[str] | None = None) -> Iterator[Pa
 
 def remove_scratch() -> None:
     """Remove what temporary files and folders of this process are still there: it ends without unwinding."""
-    import shutil
-
     for name in list(_scratch):
         with contextlib.suppress(OSError):
             os.unlink(name)
-        shutil.rmtree(name, ignore_errors=True)
+        _remove_tree(name)
+
+
+def _remove_tree(name: str) -> None:
+    import shutil  # late: what only plans needs none
+
+    shutil.rmtree(name, ignore_errors=True)
 
 
 def no_scratch(error: OSError) -> str:
@@ -200,6 +401,20 @@ def no_scratch(error: OSError) -> str:
     import tempfile
 
     return f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR"
+
+
+def _check_parent(place: str, name: str) -> None:
+    """Raise OSError where nothing can be written beside a place; `name` is what it was called."""
+    parent = os.path.dirname(place)
+    if not os.path.isdir(parent):
+        raise FileNotFoundError(errno.ENOENT, f"the folder {parent} does not exist; make it", name)
+    if not os.access(parent, os.W_OK):
+        raise PermissionError(errno.EACCES, f"the folder {parent} cannot be written to; name another", name)
+
+
+def _taken(name: str, expected: str, found: str = "is something else") -> OSError:
+    """Return the error of a place where something lies that the command did not write."""
+    return FileExistsError(errno.EEXIST, f"{found}, expected {expected}; name another place, or remove it", name)
 
 
 def _check(status: os.stat_result, name: str, most_bytes: int | None) -> None:

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from anatune.errors import AnatuneError, MissingDependencyError
+from anatune.requirements import pip_line
 
 __all__ = ["import_optional", "resolve"]
 
@@ -47,5 +48,5 @@ def import_optional(package: str, extra: str, purpose: str) -> ModuleType:
         return import_module(package)
     except ImportError as error:
         raise MissingDependencyError(
-            f"{purpose} needs the package {package}, which cannot be imported ({error}); pip install 'anatune[{extra}]'"
+            f"{purpose} needs the package {package}, which cannot be imported ({error}); {pip_line(extra)}"
         ) from None

@@ -2,8 +2,9 @@
 
     python -m bench.pictures docs/pictures
 
-writes ``roofline.png``, of the page of a matrix product on an RTX 3090. Needs the extra ``report``, Playwright and a
-Chromium of the system's (``apt-get install chromium``).
+writes ``roofline.png``, of the page of a matrix product on an RTX 3090, and ``models.png``: whole models beside other
+engines, drawn from the table that bench/README.md has of `bench.models_cpu`. Needs the extra ``report``, Playwright and
+a Chromium of the system's (``apt-get install chromium``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 
 import anatune
 from anatune.model.plan import Plan
-from anatune.pages import plan_page
+from anatune.pages import Figure, Page, Section, plan_page
+from anatune.plots.theme import BEST, COLOURS, GREY, new_figure
 
 WIDTH = 1180
 """Pixels of the window."""
@@ -36,11 +38,63 @@ def browser_options() -> dict[str, Any] | None:
     }
 
 
+TABLE = Path(__file__).parent / "README.md"
+_HEAD = "| model | anatune | tuned |"
+"""How the table of whole models on one thread begins."""
+_RIVALS = {"OpenVINO": COLOURS[1], "ONNX Runtime": COLOURS[0], "Inductor": COLOURS[2], "eager": GREY}
+_IN_WORDS = {"Inductor": "PyTorch Inductor", "eager": "PyTorch eager"}
+
+
+def model_times(text: str) -> dict[str, dict[str, float]]:
+    """Return model -> column -> ms of the table of whole models in bench/README.md; of "over" the ratio.
+
+    Parameters
+    ----------
+    text : str
+        Of that file.
+    """
+    lines = text[text.index(_HEAD) :].split("\n\n", 1)[0].splitlines()
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return {
+        name: dict(zip(head[1:], (float(cell.rstrip("?")) for cell in cells), strict=True)) for name, *cells in rows
+    }
+
+
+def plot_models(times: dict[str, dict[str, float]]) -> Any:
+    """Return a figure of whole models: the time of a run with each engine over anatune's."""
+    figure = new_figure(
+        "Whole models: time of a run over anatune's (one thread of an Intel Emerald Rapids, batch 1, float32)",
+        "", "times anatune's time (less is faster)", height=430,
+    )  # fmt: skip
+    names = list(times)
+    for engine, colour in _RIVALS.items():
+        ratios = [times[name][engine] / times[name]["anatune"] for name in names]
+        figure.add_bar(
+            x=names, y=ratios, name=_IN_WORDS.get(engine, engine), marker={"color": colour},
+            text=[f"{ratio:.1f}" for ratio in ratios], textposition="outside", cliponaxis=False,
+        )  # fmt: skip
+    figure.add_scatter(
+        x=[-0.5, len(names) - 0.5], y=[1.0, 1.0], xaxis="x2", mode="lines", name="anatune, nothing tuned",
+        line={"color": BEST, "width": 3},
+    )  # fmt: skip
+    figure.update_layout(
+        barmode="group", bargap=0.2, xaxis2={"overlaying": "x", "range": [-0.5, len(names) - 0.5], "visible": False},
+        uniformtext={"minsize": 9, "mode": "show"},
+    )  # fmt: skip
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
 def take(browser: Any, plan: Plan, path: Path) -> None:
     """Write a picture of the first figure of a plan's page: its roofline."""
+    take_first(browser, plan_page(plan, what_if_s=0.0), path)
+
+
+def take_first(browser: Any, shown: Page, path: Path) -> None:
+    """Write a picture of a page's first figure."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
-        plan_page(plan, what_if_s=0.0).write(file)
+        shown.write(file)
         page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
         page.goto(file.as_uri(), timeout=120_000)
         page.wait_for_selector("html[data-ready=yes]", state="attached", timeout=120_000)
@@ -58,14 +112,16 @@ def main() -> None:
     options = browser_options()
     if options is None:
         parser.error(f"no browser is installed ({', '.join(BROWSERS)}): apt-get install chromium")
-    path = folder / "roofline.png"
     folder.mkdir(parents=True, exist_ok=True)
     plan = anatune.plan(anatune.matmul(512, 4096, 1024), "rtx3090", 64, distinct=True)  # that of README
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(**options)
-        take(browser, plan, path)
+        take(browser, plan, folder / "roofline.png")
+        models = Section("Models", [], [Figure(plot_models(model_times(TABLE.read_text(encoding="utf-8"))))])
+        take_first(browser, Page("Whole models", [models]), folder / "models.png")
         browser.close()
-    print(f"{path}: {path.stat().st_size:,} bytes")
+    for path in (folder / "roofline.png", folder / "models.png"):
+        print(f"{path}: {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

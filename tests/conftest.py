@@ -5,6 +5,7 @@ the sources, so an edit is noticed all the same). So is XDG_CACHE_HOME, where cu
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -16,6 +17,9 @@ import pytest
 from tests.postgres import PostgresServer
 
 _OWN = "ANATUNE_TEST_CACHE_"
+
+# A package that is there in part (torchvision without its library raises RuntimeError or OSError) is as good as none.
+pytest.importorskip = functools.partial(pytest.importorskip, exc_type=Exception)
 
 for variable in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
     if variable not in os.environ:  # before any test imports numba; pytest-xdist's workers inherit it
@@ -36,6 +40,18 @@ def _all_cores():
     yield
     if cores is not None:
         os.sched_setaffinity(0, cores)
+
+
+_STARTED_IN = os.getcwd()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left():
+    """Fail where a test leaves a file in the folder in which pytest was started; tools' own files begin with a dot."""
+    before = set(os.listdir(_STARTED_IN))
+    yield
+    left = sorted(name for name in set(os.listdir(_STARTED_IN)) - before if not name.startswith((".", "__")))
+    assert not left, f"left in {_STARTED_IN}: {', '.join(left)}; tests write under tmp_path"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,8 +1,8 @@
 """README and docs/ as tests read them: pages, their blocks of code, what tests do with each, and commands in them.
 
 A block's language says what it is: ``sh`` commands, ``console`` commands behind ``$ `` with what they print, ``python``
-a program or, with others of its page, a part of one; anything else is for reading only. Its title says where tests do
-less than run it as it stands, in words that readers see (`Doing`).
+a program or, with others of its page, a part of one; anything else is for reading only. A comment on the line above it,
+which readers do not see, says where tests do less than run it as it stands (`Doing`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")])
 PROGRAM = "# A complete program; needs:"
 """First line of a program that runs in a process of its own; the packages that it needs follow."""
 
-_BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _BENCH = re.compile(r"^    (python -m bench\..*)$", re.MULTILINE)
-_TITLE = re.compile(r' title="([^"]+)"')
 _PROMPT = re.compile(r"^(\w*)\$ (.*)", re.DOTALL)
 _SHOWN_LANGUAGES = ("text", "json", "toml", "yaml", "c")
 
 
 class Doing(Enum):
-    """What tests do with a block; the words are the beginning of its title."""
+    """What tests do with a block; the words are the beginning of the comment above it."""
 
     RUN = ""
     SMALLER = "Tests run this smaller"
@@ -49,6 +48,8 @@ _SMALLER = (
     ("256x256x256", "64x64x64"),
     ("256, 256", "64, 64"),
     ("512x4096x1024", "64x64x64"),
+    ("1024x1024x1024", "64x64x64"),
+    ("1024, 1024", "64, 64"),
     ("128, 128, 128", "16, 16, 16"),
     ("1..8192x4096x4096", "1..24x32x32"),
     ("range(1, 8193)", "range(1, 25)"),
@@ -68,21 +69,21 @@ class Block(NamedTuple):
     page: str
     line: int
     language: str
-    title: str
+    remark: str
     text: str
 
     @property
     def doing(self) -> Doing:
         """What tests do with it."""
         for one in Doing:
-            if one is not Doing.RUN and self.title.startswith(one.value):
+            if one is not Doing.RUN and self.remark.startswith(one.value):
                 return one
-        assert not self.title, f"{self}: the title is none of {[one.value for one in Doing]}"
+        assert not self.remark, f"{self}: the comment above is none of {[one.value for one in Doing]}"
         return Doing.RUN
 
     @property
     def tested_text(self) -> str:
-        """The text that tests run: with smaller shapes and fewer trials where the title says so."""
+        """The text that tests run: with smaller shapes and fewer trials where the comment says so."""
         text = self.text
         if self.doing in SMALL:
             for large, small in _SMALLER:
@@ -108,11 +109,11 @@ def blocks(page: Path) -> list[Block]:
     """
     text, found = page.read_text(), []
     for match in _BLOCK.finditer(text):
-        language, title = match[1], _TITLE.search(match[2])
+        remark, language, code = match.groups(default="")
         if not language and page.name == "README.md":
             language = "sh"
         line = text.count("\n", 0, match.start()) + 1
-        found.append(Block(name(page), line, language, title[1] if title else "", match[3]))
+        found.append(Block(name(page), line, language, remark, code))
     rest = _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
     for match in _BENCH.finditer(rest):
         line = rest.count("\n", 0, match.start()) + 1

@@ -11,6 +11,7 @@ from anatune import api
 from anatune.core.hardware.files import list_hardware
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import AnatuneError, DeviceError, SpaceError
+from anatune.requirements import pip_line
 
 __all__ = ["AUTO", "VARIABLE", "GpuLike", "cpu_of", "find_gpu", "gpu_of"]
 
@@ -94,8 +95,8 @@ def _like(driver: Any, index: int, advice: str) -> GpuSpec:
         if spec.arch == arch and (gpu := gpu_of(spec, f"{arch} is no GPU's")).compute.num_sms == num_sms:
             return gpu
     raise DeviceError(
-        f"hw='auto': the present device ({arch}, {num_sms} SMs) has no spec; pip install 'anatune[cuda]' reads one "
-        f"from it, or {advice}"
+        f"hw='auto': the present device ({arch}, {num_sms} SMs) has no spec; NVIDIA's packages read one "
+        f"from it ({pip_line('cuda')}), or {advice}"
     )
 
 

@@ -12,7 +12,6 @@ from anatune import api
 from anatune.arguments import checked_integer, shown
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.deprecation import renamed
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.model.base import Progress
@@ -25,7 +24,6 @@ MOST_CHOSEN = 20_000
 """Kept schedules whose values make up the distributions."""
 
 
-@renamed("1.0", hardware="hw")
 def schedule_space(
     workload: Workload,
     hw: HardwareLike,

@@ -77,8 +77,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
         kernels = kernels_of(plan_products(graph, own, accuracy, planner=found.planner), count)
 
         def known(weights: Sequence[Weight]) -> list[Any]:
-            different = {kernel.name: kernel for kernel in kernels.values()}
-            memory, places = pack_weights(weights, different.values(), made_for)
+            memory, places = pack_weights(weights, made_for)
             return [tvm.runtime.tensor(one) for one in views(memory, places)]
 
         rows = {**row_kernels(graph, device.fp32_lanes, count), **other_kernels(graph, device, count)}

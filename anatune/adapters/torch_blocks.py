@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from anatune.codegen.relax.frontends import torch_operators
+from anatune.codegen.relax.importers import torch_operators
 from anatune.compiling.compiled import CompiledModel
 from anatune.errors import AnatuneError, WorkloadError
 

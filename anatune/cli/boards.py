@@ -64,11 +64,14 @@ def calibrate_board_cpu(
 
     from anatune.measure.boards.calibration import calibrate_board
     from anatune.measure.boards.measurer import BoardMeasurer
-    from anatune.measure.cpu.host_files import write_host_spec
+    from anatune.measure.cpu.host_files import check_host_spec, write_host_spec
 
+    if not print_only:
+        check_host_spec(key)
     began = time.monotonic()
     _warn_of(tracker)
-    note(f"calibrate: a board of key {key}, up to {minutes / 3:g} min and what building and sending probes takes")
+    most = minutes * (1.0 if nests and not print_only else 1 / 3)
+    note(f"calibrate: a board of key {key}, up to {most:.3g} min and what building and sending probes takes")
     board, result = calibrate_board(tracker, key, minutes / 3)
     path, learned = None if print_only else write_host_spec(spec=result.spec), None
     if path is not None and nests:

@@ -13,7 +13,28 @@ if TYPE_CHECKING:
     from anatune.measure.cpu.calibration.calibrate import Calibration
     from anatune.tuning.calibration import Learned
 
-__all__ = ["learn_nests", "tell_calibration", "tell_spec"]
+__all__ = ["calibration_s", "learn_nests", "tell_calibration", "tell_spec"]
+
+_BUILD_S = 15.0
+"""What building probes takes, beside the minutes that are given."""
+
+
+def calibration_s(what: str, minutes: float, compiled: str = "") -> float:
+    """Say how long a calibration will take, before it begins; return the seconds.
+
+    Parameters
+    ----------
+    minutes : float
+        That it measures.
+    compiled : str
+        Room of ``anatune/numerics`` that it needs: compiled now, where no earlier run left the code.
+    """
+    from anatune.numerics._jit import first_compilation_s
+
+    seconds = 60 * minutes + _BUILD_S + (first_compilation_s(compiled) if compiled else 0.0)
+    took = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+    note(f"calibrate: {what}, about {took} (--minutes gives it more or less); whatever else runs here disturbs it")
+    return seconds
 
 
 def learn_nests(

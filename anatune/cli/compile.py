@@ -33,7 +33,6 @@ from anatune.cli.output import (
     UsageError,
     line_width,
     note,
-    note_first_compilation,
     print_json,
     print_lines,
 )
@@ -111,8 +110,11 @@ def compile_model(
     written by `anatune tune` there) are used.
 
     `anatune run DIR` and anatune.load("DIR") run it.
+
+    A .pt2 file may hold code, which PyTorch runs when it reads it: compile only those of people you trust.
     """
     from anatune.compiling import session
+    from anatune.compiling.folder import check_place
     from anatune.measure.named_hardware import hardware
     from anatune.records.place import is_missing
     from anatune.report.models import model_dict, model_lines
@@ -120,17 +122,21 @@ def compile_model(
     from anatune.tuning.result import TuningInterrupted
 
     refuse_places(cluster, tls, tracker, key)
-    check_html(html, model, records, output, hw)
+    page_file = check_html(html, model, records, output, hw)
+    check_place(output)
     if not trials and (cluster is not None or tracker is not None):
         given = "--cluster" if tracker is None else "--tracker"
         raise UsageError(f"{given} says who measures, and without --trials nothing is measured; say how many")
     if not trials and (stop_at is not None or patience is not None):
         given = "--stop-at" if stop_at is not None else "--patience"
         raise UsageError(f"{given} ends measuring, and without --trials nothing is measured; say how many")
+    if model.suffix == ".pt2" and model.is_file():
+        note(
+            f"note: {model} is read by torch.export.load, which runs code that it may hold: compile only files "
+            "of people you trust; ONNX files hold none"
+        )
     device = hardware(hw)
     refuse_threads(threads, device)
-    if device.most_threads is not None:  # else it is refused
-        note_first_compilation(device)
     kept = records if records is not None or not (trials or resume) else DEFAULT_RECORDS
     if records is not None and not no_reuse and not is_missing(records):
         note(
@@ -171,10 +177,10 @@ def compile_model(
         raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None
     compiled.save(output)
     measured = compiled.profile() if measure else None
-    if html is not None:
+    if page_file is not None:
         from anatune.pages.compiled import model_page
 
-        write_page(model_page(compiled, measured, name=model.stem), html)
+        write_page(model_page(compiled, measured, name=model.stem), page_file)
     if as_json:
         estimate = msgspec.to_builtins(told[0]) if told else None
         print_json({"folder": str(output), **model_dict(compiled.summary, measured), "estimate": estimate})

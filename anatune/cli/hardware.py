@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from anatune.cli.boards import calibrate_board_cpu, detect_board, has_board
-from anatune.cli.calibrations import learn_nests, tell_calibration, tell_spec
+from anatune.cli.calibrations import calibration_s, learn_nests, tell_calibration, tell_spec
 from anatune.cli.options import BoardKey, Tracker
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
 from anatune.cli.progress import Progress
@@ -27,8 +29,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-_BUILD_S = 15.0
-"""What building probes takes, beside the minutes that are given."""
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -105,7 +105,8 @@ def detect(
 ) -> None:
     """Write the specs of the present machine: its CPU for ``--hw host``, its GPUs for ``--hw host_gpu``.
 
-    With ``--tracker`` and ``--key`` that of a board's CPU, for ``--hw KEY``.
+    The CPU's clock and multiply-adds a cycle are measured, which takes about a second; ``anatune hw calibrate``
+    measures the rest. With ``--tracker`` and ``--key`` that of a board's CPU, for ``--hw KEY``.
     """
     if print_only and force:
         raise UsageError("--print writes nothing, --force replaces what is there; leave one out")
@@ -115,12 +116,19 @@ def detect(
     import msgspec
 
     from anatune.core.hardware.files import spec_to_toml
+    from anatune.errors import BuildError, MissingDependencyError
     from anatune.measure.cpu.detect import detect_cpu
     from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
     from anatune.measure.cuda.detect import gpu_detection
     from anatune.report.calibration import detected_cpu_lines
 
     spec = detect_cpu()
+    try:
+        from anatune.measure.cpu.calibration.peak import measured_peak
+
+        spec = measured_peak(spec)
+    except (MissingDependencyError, BuildError) as error:
+        note(f"clock and multiply-adds of the CPU were not measured: {error}")
     gpus, gpu_note = gpu_detection()
     gpus = [msgspec.structs.replace(gpu, name=f"host_gpu{index or ''}", aliases=()) for index, gpu in enumerate(gpus)]
     specs: list[GpuSpec | CpuSpec] = [] if print_only else [spec, *gpus]
@@ -180,12 +188,15 @@ def calibrate(
         return
     began, minutes = time.monotonic(), minutes or 3.0
     from anatune.measure.cpu.calibration.calibrate import calibrate as measure
-    from anatune.measure.cpu.host_files import write_host_spec
+    from anatune.measure.cpu.host_files import check_host_spec, write_host_spec
 
     learned: Learned | None = None
     writes = not print_only
+    if writes:
+        check_host_spec("host")
+    takes_s = calibration_s("this machine's CPU", minutes * (1.0 if writes and nests else 1 / 3), "cpu")
     with Progress(ticking=False) as progress:  # a thread that draws would disturb what is measured
-        tell = progress.stages("calibrate", 60 * minutes * (1.0 if writes and nests else 1 / 3) + _BUILD_S)
+        tell = progress.stages("calibrate", takes_s)
         result = measure(minutes=minutes / 3, progress=tell)
         spec = result.spec
         path = write_host_spec(spec=spec) if writes else None
@@ -209,14 +220,22 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
     """Measure a GPU and write its spec."""
     import msgspec
 
-    from anatune.measure.cpu.host_files import write_host_spec
+    from anatune.measure.cpu.host_files import check_host_spec, write_host_spec
     from anatune.measure.cuda.calibration.calibrate import calibrate_gpu
     from anatune.report.calibration import gpu_calibration_lines
 
+    name = f"host_gpu{index or ''}"
+    if not print_only:
+        check_host_spec(name)
     with Progress(ticking=False) as progress:
-        tell = progress.stages("calibrate", 60 * minutes + _BUILD_S)
-        result = calibrate_gpu(index, minutes=minutes, progress=tell)
-    spec = msgspec.structs.replace(result.spec, name=f"host_gpu{index or ''}", aliases=())
+
+        @functools.cache
+        def told() -> Callable[[str, float], None]:
+            """Say how long it takes as soon as there is a GPU."""
+            return progress.stages("calibrate", calibration_s(f"GPU {index} of this machine", minutes))
+
+        result = calibrate_gpu(index, minutes=minutes, progress=lambda stage, share: told()(stage, share))
+    spec = msgspec.structs.replace(result.spec, name=name, aliases=())
     path = None if print_only else write_host_spec(spec=spec)
     if as_json:
         print_json(

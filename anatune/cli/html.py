@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anatune.cli.output import UsageError, note, write_text
+from anatune.cli.output import UsageError, note
+from anatune.cli.outputs import PAGE
+from anatune.files import Output
 
 if TYPE_CHECKING:
     from anatune.pages.page import Page
@@ -14,13 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["check_html", "write_page"]
 
 
-def check_html(path: Path | None, *others: str | Path | None) -> None:
-    """Raise an error where no page could be written: better before a long search than after it.
+def check_html(path: Path | None, *others: str | Path | None) -> Output | None:
+    """Return where the page goes; an error where none could be written: better before a long search than after it.
 
     Parameters
     ----------
     others : str, Path or None
-        Files that the command reads or writes besides.
+        Files that the command reads or writes besides, which need not be there yet.
 
     Raises
     ------
@@ -29,10 +31,10 @@ def check_html(path: Path | None, *others: str | Path | None) -> None:
     UsageError
         The page would take the place of another file.
     OSError
-        The folder is missing or cannot be written to, or the page would be a folder.
+        There is something else, or nothing can be written there.
     """
     if path is None:
-        return
+        return None
     from anatune.pages.page import check_packages
 
     check_packages()
@@ -41,18 +43,13 @@ def check_html(path: Path | None, *others: str | Path | None) -> None:
             raise UsageError(
                 f"--html {path}: the page would replace {other}, which this command needs; name another file"
             )
-    if path.is_dir():
-        raise IsADirectoryError(21, "is a directory, expected the name of a file", str(path))
-    if not path.parent.is_dir():
-        raise FileNotFoundError(2, "the folder is missing", str(path))
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(13, "the folder cannot be written to", str(path.parent))
+    return Output(path, PAGE)
 
 
-def write_page(page: Page, path: Path) -> None:
+def write_page(page: Page, target: Output) -> None:
     """Write a page as a whole, and say where it lies and how large it is."""
     from anatune.report import units
 
-    text = page.html()
-    write_text(path, text)
-    note(f"page: {path}, {units.size(len(text.encode()))}")
+    content = page.html().encode()
+    target.write(content)
+    note(f"page: {target.path}, {units.size(len(content))}")

@@ -26,7 +26,9 @@ from anatune.cli.export.command import export
 from anatune.cli.hardware import app as hardware_app
 from anatune.cli.interrupts import INTERRUPTED, present, watched
 from anatune.cli.output import UsageError, note
+from anatune.cli.panels import Grouped
 from anatune.cli.plan import plan
+from anatune.cli.progress import say
 from anatune.cli.prune import prune
 from anatune.cli.records.app import app as records_app
 from anatune.cli.run import run_model
@@ -34,6 +36,7 @@ from anatune.cli.tune.command import tune
 from anatune.cli.worker import worker
 from anatune.errors import AnatuneError
 from anatune.files import reason, remove_scratch
+from anatune.printable import printable
 
 __all__ = ["app", "main", "run"]
 
@@ -45,11 +48,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command("plan", no_args_is_help=False)(plan)
-app.command("prune", no_args_is_help=False)(prune)
-app.command("tune", no_args_is_help=False)(tune)
-app.command("export", no_args_is_help=False)(export)
-app.command("compile", no_args_is_help=False)(compile_model)
+app.command("plan", cls=Grouped, no_args_is_help=False)(plan)
+app.command("prune", cls=Grouped, no_args_is_help=False)(prune)
+app.command("tune", cls=Grouped, no_args_is_help=False)(tune)
+app.command("export", cls=Grouped, no_args_is_help=False)(export)
+app.command("compile", cls=Grouped, no_args_is_help=False)(compile_model)
 app.command("run", no_args_is_help=False)(run_model)
 app.command("worker", no_args_is_help=False)(worker)
 app.command("doctor", no_args_is_help=False)(doctor)
@@ -118,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{reason(error)}", 1)
+    except RecursionError:
+        return _fail("what was given is nested too deeply to be read; expected what anatune or a tuner wrote", 1)
     except MemoryError as error:
         return _fail(f"out of memory ({error or 'no details'}); choose a smaller workload, or a machine with more", 1)
 
@@ -153,19 +158,23 @@ class _Notes(logging.Handler):
     """Writes what the library logs as one line each."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
-        note(f"note: {record.getMessage()}")
+        """Write one line, above a bar that is drawn just now."""
+        say(f"note: {record.getMessage()}")
 
 
 @contextlib.contextmanager
 def _notes() -> Iterator[None]:
     """Show what the library logs while a command runs."""
-    log, handler = logging.getLogger("anatune"), _Notes(logging.WARNING)
+    log, handler = logging.getLogger("anatune"), _Notes()
+    compiling = logging.getLogger("anatune.numerics")
+    before = compiling.level
     log.addHandler(handler)
+    compiling.setLevel(logging.INFO)  # what is compiled, and that it will not be again
     try:
         yield
     finally:
         log.removeHandler(handler)
+        compiling.setLevel(before)
 
 
 _WORDS = {
@@ -199,7 +208,7 @@ def _got(error: Exception, text: str) -> str:
 
 def _fail(message: str, status: int) -> int:
     """Write one line to stderr and return the exit status; after Ctrl-C the process ends here."""
-    line, interrupts = " ".join(message.split()), present()
+    line, interrupts = printable(" ".join(message.split())), present()
     if interrupts is not None and (status == INTERRUPTED or interrupts.came()):
         interrupts.end_here(line if status == INTERRUPTED else "interrupted")
     note(f"error: {line}")

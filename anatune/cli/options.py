@@ -65,13 +65,12 @@ def checked_place(word: str | Path) -> Path | ServerAddress:
 
 
 def _template(word: str) -> str:
-    """Return the name of the template that a word names; former names are taken, too."""
-    from anatune.core.templates import TEMPLATES, template_name
+    """Return the name of the template that a word names."""
+    from anatune.core.templates import TEMPLATES
 
-    name = str(template_name(word))
-    if name not in TEMPLATES:
+    if word not in TEMPLATES:
         raise typer.BadParameter(f"got {word!r}, expected one of {', '.join(TEMPLATES)}")
-    return name
+    return word
 
 
 Device = Annotated[
@@ -93,8 +92,8 @@ Template = Annotated[
         help="What schedules look like. GPUs: cuda (the default of plan, prune and export), pipelined (the default of "
         "tune: cuda with several shared-memory buffers and padded rows), thin (products with a vector or at most 16 "
         "rows, long reductions) or tensorcore (float16, bfloat16; float32 as tf32). CPUs: cpu, winograd (3x3 "
-        "convolutions of stride 1 in float32) or halfsums (float16 with AVX512_FP16, at accuracy relaxed). Left out: "
-        "all that apply, together (GPUs: cuda and thin).",
+        "convolutions of stride 1 in float32) or fp16_accumulation (float16 with AVX512_FP16, at accuracy relaxed). "
+        "Left out: all that apply, together (GPUs: cuda and thin).",
     ),
 ]
 Accuracy = Annotated[

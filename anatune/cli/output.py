@@ -7,30 +7,25 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from anatune.files import replace_file
+from anatune.printable import printable
 
 if TYPE_CHECKING:
-    from anatune.core.hardware.spec import CpuSpec, GpuSpec
-    from anatune.core.workload.nest import Workload
     from anatune.report.text import Line
 
 __all__ = [
     "UsageError",
     "line_width",
     "note",
-    "note_first_compilation",
     "note_once",
+    "print_data",
     "print_json",
     "print_lines",
     "print_text",
     "refuse_given",
-    "write_bytes",
-    "write_text",
 ]
 
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
@@ -65,15 +60,25 @@ def line_width() -> int:
 
 
 def print_text(text: str) -> None:
-    """Write text to stdout as it is, with a line end."""
-    typer.echo(text)
+    """Write text to stdout with a line end, `printable`."""
+    typer.echo(printable(text))
+
+
+def print_data(text: str) -> None:
+    """Write data to stdout as they are; where only a person reads them, on a terminal, `printable`."""
+    typer.echo(printable(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text, nl=False)
 
 
 def print_json(value: Any) -> None:
-    """Write one JSON value to stdout, on one line."""
+    """Write one JSON value to stdout, on one line; all that is no sign as JSON's escapes, not only what has to be."""
+    import json
+
     import msgspec
 
-    typer.echo(msgspec.json.encode(value).decode())
+    text = msgspec.json.encode(value).decode()
+    typer.echo(
+        text if text.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    )
 
 
 def print_lines(lines: Sequence[Line]) -> None:
@@ -88,13 +93,13 @@ def print_lines(lines: Sequence[Line]) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for line in lines:
-        console.print(Text(line.text, style=line.style))
+        console.print(Text(printable(line.text), style=line.style))
 
 
 def note(text: str) -> None:
     """Write one line to stderr: progress, or what else is worth knowing; a stderr that is full costs no answer."""
     with contextlib.suppress(OSError):
-        typer.echo(text, err=True)
+        typer.echo(printable(text), err=True)
 
 
 def note_once() -> Callable[[str], None]:
@@ -107,47 +112,3 @@ def note_once() -> Callable[[str], None]:
             note(f"note: {text}")
 
     return tell
-
-
-def write_text(target: Path, text: str | Iterable[str]) -> None:
-    """Write a text, or its pieces, to a file that appears whole or not at all; to a pipe or a device as it is."""
-    if target.exists() and not target.is_file():  # nothing to replace, and /dev/null should stay what it is
-        with target.open("w", encoding="utf-8", newline="") as stream:
-            stream.writelines([text] if isinstance(text, str) else text)
-        return
-    replace_file(target, text.encode() if isinstance(text, str) else (piece.encode() for piece in text))
-
-
-def write_bytes(target: Path, content: bytes) -> None:
-    """Write bytes to a file that appears whole or not at all; to a pipe or a device as they are."""
-    if target.exists() and not target.is_file():
-        with target.open("wb") as stream:
-            stream.write(content)
-        return
-    replace_file(target, content)
-
-
-def note_first_compilation(
-    hardware: GpuSpec | CpuSpec, template: str | None = None, workload: Workload | None = None
-) -> None:
-    """Say on stderr that the model is compiled now, if no earlier run left its code.
-
-    With a workload, for all templates that are ranked together where none is named.
-    """
-    from anatune.core.accuracy import RELAXED
-    from anatune.core.templates import joined_templates, template_of
-    from anatune.numerics import _jit
-
-    one = template is not None or workload is None
-    asked = (template_of(template, hardware),) if one else joined_templates(workload, hardware, RELAXED)
-    if all(_jit.has_cached_code(code) for code in {found.code for found in asked}):
-        return
-    folder = _jit.cache_folder()
-    if folder is None:
-        note("note: compiling the model (10 to 30 s) in every run: there is no home folder; set NUMBA_CACHE_DIR")
-        return
-    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
-    if os.access(existing, os.W_OK):
-        note(f"note: compiling the model once (10 to 30 s), kept in {folder}; later runs start in about a second")
-    else:
-        note(f"note: compiling the model (10 to 30 s) in every run: {folder} is read-only; set NUMBA_CACHE_DIR")

@@ -25,7 +25,6 @@ from anatune.cli.options import (
 )
 from anatune.cli.output import (
     line_width,
-    note_first_compilation,
     print_json,
     print_lines,
 )
@@ -115,8 +114,7 @@ def plan(
         plan_ranged(workload, hardware, kernels, loss, mean, template, threads, time_limit, as_json)
         return
     refuse_range_options(kernels, loss, mean)
-    check_html(html, records, hw)
-    note_first_compilation(hardware, template, workload)
+    page_file = check_html(html, records, hw)
     start = time.perf_counter()
     with Progress(compiles=True) as progress:
         answer = api.plan(
@@ -172,9 +170,9 @@ def plan(
         from anatune.report.explain import nothing_legal_text
 
         raise SpaceError(nothing_legal_text(answer))
-    if html is not None:
+    if page_file is not None:
         from anatune.pages.plan import WHAT_IF_S, plan_page
 
         with Progress(compiles=True) as progress:
             page = plan_page(answer, what_if_s=time_limit or WHAT_IF_S, progress=progress.share("searching: what if"))
-        write_page(page, html)
+        write_page(page, page_file)

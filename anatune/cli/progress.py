@@ -17,8 +17,9 @@ from typing import Any
 
 from anatune.cli.interrupts import present
 from anatune.cli.output import note
+from anatune.printable import printable
 
-__all__ = ["QUIET_S", "Progress", "on_terminal", "time_text"]
+__all__ = ["QUIET_S", "Progress", "on_terminal", "say", "time_text"]
 
 QUIET_S = 1.5
 """Seconds before a terminal shows anything."""
@@ -28,6 +29,8 @@ _TICK_S = 0.25
 _LEAST_SHARE, _LEAST_S = 0.005, 1.0
 """Nothing is said of the time left before so much is done."""
 _COMPILING = "compiling the model (once)"
+_shown: list[Progress] = []
+"""Whose lines are on the terminal now, the last one innermost."""
 _WIPE = b"\r\x1b[2K\x1b[?25h"
 """Clears the line and shows the cursor."""
 
@@ -42,6 +45,14 @@ def time_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def say(text: str) -> None:
+    """Write a line that stays, above the bar that is drawn just now, if there is one."""
+    if _shown:
+        _shown[-1].above(text)
+    else:
+        note(text)
 
 
 class _Stage:
@@ -88,6 +99,7 @@ class Progress:
         self._compiled_s = 0.0
 
     def __enter__(self) -> Progress:
+        _shown.append(self)
         if self._terminal:
             if self._compiles:
                 from anatune.numerics._compiling import told_compilation
@@ -100,6 +112,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _shown.remove(self)
         self._is_over = True
         self._tick.set()
         self._files.close()
@@ -189,7 +202,7 @@ class Progress:
             if self._bar is None:
                 note(line)
             else:
-                self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                self._bar.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
     def clear(self) -> None:
         """Take the line from the terminal, until the next report: something else is written there."""
@@ -279,7 +292,7 @@ class Progress:
             self._bar.start()
         left = stage.left(now) or ("" if at_once else f"{time_text(now - stage.began)} so far")
         self._bar.update(
-            self._task, description=stage.what, total=None if stage.share is None else 1.0,
+            self._task, description=printable(stage.what), total=None if stage.share is None else 1.0,
             completed=stage.share or 0.0, done=stage.done, left=left, refresh=True,
         )  # fmt: skip
 

@@ -19,7 +19,14 @@ from anatune.cli.options import (
     refuse_threads,
     seconds_option,
 )
-from anatune.cli.output import note, note_first_compilation, refuse_given
+from anatune.cli.output import (
+    UsageError,
+    line_width,
+    note,
+    print_data,
+    print_lines,
+    refuse_given,
+)
 from anatune.cli.progress import Progress
 from anatune.cli.workload import with_workload
 
@@ -28,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["prune"]
 
+_NUM_FIRST = 10
+"""Schedules that the summary shows."""
 _NUM_SHOWN = 64
 """Schedules whose distances from each other a page tells."""
 Form = Literal["json", "csv", "triton", "kernel-tuner", "metaschedule"]
@@ -59,10 +68,10 @@ def prune(
         str, typer.Option("--keep", metavar="SHARE|N", callback=_check_keep, help="Share of the legal ones, or count.")
     ] = "0.01",
     form: Annotated[
-        Form,
-        typer.Option("--for", help="Whom the list is for: what it looks like."),
-    ] = "json",
-    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Write at most so many.")] = 1000,
+        Form | None,
+        typer.Option("--for", help="Whom the whole list is for: what it looks like.  [default: a summary, for people]"),
+    ] = None,
+    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="List at most so many.")] = 1000,
     template: Template = None,
     accuracy: Accuracy = "standard",
     threads: Threads = None,
@@ -76,19 +85,21 @@ def prune(
     correction: CorrectionName = None,
     plain: Plain = False,
     html: Html = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON: as --for json.")] = False,
 ) -> None:
-    """List the schedules that deserve a run, best first, for a tuner of your own. No device is needed."""
+    """Say which schedules deserve a run, best first, or list them for a tuner of your own. No device is needed."""
     from anatune import api
     from anatune.adapters.formats import IGNORED, OTHER_LINES, PruneRequest, writer
+    from anatune.report.subsets import subset_lines
 
     chosen = correction_of(correction, plain)
     hardware = api.hardware(hw)
     refuse_threads(threads, hardware)
-    write = writer(form)
-    check_html(html, hw)
-    refuse_given(context, IGNORED.get(form, ()), f"does not apply to --for {form}")
-    if form != "triton":
-        note_first_compilation(hardware, template)
+    if as_json and form not in (None, "json"):
+        raise UsageError(f"--json and --for {form} both say what the list looks like; leave one out")
+    listed = "json" if as_json else form
+    page_file = check_html(html, hw)
+    refuse_given(context, IGNORED.get(listed or "", ()), f"does not apply to --for {listed}")
     lines = 0
     with Progress(compiles=True) as progress:
         request = PruneRequest(
@@ -105,13 +116,17 @@ def prune(
             correction=chosen,
             progress=progress.search(),
         )
-        for line in write(request):
+        if listed is None:
+            summary = subset_lines(request.subset(), min(_NUM_FIRST, most), width=line_width())
+            progress.clear()
+            print_lines(summary)
+        for line in writer(listed)(request) if listed else ():
             progress.clear()  # it may be the same terminal
-            typer.echo(line)
+            print_data(f"{line}\n")
             lines += 1
-    if request.may_end_early and lines - OTHER_LINES.get(form, 0) == most:
+    if listed and request.may_end_early and lines - OTHER_LINES.get(listed, 0) == most:
         note(f"note: at most {most} are written; --most N writes more")
-    if html is not None:
+    if page_file is not None:
         from anatune.core.templates import template_of
         from anatune.pages.prune import prune_page
 
@@ -123,4 +138,4 @@ def prune(
             )  # fmt: skip
             progress.begin("the page")
             page = prune_page(request.subset(), answer, most)
-        write_page(page, html)
+        write_page(page, page_file)

@@ -12,7 +12,6 @@ from anatune.cli.options import share_of
 from anatune.cli.output import (
     UsageError,
     line_width,
-    note_first_compilation,
     print_json,
     print_lines,
 )
@@ -77,7 +76,6 @@ def plan_ranged(
     share = None if loss is None else share_of("--loss", loss)
     if share is not None and (kernels is not None or mean):
         raise UsageError("--loss asks for as few kernels as keep it; leave out --kernels and --mean")
-    note_first_compilation(hardware, template, workload.largest)
     start = time.perf_counter()
     with Progress(compiles=True) as progress:
         answer = api.plan_range(

@@ -40,9 +40,11 @@ def run_model(
 
     import numpy as np
 
-    from anatune.cli.output import write_bytes
+    from anatune.cli.outputs import ARRAYS, marked
     from anatune.compiling.compiled import load
+    from anatune.files import Output
 
+    target = None if output is None else Output(output, ARRAYS)
     model = load(folder, mapped=not in_memory)
     arrays = [_array(path) for path in inputs or ()] or model.random_inputs()
     found = model(*arrays)
@@ -53,11 +55,11 @@ def run_model(
             for one, array in zip(model.summary.outputs, outputs, strict=True)
         ]
     }
-    if output is not None:
+    if target is not None:
         stream = io.BytesIO()
         names = [one.name for one in model.summary.outputs]
         np.savez(stream, **dict(zip(names, outputs, strict=True)))  # type: ignore[arg-type]
-        write_bytes(output, stream.getvalue())
+        target.write(marked(stream.getvalue()))
     if benchmark:
         answer["benchmark"] = model.benchmark(*arrays, runs=runs)
     measured = model.profile(*arrays) if profile else None

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.codegen.extremes import keeping_nan
 from anatune.codegen.quick_reader import quick_reader
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import BuildError, MissingDependencyError, RecordError, SpaceError, WorkloadError
+from anatune.requirements import pip_line
 
 __all__ = [
     "PARTS_OF_ISA",
@@ -77,8 +79,7 @@ def import_tvm() -> TvmObject:
         import tvm.script
     except ImportError as error:
         raise MissingDependencyError(
-            f"building kernels needs Apache TVM, which cannot be imported ({error}); "
-            "install it with: pip install 'anatune[tvm]'"
+            f"building kernels needs Apache TVM, which cannot be imported ({error}); install it with: {pip_line('tvm')}"
         ) from None
     return tvm
 
@@ -116,7 +117,7 @@ def import_meta_schedule() -> TvmObject:
             import_module(package)
     except ImportError as error:
         raise MissingDependencyError(
-            f"TVM's MetaSchedule cannot be used ({error}); install it with: pip install 'anatune[metaschedule]'"
+            f"TVM's MetaSchedule cannot be used ({error}); install it with: {pip_line('metaschedule')}"
         ) from None
     return meta_schedule
 
@@ -236,7 +237,7 @@ def device_part_of(module: TvmObject, target: TvmObject, *, has_scalars: bool = 
             pipeline, _, finalize_device = tirx.get_default_tir_pipeline(target)
             _, devices = split_host_device_mods(pipeline(bound))
             ((device_target, device),) = devices.items()
-            return DevicePart(finalize_device()(device), device_target)
+            return DevicePart(keeping_nan(tvm, finalize_device()(device)), device_target)
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
 

@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from anatune.arguments import checked_flag, checked_integer, shown
+from anatune.arguments import checked_flag, checked_integer, checked_path, shown
 from anatune.codegen.compat import TvmObject, array_of, set_pool_threads
 from anatune.codegen.relax.gpu_machine import GpuMachine, check_gpu
 from anatune.codegen.relax.machine import Machine
 from anatune.compiling import folder
-from anatune.compiling.memory import Memory, views
-from anatune.errors import RunError
+from anatune.compiling.memory import Memory, mapped_file, views
+from anatune.errors import RecordError, RunError
+from anatune.files import reason
 from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.measure.cpu.blocks import tensor_of
+from anatune.printable import printable
 from anatune.report.models import model_lines
 from anatune.report.text import plain
 
@@ -60,6 +62,10 @@ class CompiledModel:
     def __init__(self, summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None) -> None:
         self.summary = summary
         self._library, self._memory = library, memory
+        try:
+            self._code = mapped_file(library)  # to be saved also when its file is gone
+        except OSError as error:
+            raise RunError(f"{library} cannot be read: {reason(error)}; compile the model again") from None
         if scratch is not None:
             weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
         if summary.device == "cpu":
@@ -77,7 +83,7 @@ class CompiledModel:
     def __repr__(self) -> str:
         parts = ", ".join(f"{one.name}: {_words(one)}" for one in self.summary.inputs)
         threads = f", {self.summary.threads} threads" if self.summary.device == "cpu" else ""
-        return f"CompiledModel({parts}; {self.summary.hardware}{threads})"
+        return printable(f"CompiledModel({parts}; {self.summary.hardware}{threads})")
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the model's output, or a tuple of them, for `inputs`.
@@ -145,14 +151,16 @@ class CompiledModel:
         return plain(model_lines(self.summary, self.profile() if measure else None, width=_WIDTH))
 
     def save(self, path: str | Path) -> None:
-        """Write the model into a folder, which appears whole or not at all; one of a compiled model is replaced.
+        """Write the model into a folder; one of a compiled model is replaced, and whole until the new one is.
+
+        Models that were loaded from there stay what they are.
 
         Raises
         ------
         RecordError
             The folder cannot be written, or holds something else.
         """
-        folder.write(Path(path), self.summary, self._library, self._memory)
+        folder.write(checked_path("save: path", path, RecordError), self.summary, self._code, self._memory)
 
     def _tensors(self, inputs: Sequence[Any]) -> list[TvmObject]:
         wanted = self.summary.inputs
@@ -162,17 +170,20 @@ class CompiledModel:
         return [_tensor(given, one) for given, one in zip(inputs, wanted, strict=True)]
 
     def _outputs(self, result: TvmObject) -> list[TvmObject]:
-        return list(result) if self.summary.is_tuple else [result]
+        return [result] if hasattr(result, "copyto") else list(result)
 
 
 def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
     """Return the model that `CompiledModel.save` or ``anatune compile`` wrote; no compiler, torch or ONNX is needed.
 
+    All files are compared with the digests in ``model.json``, on all cores. That finds damage, not bad intent: the
+    library is code, load only what comes from people you trust.
+
     Parameters
     ----------
     mapped : bool
-        The weights' file is mapped: loading takes no time, and processes share the memory. False: it is read, about a
-        second for a gigabyte, into large pages where the system has them, from which runs are some per cent faster.
+        The weights' file is mapped, and processes share the memory. False: it is read, about a second for a gigabyte,
+        into large pages where the system has them, from which runs are some per cent faster.
 
     Raises
     ------
@@ -183,10 +194,18 @@ def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
     MissingDependencyError
         TVM is not installed.
     """
-    summary, library, memory = folder.read(Path(path), mapped=checked_flag("load: mapped", mapped))
-    if summary.device == "gpu":
-        check_gpu(str(path), summary.arch)
-    return CompiledModel(summary, library, memory)
+    place = checked_path("load: path", path, RecordError)
+    mapped = checked_flag("load: mapped", mapped)
+    while True:
+        stamp = folder.stamp(place)
+        try:
+            summary, library, memory = folder.read(place, mapped=mapped)
+            if summary.device == "gpu":
+                check_gpu(str(path), summary.arch)
+            return CompiledModel(summary, library, memory)
+        except (RecordError, RunError):
+            if folder.stamp(place) == stamp:  # else another model was saved here in between
+                raise
 
 
 def draw_inputs(inputs: Sequence[TensorSummary], seed: int) -> list[np.ndarray[Any, np.dtype[Any]]]:

@@ -15,10 +15,12 @@ import msgspec
 from anatune.compiling.request import Request
 from anatune.compiling.tuning import PART
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.templates import templates_of
 from anatune.graph.nodes import Graph
 from anatune.graph.products import PRODUCTS
 from anatune.graph.scaling import CONVOLUTIONS
 from anatune.measure.run.cores import physical_cores, plan_cores
+from anatune.numerics._jit import first_compilation_s
 from anatune.tuning.cost import ModelEstimate, error_factor, first_trial_seconds
 from anatune.tuning.cost_history import CostHistory, default_folder, machine_key
 
@@ -27,9 +29,12 @@ __all__ = ["ModelCost", "ModelCosts", "estimate_model"]
 _FILE = "model_costs"
 _PRODUCTS = {*PRODUCTS, *CONVOLUTIONS, "matmul"}
 """As passes name them, and as they come."""
-_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.12, 0.21, 0.01
+_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.093, 0.163, 0.007
 """Of a product, where nothing is known of a machine. Source: ResNet-18 on one core of an Emerald Rapids, 2026-11: 21
-products in 2.5, 4.4 and 0.2 s (bench/README.md, estimates)."""
+products in 2.5, 4.4 and 0.2 s (bench/README.md, estimates), of 21 + `_ALWAYS`."""
+_ALWAYS = 6
+"""Products whose time goes by with any model: searches and TVM start, the rest is built. Source: chains of 1, 4 and 21
+convolutions, Granite Rapids, 2026-11: 2.1, 4.1 and 9.3 s."""
 _FIRST_JUDGED_S = 5.0
 """Running two builds of a model in turn. Source: `compiling.choosing`."""
 
@@ -73,6 +78,7 @@ def estimate_model(
     is_here: bool,
     is_checked: bool,
     earlier: Sequence[ModelCost] = (),
+    compile_s: float = 0.0,
 ) -> ModelEstimate:
     """Return an estimate of compiling a model.
 
@@ -90,9 +96,11 @@ def estimate_model(
         Whether outputs are compared.
     earlier : sequence of ModelCost
         Of this machine and kind of device.
+    compile_s : float
+        As `ModelEstimate` has it.
     """
     each = [_each(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
-    size = max(1, products)  # what TVM is left to build takes its time without products, too
+    size = products + _ALWAYS
     plan_s, build_s, check_s = (size * statistics.median(values) for values in zip(*each, strict=True))
     tune_s = 0.0
     if trials:
@@ -104,7 +112,7 @@ def estimate_model(
         )
         tune_s = min(trials * trial_s, math.inf if time_limit_s is None else time_limit_s) + _FIRST_JUDGED_S
         build_s *= 2  # with the plan's kernels and with the measured ones
-    total_s = plan_s + build_s + tune_s + (check_s if is_checked else 0.0)
+    total_s = compile_s + plan_s + build_s + tune_s + (check_s if is_checked else 0.0)
     factor = error_factor([(one.total_s, one.estimated_s) for one in earlier])
     is_known = is_here or not trials
     return ModelEstimate(
@@ -119,12 +127,13 @@ def estimate_model(
         total_s * factor if is_known else None,
         ("machine" if earlier else "first") if is_known else "elsewhere",
         bool(trials) and (may_end_early or time_limit_s is not None),
+        compile_s,
     )
 
 
 def _each(cost: ModelCost) -> tuple[float, float, float]:
     """Return plan, one build and check of a product."""
-    products = max(1, cost.products)
+    products = cost.products + _ALWAYS
     return cost.plan_s / products, cost.build_s / products / max(1, cost.builds), cost.check_s / products
 
 
@@ -157,6 +166,8 @@ class ModelCosts:
     ) -> None:
         self._hardware, self._threads, self._request = hardware, threads, request
         self._is_checked, self._clock = is_checked, clock
+        default, *others = templates_of(hardware)
+        self._templates = (default, *(one for one in others if one.joins))
         self._history = CostHistory(_FILE, ModelCost, folder or default_folder())
         self._key = machine_key(hardware, f"{threads} threads")
         self._spent: defaultdict[str, float] = defaultdict(float)
@@ -176,6 +187,7 @@ class ModelCosts:
             is_here=not any(value is not None for value in budget.elsewhere.values()),
             is_checked=self._is_checked,
             earlier=self._history.of(self._key),
+            compile_s=sum(first_compilation_s(code) for code in {one.code for one in self._templates}),
         )
         if self._request.on_estimate is not None:
             self._request.on_estimate(told)
@@ -195,6 +207,8 @@ class ModelCosts:
         total_s = sum(spent.values())
         if not told or not told.seconds or not told.products or trials != told.trials or not 0.0 < total_s < math.inf:
             return  # what was told was about more, or less; a model without products says nothing of others
+        if told.compile_s:
+            return  # later ones find the code
         cost = ModelCost(
             told.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
             self._times["build"], total_s, told.seconds,

@@ -134,8 +134,7 @@ class Suspects:
         """Return the outputs of a graph, built and run; errors as `compiling.session.compile`."""
         model = written(graph, kernels)
         executable, _ = built(model, self.target, self.threads)
-        different = {kernel.name: kernel for kernel in kernels.values()}
-        memory, places = pack_weights(model.weights, different.values(), self.target)
+        memory, places = pack_weights(model.weights, self.target)
         folder = scratch_folder(BuildError)
         try:
             link_library(executable, folder / "model.so")

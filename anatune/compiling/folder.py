@@ -1,34 +1,84 @@
-"""Compiled models as folders: what they are, their code, their weights."""
+"""Compiled models as folders: what they are, their code, their weights.
+
+The names of the two large files begin their digests: whatever lies there under one path is always the same. What the
+dynamic loader has once loaded from a path is all that it gives for that path. Which files belong together is in
+``model.json``, which is written last: a folder holds the model of before, whole, until it holds the new one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import io
 import os
 import platform
-import secrets
-import shutil
+import re
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Annotated, cast
 
-import numpy as np
+import msgspec
 
 from anatune.arguments import shown
-from anatune.compiling.memory import Memory
+from anatune.compiling.memory import Memory, mapped_file
 from anatune.errors import RecordError, RunError
-from anatune.files import read_file, reason
+from anatune.files import OutputKind, check_folder, json_with, open_file, read_file, reason, replace_file
 from anatune.graph.summary import ModelSummary
 from anatune.measure.cpu.blocks import Block
 from anatune.measure.cpu.features import lacking_features
 
-__all__ = ["read", "write"]
+__all__ = ["FORMAT", "check_place", "read", "stamp", "write"]
 
-_SUMMARY, _LIBRARY, _WEIGHTS = "model.json", "model.so", "weights.bin"
-_FILES = {_SUMMARY, _LIBRARY, _WEIGHTS}
+FORMAT = 2
+"""Of the folder. A change of what its files hold makes another one."""
+_SUMMARY = "model.json"
+_OURS = re.compile(r"model-[0-9a-f]{16}\.so|weights-[0-9a-f]{16}\.bin|\.anatune-[0-9a-f]{16}\.part")
+"""Files beside the summary: those of a model, and what a save that was killed left."""
+_KIND = OutputKind("one of a compiled model", json_with("format", "sha256", "contents"))
+"""Of the summary."""
+_PIECE_BYTES = 4 << 20
+"""Of a file, whose pieces are hashed on all cores."""
+_ADVICE = "expected a folder that anatune compile wrote"
+
+_Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
-def write(path: Path, summary: ModelSummary, library: Path, memory: Memory) -> None:
-    """Write a model's folder, which appears whole or not at all.
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is in ``model.json``; `sha256` is that of `contents`, as they are written."""
+
+    format: int
+    sha256: _Digest
+    contents: msgspec.Raw
+
+
+class _Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model, and the digests (`_digest`) of its two other files."""
+
+    library: _Digest
+    weights: _Digest
+    model: ModelSummary
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of the library and of the weights' file."""
+        return f"model-{self.library[:16]}.so", f"weights-{self.weights[:16]}.bin"
+
+
+def write(path: Path, summary: ModelSummary, code: Memory, weights: Memory) -> None:
+    """Write a model's folder; one that it holds already stays whole until the new one is.
+
+    Several processes may save into one folder: one after the other.
+
+    Parameters
+    ----------
+    code : ndarray
+        What is in the library's file.
 
     Raises
     ------
@@ -36,37 +86,47 @@ def write(path: Path, summary: ModelSummary, library: Path, memory: Memory) -> N
         It cannot be written, or something else lies there.
     """
     path = Path(os.path.abspath(path))
-    _check_place(path)
-    scratch = path.parent / f".anatune-{secrets.token_hex(8)}.part"
+    contents = _Contents(_digest(code), _digest(weights), summary)
+    raw = msgspec.json.format(msgspec.json.encode(contents), indent=1)
+    file = msgspec.json.encode(_File(FORMAT, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
+    library, memory = contents.names
+    files: dict[str, bytes | memoryview] = {library: code.data, memory: weights.data, _SUMMARY: file}
+    check_place(path)
     try:
-        scratch.mkdir()
-        shutil.copyfile(library, scratch / _LIBRARY)
-        memory.tofile(scratch / _WEIGHTS)
-        (scratch / _SUMMARY).write_bytes(summary.to_json())
-        for name in _FILES:
-            _flush(scratch / name)
-        if path.exists():
-            old = path.parent / f".anatune-{secrets.token_hex(8)}.old"
-            os.replace(path, old)
-            os.replace(scratch, path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.replace(scratch, path)
+        is_new = not path.exists()
+        path.mkdir(exist_ok=True)
+        with _alone(path):
+            check_place(path)
+            before, former = _own_files(path, os.listdir(path)), stamp(path)  # what else comes now is not ours
+            try:
+                for name, content in files.items():
+                    replace_file(path / name, (content,))
+            finally:  # one of the two models stays: the former where the summary is still its own
+                kept = before if stamp(path) == former else {*files}
+                for name in (before | {*files}) - kept:
+                    (path / name).unlink(missing_ok=True)
+                if is_new and not kept:
+                    path.rmdir()
     except OSError as error:
         raise RecordError(f"{path}: {reason(error)}; name a folder that can be written, with enough space") from None
-    finally:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(scratch)
+
+
+def check_place(path: Path) -> None:
+    """Raise RecordError where a model's folder cannot be written, or something else lies there."""
+    try:
+        check_folder(path, _KIND.what, _own_files)
+    except OSError as error:
+        raise RecordError(f"{path}: {reason(error)}") from None
 
 
 def read(path: Path, *, mapped: bool = True) -> tuple[ModelSummary, Path, Memory]:
-    """Return what is in a model's folder.
+    """Return what is in a model's folder: its summary, its library, its weights. All files are what was written.
 
     Parameters
     ----------
     mapped : bool
-        The weights are mapped: their pages are read when they are first used, and shared by processes. Else they are
-        read, into large pages where the system has them.
+        The weights are mapped: processes share their memory. Else they are read, into large pages where the system has
+        them.
 
     Raises
     ------
@@ -75,42 +135,86 @@ def read(path: Path, *, mapped: bool = True) -> tuple[ModelSummary, Path, Memory
     RunError
         It is for a processor with other instructions.
     """
-    advice = "expected a folder that anatune compile wrote"
-    try:
-        summary = ModelSummary.from_json(read_file(path / _SUMMARY))
-    except OSError as error:
-        raise RecordError(f"{path}: {_SUMMARY} {reason(error)}, {advice}") from None
-    except RecordError as error:
-        raise RecordError(f"{path / _SUMMARY}: {error}") from None
+    path = Path(os.path.abspath(path))
+    contents = _contents(path)
+    summary = contents.model
     _check_processor(path, summary)
-    library, weights = path / _LIBRARY, path / _WEIGHTS
-    if not library.is_file():
-        raise RecordError(f"{library} is missing, {advice}; compile it again")
-    size = weights.stat().st_size if weights.is_file() else -1
-    if size != summary.weight_bytes:
-        found = "is missing" if size < 0 else f"has {size:,} bytes"
-        raise RecordError(f"{weights} {found}, expected {summary.weight_bytes:,} bytes; compile it again")
+    library, weights = (path / name for name in contents.names)
     try:
-        memory: Memory = np.empty(0, np.uint8)
-        if size and mapped:
-            memory = np.memmap(weights, np.uint8, "c")
-        elif size:
-            memory = Block("uint8", (size,)).array
-            with weights.open("rb", buffering=0) as stream:
-                _fill(stream, memory)
+        code = mapped_file(library)
+        memory = mapped_file(weights) if mapped else _in_memory(weights)
     except OSError as error:
-        raise RecordError(f"{weights}: {reason(error)}") from None
+        raise RecordError(f"{error.filename or path}: {reason(error)}; compile the model again") from None
+    if memory.size != summary.weight_bytes:
+        raise RecordError(f"{weights} has {memory.size:,} bytes, expected {summary.weight_bytes:,}; compile it again")
+    for place, content, digest in ((library, code, contents.library), (weights, memory, contents.weights)):
+        if _digest(content) != digest:
+            raise RecordError(f"{place} is damaged: it is not what was written; compile the model again")
     return summary, library, memory
 
 
-def _check_place(path: Path) -> None:
-    """Raise RecordError if something else than a compiled model lies there."""
-    if path.is_dir() and not path.is_symlink():
-        others = sorted(set(os.listdir(path)) - _FILES)
-        if others:
-            raise RecordError(f"{path} holds {shown(others[0])}, expected a new folder, or one of a compiled model")
-    elif path.exists() or path.is_symlink():
-        raise RecordError(f"{path} exists and is no folder, expected a new one; name another")
+def stamp(path: Path) -> tuple[int, int] | None:
+    """Return what changes when another model is saved into a folder; None: there is none."""
+    try:
+        status = os.stat(path / _SUMMARY)
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _contents(path: Path) -> _Contents:
+    """Return what ``model.json`` says.
+
+    Raises
+    ------
+    RecordError
+        It is not there, damaged, or of another version.
+    """
+    place = path / _SUMMARY
+    try:
+        text = read_file(place)
+    except OSError as error:
+        raise RecordError(f"{path}: {_SUMMARY} {reason(error)}, {_ADVICE}") from None
+    try:
+        number = msgspec.json.decode(text, type=_Format).format
+        if number != FORMAT:
+            raise RecordError(
+                f"{place}: the compiled model has format {shown(number)}, expected {FORMAT}: it was made by another "
+                "version of anatune; compile it again"
+            )
+        file = msgspec.json.decode(text, type=_File)
+        if hashlib.sha256(file.contents).hexdigest() != file.sha256:
+            raise RecordError(f"{place} is damaged: it is not what was written; compile the model again")
+        return msgspec.json.decode(file.contents, type=_Contents)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordError(f"{place}: no summary of a compiled model: {error!s:.200}; compile it again") from None
+
+
+def _digest(content: Memory) -> str:
+    """Return the SHA-256 of the SHA-256 of all pieces."""
+    pieces = [content[first : first + _PIECE_BYTES] for first in range(0, content.size, _PIECE_BYTES)]
+    with ThreadPoolExecutor() as pool:
+        return hashlib.sha256(b"".join(pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces))).hexdigest()
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process writes into a folder; file systems without locks let all in."""
+    import fcntl  # late: folders are read on systems that have none
+
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _own_files(path: Path, names: Collection[str]) -> set[str]:
+    """Return those of a folder's names that a compiled model's files have."""
+    own = {name for name in names if _OURS.fullmatch(name)}
+    return own | {_SUMMARY} if _KIND.knows(path / _SUMMARY) else own
 
 
 def _check_processor(path: Path, summary: ModelSummary) -> None:
@@ -124,16 +228,14 @@ def _check_processor(path: Path, summary: ModelSummary) -> None:
         )
 
 
-def _fill(stream: io.RawIOBase, memory: Memory) -> None:
-    """Read into all of `memory`; a call of the system reads two gigabytes at most."""
-    rest = memory.data
-    while rest:
-        count = stream.readinto(rest)
-        if not count:
-            raise OSError(errno.EIO, "ends too early")
-        rest = rest[count:]
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
+def _in_memory(path: Path) -> Memory:
+    """Return what is in a file, in memory of this process."""
+    with open_file(path, None) as stream:
+        memory: Memory = Block("uint8", (os.fstat(stream.fileno()).st_size,)).array
+        rest = memory.data
+        while rest:  # a call of the system reads two gigabytes at most
+            count = cast(io.BufferedReader, stream).readinto(rest)
+            if not count:
+                raise OSError(errno.EIO, "ends too early", str(path))
+            rest = rest[count:]
+    return memory

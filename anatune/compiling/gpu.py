@@ -34,7 +34,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import BuildError, DeviceError, RunError, SpaceError
 from anatune.files import scratch_folder
 from anatune.graph.passes import in_both_orders
-from anatune.graph.summary import FORMAT, ModelSummary
+from anatune.graph.summary import ModelSummary
 from anatune.measure.verify import verify
 from anatune.model.learned.corrections import NONE
 from anatune.records.place import record_place
@@ -92,9 +92,8 @@ def compile_for_gpu(source_of: Callable[[], Imported], device: GpuSpec, request:
         by_node = {id(node): kernels[one.name] for one in planned.kernels for node in one.nodes}
         model = written(planned.graph, by_node)
         built = built_for_gpu(model, kernels.values(), target, device.arch)
-    memory, places = pack_weights(model.weights, (), target, forget=True)
+    memory, places = pack_weights(model.weights, target, forget=True)
     summary = ModelSummary(
-        format=FORMAT,
         version=__version__,
         hardware=device.name,
         arch=device.arch,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.files import open_file
 from anatune.graph.summary import WeightPlace
 from anatune.measure.cpu.blocks import ALIGNMENT_BYTES
+from anatune.measure.run.correctness import array_dtype
 
-__all__ = ["Memory", "give_back", "new_memory", "views"]
+__all__ = ["Memory", "give_back", "mapped_file", "new_memory", "views"]
 
 Memory = NDArray[np.uint8]
 """(num_bytes,) uint8, aligned for vectors."""
@@ -25,11 +29,25 @@ def new_memory(num_bytes: int) -> Memory:
     return raw[start : start + num_bytes]
 
 
+def mapped_file(path: Path) -> Memory:
+    """Return what is in a file, mapped: pages are read when they are used, and changes stay in this process.
+
+    What was mapped stays what it is where another file takes the place of this one, or it is removed.
+
+    Raises
+    ------
+    OSError
+        It is not there, no regular file, or may not be read.
+    """
+    with open_file(path, None) as stream:
+        return np.memmap(stream, np.uint8, "c") if os.fstat(stream.fileno()).st_size else np.empty(0, np.uint8)
+
+
 def views(memory: Memory, places: Iterable[WeightPlace]) -> list[NDArray[np.generic]]:
     """Return the weights that lie in `memory`, without copying."""
     found = []
     for place in places:
-        kind = np.dtype(place.dtype)
+        kind = array_dtype(place.dtype)
         size = math.prod(place.shape) * kind.itemsize
         found.append(memory[place.offset : place.offset + size].view(kind).reshape(place.shape))
     return found

@@ -39,7 +39,7 @@ from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Graph
 from anatune.graph.passes import for_cpu, without_orders
-from anatune.graph.summary import FORMAT, ModelSummary, TensorSummary
+from anatune.graph.summary import ModelSummary, TensorSummary
 from anatune.measure.cpu.calls import check_instructions
 from anatune.measure.cpu.features import lacking_features
 from anatune.measure.named_hardware import HardwareLike, hardware
@@ -86,7 +86,8 @@ def compile(
     Parameters
     ----------
     model : torch.nn.Module, torch.export.ExportedProgram, str, Path or tvm.IRModule
-        A string or path names an ONNX file or a saved exported program (.pt2).
+        A string or path names an ONNX file or a saved exported program (.pt2), which ``torch.export.load`` reads: that
+        runs code which the file may hold, so pass only those of people you trust.
     example_inputs : array, or sequence of arrays, optional
         NumPy or torch, of the sizes to compile for. Modules need them, and ONNX files with dynamic axes.
     hw : str, Path, CpuSpec or GpuSpec
@@ -251,12 +252,10 @@ def _built(
     own = {**kernels, **rows, **attention_kernels(attentions, device.fp32_lanes, threads)}
     model = written(graph, own)
     executable, plain = built(model, target, threads)
-    different = {kernel.name: kernel for kernel in kernels.values()}
-    memory, places = pack_weights(model.weights, different.values(), target, forget=forget)
+    memory, places = pack_weights(model.weights, target, forget=forget)
     features = code_features(features_of(target), platform.machine())
     hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
     summary = ModelSummary(
-        format=FORMAT,
         version=__version__,
         hardware=device.name,
         arch=device.arch,

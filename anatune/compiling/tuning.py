@@ -34,7 +34,7 @@ from anatune.graph.products import known_operands
 from anatune.graph.summary import KernelTuning, TuningSummary
 from anatune.measure.cpu.cold import level_of
 from anatune.measure.place import WorkerState, added_up
-from anatune.model.bound import time_bound
+from anatune.model.bound import TimeBound, time_bound
 from anatune.model.templates import make_model
 from anatune.records.place import ServerAddress, is_missing, record_place
 from anatune.records.schema import Record
@@ -128,8 +128,10 @@ class _Task:
     ----------
     calls : int
         In one run of the model.
-    predicted_s, bound_s : float
-        Of one call: of the plan's first choice; no schedule is faster.
+    predicted_s : float
+        Of one call of the plan's first choice.
+    bound : TimeBound
+        Of one call: no schedule is faster.
     num_trials : int
         So far.
     measured_s : float, optional
@@ -141,7 +143,7 @@ class _Task:
     workload: Workload
     calls: int
     predicted_s: float
-    bound_s: float
+    bound: TimeBound
     num_trials: int = 0
     measured_s: float | None = None
     ended: str = ""
@@ -159,7 +161,7 @@ class _Task:
             Measured over predicted times of other kernels, for one that has not been measured.
         """
         time_s = self.predicted_s * scale if self.measured_s is None else self.measured_s
-        return self.calls * max(time_s - self.bound_s, 0.0) / (1 + self.num_trials)
+        return self.calls * max(time_s - self.bound.time_s, 0.0) / (1 + self.num_trials)
 
 
 class Tuned(NamedTuple):
@@ -249,7 +251,7 @@ class _Tuning:
         for task in self._tasks.values():
             trials = self._session(task, 1, None).recorded()
             self._take(task, [trial.measurement.time_s for trial in trials])
-            ending = Ending(task.bound_s, self._budget.stop_at, self._budget.patience)
+            ending = Ending(task.bound.time_s, self._budget.stop_at, self._budget.patience)
             for number, trial in enumerate(trials, start=1):
                 ending.add(trial.measurement, number)
             task.ended = ending.reason or ""
@@ -277,7 +279,7 @@ class _Tuning:
         """Return what measuring came to."""
         kernels = tuple(
             KernelTuning(
-                workload_to_text(one.workload), one.calls, one.num_trials, one.bound_s, one.predicted_s,
+                workload_to_text(one.workload), one.calls, one.num_trials, one.bound.time_s, one.predicted_s,
                 one.measured_s, one.ended,
             )
             for one in self._tasks.values()
@@ -368,11 +370,19 @@ class _Tuning:
                     words, done, total, predicted_s, measured_s, elapsed_s, left_s,
                     added_up(self._workers, progress.workers),
                     measured / elapsed_s if measured and elapsed_s > 0 else None,
-                    self._others_s + sum(one.calls * one.bound_s for one in tasks),
+                    self._bound(),
                 )
             )  # fmt: skip
 
         return tell
+
+    def _bound(self) -> TimeBound:
+        """Return what no schedules undercut in one run of the model; kernels that are not tuned as predicted."""
+        tasks = self._tasks.values()
+        worst = max(tasks, key=lambda one: one.calls * one.bound.time_s)
+        unverified = dict.fromkeys(name for one in tasks for name in one.bound.unverified)
+        seconds = self._others_s + sum(one.calls * one.bound.time_s for one in tasks)
+        return TimeBound(seconds, worst.bound.bound_by, tuple(unverified))
 
     def _scale(self) -> float:
         """Return the median of measured over predicted times; 1 if nothing has been measured."""
@@ -404,13 +414,13 @@ def _tasks_of(
         if workload in tasks:
             tasks[workload].calls += calls
         else:
-            bound_s = _bound_s(workload, hardware, accuracy, cold)
-            tasks[workload] = _Task(workload, calls, one.prediction.time_s, bound_s)
+            bound = _bound_of(workload, hardware, accuracy, cold)
+            tasks[workload] = _Task(workload, calls, one.prediction.time_s, bound)
     return tasks
 
 
-def _bound_s(workload: Workload, hardware: CpuSpec, accuracy: str, cold: str | None) -> float:
+def _bound_of(workload: Workload, hardware: CpuSpec, accuracy: str, cold: str | None) -> TimeBound:
     """Return a time that no schedule undercuts, as sessions that measure it have it."""
     templates = joined_templates(workload, hardware, accuracy)
     least_flop = min(make_model(workload, hardware, one.name, accuracy).least_flop for one in templates)
-    return time_bound(workload, hardware, {False: least_flop}, cold=cold, constants=constant_tensors(workload)).time_s
+    return time_bound(workload, hardware, {False: least_flop}, cold=cold, constants=constant_tensors(workload))

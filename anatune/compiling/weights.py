@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from anatune.codegen.compat import TvmObject
 from anatune.codegen.relax.building import packing_library
-from anatune.codegen.relax.kernels import ModelKernel
 from anatune.codegen.relax.writing import Weight
 from anatune.compiling.memory import Memory, give_back, new_memory, views
 from anatune.graph.summary import WeightPlace
@@ -20,9 +19,9 @@ _TRIM_BYTES = 1 << 24
 
 
 def pack_weights(
-    weights: Sequence[Weight], kernels: Iterable[ModelKernel], target: TvmObject, *, forget: bool = False
+    weights: Sequence[Weight], target: TvmObject, *, forget: bool = False
 ) -> tuple[Memory, tuple[WeightPlace, ...]]:
-    """Return weights as the built model takes them, packed by the kernels' own functions, and where each lies.
+    """Return weights as the built model takes them, packed by their own functions, and where each lies.
 
     Parameters
     ----------
@@ -40,12 +39,12 @@ def pack_weights(
         places.append(WeightPlace(end, weight.dtype, weight.shape))
         end += -(-weight.num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     memory = new_memory(end)
-    library = packing_library(kernels, target)
+    library = packing_library((weight.packer for weight in weights if weight.packer), target)
     freed = 0
     readers = Counter(id(weight.constant) for weight in weights)
     for weight, array in zip(weights, views(memory, places), strict=True):
-        if weight.kernel:
-            library[f"{weight.kernel}_pack_{weight.tensor}"](tensor_of(weight.constant.array), tensor_of(array))
+        if weight.packer:
+            library[weight.packer.name](tensor_of(weight.constant.array), tensor_of(array))
         else:
             array[...] = weight.constant.array
         readers[id(weight.constant)] -= 1

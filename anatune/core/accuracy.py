@@ -1,8 +1,8 @@
 """Accuracies: how far a kernel's arithmetic may leave a plain sum of products, and what a schedule's needs.
 
 "standard" admits what errs about as much as a plain sum: direct kernels, Winograd's F(2x2, 3x3). "relaxed" admits
-besides what errs several times as much: Winograd's F(4x4, 3x3), and much more: sums in float16 (template "halfsums").
-Templates say which one each schedule needs.
+besides what errs several times as much: Winograd's F(4x4, 3x3), and much more: sums in float16 (template
+"fp16_accumulation"). Templates say which one each schedule needs.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.rules import check_schedule
 from anatune.core.show import html_table
-from anatune.core.templates import adopt_name, template_named
+from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
@@ -56,7 +56,6 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     options: Mapping[str, OptionValue] = EMPTY
 
     def __post_init__(self) -> None:
-        adopt_name(self)
         freeze(self, "tiles", "vector", "options")
 
     def check(self) -> Schedule:

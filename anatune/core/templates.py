@@ -25,10 +25,7 @@ __all__ = [
     "WINOGRAD",
     "DeviceKind",
     "Template",
-    "adopt_name",
-    "former_names",
     "joined_templates",
-    "template_name",
     "template_named",
     "template_of",
     "templates_of",
@@ -93,8 +90,6 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ----------
     name : str
         On the command line, in schedules, JSON, records and cards.
-    former : str or None
-        What files of anatune 0.1.0 call it.
     device : DeviceKind
         What it is for. The first template of a device's kind is its default.
     code : str
@@ -140,7 +135,6 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     name: str
-    former: str | None = None
     device: DeviceKind
     code: str
     ranges: str | None = None
@@ -199,7 +193,6 @@ _CPU = DeviceKind(
 
 CUDA = Template(
     name="cuda",
-    former="gpu",
     device=_GPU,
     code="cuda",
     corrections="ansor",
@@ -216,7 +209,6 @@ CUDA = Template(
 """Block, virtual thread, thread and register tiles on CUDA cores; operands staged in shared memory."""
 PIPELINED = Template(
     name="pipelined",
-    former="gpu_pipelined",
     device=_GPU,
     code="cuda",
     widens="cuda",
@@ -232,7 +224,6 @@ PIPELINED = Template(
 """The same with a choice of staging pipeline and of padded rows in shared memory."""
 TENSORCORE = Template(
     name="tensorcore",
-    former="gpu_tensorcore",
     device=_GPU,
     code="tensorcore",
     tensor_cores=True,
@@ -289,7 +280,7 @@ WINOGRAD = Template(
 """3x3 convolutions of stride 1 by Winograd's transforms F(2x2, 3x3) and F(4x4, 3x3), on CPUs."""
 HALFSUMS = msgspec.structs.replace(
     CPU,
-    name="halfsums",
+    name="fp16_accumulation",
     joins=True,
     rules="anatune.core.rules.cpu:check_half_sums",
     applies="anatune.core.rules.cpu_dot:half_sums_apply",
@@ -303,7 +294,6 @@ HALFSUMS = msgspec.structs.replace(
 
 TEMPLATES = {one.name: one for one in (CUDA, PIPELINED, TENSORCORE, THIN, CPU, WINOGRAD, HALFSUMS)}
 """Every template by its name. A new one stands here."""
-_FORMER = {one.former: one.name for one in TEMPLATES.values() if one.former}
 
 
 class _Device(Protocol):
@@ -316,7 +306,7 @@ class _Device(Protocol):
 
 
 def template_named(name: str) -> Template:
-    """Return the template of that name (a present one: see `template_name`)."""
+    """Return the template of that name."""
     return TEMPLATES[name]
 
 
@@ -339,7 +329,7 @@ def joined_templates(workload: Any, hardware: _Device, accuracy: str) -> tuple[T
 
 
 def template_of(name: str | None, hardware: _Device) -> Template:
-    """Return the template of a device that is asked for by its name, or by its former one; None: its default.
+    """Return the template of a device that is asked for by its name; None: its default.
 
     Raises
     ------
@@ -350,24 +340,4 @@ def template_of(name: str | None, hardware: _Device) -> Template:
     if name is None:
         return known[0]
     names = tuple(one.name for one in known)
-    return TEMPLATES[checked_choice("template", template_name(name), names, otherwise=f"for {hardware.name}")]
-
-
-# ---- names in files ----------------------------------------------------------------------------------------
-
-
-def template_name(name: Any) -> Any:
-    """Return the name of a template that may be called by its former one; anything else comes back as it is."""
-    return _FORMER.get(name, name) if isinstance(name, str) else name
-
-
-def former_names(name: str) -> tuple[str, ...]:
-    """Return what a template was called before."""
-    return tuple(former for former, now in _FORMER.items() if now == name)
-
-
-def adopt_name(owner: Any) -> None:
-    """Replace a former name in the field ``template`` of a struct that is being made."""
-    if owner.template != (name := template_name(owner.template)):
-        # Frozen for everybody else: nobody has seen the object yet.
-        msgspec.structs.force_setattr(owner, "template", name)
+    return TEMPLATES[checked_choice("template", name, names, otherwise=f"for {hardware.name}")]

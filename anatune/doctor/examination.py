@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 from anatune.doctor.findings import Finding
 from anatune.doctor.folders import folder_findings
 from anatune.doctor.machine import compiler_findings, gpu_findings, machine_findings
-from anatune.doctor.packages import EXTRAS, Need, Serves, module_of, needs, problem, version_of
+from anatune.doctor.packages import EXTRAS, Serves, module_of, problem, version_of
 from anatune.doctor.shell import shell_findings
 from anatune.doctor.trials import IS_TRIED, run_trials
+from anatune.requirements import Need, needs, pip_line
 from anatune.version import __version__
 
 __all__ = ["examine"]
@@ -21,7 +23,7 @@ __all__ = ["examine"]
 _BASIS = "To plan"
 _MORE = "More commands"
 _LEAST_PYTHON = (3, 10)
-_PIP = "pip install --upgrade anatune"
+_AGAIN = "install anatune again: pip install . in its clone"
 _SHELL = "typer"
 """Without it there is no command line; whether the library plans is tried."""
 _SERVED = {
@@ -101,18 +103,18 @@ def _basis(wanted: Sequence[Need], failures: Mapping[str, str], planned: Mapping
     else:
         said = f"the installed package says {installed}" if installed else "no package of it is installed"
         text = f"{__version__} in {place}, and {said}: another copy comes first, or none is installed"
-        yield Finding(_BASIS, "warning", "anatune", text, "", _PIP)
+        yield Finding(_BASIS, "warning", "anatune", text, "", _AGAIN)
     works = planned.get("compiled") is True
     for need in wanted:
         wrong, damaged = problem(need), failures.get(module_of(need.name), "")
         if wrong or damaged:
             essential = not works or need.name == _SHELL
             served = "everything" if essential else _SERVED.get(need.name, "some commands")
-            fix = _PIP if wrong else f"pip install --force-reinstall {need.name}"
+            fix = f"pip install {shlex.quote(str(need))}" if wrong else f"pip install --force-reinstall {need.name}"
             yield Finding(_BASIS, "error" if essential else "broken", need.name, wrong or damaged, served, fix)
     if not works:
         reason = planned.get("died") or planned.get("*planning") or "no answer"
-        yield Finding(_BASIS, "error", "planning", f"a tile space cannot be made: {reason}", "everything", _PIP)
+        yield Finding(_BASIS, "error", "planning", f"a tile space cannot be made: {reason}", "everything", _AGAIN)
         return
     names = ", ".join(f"{need.name} {version_of(need.name)}" for need in wanted if version_of(need.name))
     yield Finding(_BASIS, "ok", "planning", f"spaces and compiled code work ({names})")
@@ -125,7 +127,7 @@ def _basis(wanted: Sequence[Need], failures: Mapping[str, str], planned: Mapping
 def _extra(name: str, wanted: Sequence[Need], failures: Mapping[str, str], *, tried: bool) -> Finding:
     """Return one line on an extra: all its packages are there and work, or what is wrong first."""
     what, serves = EXTRAS.get(name, Serves(f"the extra {name}", "some commands"))
-    fix = f"pip install 'anatune[{name}]'"
+    fix = pip_line(name)
     missing = [need.name for need in wanted if version_of(need.name) is None]
     if missing:
         text = f"{what}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
@@ -144,6 +146,6 @@ def _torch() -> Finding:
     version = version_of("torch")
     serves = "compile MODEL.pt2, torch.compile(backend='anatune')"
     if version is None:
-        fix = "pip install torch, beside 'anatune[tvm]'"
+        fix = f"pip install torch, beside {pip_line('tvm').removeprefix('pip install ')}"
         return Finding(_MORE, "missing", "PyTorch", "models of PyTorch: torch is not installed", serves, fix)
     return Finding(_MORE, "ok", "PyTorch", f"models of PyTorch (torch {version}, not tried)", serves)

@@ -22,7 +22,7 @@ def folder_findings() -> Iterator[Finding]:
             data_folder(name)
         except FileNotFoundError as error:
             level: Level = "error" if name == "hwspecs" else "broken"
-            fix = "pip install --force-reinstall --no-deps anatune"
+            fix = "install anatune again: pip install --force-reinstall --no-deps . in its clone"
             yield Finding(_SECTION, level, "packaged data", str(error).partition(";")[0], "everything", fix)
     yield _compiled_code()
     yield _configuration()

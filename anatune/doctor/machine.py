@@ -13,6 +13,7 @@ from typing import Any
 
 from anatune.doctor.findings import Finding
 from anatune.doctor.packages import version_of
+from anatune.requirements import pip_line
 
 __all__ = ["compiler_findings", "gpu_findings", "machine_findings"]
 
@@ -140,7 +141,7 @@ def gpu_findings(told: Mapping[str, Any], compiler: Mapping[str, Any] | None) ->
     if compiler is not None:
         reason = compiler.get("died") or compiler.get("*compiler")
         if reason:
-            serves, fix = "plan --compile, kernels of GPUs", "pip install 'anatune[cuda]'"
+            serves, fix = "plan --compile, kernels of GPUs", pip_line("cuda")
             yield Finding(_COMPILERS, "broken", "NVRTC", str(reason).partition("; install")[0], serves, fix)
         else:
             text = f"{compiler.get('version')} compiles for {compiler.get('archs')}"

@@ -1,28 +1,17 @@
-"""Installed packages and what anatune asks of them, by their metadata: nothing is imported."""
+"""Installed packages, and whether they are what anatune asks for, by their metadata: nothing is imported."""
 
 from __future__ import annotations
 
 import platform
-import re
 import sys
-from collections.abc import Iterator, Mapping
 from importlib import metadata
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from anatune.requirements import Need
 from anatune.version import __version__
 
-__all__ = ["EXTRAS", "Need", "Serves", "module_of", "needs", "problem", "version_lines", "version_of"]
-
-
-class Need(NamedTuple):
-    """A package that anatune, or one of its extras, asks for. Immutable."""
-
-    name: str
-    """Of the distribution, in lower case with hyphens: "scikit-learn"."""
-    specifier: str
-    """Versions that do: ">=0.60", "" for any."""
+__all__ = ["EXTRAS", "Serves", "module_of", "problem", "version_lines", "version_of"]
 
 
 class Serves(NamedTuple):
@@ -64,9 +53,6 @@ _WHY = {
 }
 """Why versions are pinned, where they are."""
 
-_EXTRA = r"""extra\s*==\s*['"]([\w.-]+)['"]"""
-"""Part of a requirement's marker."""
-
 _TOLD = (
     *("numpy", "numba", "llvmlite", "scipy", "msgspec", "pandas", "SQLAlchemy", "apache-tvm", "apache-tvm-ffi"),
     *("cuda-bindings", "nvidia-cuda-nvrtc-cu12", "lightgbm", "scikit-learn", "onnx", "torch", "triton", "optuna"),
@@ -95,78 +81,6 @@ def version_lines() -> list[str]:
     return [*lines, *([f"not installed: {', '.join(missing)}"] if missing else [])]
 
 
-def needs() -> dict[str, list[Need]]:
-    """Return what anatune asks for, by extra; "" is what it always needs. {}: neither metadata nor a checkout tell.
-
-    Extras that name others of anatune's hold what these hold.
-    """
-    texts: dict[str, list[str]] = {}
-    for extra, text in _requirements():
-        texts.setdefault(extra, []).append(text)
-    return {extra: list(dict.fromkeys(_expanded(extra, texts))) for extra in texts}
-
-
-def _expanded(extra: str, texts: Mapping[str, list[str]]) -> Iterator[Need]:
-    for text in texts.get(extra, ()):
-        name, names, specifier = _parts(text)
-        if name == "anatune":
-            for other in names:
-                yield from _expanded(other, texts)
-        else:
-            yield Need(name, specifier)
-
-
-def _parts(text: str) -> tuple[str, list[str], str]:
-    """Return the name, the extras in brackets and the versions of a requirement without its marker."""
-    found = re.match(r"\s*([\w.-]+)\s*(?:\[([^\]]*)\])?\s*\(?([^;)]*)\)?", text)
-    if found is None:
-        return text.strip(), [], ""
-    names = [name.strip() for name in (found[2] or "").split(",") if name.strip()]
-    return re.sub(r"[-_.]+", "-", found[1]).lower(), names, found[3].replace(" ", "")
-
-
-def _requirements() -> Iterator[tuple[str, str]]:
-    """Yield (extra, requirement) of those that apply to this interpreter and system."""
-    for text in _stated():
-        requirement, _, marker = text.partition(";")
-        extra = re.search(_EXTRA, marker)
-        if _applies(marker, extra[1] if extra else ""):
-            yield (extra[1] if extra else ""), requirement
-
-
-def _stated() -> list[str]:
-    """Return the requirements of the checkout around the package, else those of the installation's metadata."""
-    try:
-        import tomllib
-
-        text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-        project: dict[str, Any] = tomllib.loads(text)["project"]
-        assert project["name"] == "anatune"  # else it is the pyproject.toml of whoever copied the package
-    except (ImportError, OSError, ValueError, KeyError, AssertionError):
-        try:
-            return metadata.requires("anatune") or []
-        except metadata.PackageNotFoundError:
-            return []
-    stated = list(project["dependencies"])
-    for extra, texts in project["optional-dependencies"].items():
-        for text in texts:
-            requirement, _, marker = text.partition(";")
-            also = f"({marker}) and " if marker.strip() else ""
-            stated.append(f'{requirement}; {also}extra == "{extra}"')
-    return stated
-
-
-def _applies(marker: str, extra: str) -> bool:
-    """Whether a marker holds here; without the package packaging none but an extra's name is taken to."""
-    if not marker.strip():
-        return True
-    try:
-        from packaging.markers import Marker
-    except Exception:  # noqa: BLE001 - a broken package may raise anything, and is told of where it is asked for
-        return re.fullmatch(rf"\s*{_EXTRA}\s*", marker) is not None
-    return bool(Marker(marker).evaluate({"extra": extra}))
-
-
 def problem(need: Need) -> str:
     """Return what is wrong with the installed version of a package, "" where nothing is."""
     version = version_of(need.name)
@@ -176,7 +90,7 @@ def problem(need: Need) -> str:
         from packaging.specifiers import SpecifierSet
 
         fits = SpecifierSet(need.specifier).contains(version, prereleases=True)
-    except Exception:  # noqa: BLE001 - as in `_applies`; and versions that are none
+    except Exception:  # noqa: BLE001 - as in `requirements`; and versions that are none
         return ""
     why = f" ({_WHY[need.name]})" if need.name in _WHY else ""
     return "" if fits else f"{need.name} {version} is installed, {need.specifier} is asked for{why}"

@@ -8,9 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from anatune.graph.nodes import Argument, Array, Constant, Node, Scalar, Shape, TensorType, Value, frozen, values_in
+from anatune.core.activations import ACTIVATIONS
+from anatune.graph.nodes import (
+    Argument,
+    Array,
+    Constant,
+    Node,
+    Scalar,
+    Shape,
+    TensorType,
+    Value,
+    frozen,
+    tensor_type,
+    values_in,
+)
 
-__all__ = ["computed"]
+__all__ = ["computed", "layer_norm"]
 
 _MOST_ELEMENTS = 1 << 24
 """Largest result that is made of smaller constants: a mask is, a tensor of gigabytes is not."""
@@ -28,14 +41,32 @@ def _take(array: Array, indices: Array, axis: int | None = None, **_: Any) -> Ar
     return np.take(array, indices, axis=axis, mode="wrap" if indices.size and indices.min() < 0 else "raise")
 
 
-def _special(name: str, array: Array) -> Array:
+def _special(name: str, array: Array, **named: Any) -> Array:
     from scipy import special  # late: models are run without it
 
-    found: Array = getattr(special, name)(array)
+    found: Array = getattr(special, name)(array, **named)
     return found
 
 
+def layer_norm(
+    data: Array,
+    factor: Array,
+    term: Array,
+    *,
+    epsilon: float,
+    axes: Any = (-1,),
+    center: bool = True,
+    scale: bool = True,
+) -> Array:
+    """Return data of mean 0 and variance 1 along `axes`, times a factor, plus a term."""
+    away = data - data.mean(axis=tuple(axes), keepdims=True)
+    scaled = away / np.sqrt((away**2).mean(axis=tuple(axes), keepdims=True) + epsilon)
+    return np.asarray(scaled * (factor if scale else 1.0) + (term if center else 0.0))
+
+
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
+    **{name: getattr(np, name) for name in ("abs", "ceil", "cos", "floor", "log", "round", "sign", "sin", "trunc")},
+    **{f"nn.{name}": function for name, function in ACTIVATIONS.items()},
     "add": np.add,
     "arange": lambda start, stop, step, **_: np.arange(start, stop, step),
     "astype": lambda array, **_: array,
@@ -51,6 +82,8 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "erf": lambda array: _special("erf", array),
     "exp": np.exp,
     "expand_dims": lambda array, axis: np.expand_dims(array, tuple(axis)),
+    "flip": lambda array, axis: np.flip(array, axis),
+    "floor_divide": np.floor_divide,
     "floor_mod": np.mod,
     "full": lambda shape, value, **_: np.full(shape, value),
     "full_like": lambda array, value, **_: np.full(array.shape, value),
@@ -59,11 +92,14 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "greater_equal": np.greater_equal,
     "index_tensor": lambda array, indices: array[tuple(indices)],
     "isnan": np.isnan,
+    "isfinite": np.isfinite,
+    "isinf": np.isinf,
     "less": np.less,
     "less_equal": np.less_equal,
     "logical_and": np.logical_and,
     "logical_not": np.logical_not,
     "logical_or": np.logical_or,
+    "matmul": np.matmul,
     "max": lambda array, axis, keepdims: array.max(axis, keepdims=keepdims),
     "maximum": np.maximum,
     "mean": lambda array, axis, keepdims: array.mean(axis, keepdims=keepdims),
@@ -72,25 +108,34 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "mod": np.fmod,
     "multiply": np.multiply,
     "negative": np.negative,
+    "nn.layer_norm": layer_norm,
+    "nn.leakyrelu": lambda array, alpha: np.where(array > 0, array, alpha * array),
+    "nn.log_softmax": lambda array, axis: _special("log_softmax", array, axis=axis),
+    "nn.softmax": lambda array, axis: _special("softmax", array, axis=axis),
     "not_equal": np.not_equal,
     "ones": lambda shape, **_: np.ones(shape),
     "ones_like": lambda array, **_: np.ones(array.shape),
     "permute_dims": lambda array, axes: np.transpose(array, axes),
     "power": np.power,
+    "prod": lambda array, axis, keepdims: array.prod(axis, keepdims=keepdims),
+    "repeat": lambda array, repeats, axis: np.repeat(array, repeats, axis),
     "reshape": lambda array, shape: array.reshape(shape),
-    "nn.relu": lambda array: np.maximum(array, 0),
     "rsqrt": lambda array: 1.0 / np.sqrt(array),
     "sigmoid": lambda array: _special("expit", array),
     "sqrt": np.sqrt,
     "square": np.square,
     "squeeze": lambda array, axis: array.squeeze(axis),
+    "stack": lambda arrays, axis: np.stack(arrays, axis),
+    "std": lambda array, axis, keepdims: array.std(axis, keepdims=keepdims),
     "strided_slice": lambda array, axes, begin, end, *strides, **_: _slice(array, axes, begin, end, *strides),
     "subtract": np.subtract,
     "sum": lambda array, axis, keepdims: array.sum(axis, keepdims=keepdims),
     "take": _take,
     "tanh": np.tanh,
+    "tile": lambda array, repeats: np.tile(array, repeats),
     "tril": lambda array, k, **_: np.tril(array, k),
     "triu": lambda array, k, **_: np.triu(array, k),
+    "variance": lambda array, axis, keepdims: array.var(axis, keepdims=keepdims),
     "where": np.where,
     "zeros": lambda shape, **_: np.zeros(shape),
     "zeros_like": lambda array, **_: np.zeros(array.shape),
@@ -105,11 +150,14 @@ _BY_TYPE = {"full_like", "ones_like", "zeros_like"}
 
 
 def computed(node: Node) -> Value:
-    """Return the constant that a node of constants is, else the node."""
-    function = _FUNCTIONS.get(node.op)
-    if function is None or not isinstance(node.type, TensorType):
+    """Return the constant that a node of constants is, or one without elements, else the node."""
+    if not isinstance(node.type, TensorType):
         return node
-    arguments = node.arguments
+    if 0 in node.type.shape or _sums_nothing(node):
+        return _zeros(node)
+    function, arguments = _FUNCTIONS.get(node.op), node.arguments
+    if function is None:
+        return node
     if node.op in _BY_TYPE and arguments and isinstance(arguments[0], Value):
         assert isinstance(arguments[0].type, TensorType)
         arguments = (Constant(np.broadcast_to(np.zeros((), node.type.dtype), arguments[0].type.shape)), *arguments[1:])
@@ -125,6 +173,20 @@ def computed(node: Node) -> Value:
     except (TypeError, ValueError, IndexError, AttributeError):  # an attribute that means more than NumPy knows
         return node
     return Constant(frozen(result)) if result.shape == node.type.shape else node
+
+
+def _sums_nothing(node: Node) -> bool:
+    """Whether a node is a product along an axis without elements, hence zeros."""
+    return node.op == "matmul" and all(0 in tensor_type(one).shape for one in node.arguments)
+
+
+def _zeros(node: Node) -> Value:
+    """Return zeros of a node's type; the node itself where NumPy does not have its dtype."""
+    kind = tensor_type(node)
+    try:
+        return Constant(np.broadcast_to(np.zeros((), kind.dtype), kind.shape))
+    except TypeError:
+        return node
 
 
 def _known(argument: Argument) -> Any:

@@ -16,7 +16,7 @@ from scipy import special
 from anatune.core.activations import ACTIVATIONS
 from anatune.graph.attention import ATTENTION
 from anatune.graph.concatenations import CONCAT
-from anatune.graph.folding import computed
+from anatune.graph.folding import computed, layer_norm
 from anatune.graph.nodes import Argument, Array, Constant, Node, Scalar, Shape, TensorType, Value
 from anatune.graph.reductions import REDUCTION
 from anatune.graph.rows import LAYER_NORM, MAP, SOFTMAX
@@ -40,9 +40,6 @@ def value_of(node: Node, operands: Mapping[int, Array]) -> Array | None:
     with np.errstate(all="ignore"):
         if function is not None:
             return np.asarray(function(node.attributes, *(one.array for one in arguments)))
-        name = node.op.removeprefix("nn.")
-        if name in ACTIVATIONS and len(arguments) == 1:
-            return np.asarray(ACTIVATIONS[name](arguments[0].array))
         kind = TensorType(node.type.shape, "float64" if node.type.dtype.startswith("float") else node.type.dtype)
         found = computed(Node(node.op, arguments, kind, node.attributes, node.kind))
     return found.array if isinstance(found, Constant) else None
@@ -61,25 +58,16 @@ def _known(argument: Argument, operands: Mapping[int, Array]) -> Any:
 
 
 def _softmax(attributes: Mapping[str, Any], data: Array, mask: Array | None = None) -> Array:
-    axis = attributes.get("axis", -1)
-    scores = data * attributes.get("scale", 1.0)
+    scores = data * attributes["scale"]
     if mask is not None:
         rows, block = np.arange(len(scores)), attributes["block"]
         own = len(mask) // (len(scores) // block)
         scores = scores + mask[rows // block * own % len(mask) + rows % own]
-    powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
-    found = powers / powers.sum(axis=axis, keepdims=True)
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    found = powers / powers.sum(axis=-1, keepdims=True)
     if attributes.get("zero_rows", False):
-        found = np.where(np.isneginf(scores).all(axis=axis, keepdims=True), 0.0, found)
+        found = np.where(np.isneginf(scores).all(axis=-1, keepdims=True), 0.0, found)
     return np.asarray(found)
-
-
-def _layer_norm(attributes: Mapping[str, Any], data: Array, factor: Array, term: Array) -> Array:
-    axes = tuple(attributes.get("axes", (-1,)))
-    away = data - data.mean(axis=axes, keepdims=True)
-    scaled = away / np.sqrt((away**2).mean(axis=axes, keepdims=True) + attributes["epsilon"])
-    factor = factor if attributes.get("scale", True) else np.ones(1)
-    return np.asarray(scaled * factor + (term if attributes.get("center", True) else 0.0))
 
 
 def _map(attributes: Mapping[str, Any], data: Array) -> Array:
@@ -145,14 +133,12 @@ def _attention(own: Mapping[str, Any], query: Array, key: Array, value: Array, m
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
-    LAYER_NORM: _layer_norm,
+    LAYER_NORM: lambda own, *given: layer_norm(*given, **own),
     MAP: _map,
     CONCAT: lambda _, *parts: np.concatenate(parts, axis=1),
     REDUCTION: _reduction,
     SOFTMAX: _softmax,
     ATTENTION: _attention,
     WINDOW: _window,
-    "nn.layer_norm": _layer_norm,
-    "nn.softmax": _softmax,
 }
 """Operator -> its attributes and operands' values -> the result; what is not here is known to `folding`, or nobody."""

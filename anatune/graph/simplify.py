@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from anatune.graph.folding import computed
 from anatune.graph.nodes import (
     ITEM,
     Argument,
+    Array,
     Constant,
     Graph,
     Node,
@@ -30,16 +32,49 @@ _COMMUTES = ("add", "multiply", "maximum", "minimum")
 
 
 def simplified(graph: Graph) -> Graph:
-    """Return a graph without operators on constants, identities, and nodes that compute what another one does."""
+    """Return a graph without operators on constants, identities, nodes that compute what another one does, and twins.
+
+    Twins are constants of the same values: importers copy weights that are read several times, and so do passes.
+    """
     known: dict[Any, Value] = {}
+    constants: dict[Any, list[Constant]] = {}
+
+    def shared(argument: Argument) -> Argument:
+        if isinstance(argument, Constant):
+            return _twin(argument, constants)
+        return tuple(map(shared, argument)) if type(argument) is tuple else argument
 
     def replace(node: Node, arguments: tuple[Argument, ...]) -> Value:
-        made = _simpler(node.of(arguments))
-        if not isinstance(made, Node):
-            return made
-        return known.setdefault(_key(made), made)
+        own = node.of(shared(arguments))
+        key = _key(own)
+        if key not in known:
+            made = _simpler(own)
+            known[key] = known.setdefault(_key(made), made) if isinstance(made, Node) else shared(made)
+        return known[key]
 
     return rewritten(graph, replace)
+
+
+def _twin(value: Constant, constants: dict[Any, list[Constant]]) -> Constant:
+    """Return the first one of equal constants; `constants` has those that there were, by type and some elements."""
+    array = value.array
+    some = array[tuple(slice(None, None, max(1, size // 3)) for size in array.shape)]
+    alike = constants.setdefault((value.type, some.tobytes()), [])
+    for one in alike:
+        if one is value or _same_bits(one.array, array):
+            return one
+    alike.append(value)
+    return value
+
+
+def _may_be_nan(value: Argument) -> bool:
+    """Whether a tensor's elements may differ from themselves."""
+    return isinstance(value, Value) and "float" in tensor_type(value).dtype
+
+
+def _same_bits(first: Array, second: Array) -> bool:
+    """Whether arrays of one type hold the same numbers, not a number and signs of zeros included."""
+    return first.tobytes() == second.tobytes()
 
 
 def reshaped(value: Value, shape: tuple[int, ...]) -> Value:
@@ -62,10 +97,14 @@ def permuted(value: Value, axes: tuple[int, ...]) -> Value:
 
 def _simpler(node: Node) -> Value:
     """Return a node, or what is as good."""
-    node = _in_one_form(node)
+    node = _with_parts(_in_one_form(node))
     first = node.arguments[0] if node.arguments else None
     if node.op == ITEM and isinstance(first, Node) and first.op == "nn.dropout" and node.attributes["index"] == 0:
         return first.arguments[0]  # type: ignore[no-any-return]
+    if node.op == ITEM and isinstance(first, Node) and first.op == "split":
+        return _part(node, first)
+    if node.op == "concat" and isinstance(first, tuple) and len(first) == 1:
+        return first[0]  # type: ignore[no-any-return]
     if not isinstance(first, Value):
         return computed(node)
     if node.op in _SAME and first.type == node.type:
@@ -81,6 +120,28 @@ def _simpler(node: Node) -> Value:
         if isinstance(first, Node) and first.op == "permute_dims":
             return permuted(first.arguments[0], tuple(first.attributes["axes"][axis] for axis in axes))
     return computed(node)
+
+
+def _part(node: Node, split: Node) -> Value:
+    """Return a part of a tensor: computed where that is known; a slice where others are empty, which stops TVM."""
+    data, kinds = split.arguments[0], split.type
+    assert not isinstance(kinds, TensorType)
+    if not isinstance(data, Constant) and all(math.prod(kind.shape) for kind in kinds):
+        return node
+    axis = split.attributes["axis"] % len(tensor_type(data).shape)
+    ends = np.cumsum([kind.shape[axis] for kind in kinds])
+    end, size = int(ends[node.attributes["index"]]), tensor_type(node).shape[axis]
+    numbers = tuple((Scalar(number, "int64"),) for number in (axis, end - size, end, 1))
+    attributes = {"assume_inbound": False}
+    return computed(Node("strided_slice", (data, *numbers), node.type, attributes, "relax.attrs.StridedSliceAttrs"))
+
+
+def _with_parts(node: Node) -> Node:
+    """Return a concatenation without tensors that have no elements; other nodes as they are."""
+    if node.op != "concat" or not isinstance(node.arguments[0], tuple):
+        return node
+    parts = tuple(part for part in node.arguments[0] if math.prod(tensor_type(part).shape))
+    return node.of((parts,)) if 0 < len(parts) < len(node.arguments[0]) else node
 
 
 def _with_one_weight(node: Node) -> Value:
@@ -99,7 +160,10 @@ def _with_one_weight(node: Node) -> Value:
 
 
 def _in_one_form(node: Node) -> Node:
-    """Return a node as later passes expect it: reshapes have one name, constants stand second."""
+    """Return a node as later passes expect it: reshapes have one name, constants stand second.
+
+    That something differs from itself says that it is NaN; TVM takes it for false.
+    """
     if node.op in _RESHAPES and isinstance(node.arguments[0], Value):
         kind = tensor_type(node)
         return Node("reshape", (node.arguments[0], Shape(kind.shape)), kind)
@@ -109,6 +173,9 @@ def _in_one_form(node: Node) -> Node:
     if node.op == "permute_dims" and min(node.attributes["axes"], default=0) < 0:
         axes = node.attributes["axes"]
         return Node(node.op, node.arguments, node.type, {"axes": tuple(axis % len(axes) for axis in axes)}, node.kind)
+    if node.op in ("equal", "not_equal") and node.arguments[0] is node.arguments[1] and _may_be_nan(node.arguments[0]):
+        differs = Node("isnan", node.arguments[:1], node.type)
+        return differs if node.op == "not_equal" else Node("logical_not", (differs,), node.type)
     if node.op in _COMMUTES and isinstance(node.arguments[0], Constant):
         first, second = node.arguments
         if not isinstance(second, Constant):

@@ -1,15 +1,17 @@
-"""What is known of a compiled model: its inputs and outputs, its kernels, its weights' places, how it was checked."""
+"""What is known of a compiled model: its inputs and outputs, its kernels, its weights' places, how it was checked.
+
+Ranges are those that a file has to keep to: what is made here is not checked.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+import re
+from typing import Annotated, Literal
 
 import msgspec
 
-from anatune.errors import RecordError
-
 __all__ = [
-    "FORMAT",
     "Check",
     "KernelSummary",
     "KernelTuning",
@@ -22,24 +24,37 @@ __all__ = [
     "WeightPlace",
 ]
 
-FORMAT = 1
-"""Of the saved folder. A change of what the library or the weights hold makes another one."""
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Calls = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Predicted = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+_Shape = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**40)], ...]
+_Dtype = Annotated[str, msgspec.Meta(pattern=r"\A(bool|u?int(8|16|32|64)|b?float16|float32|float64)\Z")]
+_BITS = re.compile("[0-9]+$")
+_MOST_BYTES = 2**47
+"""Of an array: what a process can address."""
+
+
+def _num_bytes(one: TensorSummary | WeightPlace) -> int:
+    bits = _BITS.search(one.dtype)
+    return math.prod(one.shape) * (int(bits[0]) // 8 if bits else 1)
 
 
 class TensorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An input or output of a model."""
 
     name: str
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: _Dtype
+    shape: _Shape
 
 
 class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a weight lies in the weights' memory, bytes from its start."""
 
-    offset: int
-    dtype: str
-    shape: tuple[int, ...]
+    offset: _Count
+    dtype: _Dtype
+    shape: _Shape
 
 
 class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,17 +89,17 @@ class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     workload: str
-    count: int
-    flop: int
+    count: _Calls
+    flop: _Count
     template: str
     schedule: str
-    predicted_s: float
+    predicted_s: _Predicted
     bound_by: str
     layout: str
     epilogue: tuple[str, ...]
-    registers: int | None = None
-    spill_bytes: int | None = None
-    shared_bytes: int | None = None
+    registers: _Count | None = None
+    spill_bytes: _Count | None = None
+    shared_bytes: _Count | None = None
     is_tuned: bool = False
 
     @property
@@ -106,8 +121,8 @@ class OperatorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str
-    count: int
-    predicted_s: float | None = None
+    count: _Calls
+    predicted_s: _Seconds | None = None
 
 
 class LayoutSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,19 +143,19 @@ class LayoutSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Share that another choice may be faster, by these predictions, at most.
     """
 
-    layouts: dict[str, int]
-    transposes: int
-    predicted_s: float
-    channels_last_s: float | None
-    channels_first_s: float | None
-    gap: float
+    layouts: dict[str, _Count]
+    transposes: _Count
+    predicted_s: _Seconds
+    channels_last_s: _Seconds | None
+    channels_first_s: _Seconds | None
+    gap: _Share
 
 
 class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far the outputs were from the original's, over the largest magnitude of each output."""
 
-    error: float
-    tolerance: float
+    error: _Share
+    tolerance: _Share
     reference: str
 
 
@@ -157,8 +172,8 @@ class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Whether the kernels that were measured as the best are in it; False: with the plan's own it is faster.
     """
 
-    time_s: float
-    other_s: float | None = None
+    time_s: _Seconds
+    other_s: _Seconds | None = None
     is_tuned: bool = False
 
 
@@ -184,11 +199,11 @@ class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     workload: str
-    count: int
-    trials: int
-    bound_s: float
-    predicted_s: float
-    measured_s: float | None = None
+    count: _Calls
+    trials: _Count
+    bound_s: _Seconds
+    predicted_s: _Seconds
+    measured_s: _Seconds | None = None
     ended: str = ""
 
 
@@ -209,19 +224,19 @@ class TuningSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     ended: str
-    trials: int
-    new_trials: int
-    elapsed_s: float
+    trials: _Count
+    new_trials: _Count
+    elapsed_s: _Seconds
     kernels: tuple[KernelTuning, ...]
 
 
 class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything about a compiled model but its code and the values of its weights. JSON both ways.
+    """Everything about a compiled model but its code and the values of its weights.
 
     Attributes
     ----------
-    format, version
-        Of the saved folder; of anatune.
+    version : str
+        Of anatune.
     hardware, arch, machine : str
         The processor that it is for, as its spec says; its family, as ``platform.machine()`` says.
     features : tuple of str
@@ -256,53 +271,42 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         None: kernels were not measured, nor taken from records.
     """
 
-    format: int
     version: str
     hardware: str
     arch: str
     machine: str
     features: tuple[str, ...]
-    threads: int
+    threads: Annotated[int, msgspec.Meta(ge=1, le=4096)]
     is_tuple: bool
     inputs: tuple[TensorSummary, ...]
     outputs: tuple[TensorSummary, ...]
     weights: tuple[WeightPlace, ...]
-    weight_bytes: int
+    weight_bytes: _Count
     kernels: tuple[KernelSummary, ...]
     operators: tuple[OperatorSummary, ...]
     check: Check | None = None
     rows: tuple[OperatorSummary, ...] = ()
     unscheduled: tuple[str, ...] = ()
     device: Literal["cpu", "gpu"] = "cpu"
-    turning_s: float = 0.0
-    emulated: float | None = None
+    turning_s: _Seconds = 0.0
+    emulated: _Share | None = None
     layouts: LayoutSummary | None = None
     latency: Latency | None = None
     tuning: TuningSummary | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what contradicts itself."""
+        for one in self.weights:
+            if one.offset + _num_bytes(one) > self.weight_bytes:
+                raise ValueError(f"a weight ends at byte {one.offset + _num_bytes(one)} of {self.weight_bytes}")
+        if any(_num_bytes(one) > _MOST_BYTES for one in (*self.inputs, *self.outputs)):
+            raise ValueError("an input or output is larger than any memory")
+        if not self.outputs or (len(self.outputs) > 1 and not self.is_tuple):
+            raise ValueError(f"{len(self.outputs)} outputs, and is_tuple is {self.is_tuple}")
+        if self.device == "gpu" and not re.fullmatch("sm_[0-9]{2,3}[a-z]?", self.arch):
+            raise ValueError(f"arch of a GPU is {self.arch!r}")
 
     @property
     def predicted_s(self) -> float:
         """Predicted time of all kernels of anatune's in a run."""
         return sum(kernel.total_s for kernel in self.kernels)
-
-    def to_json(self) -> bytes:
-        """Return the summary as JSON."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: bytes) -> ModelSummary:
-        """Return what `to_json` wrote.
-
-        Raises
-        ------
-        RecordError
-            It is not that, or of another format.
-        """
-        try:
-            found = msgspec.json.decode(text)
-            number = found.get("format") if isinstance(found, dict) else None
-            if number != FORMAT:
-                raise RecordError(f"the compiled model has format {number}, expected {FORMAT}; compile it again")
-            return msgspec.convert(found, cls)
-        except msgspec.MsgspecError as error:
-            raise RecordError(f"no summary of a compiled model: {error!s:.200}; compile it again") from None

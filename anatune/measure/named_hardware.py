@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import msgspec
 
 from anatune.arguments import shown
 from anatune.core.hardware.files import hardware as named_spec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.errors import SpaceError, UnknownNameError
+from anatune.errors import DeviceError, SpaceError, UnknownNameError
 
 __all__ = ["HardwareLike", "hardware"]
 
@@ -18,7 +21,8 @@ HardwareLike = GpuSpec | CpuSpec | str | Path
 def hardware(name: HardwareLike) -> GpuSpec | CpuSpec:
     """Return the hardware spec of a name, an alias or the path of a TOML file; a spec is returned as it is.
 
-    "host" is the present machine: the spec that ``anatune hw detect`` saved, else what detection finds now.
+    "host" is the present machine's CPU, "host_gpu", "host_gpu1" ... are its GPUs: the specs that ``anatune hw detect``
+    saved, else what detection finds now.
 
     Raises
     ------
@@ -26,6 +30,8 @@ def hardware(name: HardwareLike) -> GpuSpec | CpuSpec:
         No such name; the message lists close ones and says how to write a spec.
     SpecError
         The file is damaged or contradicts itself.
+    DeviceError
+        A GPU of the present machine is meant, and there is none, or none that can be used.
     SpaceError
         It is nothing of the kind.
     """
@@ -39,8 +45,25 @@ def hardware(name: HardwareLike) -> GpuSpec | CpuSpec:
     try:
         return named_spec(name)
     except UnknownNameError:
-        if str(name).lower() != "host":
+        here = re.fullmatch(r"host(_gpu(\d{0,3}))?", str(name).lower())
+        if here is None:
             raise
-        from anatune.measure.cpu.detect import detect_cpu
+        if here[1] is not None:
+            return _host_gpu(int(here[2] or 0))
+    from anatune.measure.cpu.detect import detect_cpu
 
-        return detect_cpu()
+    return detect_cpu()
+
+
+def _host_gpu(index: int) -> GpuSpec:
+    """Return the spec of a GPU of the present machine as ``anatune hw detect`` would save it."""
+    from anatune.measure.cuda.detect import gpu_detection
+
+    name = f"host_gpu{index or ''}"
+    gpus, found = gpu_detection()
+    if index >= len(gpus):
+        raise DeviceError(
+            f"{name} is GPU {index} of this machine, and there is none that can be used: {found}; `anatune doctor` "
+            "says more; plans need no GPU: name one of `anatune hw list`"
+        )
+    return msgspec.structs.replace(gpus[index], name=name, aliases=())

@@ -16,6 +16,7 @@ from anatune.core.prediction import Prediction
 from anatune.core.space.base import Space
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
+from anatune.model.composition import Composition
 from anatune.model.features import FeatureTable, log2, table_of
 from anatune.model.watch import Progress, Watch
 
@@ -131,6 +132,8 @@ class Model(ABC):
 
     own_parts: ClassVar[tuple[str, ...]] = ()
     """Parts of the time that only some points have."""
+    composition: ClassVar[Composition] = Composition()
+    """How the parts of a time go together."""
 
     workload: Workload
     hardware: HardwareSpec

@@ -10,10 +10,22 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.hardware.spec import DOT_INSTRUCTIONS, CpuSpec, GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 
 __all__ = ["TimeBound", "time_bound"]
+
+_RATES = {
+    "bandwidth_bytes_per_cycle",
+    "bandwidth_bytes_per_s",
+    "clock_hz",
+    "core_bandwidth_bytes_per_s",
+    "fma_per_cycle",
+    "fp32_lanes_per_sm",
+    "fp32_peak_flop_per_s",
+    "num_sms",
+}
+"""Keys of a spec's groups that say how fast something is."""
 
 
 class TimeBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,10 +37,14 @@ class TimeBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Of one run; > 0.
     bound_by : str
         What takes it: "fma", or the level that bytes come from: "l2", "l3", "dram".
+    unverified : tuple of str
+        Numbers of the spec that it rests on and that nobody has verified, as "compute.clock_hz": the device may do
+        more.
     """
 
     time_s: float
     bound_by: str
+    unverified: tuple[str, ...] = ()
 
 
 def time_bound(
@@ -63,7 +79,22 @@ def time_bound(
     )
     times = {"fma": arithmetic_s, **dict(_transfers(workload, hardware, l2, cold, constants))}
     longest = max(times, key=times.__getitem__)
-    return TimeBound(max(times[longest], 1e-12), longest)  # a workload without operations that fits a cache
+    doubts = tuple(_unverified(workload, hardware, longest))
+    return TimeBound(max(times[longest], 1e-12), longest, doubts)  # a workload without operations that fits a cache
+
+
+def _unverified(workload: Workload, hardware: CpuSpec | GpuSpec, level: str) -> Iterable[str]:
+    """Yield the unverified numbers behind the time of a level, or of "fma"."""
+    groups = ("dram",) if level == "dram" else ("compute",) if level == "fma" else ("compute", level)
+    for group in groups:
+        for key in getattr(hardware, group).unverified:
+            if key in _RATES:
+                yield f"{group}.{key}"
+    if level == "fma" and isinstance(hardware, CpuSpec):
+        for name in DOT_INSTRUCTIONS.get(workload.dtype, ()):
+            instruction = hardware.dot_instruction(name)
+            if instruction is not None and "rate" in instruction.unverified:
+                yield f"{name}.rate"
 
 
 def _transfers(

@@ -47,7 +47,7 @@ def _say_once(text: str, folder: str) -> None:
 
 
 def _say_damaged(path: str) -> None:
-    _say_once("compiled code in %s was damaged; it is made again (10 to 30 s)", os.path.dirname(path))
+    _say_once("compiled code in %s was damaged; it is made again", os.path.dirname(path))
 
 
 class _Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):  # type: ignore[misc]

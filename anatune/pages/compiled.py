@@ -25,6 +25,7 @@ __all__ = ["model_page"]
 _KERNELS_SHOWN, _ROWS_SHOWN = 25, 10
 """Rows of one leaf of a table."""
 _KERNELS = "Kernels"
+_OF_CUBINS = ("registers", "spilled (bytes)", "shared (bytes)")
 
 
 def model_page(
@@ -117,16 +118,16 @@ def _kernel_section(summary: ModelSummary, measured_s: Mapping[str, float] | Non
     on_gpu = summary.device == "gpu"
     columns = [
         Column("product", is_text=True),
-        Column("layout", is_text=True, help="order of the data's dimensions"),
+        Column("layout", is_text=True, help="order of the data's dimensions", is_detail=True),
         Column("calls"),
         Column("predicted (us)", help="of all calls in a run"),
         *([Column("measured (us)", help="of all calls in a run")] if measured_s is not None else []),
-        Column("share (%)", help="of the predicted time of all products"),
+        Column("share (%)", help="of the predicted time of all products", is_detail=True),
         Column("of the bound (%)", help="lower bound over predicted time"),
         Column("bound by", is_text=True),
-        Column("template", is_text=True),
-        Column("schedule from", is_text=True),
-        *([Column("registers"), Column("spilled (bytes)"), Column("shared (bytes)")] if on_gpu else []),
+        Column("template", is_text=True, is_detail=True),
+        Column("schedule from", is_text=True, is_detail=True),
+        *([Column(name, is_detail=True) for name in _OF_CUBINS] if on_gpu else []),
     ]
     rows: list[Sequence[Cell]] = []
     for one in sorted(summary.kernels, key=lambda kernel: -kernel.total_s):
@@ -142,8 +143,8 @@ def _kernel_section(summary: ModelSummary, measured_s: Mapping[str, float] | Non
             )
         )  # fmt: skip
     words = [
-        "The bound of a product is what no schedule of it undercuts when it runs alone: arithmetic at the peak, or "
-        "bytes that no cache kept. In a model operands come from further away."
+        "The bound of a product is the least that any schedule of it takes when it runs alone: arithmetic at the peak, "
+        "or bytes that no cache kept. In a model operands come from further away."
     ]
     content: list[Content] = [Figure(plot_model(summary, measured_s)), Table(columns, rows, _KERNELS, _KERNELS_SHOWN)]
     return Section("Kernels", words, content)
@@ -168,7 +169,7 @@ def _tuning_section(summary: ModelSummary) -> Section:
     if others:
         words.append(f"Not measured, because their operands are no constants: {', '.join(dict.fromkeys(others))}.")
     columns = (
-        Column("product", is_text=True), Column("calls"), Column("trials"), Column("predicted (us)"),
+        Column("product", is_text=True), Column("calls", is_detail=True), Column("trials"), Column("predicted (us)"),
         Column("best measured (us)"), Column("gain (%)", help="of the prediction of the plan's first choice"),
         Column("of the bound (%)", help="lower bound over measured, else predicted time"),
         Column("ended", is_text=True),

@@ -41,6 +41,7 @@
   const options = {
     responsive: true,
     displaylogo: false,
+    displayModeBar: matchMedia("(max-width: 600px)").matches ? false : "hover", // it stands beside the caption
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendDataToCloud"],
     topojsonURL: "",
   };
@@ -61,14 +62,22 @@
     const few = { topStart: null, topEnd: "search", bottomStart: null, bottomEnd: null };
     for (const table of holders) {
       const isLong = table.tBodies[0].rows.length > Number(table.dataset.rows);
-      new DataTable(table, {
+      const shown = new DataTable(table, {
         autoWidth: false,
         columnControl: ["searchDropdown"],
+        columnDefs: [{ targets: "detail", visible: false }],
         layout: isLong ? many : few,
         lengthMenu: [10, 25, 100, { label: "all", value: -1 }],
         order: [],
         pageLength: Number(table.dataset.rows),
         paging: isLong,
+      });
+      const button = table.closest(".table").querySelector("button.details");
+      button?.addEventListener("click", () => {
+        const pressed = button.getAttribute("aria-pressed") !== "true";
+        button.setAttribute("aria-pressed", String(pressed));
+        button.textContent = pressed ? "Fewer columns" : "All columns";
+        shown.columns(".detail").visible(pressed);
       });
     }
   }

@@ -83,11 +83,14 @@ class Column:
         Whether cells are words: aligned left, filtered by text; else numbers.
     help : str
         What it means, shown where the pointer rests on the heading.
+    is_detail : bool
+        Whether it is shown only when a person asks for all columns.
     """
 
     name: str
     is_text: bool = False
     help: str = ""
+    is_detail: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from anatune.model.plan import Plan
 from anatune.pages.device import device_section
 from anatune.pages.page import Cell, Column, Facts, Figure, Page, Section, Slider, Sliders, Table
 from anatune.pages.space import space_sections
-from anatune.plots.candidates import Candidate, Candidates, candidates_of
+from anatune.plots.candidates import Candidate, Candidates, candidates_of, saved_work
 from anatune.plots.plans import plot_footprints, plot_occupancy, plot_roofline, plot_times
 from anatune.plots.what_if import Answer, Question, plot_what_if, what_if
 from anatune.report import units
@@ -104,6 +104,12 @@ def _summary(plan: Plan) -> Section:
         )
     )
     share = units.percent(speed[2] / best.time_s / speed[1])
+    saved = saved_work(plan).get(plan.best.template)
+    peak = (
+        "the peak"
+        if saved is None
+        else f"the peak, {units.percent(flop / best.time_s / speed[1] / saved)} of the effective one"
+    )
     busy = "busy cores" if isinstance(plan.hardware, CpuSpec) else "occupancy"
     doubtful = len(unverified_keys(plan.hardware))
     facts = Facts(
@@ -113,7 +119,7 @@ def _summary(plan: Plan) -> Section:
                 units.duration(best.time_s),
                 f"{units.ratio(best.time_s / floor_s)} times {floor}",
             ),
-            ("speed", speed[0], f"{share} of the peak" if flop else f"{share} of DRAM's bandwidth"),
+            ("speed", speed[0], f"{share} of {peak}" if flop else f"{share} of DRAM's bandwidth"),
             ("bound by", best.bound_by, f"{units.duration(best.parts.get(f'{best.bound_by}_s', 0.0))} alone"),
             (busy, units.percent(best.occupancy), f"limited by {best.occupancy_limiter.replace('_', ' ')}"),
             ("how sure", plan.guarantee.describe(), "of the order, not of the times"),
@@ -155,22 +161,25 @@ def _roofline(plan: Plan, shown: Candidates) -> Section:
         "lie to the right of its dotted line, the I/O lower bound. Diamonds are the best ones. Dashed lines are what "
         "compiled code and copies reach of peak and DRAM."
     ]
-    saving = [name for name in plan.templates if not is_plain_sum(name)]
-    if saving:
+    for template, times in saved_work(plan).items():
+        why = "leave out products with padding" if is_plain_sum(template) else "need fewer multiplications"
         words.append(
-            f"Schedules of the template {' and '.join(saving)} need fewer multiplications than a plain sum, whose "
-            "operations are counted here: they alone may lie above the peak."
+            f"Operations are those of the plain sum. Schedules of the template {template} {why}, up to "
+            f"{units.ratio(times)} times fewer operations: their speeds are effective ones, with open markers, and "
+            "their roof is their effective peak, that many times the peak."
         )
     return Section("Roofline", words, [Figure(plot_roofline(plan, shown))])
 
 
 def _times(plan: Plan) -> Section:
-    words = (
-        "Each bar adds what every resource would need alone; the upright mark is the predicted time. Resources work "
-        "at the "
-        "same time, so that the time is less than the sum: the longest part binds, and what does not overlap is added."
-    )
-    return Section("Where the time goes", [words], [Figure(plot_times(plan))])
+    words = [
+        "The pieces of a thick bar add up to the predicted time: the part that binds, what follows it, what it does "
+        "not hide of the others, and what nothing overlaps. The thin bars below are seconds that each part would need "
+        "alone: they pass at the same time, so that only the longest of them is in the thick bar."
+    ]
+    if plan.corrections:
+        words.append("Bars are the analytical model's; the upright mark is the time with the learned correction.")
+    return Section("Where the time goes", words, [Figure(plot_times(plan))])
 
 
 def _filling(plan: Plan, shown: Candidates) -> Section:
@@ -198,23 +207,28 @@ def _table(shown: Candidates) -> Section:
 
 
 def candidate_table(shown: Candidates, caption: str) -> Table:
-    """Return candidates as a table: times, what binds, how the device is filled, traffic, resources, schedule."""
+    """Return candidates as a table: schedule, times, what binds, how the device is filled; traffic, resources."""
     plan = shown.plan
     scale, unit = duration_unit(plan.predictions[0].time_s)
     levels = [level for level in shown.levels if any(level in one.prediction.traffic_over_bound for one in shown)]
     several = len({one.schedule.template for one in shown}) > 1
     numbers = _numbers(shown)
     columns = [
-        Column("place", help="in the plan; drawn ones have none"),
+        Column("#", help="place in the plan; drawn ones have none"),
+        Column("schedule", True),
         Column(f"time ({unit})", help="predicted"),
-        Column("peak (%)", help="share of the paper peak, or of DRAM's bandwidth where nothing is computed"),
+        Column(
+            "peak (%)", help="share of the device's theoretical peak, or of DRAM's bandwidth where nothing is computed"
+        ),
         Column("bound by", True),
         Column("busy cores (%)" if isinstance(plan.hardware, CpuSpec) else "occupancy (%)"),
         Column("pieces a core" if isinstance(plan.hardware, CpuSpec) else "waves"),
-        *(Column(f"x{level.upper()}", help="bytes at that level over the I/O lower bound") for level in levels),
-        *(Column(name, help=meaning) for name, meaning, _ in numbers),
         *([Column("template", True)] if several else []),
-        Column("schedule", True),
+        *(
+            Column(f"{level.upper()} / bound", help="bytes at that level over the I/O lower bound", is_detail=True)
+            for level in levels
+        ),
+        *(Column(name, help=meaning, is_detail=True) for name, meaning, _ in numbers),
     ]
 
     def row(one: Candidate) -> list[Cell]:
@@ -222,22 +236,22 @@ def candidate_table(shown: Candidates, caption: str) -> Table:
         peak_s = _least_s(plan)
         return [
             one.rank,
+            one.schedule.describe(),
             found.time_s / scale,
             100.0 * peak_s / found.time_s,
             found.bound_by,
             100.0 * found.occupancy,
             found.waves,
+            *([one.schedule.template] if several else []),
             *(found.traffic_over_bound.get(level) for level in levels),
             *(value(found.resources) for _, _, value in numbers),
-            *([one.schedule.template] if several else []),
-            one.schedule.describe(),
         ]
 
     return Table(columns, [row(one) for one in shown], caption, 10)
 
 
 def _least_s(plan: Plan) -> float:
-    """Return seconds at the paper peak, or at DRAM's bandwidth where nothing is computed."""
+    """Return seconds at the theoretical peak, or at DRAM's bandwidth where nothing is computed."""
     floors = roofline(plan.workload, plan.hardware, plan.template)
     return floors.fma_s if plan.workload.flop else floors.dram_s
 

@@ -51,20 +51,23 @@ def trials_table(views: Sequence[SessionView]) -> Table:
     columns = [
         *([Column("session", is_text=True)] if several else []),
         Column("trial"),
-        Column("asked by", is_text=True, help="the plan's first choice, records, or the strategy"),
+        Column("schedule or message", is_text=True),
         Column("ended", is_text=True),
         Column(f"time ({unit.name})", help="median of the samples"),
-        *([Column("GFLOP/s"), Column("of peak (%)", help="of the paper peak of the threads' cores")] if counts else []),
+        *([Column("of peak (%)", help="of the theoretical peak of the threads' cores")] if counts else []),
         Column(f"predicted ({unit.name})"),
-        Column("measured / predicted"),
+        Column("asked by", is_text=True, help="the plan's first choice, records, or the strategy", is_detail=True),
+        *([Column("GFLOP/s", is_detail=True)] if counts else []),
+        Column("measured / predicted", is_detail=True),
         Column(
-            "/ reference", help="over the time of the reference kernel beside each sample: what trials are compared by"
+            "/ reference",
+            help="over the time of the reference kernel beside each sample: what trials are compared by",
+            is_detail=True,
         ),
-        Column("samples"),
-        Column("build (s)"),
-        *([Column("energy (mJ)", help="of one run, of the whole device")] if has_energy else []),
-        *([Column("machine", is_text=True)] if is_fleet else []),
-        Column("schedule or message", is_text=True),
+        Column("samples", is_detail=True),
+        Column("build (s)", is_detail=True),
+        *([Column("energy (mJ)", help="of one run, of the whole device", is_detail=True)] if has_energy else []),
+        *([Column("machine", is_text=True, is_detail=True)] if is_fleet else []),
     ]
     rows: list[Sequence[Cell]] = []
     for view, trial in trials:
@@ -75,12 +78,12 @@ def trials_table(views: Sequence[SessionView]) -> Table:
         said = trial.schedule.describe() if time_s is not None else _cut(measurement.message)
         rows.append(
             (
-                *([view.name] if several else []), trial.number, trial.source, measurement.outcome.value,
-                unit.of(time_s),
-                *((rate and rate / 1e9, rate and 100 * rate / peak) if counts else ()), unit.of(trial.predicted_s),
+                *([view.name] if several else []), trial.number, said, measurement.outcome.value, unit.of(time_s),
+                *([rate and 100 * rate / peak] if counts else []), unit.of(trial.predicted_s),
+                trial.source, *([rate and rate / 1e9] if counts else []),
                 ratio, measurement.relative, len(measurement.times_s), measurement.build_s or None,
                 *([None if measurement.energy_j is None else 1e3 * measurement.energy_j] if has_energy else []),
-                *([measurement.worker or None] if is_fleet else []), said,
+                *([measurement.worker or None] if is_fleet else []),
             )
         )  # fmt: skip
     marked = [place for place, (view, trial) in enumerate(trials) if trial is view.best]
@@ -148,9 +151,9 @@ def workers_table(views: Sequence[SessionView]) -> Table:
 def workloads_table(groups: Mapping[str, Sequence[SessionView]]) -> Table:
     """Return one row for each workload and device."""
     columns = (
-        Column("workload and device", is_text=True), Column("sessions"), Column("trials"), Column("without a time"),
-        Column("best (us)"), Column("GFLOP/s"), Column("of peak (%)"), Column("measured / predicted"),
-        Column("rank correlation"),
+        Column("workload and device", is_text=True), Column("sessions", is_detail=True), Column("trials"),
+        Column("without a time", is_detail=True), Column("best (us)"), Column("GFLOP/s"), Column("of peak (%)"),
+        Column("measured / predicted"), Column("rank correlation", is_detail=True),
     )  # fmt: skip
     rows = []
     for where, views in groups.items():

@@ -18,7 +18,7 @@ from anatune.model.plan import Plan
 from anatune.model.templates import make_model
 from anatune.report import units
 
-__all__ = ["Candidate", "Candidates", "SpaceSample", "as_candidates", "candidates_of", "models_of"]
+__all__ = ["Candidate", "Candidates", "SpaceSample", "as_candidates", "candidates_of", "models_of", "saved_work"]
 
 MOST_DRAWN = 400
 """Schedules that are drawn of all spaces together, beside the best ones."""
@@ -26,6 +26,8 @@ MOST_WHOLE = 1_000
 """Legal schedules of spaces that are shown whole."""
 _LARGEST_WHOLE = 200_000
 """Points of the largest space that is looked through for its legal ones."""
+_LEAST_SAVED = 1.05
+"""Times fewer operations from which on a template counts as one that saves some."""
 _TIMED = 20_000
 """Points of a space whose predicted times make its distribution."""
 
@@ -140,6 +142,17 @@ def models_of(plan: Plan) -> dict[str, Model]:
             model if correction is None else CorrectedModel(model, named_correction(correction.folder).model)
         )
     return found
+
+
+def saved_work(plan: Plan) -> dict[str, float]:
+    """Return how many times fewer operations than the workload counts the schedules of a template make do with at best.
+
+    Only templates of which it is more than 1: those of Winograd's transforms, and those that leave out products with
+    padding. The effective peak of a template is so many times the device's.
+    """
+    flop = float(plan.workload.flop)
+    saved = {name: flop / fewest for name, model in models_of(plan).items() if (fewest := model.plain.least_flop)}
+    return {name: times for name, times in saved.items() if times >= _LEAST_SAVED}
 
 
 def candidates_of(plan: Plan, seed: int = 0) -> Candidates:

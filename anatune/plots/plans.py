@@ -1,16 +1,21 @@
-"""Figures of a plan: the roofline, the parts of the time, how schedules fill the device."""
+"""Figures of a plan: the roofline, what its times consist of, how schedules fill the device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
+from anatune.core.templates import template_named
+from anatune.model.base import Model
+from anatune.model.composition import NOT_HIDDEN
 from anatune.model.plan import Plan
-from anatune.plots.candidates import Candidate, Candidates, candidates_of
+from anatune.plots.candidates import Candidate, Candidates, candidates_of, models_of, saved_work
 from anatune.plots.theme import (
     BEST,
     COLOURS,
@@ -34,8 +39,10 @@ __all__ = ["NEAR", "plot_footprints", "plot_occupancy", "plot_roofline", "plot_t
 NEAR = 1.1
 """Times the best time up to which a schedule counts as nearly as good."""
 _FAR = 2.0
-_BARS = 12
+_BARS = 5
 """Schedules whose parts are shown."""
+_THICK, _THIN, _GAP = 18, 7, 16
+"""Pixels of a bar of a whole time, of one of a part, between two schedules."""
 _MEMORIES = {"DRAM": "dram", "L3": "l3", "L2": "l2", "shared memory": "shared"}
 """Name of a boundary -> the part of the time that is about it."""
 
@@ -45,7 +52,9 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
 
     A candidate is a point at each level: operations for each byte that crosses the level (x), and operations a second
     (y). Slanted lines are the levels' bandwidths, the level line the peak (dashed: what compiled code reaches); dotted
-    vertical lines are the most operations a byte that the I/O lower bound admits.
+    vertical lines are the most operations a byte that the I/O lower bound admits. Operations are those that the
+    workload counts: a template that makes do with fewer (Winograd) has an effective peak of its own above the peak, and
+    open markers.
 
     Parameters
     ----------
@@ -64,19 +73,22 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     shown = candidates or candidates_of(plan)
     go, work = graph_objects(), float(plan.workload.flop or plan.workload.num_points)
     unit = "FLOP" if plan.workload.flop else "element"
+    saved = saved_work(plan)
+    speed = "effective speed" if saved else "speed"
     figure = new_figure(
-        f"Roofline of {plan.hardware.model}", f"intensity ({unit}/byte)", f"speed (G{unit}/s)", height=520
+        f"Roofline of {plan.hardware.model}", f"intensity ({unit}/byte)", f"{speed} (G{unit}/s)", height=520
     )
     known = boundaries(plan.hardware)
     intensities = [work / moved for one in shown for moved in one.moved_bytes.values() if moved > 0.0]
     limits = [work / bound for bound in shown.io_bounds.values() if bound > 0.0]
     low, high = min(intensities) / 2, max([*intensities, *limits]) * 2
     peak = peak_flop_per_s(plan.hardware, plan.workload.dtype, plan.template) if plan.workload.flop else np.inf
+    highest = peak * max([1.0, *saved.values()])
     for level in shown.levels:
         where = known[level]
         colour = PARTS[_MEMORIES[where.name]]
         line = np.geomspace(low, high, 60)
-        roof = np.minimum(peak, where.bytes_per_s * line)
+        roof = np.minimum(highest, where.bytes_per_s * line)
         name = f"{where.name}, {units.rate(where.bytes_per_s)}"
         figure.add_trace(
             go.Scatter(
@@ -85,7 +97,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
             )
         )  # fmt: skip
         if level in shown.io_bounds and (bound := shown.io_bounds[level]) > 0.0:
-            top = min(peak, where.bytes_per_s * work / bound)
+            top = min(highest, where.bytes_per_s * work / bound)
             figure.add_trace(
                 go.Scatter(
                     x=[work / bound] * 2, y=[_floor(shown, work) / 1e9, top / 1e9], mode="lines", legendgroup=level,
@@ -94,33 +106,44 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
                 )
             )  # fmt: skip
         for members, style in ((shown.drawn, _DRAWN), (shown.best, _BEST)):
-            figure.add_trace(_points(members, level, work, unit, colour, label(where.name), style))
+            for opened in (False, True) if saved else (False,):
+                own = [one for one in members if (one.schedule.template in saved) is opened]
+                if own:
+                    symbol = style["symbol"] + ("-open" if opened else "")
+                    marks = style | {"symbol": symbol}
+                    figure.add_trace(_points(own, level, work, unit, colour, label(where.name), marks))
     if plan.workload.flop:
         reached = peak * reachable_share(plan.hardware, plan.template)
-        for name, value, dash in ((f"peak {units.flop_rate(peak)}", peak, "solid"), ("reached", reached, "dash")):
+        for name, value, dash in (
+            (f"peak {units.flop_rate(peak)}", peak, "solid"), ("reached", reached, "dash"),
+            *(
+                (f"effective peak of {template}, {units.flop_rate(times * peak)}", times * peak, "longdashdot")
+                for template, times in saved.items()
+            ),
+        ):  # fmt: skip
             figure.add_trace(
                 go.Scatter(
-                    x=[low, high], y=[value / 1e9] * 2, mode="lines", name=label(name), showlegend=dash == "solid",
+                    x=[low, high], y=[value / 1e9] * 2, mode="lines", name=label(name), showlegend=dash != "dash",
                     line={"color": GREY, "width": 2 if dash == "solid" else 1.5, "dash": dash},
                     hovertemplate=f"{label(name)}: %{{y:,.0f}} GFLOP/s<extra></extra>",
                 )
             )  # fmt: skip
     paper, reachable = dram_bandwidth(plan.hardware)
     if reachable < paper and "dram" in shown.levels:
-        ends = np.array([low, min(high, peak / reachable)])
+        ends = np.array([low, min(high, highest / reachable)])
         figure.add_trace(
             go.Scatter(
                 x=ends, y=ends * reachable / 1e9, mode="lines", legendgroup="dram", showlegend=False,
                 line={"color": PARTS["dram"], "width": 1.5, "dash": "dash"}, hoverinfo="skip",
             )
         )  # fmt: skip
-    top = min(peak, max(known[level].bytes_per_s for level in shown.levels) * high)
+    top = min(highest, max(known[level].bytes_per_s for level in shown.levels) * high)
     figure.update_xaxes(LOGARITHMIC | {"range": [np.log10(low), np.log10(high)]})
     figure.update_yaxes(LOGARITHMIC | {"range": [np.log10(_floor(shown, work) / 1e9), np.log10(2 * top / 1e9)]})
     return figure
 
 
-_DRAWN: dict[str, Any] = {"size": 5, "opacity": 0.4}
+_DRAWN: dict[str, Any] = {"size": 5, "opacity": 0.4, "symbol": "circle"}
 _BEST: dict[str, Any] = {"size": 9, "opacity": 0.95, "symbol": "diamond", "line": {"width": 1, "color": "#ffffff"}}
 
 
@@ -150,14 +173,16 @@ def _places(members: Sequence[Candidate]) -> list[str]:
 
 
 def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
-    """Return the parts of the times of a plan's first schedules, stacked, with the predicted time beside them.
+    """Return what the times of a plan's first schedules consist of, and what the longest part hides.
 
-    Parts are seconds that each resource would need alone: they overlap, so that their sum is more than the time.
+    Each schedule has a thick bar, whose pieces add up to the predicted time, and below it a thin one for each part that
+    overlaps others: the seconds that it would need alone (`anatune.model.composition`).
 
     Parameters
     ----------
     plan : Plan
-        With at least one schedule.
+        With at least one schedule. Where a learned correction made its times, they are marked beside the bars, which
+        are those of the analytical model.
     count : int
         Schedules that are shown, at most.
 
@@ -169,34 +194,71 @@ def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
         plotly is not installed.
     """
     _ = plan.best  # raises
-    go, shown = graph_objects(), plan.predictions[:count]
-    scale, unit = duration_unit(shown[0].time_s)
-    figure = new_figure(
-        "Parts of the time of the best schedules", f"time ({unit})", "place", height=150 + 30 * len(shown)
-    )
-    places = [f"#{place}" for place in range(1, len(shown) + 1)]
-    totals = {name: sum(one.parts.get(name, 0.0) for one in shown) for one in shown for name in one.parts}
-    names = sorted((name for name, total in totals.items() if total > 0.0), key=lambda name: -totals[name])
-    colours = colours_of((name.removesuffix("_s") for name in names), PARTS)
-    for name in names:
-        part = name.removesuffix("_s")
-        figure.add_trace(
-            go.Bar(
-                x=[one.parts.get(name, 0.0) / scale for one in shown], y=places, orientation="h", name=label(part),
-                marker={"color": colours[part], "line": {"width": 0.5, "color": "rgba(255,255,255,0.6)"}},
-                hovertemplate=f"%{{y}}: {label(part)} %{{x:.4g}} {unit}<extra></extra>",
-            )
+    shown = list(zip(plan.schedules, plan.predictions, strict=True))[:count]
+    models = models_of(plan) if plan.corrections else {}
+    scale, unit = duration_unit(shown[0][1].time_s)
+    rows = [_thick_and_thin(schedule, prediction, models) for schedule, prediction in shown]
+    most = max(len(thin) for _, thin in rows)
+    row_height = _THICK + _THIN * most + _GAP
+    figure = new_figure("What the best times consist of", f"time ({unit})", "", height=150 + row_height * len(shown))
+    pieces: dict[str, list[tuple[float, float, float, float, str]]] = {}
+    for place, (thick, thin) in enumerate(rows):
+        middle = place + 0.5 * _THICK / row_height
+        for at, (bar, width) in enumerate([(thick, _THICK), *((bar, _THIN - 1) for bar in thin)]):
+            start = 0.0
+            where = middle if at == 0 else place + (_THICK + _THIN * (at - 0.5)) / row_height
+            for name, seconds in bar:
+                told = "of the time" if at == 0 else "alone, at the same time as others"
+                pieces.setdefault(name.removesuffix("_s"), []).append(
+                    (start / scale, seconds / scale, where, width / row_height, f"#{place + 1}: {told}")
+                )
+                start += seconds
+    colours = colours_of((name for name in pieces if name != NOT_HIDDEN), PARTS) | {NOT_HIDDEN: GREY}
+    for name, bars in pieces.items():
+        bases, lengths, places, widths, words = (list(column) for column in zip(*bars, strict=True))
+        pattern = {"shape": "/", "size": 5, "solidity": 0.3} if name == NOT_HIDDEN else None
+        figure.add_bar(
+            base=bases, x=lengths, y=places, width=widths, orientation="h", name=label(name),
+            marker={"color": colours[name], "pattern": pattern, "line": {"width": 0}}, customdata=words,
+            hovertemplate=f"{label(name)} %{{x:.4g}} {unit}<br>%{{customdata}}<extra></extra>",
         )  # fmt: skip
-    figure.add_trace(
-        go.Scatter(
-            x=[one.time_s / scale for one in shown], y=places, mode="markers", name="predicted",
-            marker={"symbol": "line-ns", "size": 22, "line": {"width": 4, "color": BEST}},
-            hovertemplate=f"%{{y}}: predicted %{{x:.4g}} {unit}<extra></extra>",
-        )
+    figure.add_scatter(
+        x=[prediction.time_s / scale for _, prediction in shown],
+        y=[place + 0.5 * _THICK / row_height for place in range(len(shown))],
+        mode="markers", name="predicted", customdata=[f"#{place}" for place in range(1, len(shown) + 1)],
+        marker={"symbol": "line-ns", "size": _THICK, "line": {"width": 3, "color": BEST}},
+        hovertemplate=f"%{{customdata}}: predicted %{{x:.4g}} {unit}<extra></extra>",
     )  # fmt: skip
-    figure.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal", legend_entrywidth=66)
-    figure.update_yaxes(autorange="reversed", title_text="", ticks="", ticksuffix=" ", dtick=1)
+    figure.update_layout(barmode="overlay", legend_traceorder="normal", legend_entrywidth=82)
+    figure.update_yaxes(
+        range=[len(shown), -0.1], title_text="", ticks="", ticksuffix=" ", showgrid=False, zeroline=False,
+        tickvals=[place + 0.5 * _THICK / row_height for place in range(len(shown))],
+        ticktext=[f"#{place} " for place in range(1, len(shown) + 1)],
+    )  # fmt: skip
+    figure.update_xaxes(rangemode="tozero")
     return figure
+
+
+_Bar = list[tuple[str, float]]
+"""Parts and their seconds, one after another."""
+
+
+def _thick_and_thin(schedule: Schedule, prediction: Prediction, models: Mapping[str, Model]) -> tuple[_Bar, list[_Bar]]:
+    """Return the pieces that the model's time adds up from, and bars of what passes at the same time.
+
+    `models` are those of corrected plans: their times without the correction are what the parts explain.
+    """
+    composition = template_named(schedule.template).part("model").composition
+    time_s, parts = prediction.time_s, prediction.parts
+    if schedule.template in models:
+        plain = models[schedule.template].plain
+        time_s = float(plain.times(plain.space.point_of(schedule)[None, :])[0][0])
+    first, *others = composition.lanes_of(parts)
+    thin = [[(name, parts[name])] for name in first.at_once if parts.get(name, 0.0) > 0.0]
+    for lane in others:
+        thin += [[(name, parts[name])] for name in lane.at_once if parts.get(name, 0.0) > 0.0]
+        thin.append([(name, parts[name]) for name in lane.in_turn if parts.get(name, 0.0) > 0.0])
+    return composition.pieces(parts, time_s), [bar for bar in thin if bar]
 
 
 def plot_occupancy(plan: Plan, candidates: Candidates | None = None) -> go.Figure:

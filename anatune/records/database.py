@@ -51,7 +51,7 @@ class Database(abc.ABC):
     Raises
     ------
     RecordError
-        It cannot be read or made, is damaged, of a newer version or another program's.
+        It cannot be read or made, is damaged, of another version or another program's.
     """
 
     dialect: str
@@ -177,11 +177,14 @@ class Database(abc.ABC):
         with contextlib.suppress(SQLAlchemyError):  # a lost one
             connection.close()
 
-    def _newer(self, version: int) -> RecordError:
+    def _other_version(self, version: int) -> RecordError:
         """Return the error of a schema that this version does not know."""
+        step = (
+            "update anatune" if version > SCHEMA_VERSION else "export it as JSON lines with the anatune that wrote it"
+        )
         return RecordError(
-            f"{self.place}: has schema version {version}, this anatune knows versions up to {SCHEMA_VERSION}; "
-            "update anatune or name another place"
+            f"{self.place}: has schema version {version}, this anatune reads version {SCHEMA_VERSION}; {step}, or name "
+            "another place"
         )
 
     # ---- what a kind of database says ------------------------------------------------------------------------

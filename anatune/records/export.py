@@ -173,7 +173,7 @@ def _decoded(text: str, place: str) -> _SessionLine | _TrialLine:
         return msgspec.json.decode(text, type=_SessionLine | _TrialLine)
     except RecordError:
         raise
-    except (msgspec.DecodeError, AnatuneError) as error:
+    except (msgspec.DecodeError, RecursionError, AnatuneError) as error:
         raise RecordError(
             f"{place}: {error}, expected a line of `anatune records export --format jsonl`; nothing was imported"
         ) from error

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, insert, inspect, select, text, update
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from anatune.errors import RecordError
 from anatune.named import import_optional
 from anatune.records.database import KEPT, Database
-from anatune.records.migration import migrate
 from anatune.records.place import ServerAddress
 from anatune.records.schema import APPLICATION_ID, SCHEMA_VERSION
 from anatune.records.tables import TABLES, create_tables
@@ -86,22 +85,13 @@ class PostgresDatabase(Database):
                 raise RecordError(
                     f"{self.place}: has no records; `anatune tune --records {self.place}` makes their tables"
                 )
-            if version < SCHEMA_VERSION:
-                raise RecordError(
-                    f"{self.place}: has schema version {version}, this anatune reads {SCHEMA_VERSION}; open it once "
-                    "for writing (any `anatune tune` does), which brings it up to date"
-                )
-        elif version < SCHEMA_VERSION:
+        elif version == 0:
             with connection.begin():
                 self._begin_writing(connection)
-                version = self._found_version(connection)  # another process may have been first
-                if version == 0:
+                if self._found_version(connection) == 0:  # else another process was first
                     create_tables(connection)
                     _version.create(connection)
                     connection.execute(insert(_version), {"version": SCHEMA_VERSION})
-                elif version < SCHEMA_VERSION:
-                    migrate(connection, version)
-                    connection.execute(update(_version).values(version=SCHEMA_VERSION))
         return connection
 
     def _found_version(self, connection: Connection) -> int:
@@ -115,8 +105,8 @@ class PostgresDatabase(Database):
         there = set(inspect(connection).get_table_names())
         if _version.name in there:
             version = int(connection.execute(select(_version.c.version)).scalar_one())
-            if version > SCHEMA_VERSION:
-                raise self._newer(version)
+            if version != SCHEMA_VERSION:
+                raise self._other_version(version)
             return version
         if others := sorted(there & set(TABLES.tables)):
             raise RecordError(

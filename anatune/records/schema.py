@@ -10,7 +10,6 @@ import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_name
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.records.environment import Environment
@@ -34,7 +33,7 @@ APPLICATION_ID = 0x616E6174
 """Mark of the program that owns a store: "anat"."""
 
 SCHEMA_VERSION = 2
-"""Raised when a table changes; newer versions are refused, older ones migrated on opening (`records.migration`)."""
+"""Raised when a table changes; places of other versions are refused."""
 
 
 class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,10 +68,6 @@ class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
     settings: dict[str, object]
     environment: Environment
-
-    def __post_init__(self) -> None:
-        if (template := self.settings.get("template")) != (name := template_name(template)):
-            msgspec.structs.force_setattr(self, "settings", self.settings | {"template": name})
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

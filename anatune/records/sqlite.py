@@ -1,4 +1,4 @@
-"""One SQLite file: opened, checked, migrated, its errors made one clear line.
+"""One SQLite file: opened, checked, its errors made one clear line.
 
 Durability: WAL with synchronous=FULL. A transaction that was acknowledged survives kill -9 with either setting of
 synchronous; FULL waits for the disk at each commit and so survives a crash of the system too. That costs 0.3 ms a trial
@@ -21,7 +21,6 @@ from sqlalchemy.exc import DBAPIError
 from anatune.errors import RecordError
 from anatune.files import reason
 from anatune.records.database import KEPT, Database
-from anatune.records.migration import migrate
 from anatune.records.schema import APPLICATION_ID, SCHEMA_VERSION
 from anatune.records.tables import create_tables
 
@@ -67,31 +66,17 @@ class SqliteDatabase(Database):
         try:
             if self.read_only:
                 try:
-                    old = self._is_old(connection)
+                    connection.execute("PRAGMA user_version").fetchone()
                 except sqlite3.OperationalError as error:
                     if not (_code(error) in (_CANTOPEN, _READONLY, _IOERR) and self._log_is_empty()):
                         raise
                     # Reading a WAL file makes small files beside it; in a read-only folder nobody shares them.
                     connection.close()
                     connection = self._opened(f"file:{quote(str(self._file))}?mode=ro&immutable=1")
-                    old = self._is_old(connection)
-                if old:  # the file stays as it is: a copy that nobody sees is migrated, and ends with its connection
-                    copy = self._opened("")
-                    connection.backup(copy)
-                    connection.close()
-                    connection = copy
         except BaseException:
             connection.close()
             raise
         return connection
-
-    @staticmethod
-    def _is_old(connection: sqlite3.Connection) -> bool:
-        """Whether a file is ours and of an older version."""
-        (application,), (version,) = (
-            connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
-        )
-        return bool(application == APPLICATION_ID and 1 <= version < SCHEMA_VERSION)
 
     def _opened(self, name: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -141,9 +126,8 @@ class SqliteDatabase(Database):
             # safe.
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             connection.exec_driver_sql("PRAGMA synchronous=FULL")
-            self._update(connection, version)
-        else:
-            self._update(connection, version)  # of a copy, see _connect
+            if version == 0:
+                self._make(connection)
         connection.exec_driver_sql(f"PRAGMA {'query_only' if self.read_only else 'foreign_keys'}=ON")
         connection.commit()
         self._identity = self._on_disk()
@@ -163,8 +147,8 @@ class SqliteDatabase(Database):
                 f"{self.place}: is an SQLite file of another program (tables: {shown}), expected anatune's records; "
                 "name another file"
             )
-        if version > SCHEMA_VERSION:
-            raise self._newer(version)
+        if version > 0 and version != SCHEMA_VERSION:
+            raise self._other_version(version)
         if version < 1 or not {"parts", "sessions", "trials"} <= set(tables):
             raise RecordError(
                 f"{self.place}: is damaged (schema version {version}, tables: {', '.join(tables) or 'none'}); "
@@ -172,19 +156,15 @@ class SqliteDatabase(Database):
             )
         return version
 
-    def _update(self, connection: Connection, version: int) -> None:
-        """Make the tables of a new file, or those of an older version new, in one transaction."""
-        if version == SCHEMA_VERSION:
-            return
+    def _make(self, connection: Connection) -> None:
+        """Make the tables of a new file, in one transaction."""
         connection.commit()
         with connection.begin():
             self._begin_writing(connection)
-            version = self._version(connection)  # another process may have been first
-            if version == 0:
-                create_tables(connection)
-                connection.exec_driver_sql(f"PRAGMA application_id={APPLICATION_ID}")
-            elif version < SCHEMA_VERSION:
-                migrate(connection, version)
+            if self._version(connection):  # another process was first
+                return
+            create_tables(connection)
+            connection.exec_driver_sql(f"PRAGMA application_id={APPLICATION_ID}")
             connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def _log_is_empty(self) -> bool:

@@ -12,13 +12,24 @@ from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
 from anatune.report.text import Line, columns
 
-__all__ = ["best_lines", "peak_of_threads", "session_lines", "trial_lines"]
+__all__ = ["best_lines", "peak_of_threads", "rate_text", "session_lines", "trial_lines"]
 
 
 def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int) -> float:
-    """Return the paper peak of as many cores as there are threads, operations a second; of a GPU, all of it."""
+    """Return the theoretical peak of as many cores as there are threads, operations a second; of a GPU, all of it."""
     peak = peak_flop_per_s(hardware, dtype)
     return peak * min(1.0, threads / (hardware.most_threads or threads))
+
+
+def rate_text(flop_per_s: float, peak_flop_per_s: float) -> str:
+    """Return a measured rate, and its share of the theoretical peak, unless it is above that.
+
+    More than the peak are operations that a transform saves, or a device that does more than its spec says.
+    """
+    rate = units.flop_rate(flop_per_s)
+    if flop_per_s > peak_flop_per_s:
+        return f"{rate}, above the spec's peak of {units.flop_rate(peak_flop_per_s)}"
+    return f"{rate}, {units.percent(flop_per_s / peak_flop_per_s)} of peak"
 
 
 def _rate(record: Record) -> float | None:
@@ -39,7 +50,7 @@ def _peak(record: Record) -> str:
     if rate is None:
         return "-"
     peak = peak_of_threads(session.hardware, session.workload.dtype, record.trial.threads)
-    return units.percent(rate / peak).replace(" ", "")
+    return ">100%" if rate > peak else units.percent(rate / peak).replace(" ", "")
 
 
 def _when(created_utc: str) -> str:
@@ -156,6 +167,6 @@ def best_lines(records: Sequence[Record]) -> list[Line]:
     for record, text in zip(records, texts, strict=True):
         lines += [Line(text), Line(f"    {record.trial.schedule.describe()}", "dim")]
     lines.append(
-        Line("peak: share of the paper peak of the threads' cores; /ref: over the reference kernel's time", "dim")
+        Line("peak: share of the theoretical peak of the threads' cores; /ref: over the reference kernel's time", "dim")
     )
     return lines

@@ -29,7 +29,7 @@ class Boundary(NamedTuple):
 
 
 class Roofline(NamedTuple):
-    """The floors below which no schedule can go, in seconds, at paper peaks and at reachable ones."""
+    """The floors below which no schedule can go, in seconds, at theoretical peaks and at reachable ones."""
 
     fma_s: float
     fma_reachable_s: float
@@ -43,7 +43,7 @@ class Roofline(NamedTuple):
 
 
 def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "") -> float:
-    """Return the paper peak for operands of `dtype`, operations a second; see the spec's method of that name."""
+    """Return the theoretical peak for operands of `dtype`, operations a second; see the spec's method of that name."""
     return hardware.peak_flop_per_s(dtype, tensor_cores=_on_tensor_cores(template))
 
 
@@ -52,7 +52,7 @@ def _on_tensor_cores(template: str) -> bool:
 
 
 def dram_bandwidth(hardware: GpuSpec | CpuSpec) -> tuple[float, float]:
-    """Return the paper and the reachable DRAM bandwidth in bytes/s (the same where the spec tells only one)."""
+    """Return the nominal and the reachable DRAM bandwidth in bytes/s (the same where the spec tells only one)."""
     paper = hardware.dram.bandwidth_bytes_per_s
     return paper, paper * getattr(hardware.dram, "reachable_fraction", 1.0)
 
@@ -76,7 +76,7 @@ def boundaries(hardware: GpuSpec | CpuSpec) -> dict[str, Boundary]:
 
 
 def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:
-    """Return the share of the paper peak that compiled code of a template reaches."""
+    """Return the share of the theoretical peak that compiled code of a template reaches."""
     return hardware.reachable_share(tensor_cores=_on_tensor_cores(template))
 
 

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from anatune.records.export import workload_text
 from anatune.report import units
 from anatune.report.findings import agreement, contests, failure_kinds, reference_speeds
-from anatune.report.records import peak_of_threads
 from anatune.report.sessions import SessionView
 from anatune.report.text import Line, wrapped
-from anatune.report.tuning import bound_by_text
+from anatune.report.tuning import bound_by_text, measured_rate
 from anatune.report.winner import winner_sentences
 
 __all__ = [
@@ -48,7 +47,9 @@ def session_facts(view: SessionView) -> list[Fact]:
     best, comparison, plan = view.best, view.comparison, view.plan_first
     time_s = view.best_s
     if best is not None and time_s is not None:
-        facts.append(("best", units.duration(time_s), _rate_text(view, time_s)))
+        facts.append(
+            ("best", units.duration(time_s), measured_rate(view.workload, view.hardware, view.threads, time_s))
+        )
         if comparison is not None and comparison.speedup is not None and plan is not None:
             if comparison.best == plan.number:
                 facts.append(("against the plan's first choice", "it won", "nothing that was measured is faster"))
@@ -60,6 +61,8 @@ def session_facts(view: SessionView) -> list[Fact]:
             facts.append(("predicted for the best", units.duration(best.predicted_s), ratio))
         bound = view.bound
         share = f"the best is at {units.percent(bound.time_s / time_s)} of it"
+        if time_s < bound.time_s:
+            share = "the best is faster: the device does more than its spec says"
         facts.append(("lower bound", units.duration(bound.time_s), f"{bound_by_text(bound)}; {share}"))
     else:
         facts.append(("best", "nothing ran", f"{view.num_failed} failed"))
@@ -80,14 +83,6 @@ def _energy_fact(view: SessionView) -> Fact | None:
     if run_j is not None:
         return "energy of a run", units.energy(run_j), f"of the whole device{in_all and f'; {in_all}'}"
     return ("energy", units.energy(view.energy_j), "of whole devices, in all") if view.energy_j is not None else None
-
-
-def _rate_text(view: SessionView, time_s: float) -> str:
-    flop = view.workload.flop
-    if not flop:
-        return ""
-    peak = peak_of_threads(view.hardware, view.workload.dtype, view.threads)
-    return f"{units.flop_rate(flop / time_s)}, {units.percent(flop / time_s / peak)} of peak"
 
 
 def comparison_sentences(view: SessionView) -> list[str]:

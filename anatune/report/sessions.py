@@ -104,8 +104,7 @@ class SessionView:
     def best_s(self) -> float | None:
         """Time of the best, s: of the comparison, which has more samples, where there was one; None: nothing ran."""
         if self.comparison is not None:
-            ends = {one.number: one.measurement.time_s for one in self.comparison.contenders}
-            return ends[self.comparison.best]
+            return self.comparison.winner.time_s
         return None if self.best is None else self.best.measurement.time_s
 
     @functools.cached_property

@@ -186,7 +186,7 @@ def _legend(plan: Plan, width: int) -> list[str]:
     errors = not all(is_plain_sum(schedule.template) for schedule in plan.schedules)
     spilled = any(prediction.resources.get("spilled_registers") for prediction in plan.predictions)
     words = [
-        "peak: share of the paper peak" + (", of the operations that a plain sum needs" if errors else ""),
+        "peak: share of the theoretical peak" + (", of the operations that a plain sum needs" if errors else ""),
         "error: about, of a typical result" if errors else "",
         "waves: work over what the device runs at once",
         f"{levels}: bytes moved at that level over the I/O lower bound" if levels else "",

@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from anatune.printable import printable
+
 __all__ = ["Line", "Style", "columns", "plain", "wrapped", "wrapped_items"]
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -22,8 +24,8 @@ class Line(NamedTuple):
 
 
 def plain(lines: Sequence[Line]) -> str:
-    """Return the lines as text without styles."""
-    return "".join(f"{line.text.rstrip()}\n" for line in lines)
+    """Return the lines as text without styles, `printable`."""
+    return "".join(f"{printable(line.text).rstrip()}\n" for line in lines)
 
 
 def wrapped(text: str, width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.trial import Outcome, Trial
+from anatune.core.trial import Trial
+from anatune.core.workload.nest import Workload
 from anatune.model.bound import TimeBound
 from anatune.report import units
-from anatune.report.records import peak_of_threads
+from anatune.report.records import peak_of_threads, rate_text
 from anatune.report.tables import schedule_items, template_items
 from anatune.report.templates import joined_text, template_text
 from anatune.report.text import Line, wrapped, wrapped_items
 from anatune.report.workers import failures_text, fleet_text, share_lines
-from anatune.tuning.comparison import FinalComparison
+from anatune.tuning.comparison import FinalComparison, speed_over
 from anatune.tuning.cost import CostEstimate, ModelEstimate
 from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
 __all__ = [
-    "best_text",
     "bound_by_text",
     "bound_text",
     "cost_text",
     "ended_text",
+    "measured_rate",
     "model_cost_text",
     "model_progress_text",
     "progress_text",
@@ -35,25 +37,11 @@ _UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _MOST_OF_UNIT = 90.0
 
 
-def _rate(trial: Trial) -> float | None:
-    """Return operations a second, None for what did not run or counts none."""
-    time_s, flop = trial.measurement.time_s, trial.schedule.workload.flop
-    return flop / time_s if time_s and flop else None
-
-
-def best_text(trial: Trial | None) -> str:
-    """Return how fast a trial ran: its rate and share of the peak, or its time where operations are not counted.
-
-    The peak is that of the cores the schedule was planned for: as many as there are threads.
-    """
-    if trial is None or trial.measurement.time_s is None:
-        return "nothing ran yet"
-    rate = _rate(trial)
-    if rate is None:
-        return units.duration(trial.measurement.time_s)
-    schedule = trial.schedule
-    peak = peak_of_threads(schedule.hardware, schedule.workload.dtype, trial.threads)
-    return f"{units.flop_rate(rate)}, {units.percent(rate / peak)} of peak"
+def measured_rate(workload: Workload, hardware: CpuSpec | GpuSpec, threads: int, time_s: float) -> str:
+    """Return a rate and its share of the threads' peak; an empty text where operations are not counted."""
+    if not workload.flop:
+        return ""
+    return rate_text(workload.flop / time_s, peak_of_threads(hardware, workload.dtype, threads))
 
 
 def progress_text(progress: TuningProgress) -> str:
@@ -63,16 +51,15 @@ def progress_text(progress: TuningProgress) -> str:
     if progress.stage == "start":
         return "starting" if progress.estimate is None else cost_text(progress.estimate)
     if progress.stage == "compare":
-        return "measuring the best and the plan's first choice once more, in turn"
+        return "measuring the best and the plan's first choice once more, in turn: this decides"
     words = [f"trial {progress.done}/{progress.total}"]
     if progress.trial is not None:
         measurement = progress.trial.measurement
-        if measurement.outcome is Outcome.OK:
-            rate = _rate(progress.trial)
-            words.append(units.flop_rate(rate) if rate else units.duration(measurement.time_s or 0.0))
+        if measurement.time_s is not None:
+            words.append(_trial_text(progress.trial, measurement.time_s, progress.first))
         else:
             words.append(f"{measurement.outcome.value} ({measurement.message:.80})")
-    words.append(f"best {best_text(progress.best)}")
+    words.append(_best_text(progress.best, progress.first))
     words.append(failures_text(progress.failures, progress.workers))
     if fleet := fleet_text(progress.workers, progress.trials_per_s):
         words.append(fleet)
@@ -81,10 +68,27 @@ def progress_text(progress: TuningProgress) -> str:
     return "; ".join(words)
 
 
+def _trial_text(trial: Trial, time_s: float, first: Trial | None) -> str:
+    """Return how fast a trial ran, and its speed over the first one's: rates drift with the machine's."""
+    flop = trial.schedule.workload.flop
+    rate = units.flop_rate(flop / time_s) if flop else units.duration(time_s)
+    return rate if first is None or trial is first else f"{rate}, {_over_first(trial, first)}"
+
+
+def _best_text(best: Trial | None, first: Trial | None) -> str:
+    if best is None or first is None:
+        return "nothing ran yet"
+    return "best: the first" if best is first else f"best: number {best.number}, {_over_first(best, first)}"
+
+
+def _over_first(trial: Trial, first: Trial) -> str:
+    return f"{speed_over(trial, first):.3f} x the first"
+
+
 def cost_text(estimate: CostEstimate) -> str:
     """Return one line: about how long a session takes, and what it can win at most."""
     number = f"{estimate.trials} trial{'s' * (estimate.trials != 1)}"
-    return f"{span_text(number, estimate)}; {worth_text(estimate.predicted_s, estimate.bound.time_s)}"
+    return f"{span_text(number, estimate)}; {worth_text(estimate.predicted_s, estimate.bound)}"
 
 
 def span_text(what: str, estimate: CostEstimate | ModelEstimate) -> str:
@@ -102,7 +106,13 @@ def span_text(what: str, estimate: CostEstimate | ModelEstimate) -> str:
 
 def model_cost_text(estimate: ModelEstimate) -> str:
     """Return one line: about how long compiling a model takes, and what of it."""
-    parts = {"plan": estimate.plan_s, "measure": estimate.tune_s, "build": estimate.build_s, "check": estimate.check_s}
+    parts = {
+        "compile the analytical model, once": estimate.compile_s,
+        "plan": estimate.plan_s,
+        "measure": estimate.tune_s,
+        "build": estimate.build_s,
+        "check": estimate.check_s,
+    }
     shares = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in parts.items() if seconds >= 1.0)
     number = f"{estimate.products} product{'s' * (estimate.products != 1)}"
     trials = f" and at most {estimate.trials} trials" if estimate.trials else ""
@@ -114,15 +124,21 @@ def _rounded(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"
 
 
-def worth_text(predicted_s: float | None, bound_s: float, what: str = "the plan's first choice is") -> str:
-    """Return what tuning can win at most: the distance of a prediction from its bound."""
+def worth_text(predicted_s: float | None, bound: TimeBound, what: str = "the plan's first choice is") -> str:
+    """Return what tuning can win at most: the distance of a prediction from its bound, where that holds."""
     if predicted_s is None:
         return "there is no prediction to compare with the lower bound"
-    over = predicted_s / bound_s
+    over = predicted_s / bound.time_s
+    if bound.unverified:
+        return (
+            f"{what} predicted at {over:.2f} of a lower bound that rests on numbers nobody has verified "
+            f"({', '.join(bound.unverified)}): what tuning can win is not known; `anatune hw calibrate` measures them"
+        )
     if over < 1.005:
         return f"{what} predicted at the lower bound: by the model there is nothing to win"
     return (
-        f"{what} predicted at {over:.2f} of the lower bound: tuning can win at most {units.percent(1.0 - 1.0 / over)}"
+        f"{what} predicted at {over:.2f} of the lower bound: if that is right, tuning can win at most "
+        f"{units.percent(1.0 - 1.0 / over)}"
     )
 
 
@@ -171,13 +187,14 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     if result.correction is not None:
         said = f"the ranking that it started from is corrected by {result.correction}"
         lines += [Line(text) for text in wrapped(said, width, hanging="  ")]
-    best = result.best_trial
-    if best is not None:
+    best, best_s = result.best_trial, result.best_s
+    if best is not None and best_s is not None:
         who = "the plan's own first choice" if best is result.plan_first else f"asked for by {best.source!r}"
-        said = f"best: trial {best.number}, {who}: {units.duration(best.measurement.time_s or 0.0)}, {best_text(best)}"
+        rate = measured_rate(result.workload, best.schedule.hardware, best.threads, best_s)
+        said = f"best: trial {best.number}, {who}: {units.duration(best_s)}{rate and f', {rate}'}"
         lines += [Line(text, "green") for text in wrapped(said, width, hanging="  ")]
         lines += [Line(text) for text in wrapped_items(_items(result, best.schedule), width, indent="  ")]
-        lines += [Line(text) for text in wrapped(_against_plan(result), width, hanging="  ")]
+        lines += [Line(text) for text in wrapped(_against_plan(result, best), width, hanging="  ")]
     if energy := _energy(result):
         lines += [Line(text) for text in wrapped(energy, width, hanging="  ")]
     if told := _told(result):
@@ -198,18 +215,20 @@ def _heading(result: TuningResult) -> str:
     return f"{result.workload.describe()} on {result.hardware.name} ({result.hardware.model}){threads}"
 
 
-def _against_plan(result: TuningResult) -> str:
+def _against_plan(result: TuningResult, best: Trial) -> str:
     plan, comparison = result.plan_first, result.compare
     if plan is None:
         return "the plan's own first choice was not measured"
     if plan.measurement.time_s is None:
         return f"the plan's own first choice did not run: {plan.measurement.outcome.value}, {plan.measurement.message}"
     if comparison is None or comparison.speedup is None:
-        return f"the plan's own first choice: {best_text(plan)}"
+        if best is plan:
+            return "no trial was faster"
+        return f"{speed_over(best, plan):.3f} times as fast as the plan's own first choice, by one trial of each"
     if comparison.best == plan.number:
         others = len(comparison.contenders) - 1
         return f"measured in turn with the {others} next best, the plan's own first choice stays ahead"
-    return f"against the plan's own first choice ({best_text(plan)}), measured in turn: {_speedup(comparison)}"
+    return f"against the plan's own first choice, measured in turn: {_speedup(comparison)}"
 
 
 def ended_text(result: TuningResult) -> str:

@@ -10,7 +10,15 @@ import msgspec
 from anatune.core.trial import Measurement, Trial
 from anatune.measure.run.timing import paired_test
 
-__all__ = ["Contender", "FinalComparison", "Standing", "choose_contenders", "compare_contenders", "rank_trials"]
+__all__ = [
+    "Contender",
+    "FinalComparison",
+    "Standing",
+    "choose_contenders",
+    "compare_contenders",
+    "rank_trials",
+    "speed_over",
+]
 
 _CONTENDERS = 3
 _CONTENDING = 1.15
@@ -46,6 +54,11 @@ class FinalComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high: float | None = None
 
     @property
+    def winner(self) -> Measurement:
+        """What the winner took, in turn with the others."""
+        return next(one.measurement for one in self.contenders if one.number == self.best)
+
+    @property
     def decided(self) -> bool:
         """Whether the winner is faster than the plan's first choice beyond doubt (95 %)."""
         return self.low is not None and self.low > 1.0
@@ -60,6 +73,12 @@ def _times(trials: Sequence[Trial]) -> list[float]:
     if None not in relatives:
         return [relative or 0.0 for relative in relatives]
     return [trial.measurement.time_s or 0.0 for trial in trials]
+
+
+def speed_over(trial: Trial, other: Trial) -> float:
+    """Return how many times as fast as another one a trial ran, as `Standing` compares them; both ran."""
+    time, others = _times([trial, other])
+    return others / time
 
 
 def rank_trials(trials: Sequence[Trial]) -> list[Trial]:

@@ -166,6 +166,8 @@ class ModelEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         measuring kernels and both builds.
     seconds, low_s, high_s, basis, may_end_early
         As `CostEstimate` has them.
+    compile_s : float
+        Of that, compiling the analytical model itself, where no earlier run left its code.
     """
 
     products: int
@@ -179,6 +181,7 @@ class ModelEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high_s: float | None
     basis: Literal["machine", "first", "elsewhere"]
     may_end_early: bool
+    compile_s: float = 0.0
 
 
 def run_seconds(time_s: float, workload: Workload, protocol: TimingProtocol) -> float:

@@ -70,6 +70,11 @@ def check_cpu(hardware: CpuSpec, host: HardwareSpec | None = None) -> CpuSpec:
         host = detect_cpu()
     assert isinstance(host, CpuSpec)
     differs = difference(hardware, host)
+    if differs is not None and hardware.name == host.name:
+        raise DeviceError(
+            f"the saved spec of {hardware.name} is {differs[0]}, this machine {differs[1]}: another machine, or "
+            "an older anatune, wrote it; `anatune hw detect --force` writes it anew"
+        )
     if differs is not None:
         raise DeviceError(
             f"{hardware.name} is {differs[0]}, this machine {differs[1]}: tuning measures on the present machine only; "

@@ -18,11 +18,10 @@ from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.core.generation import check_generation
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import adopt_name
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
-from anatune.files import read_file, reason, replace_file
+from anatune.files import Output, OutputKind, json_with, make_folder, read_file, reason
 from anatune.measure.cuda.measurer import Built, build_schedules
 from anatune.measure.run.build_processes import Limits
 from anatune.model.templates import make_model, tuning_template
@@ -34,6 +33,7 @@ __all__ = ["MANIFEST", "Manifest", "ManifestEntry", "ManifestStrategy", "build_m
 MANIFEST = "manifest.json"
 VERSION = 1
 """Of the file's layout; files of other versions are refused."""
+_KIND = OutputKind("the manifest of `anatune tune --build-only`", json_with("sha256", "manifest"))
 SOURCE = "plan"
 """The strategy's name in the records: schedules come in the order of the plan."""
 
@@ -80,9 +80,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
     reference: GpuArtifact
     entries: tuple[ManifestEntry, ...]
-
-    def __post_init__(self) -> None:
-        adopt_name(self)
 
     def schedules(self) -> list[Schedule]:
         """Return the schedules, in the order of the plan."""
@@ -187,9 +184,10 @@ def build_manifest(
     schedules = [model.space.schedule_of(point) for point in points]
     path = Path(folder)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
+        target = Output(path / MANIFEST, _KIND)
     except OSError as error:
-        raise RecordError(f"{path}: {error.strerror or error}; choose a folder that can be written to") from None
+        raise RecordError(f"{error.filename or path}: {reason(error)}") from None
     reference: GpuArtifact | None = None
     built: dict[str, Built] = {}
     failed = 0
@@ -225,7 +223,7 @@ def build_manifest(
         _relative(reference),
         tuple(entries),
     )
-    _write(path / MANIFEST, manifest)
+    _write(target, manifest)
     return manifest
 
 
@@ -233,14 +231,14 @@ def _relative(artifact: GpuArtifact) -> GpuArtifact:
     return msgspec.structs.replace(artifact, image=Path(artifact.image).name)
 
 
-def _write(path: Path, manifest: Manifest) -> None:
+def _write(target: Output, manifest: Manifest) -> None:
     """Write the file as a whole or not at all."""
     text = msgspec.json.encode(manifest)
     whole = msgspec.json.encode(_File(hashlib.sha256(text).hexdigest(), msgspec.Raw(text)))
     try:
-        replace_file(path, whole)
+        target.write(whole)
     except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror or error}; free some space") from None
+        raise RecordError(f"cannot write {target.path}: {reason(error)}; free some space") from None
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -268,7 +266,7 @@ def read_manifest(folder: str | Path) -> Manifest:
             raise RecordError(f"{path} is damaged: its contents are not what was written; {again}")
         manifest = msgspec.json.decode(file.manifest, type=Manifest)
         manifest.built()
-    except (msgspec.DecodeError, UnicodeDecodeError, AssertionError, SpaceError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AssertionError, SpaceError) as error:
         raise RecordError(f"{path} is damaged or no manifest ({error}); {again}") from None
     where = path.resolve().parent
     try:

@@ -13,7 +13,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.show import html_table
-from anatune.core.trial import Outcome, Trial
+from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.place import WorkerState
@@ -53,6 +53,9 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         How fast this call goes, as `left_s` is estimated.
     estimate : CostEstimate or None
         Told before the session began to measure: how long it will take and what it can win.
+    first : Trial or None
+        The first one that ran: the plan's first choice, unless that failed. Others are told by their speed over its,
+        which is what counts: rates drift with the machine's.
     """
 
     stage: Literal["plan", "start", "measure", "compare"]
@@ -66,6 +69,7 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: tuple[WorkerState, ...] = ()
     trials_per_s: float | None = None
     estimate: CostEstimate | None = None
+    first: Trial | None = None
 
 
 class WorkerShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +105,7 @@ class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Wall time since tuning began; an estimate of what is left.
     workers, trials_per_s
         As `TuningProgress` has them.
-    bound_s : float or None
+    bound : TimeBound or None
         Of all kernels in one run of the model: what no schedules undercut; kernels that are not tuned as predicted.
     """
 
@@ -114,7 +118,7 @@ class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left_s: float | None = None
     workers: tuple[WorkerState, ...] = ()
     trials_per_s: float | None = None
-    bound_s: float | None = None
+    bound: TimeBound | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,10 +203,21 @@ class TuningResult:
     energy_of: tuple[str, ...] = ()
 
     @property
+    def best_measurement(self) -> Measurement | None:
+        """What the best took: in the final comparison where there was one, else as a trial; None if nothing ran."""
+        if self.compare is not None:
+            return self.compare.winner
+        return None if self.best_trial is None else self.best_trial.measurement
+
+    @property
+    def best_s(self) -> float | None:
+        """Time of the best, s; None if nothing ran."""
+        return None if self.best_measurement is None else self.best_measurement.time_s
+
+    @property
     def share_of_bound(self) -> float | None:
-        """Bound over the best trial's time; above 1 the bound was beaten: the spec says less than the device does."""
-        time_s = None if self.best_trial is None else self.best_trial.measurement.time_s
-        return None if self.bound is None or time_s is None else self.bound.time_s / time_s
+        """Bound over `best_s`; above 1 the bound was beaten: the spec says less than the device does."""
+        return None if self.bound is None or self.best_s is None else self.bound.time_s / self.best_s
 
     @property
     def best(self) -> Schedule:
@@ -234,7 +249,7 @@ class TuningResult:
         return shares_of(self.trials, self.workers)
 
     def __repr__(self) -> str:
-        best = "none ran" if self.best_trial is None else f"best {self.best_trial.measurement.describe()}"
+        best = "none ran" if self.best_measurement is None else f"best {self.best_measurement.describe()}"
         where = f"{self.workload.describe()} on {self.hardware.name}"
         return f"TuningResult({where}: {len(self.trials)} trials by {self.strategy}, {best})"
 
@@ -258,6 +273,7 @@ class TuningResult:
             "trials": [_trial_tree(trial) for trial in self.trials],
             "plan_first": None if self.plan_first is None else self.plan_first.number,
             "best": None if self.best_trial is None else self.best_trial.number,
+            "best_s": self.best_s,
             "compare": None if self.compare is None else msgspec.to_builtins(self.compare),
             "best_schedule": None if self.best_trial is None else msgspec.to_builtins(self.best_trial.schedule),
             "correction": self.correction,

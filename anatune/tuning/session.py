@@ -16,7 +16,6 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
-from anatune.deprecation import renamed
 from anatune.errors import DeviceError, SpaceError
 from anatune.measure.energy import EnergyCounter, EnergyMeter
 from anatune.measure.named_hardware import HardwareLike
@@ -50,7 +49,6 @@ __all__ = ["StandIns", "TuningSession", "tune"]
 _COMPARE_S = 1.5
 
 
-@renamed("1.0", budget_s="time_limit_s")
 def tune(
     workload: Workload,
     hw: HardwareLike,
@@ -499,10 +497,11 @@ class TuningSession:
             if self._settings.time_limit_s is not None:
                 left = min(left, max(0.0, self._settings.time_limit_s - now) + _COMPARE_S)
         last, failed = (self._trials[-1] if self._trials else None), done - self._standing.num_ran
+        first = next((trial for trial in self._trials if trial.measurement.time_s is not None), None)
         self._report(
             TuningProgress(
                 stage, done, self._trials_wanted, failed, last, self._standing.best, elapsed_s=now, left_s=left,
-                workers=self._workers, trials_per_s=per_s, estimate=self._costs.told,
+                workers=self._workers, trials_per_s=per_s, estimate=self._costs.told, first=first,
             )
         )  # fmt: skip
 

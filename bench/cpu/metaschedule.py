@@ -87,8 +87,10 @@ def search_here(layer: Layer, trials: int, threads: int, folder: Path) -> Result
     import tvm
     from tvm.s_tir import meta_schedule
 
+    from anatune.adapters.relax import target as target_of
+
     module = tvm.IRModule({"main": _function(layer)})
-    target = tvm.target.Target({"kind": "llvm", "mcpu": _host_cpu(tvm), "num-cores": threads})
+    target = target_of("host", threads)
     started = time.perf_counter()
     database = meta_schedule.tir_integration.tune_tir(
         mod=module,
@@ -118,11 +120,6 @@ def search_here(layer: Layer, trials: int, threads: int, folder: Path) -> Result
         "best_s": min(valid),
         "best_so_far": {str(n): layer.flop / min(valid[:n]) / 1e9 for n in marks},
     }
-
-
-def _host_cpu(tvm: Any) -> str:
-    """Return LLVM's name of this CPU."""
-    return str(tvm.get_global_func("target.llvm_get_system_cpu")())
 
 
 def search(layer: Layer, trials: int, threads: int, cache: Path) -> Result:

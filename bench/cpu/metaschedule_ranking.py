@@ -117,8 +117,9 @@ def draw(workload: Workload, count: int, seed: int) -> tuple[Any, list[Any]]:
     import tvm
     from tvm.s_tir import meta_schedule as ms
 
-    cpu = str(tvm.get_global_func("target.llvm_get_system_cpu")())
-    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": 1})
+    from anatune.adapters.relax import target as target_of
+
+    target = target_of("host", threads=1)
     context = ms.TuneContext(
         mod=tvm.IRModule({"main": function_of(workload)}),
         target=target,

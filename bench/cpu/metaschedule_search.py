@@ -77,10 +77,10 @@ def search_here(shape: Shape, method: str, trials: int, threads: int, folder: Pa
     from tvm.s_tir import meta_schedule
 
     from anatune.adapters import metaschedule
+    from anatune.adapters.relax import target as target_of
 
     module = function_of(shape)
-    processor = str(tvm.get_global_func("target.llvm_get_system_cpu")())
-    target = tvm.target.Target({"kind": "llvm", "mcpu": processor, "num-cores": threads})
+    target = target_of("host", threads)
     options: dict[str, Any] = {"cost_model": "xgb", "builder": metaschedule.builder(), "seed": 0}
     if method == "anatune":
         options = metaschedule.tuning_options("host")

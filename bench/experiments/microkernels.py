@@ -5,7 +5,7 @@
 
 Parts: "predicted": legal points and predicted seconds with one microkernel, with a pair where one does not divide an
 axis, and with padding. "rows": small products of 8 to 50 rows, measured on one core. "layers": layers, measured
-likewise; both need `anatune[tvm]` and a C compiler. Source: [TACO22] Fig. 4, Fig. 8 and Fig. 12.
+likewise; both need `.[tvm]` and a C compiler. Source: [TACO22] Fig. 4, Fig. 8 and Fig. 12.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from anatune.adapters.kernel_tuner.listing import membership
 from anatune.adapters.kernel_tuner_files import write_cache
 from anatune.core.trial import Measurement, Outcome
 
-kernel_tuner = pytest.importorskip("kernel_tuner", reason="pip install 'anatune[kernel-tuner]'")
+kernel_tuner = pytest.importorskip("kernel_tuner", reason="pip install '.[kernel-tuner]'")
 
 MATMUL = anatune.matmul(256, 512, 128)
 

@@ -10,7 +10,7 @@ import anatune
 from anatune.model.templates import make_model
 from anatune.records.foreign import read_foreign
 
-pytest.importorskip("tvm", reason="pip install 'anatune[tvm]'")
+pytest.importorskip("tvm", reason="pip install '.[tvm]'")
 
 GPU = anatune.hardware("rtx3090")
 # Runs in a process of its own, as a tuning run does; intrinsics that the design space does not use take 25 s to import.

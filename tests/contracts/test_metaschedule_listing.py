@@ -12,7 +12,7 @@ from anatune.adapters.metaschedule.listing import with_decisions
 from anatune.errors import SpaceError
 from anatune.records.foreign import read_foreign
 
-pytest.importorskip("tvm", reason="pip install 'anatune[tvm]'")
+pytest.importorskip("tvm", reason="pip install '.[tvm]'")
 
 WORKLOADS = {
     "matmul": anatune.matmul(64, 96, 128),

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("tvm", reason="pip install 'anatune[tvm]'")
+pytest.importorskip("tvm", reason="pip install '.[tvm]'")
 
 COMMON = """
 import json, logging, sys, types
@@ -18,6 +18,7 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule
 from anatune.adapters import metaschedule
+from anatune.adapters.relax import target as target_of
 
 def model():
     builder = relax.BlockBuilder()
@@ -29,8 +30,7 @@ def model():
     passes = ["LegalizeOps", "AnnotateTIROpPattern", "FuseOps", "FuseTIR"]
     return tvm.ir.transform.Sequential([getattr(relax.transform, name)() for name in passes])(builder.get())
 
-processor = str(tvm.get_global_func("target.llvm_get_system_cpu")())
-target = tvm.target.Target({"kind": "llvm", "mcpu": processor, "num-cores": 1})
+target = target_of("host", threads=1)
 left, right = (np.random.default_rng(0).random(shape, "float32") - 0.5 for shape in ((24, 40), (40, 32)))
 
 def check(module, target=target):

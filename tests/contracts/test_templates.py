@@ -21,7 +21,7 @@ DEVICES = {"gpu": anatune.hardware("a100"), "cpu": anatune.hardware("xeon_gold_6
 WORKLOAD = anatune.matmul(32, 64, 48, dtype="float16")
 OWN = {"winograd": anatune.conv2d(1, 20, 9, 10, 33, 3, 3, padding=1), "thin": anatune.matmul(3, 300, 200)}
 """Workloads of templates that do not take every one."""
-OWN_DEVICES = {"halfsums": anatune.hardware("xeon_8480")}
+OWN_DEVICES = {"fp16_accumulation": anatune.hardware("xeon_8480")}
 """Devices of templates that do not take every one."""
 
 

@@ -14,8 +14,8 @@ import typer
 
 from anatune.cli.main import app
 
-pytest.importorskip("distributed", reason="pip install 'anatune[cluster]'")
-pytest.importorskip("cryptography", reason="pip install 'anatune[cluster]'")
+pytest.importorskip("distributed", reason="pip install '.[cluster]'")
+pytest.importorskip("cryptography", reason="pip install '.[cluster]'")
 
 ELSEWHERE = "192.0.2.1:8786"
 """Nobody's address, for documents (RFC 5737)."""
@@ -96,7 +96,7 @@ def test_a_command_of_the_page_is_one(line):
 
 def test_the_three_machines_of_the_page(script, environment, anatune, tmp_path):
     """All of it on one machine: what begins with `laptop$` and `gpu1$`; of the boxes the first alone measures."""
-    pytest.importorskip("tvm", reason="pip install 'anatune[tvm]'")
+    pytest.importorskip("tvm", reason="pip install '.[tvm]'")
     tls, records, best = tmp_path / "tls", tmp_path / "r.sqlite", tmp_path / "best.json"
     done = anatune(*of_page("cluster certificates", tls=tls))
     assert done.returncode == 0, done.stderr

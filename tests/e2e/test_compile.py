@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anatune.records.store import RecordStore
-from tests.unit.compiling import models
+from tests.unit.compiling import folders, models
 
 pytest.importorskip("tvm")
 pytest.importorskip("onnx")
@@ -114,6 +114,57 @@ def test_truncated_external_weights(compile_file, path, tmp_path):
     refused(compile_file(path), "weights.bin has 100 bytes, model.onnx expects", "export it again")
 
 
+def test_external_weights_outside_of_the_folder(compile_file, path, tmp_path):
+    import onnx
+
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (tmp_path / "inner").mkdir()
+    model = onnx.load(path, load_external_data=False)
+    for location in ("../weights.bin", str(tmp_path / "weights.bin")):
+        model.graph.initializer[0].external_data[0].value = location
+        onnx.save(model, tmp_path / "inner" / "model.onnx")
+        refused(compile_file(tmp_path / "inner" / "model.onnx"), "weights.bin", "weights in files of its own folder")
+
+
+def test_names_do_not_command_the_terminal(anatune, path, tmp_path):
+    import onnx
+
+    model = onnx.load(path)
+    for name in (model.graph.input[0], model.graph.node[0]):
+        name.name = "data\x1b[31m"
+    model.graph.node[0].input[0] = "data\x1b[31m"
+    onnx.save(model, path)
+    written = anatune("compile", path, "-o", tmp_path / "out", "--threads", "1", "--no-check")
+    assert written.returncode == 0, written.stderr
+    assert r"inputs: data\x1b[31m 1x4x8x8 float32" in written.stdout
+    np.save(tmp_path / "x.npy", np.zeros((1, 4, 8), np.float32))
+    run = anatune("run", tmp_path / "out", "--input", tmp_path / "x.npy")
+    refused(run, r"input data\x1b[31m is 1x4x8 float32")
+    assert "\x1b" not in written.stdout + written.stderr + run.stderr
+
+
+def test_folders_that_are_damaged(anatune, path, tmp_path):
+    folder = tmp_path / "out"
+    assert anatune("compile", path, "-o", folder, "--threads", "1", "--no-check").returncode == 0
+    assert anatune("run", folder).returncode == 0
+    (weights,) = folder.glob("weights-*.bin")
+    values = np.fromfile(weights, np.float32)
+    values[:128] *= -1
+    values.tofile(weights)
+    for words in (["run", folder], ["run", folder, "--in-memory"]):
+        refused(anatune(*words), weights.name, "is damaged: it is not what was written; compile the model again")
+    values[:128] *= -1
+    values.tofile(weights)
+    assert anatune("run", folder).returncode == 0
+    summary = (folder / "model.json").read_text()
+    (folder / "model.json").write_text(summary.replace('"offset": 0', '"offset": 64'))
+    refused(anatune("run", folder), "model.json is damaged: it is not what was written; compile the model again")
+    (folder / "model.json").write_text("[" * 100_000)
+    refused(anatune("run", folder), "model.json: no summary of a compiled model", "compile it again")
+    (folder / "model.json").write_text('{"format": 1, "version": "0.1.0"}')
+    refused(anatune("run", folder), "made by another version of anatune; compile it again")
+
+
 def test_operators_that_nobody_knows(compile_file, path):
     models.onnx_network(path, operator="Nonsense")
     refused(compile_file(path), "TVM cannot import model.onnx: ", "Nonsense")
@@ -136,7 +187,9 @@ def test_truncated_programs(compile_file, tmp_path):
     whole = path.read_bytes()
     for share in (0.0, 0.5, 0.95):
         path.write_bytes(whole[: int(share * len(whole))])
-        refused(compile_file(path), "model.pt2: ", "export it again")
+        done = compile_file(path)
+        refused(done, "model.pt2: ", "export it again")
+        assert "model.pt2 is read by torch.export.load, which runs code that it may hold" in done.stderr
 
 
 def test_places_that_cannot_be_written(anatune, path, tmp_path):
@@ -146,7 +199,7 @@ def test_places_that_cannot_be_written(anatune, path, tmp_path):
     for place, said in (
         (folder, "holds 'notes.txt', expected a new folder"),
         (path, "is no folder, expected a new one"),
-        (tmp_path / "none" / "model", "no such file or directory; name a folder that can be written"),
+        (tmp_path / "none" / "model", "does not exist; make it"),
     ):
         refused(anatune("compile", path, "-o", place, "--threads", "1", "--no-check"), said)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["mine", "model.onnx"]
@@ -154,12 +207,7 @@ def test_places_that_cannot_be_written(anatune, path, tmp_path):
 
 
 def test_a_full_disk(anatune, path, tmp_path, monkeypatch):
-    import shutil
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(shutil, "copyfile", full)
+    folders.fill_disk(monkeypatch)
     refused(anatune("compile", path, "-o", tmp_path / "out", "--threads", "1"), "no space left on device")
     assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]
 

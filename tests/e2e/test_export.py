@@ -171,8 +171,9 @@ def test_parallel_loops_and_two_libraries_in_one_program_with_threads(anatune, t
     link = []
     for name in ("first", "second"):
         schedule = space.schedule(tiles, parallel=name == "first")
-        (tmp_path / f"{name}.json").write_text(schedule.to_json())
-        words = ("export", tmp_path / f"{name}.json", "--output", tmp_path, "--name", name, "--threads", 2, "--json")
+        schedule_path = tmp_path / f"{name}.schedule.json"
+        schedule_path.write_text(schedule.to_json())
+        words = ("export", schedule_path, "--output", tmp_path, "--name", name, "--threads", 2, "--json")
         done = anatune(*words, "--format", form)
         assert done.returncode == 0, done.stderr
         manifest = json.loads(done.stdout)

@@ -1,5 +1,6 @@
 """``anatune hw`` from the shell."""
 
+import importlib.util
 import json
 
 import pytest
@@ -63,6 +64,10 @@ def test_detect_writes_a_usable_spec(anatune, tmp_path):
     assert "\nGPU: " in done.stdout
     hidden = load_spec_file(path).hidden_features or ()
     assert ("not offered here, and not used: " + ", ".join(hidden) in done.stdout) == bool(hidden)
+    compute = load_spec_file(path).compute
+    is_measured = "anatune hw detect" in compute.source
+    assert is_measured == (importlib.util.find_spec("tvm") is not None) == ("not measured" not in done.stderr)
+    assert is_measured == ("clock_hz" not in compute.unverified)
     assert anatune("hw", "check", path).returncode == 0
     tree = json.loads(anatune("hw", "detect", "--json", XDG_CONFIG_HOME=str(tmp_path)).stdout)
     assert tree["path"] == str(path)

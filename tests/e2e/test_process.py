@@ -78,12 +78,16 @@ def test_first_run_says_that_it_compiles(new_process, tmp_path):
     words = ("plan", "--hw", "xeon_gold_6230r", "relu", "16x16", "--json")
     variables = {"NUMBA_CACHE_DIR": str(tmp_path)}
     first, second = new_process(*words, **variables), new_process(*words, **variables)
-    assert first.stderr.startswith("note: compiling")
+    assert first.stderr.startswith("note: compiling the model of cpu kernels (about ")
     assert str(tmp_path) in first.stderr
     assert first.stderr.count("\n") == 1
     assert second.stderr == ""
     assert first.stdout == second.stdout
     assert json.loads(first.stdout)["schedules"]
+    # another template's model is compiled when it is used first, and that is said then
+    words = ("plan", "--hw", "xeon_gold_6230r", "conv2d", "1x16x8x8", "16x16x3x3", "--padding", "1", "--json")
+    said = [new_process(*words, **variables).stderr for _ in range(2)]
+    assert [text.count("note: compiling the model of winograd kernels (about 2 s), once") for text in said] == [1, 0]
 
 
 def test_broken_pipe_is_quiet(script, environment):

@@ -116,7 +116,7 @@ def test_bad_input(anatune, path, tmp_path):
     bad(anatune("records", "list", path, "--sessions", "--limit", "3"), 2, "--sessions")
     bad(anatune("records", "export", path, "--format", "xml"), 2, "'xml'", "'jsonl', 'csv', 'tvm'")
     bad(anatune("records", "export", path, "--format", "tvm"), 2, "--output FOLDER")
-    bad(anatune("records", "export", path, "--output", path), 2, "record file itself")
+    bad(anatune("records", "export", path, "--output", path), 1, "tuning.sqlite: is something else")
     bad(anatune("records", "export", path, "--output", tmp_path / "no" / "x"), 1, "does not exist")
     bad(anatune("records", "export", path, "--output", "/dev/full"), 1, "no space left")
     bad(anatune("records"), 2, "command")

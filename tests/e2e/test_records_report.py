@@ -33,7 +33,7 @@ def test_sessions_are_told_as_text_and_json(anatune, path):
     [
         ((), "no trials in "),
         (("--html", "page.html"), "no page was written"),
-        (("--html", "none/page.html"), "none/page.html: the folder is missing"),
+        (("--html", "none/page.html"), "does not exist; make it"),
     ],
 )
 def test_nothing_to_report_is_one_line(anatune, path, words, text):

@@ -24,7 +24,7 @@ from bench.gpu.awkward import covering_schedule
 from tests.property.test_workload_properties import workloads
 
 GPUS = ["k80", "gtx1080ti", "v100_sxm2", "t4", "a100_sxm", "rtx3090", "h100_sxm"]
-CPUS = ["i7_3770", "xeon_8124m", "graviton3", "cortex_a72"]
+CPUS = ["i7_3770", "xeon_8124m", "xeon_8480", "graviton3", "cortex_a72"]
 TEMPLATES = {"cuda": GPUS, "pipelined": GPUS, "tensorcore": GPUS, "cpu": CPUS}
 
 

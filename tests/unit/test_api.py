@@ -65,16 +65,6 @@ def test_hardware_is_called_hw_and_wrong_one_is_told(call: Callable[..., object]
             call(hw=hw)
 
 
-def test_former_keywords_are_taken_with_a_warning() -> None:
-    with pytest.warns(DeprecationWarning, match="plan: hardware is now called hw"):
-        assert len(anatune.plan(MATMUL, hardware="rtx3090", top_k=1).schedules) == 1  # type: ignore[call-arg]
-    with (
-        pytest.warns(DeprecationWarning, match="budget_s is now called"),
-        pytest.raises(SpaceError, match="time_limit_s"),
-    ):
-        anatune.tune(MATMUL, "host", budget_s=-1.0)  # type: ignore[call-arg]
-
-
 @pytest.mark.parametrize("top_k", [0, -3, 1.0, True, "3", None])
 def test_bad_top_k(top_k: object) -> None:
     with pytest.raises(SpaceError, match=r"top_k is .* expected an integer >= 1"):

@@ -2,12 +2,27 @@
 
 import os
 import socket
+import stat
 import sys
+import threading
+import time
 
 import pytest
 
 from anatune.cli import main
-from anatune.files import open_file, read_file, read_lines, reason, replace_file
+from anatune.files import (
+    Output,
+    OutputKind,
+    check_folder,
+    json_with,
+    make_folder,
+    open_file,
+    read_file,
+    read_lines,
+    reason,
+    replace_file,
+    replaced_folder,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices are POSIX's")
 
@@ -117,3 +132,117 @@ def test_commands_do_not_wait_for_what_is_no_file(tmp_path, capsys, words, kind)
     assert any(
         text in captured.err + captured.out for text in (kind, "no regular file", "not a directory", "no folder")
     )
+
+
+# ---- outputs ----------------------------------------------------------------------------------------------------
+
+OURS = OutputKind("one of ours", lambda path: path.read_bytes().startswith(b"ours"))
+
+
+def not_written(path, kind=OURS):
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        Output(path, kind).write(b"ours, new")
+    return reason(caught.value)
+
+
+def test_an_output_is_new_empty_or_replaced_by_its_like(tmp_path):
+    path = tmp_path / "file"
+    for before in (None, b"", b"ours, old"):
+        if before is not None:
+            path.write_bytes(before)
+        target = Output(path, OURS)
+        assert (path.read_bytes() if path.exists() else None) == before  # looked at only
+        target.write((b"ours, ", b"new"))
+        assert (path.read_bytes(), os.listdir(tmp_path)) == (b"ours, new", ["file"])
+
+
+def test_an_output_takes_no_other_file_s_place(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"yours")
+    assert not_written(path).startswith("is something else, expected a new file or one of ours; name another place")
+    path.write_bytes(b"\xff[")
+    assert "something else" in not_written(path, OutputKind("JSON", json_with("a")))
+    path.write_bytes(b"[" * 100_000)
+    assert "something else" in not_written(path, OutputKind("JSON", json_with("a")))
+    (tmp_path / "link").symlink_to(path)
+    assert "something else" in not_written(tmp_path / "link")
+    assert path.read_bytes() == b"[" * 100_000
+    target = Output(tmp_path / "late", OURS)
+    (tmp_path / "late").write_bytes(b"yours")  # while the answer was searched for
+    with pytest.raises(FileExistsError):
+        target.write(b"ours")
+    assert (tmp_path / "late").read_bytes() == b"yours"
+
+
+def test_an_output_follows_links(tmp_path):
+    (tmp_path / "target").write_bytes(b"ours, old")
+    for name, target in (("link", "target"), ("dangling", "made")):
+        (tmp_path / name).symlink_to(target)
+        Output(tmp_path / name, OURS).write(b"ours, new")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / target).read_bytes() == b"ours, new"
+
+
+def test_where_no_output_can_be(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert not_written(tmp_path / "pipe") == "is a pipe that nobody reads; start its reader first"
+    assert not_written(tmp_path) == "is a folder, expected the name of a file"
+    assert "none does not exist; make it" in not_written(tmp_path / "none" / "file")
+    assert not_written("/dev/full") == "no space left on device"
+    assert "null byte" in not_written("a\0b")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "s"))
+        assert not_written(tmp_path / "s") == "is a socket, expected the name of a file"
+
+
+def test_a_pipe_is_written_to_not_replaced(tmp_path):
+    path, found = tmp_path / "pipe", []
+    os.mkfifo(path)
+    reader = threading.Thread(target=lambda: found.append(path.read_text()), daemon=True)
+    reader.start()
+    while True:
+        try:
+            target = Output(path, OURS)
+            break
+        except OSError:  # the reader has not begun
+            time.sleep(0.01)
+    target.write((b"a", b"b"))
+    reader.join(10)
+    assert found == ["ab"]
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    Output("/dev/null", OURS).write(b"ab")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the system lets root write everywhere")
+def test_what_may_not_be_written(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert "cannot be written to" in not_written(tmp_path / "locked" / "file")
+    (tmp_path / "kept").write_bytes(b"ours, old")
+    (tmp_path / "kept").chmod(0o400)
+    assert "something else" in not_written(tmp_path / "kept")
+
+
+def test_a_folder_is_replaced_by_its_like_as_a_whole_or_not_at_all(tmp_path):
+    folder = tmp_path / "folder"
+    own = lambda _, names: set(names) & {"a"}  # noqa: E731
+    for text in ("first", "second"):
+        check_folder(folder, "ours", own)
+        with replaced_folder(folder) as made:
+            (made / "a").write_text(text)
+        assert ((folder / "a").read_text(), os.listdir(tmp_path)) == (text, ["folder"])
+    with pytest.raises(RuntimeError), replaced_folder(folder) as made:  # noqa: PT012
+        (made / "a").write_text("third")
+        raise RuntimeError
+    assert ((folder / "a").read_text(), os.listdir(tmp_path)) == ("second", ["folder"])
+    (tmp_path / "link").symlink_to(folder)
+    with replaced_folder(tmp_path / "link") as made:
+        (made / "a").write_text("fourth")
+    assert (folder / "a").read_text() == "fourth"
+    (folder / "notes.txt").touch()
+    with pytest.raises(FileExistsError, match=r"holds 'notes\.txt', expected a new folder or ours"):
+        check_folder(folder, "ours", own)
+    for place, said in ((folder / "a", "is no folder"), (tmp_path / "none" / "x", "does not exist; make it")):
+        with pytest.raises(OSError, match=said):
+            check_folder(place, "ours", own)
+        with pytest.raises(OSError, match=said):
+            make_folder(place)

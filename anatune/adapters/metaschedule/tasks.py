@@ -96,7 +96,7 @@ def check_target(target: TvmObject, hardware: HardwareSpec) -> None:
     if lacking:
         raise SpaceError(
             f"target {target.attrs.get('mcpu', 'llvm')!s}: LLVM has no {lacking} for it, expected the vectors of "
-            f"{hardware.name}; name the processor, as in Target({{'kind': 'llvm', 'mcpu': {hardware.arch!r}}})"
+            f"{hardware.name}; take the target that anatune.adapters.relax.target({hardware.name!r}) returns"
         )
 
 

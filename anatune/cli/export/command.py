@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from anatune.cli.options import RECORDS, Accuracy, AsJson, Template, checked_place
-from anatune.cli.output import note, print_json, print_text, write_text
+from anatune.cli.output import note, print_json, print_text
+from anatune.cli.outputs import MANIFEST, move_export
 from anatune.cli.workload import with_workload_words
+from anatune.files import Output, make_folder, temporary_folder
 
 if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
@@ -103,19 +107,21 @@ def export(
     from anatune.cli.export.source import Asked, find_range, find_schedule
 
     asked = Asked(words, chosen, records, hw, target, template, accuracy, form, threads)
+    write: Callable[..., dict[str, Any]]
     if plan := find_range(asked):
         extents = plan.workload.extents
         title = name or f"{_identifier(plan.programs[-1].schedule)}_{plan.workload.axis}_{extents[0]}_to_{extents[-1]}"
-        output.mkdir(parents=True, exist_ok=True)
-        manifest = _write_range(plan, title, output, form, threads)
+        write = functools.partial(_write_range, plan, title)
     else:
         schedule, tuned_threads = find_schedule(asked)
         title = name or _identifier(schedule)
-        output.mkdir(parents=True, exist_ok=True)
-        manifest = _write(schedule, title, output, form, threads or tuned_threads)
-    path = output / f"{title}.json"
-    _note_replaced(path, manifest)
-    write_text(path, _json(manifest))
+        write, threads = functools.partial(_write, schedule, title), threads or tuned_threads
+    make_folder(output)
+    Output(output / f"{title}.json", MANIFEST)  # looked at before anything is built
+    with temporary_folder(output) as scratch:
+        manifest = write(scratch, form, threads)
+        _note_replaced(output / f"{title}.json", manifest)
+        path = move_export(scratch, output, title, manifest)
     if as_json:
         print_json({**manifest, "manifest": str(path)})
         return
@@ -164,9 +170,3 @@ def _note_replaced(path: Path, manifest: dict[str, Any]) -> None:
         former = msgspec.json.decode(path.read_bytes()).get("hardware")
         if former not in (None, manifest["hardware"]):
             note(f"note: this replaces the export for {former} in {path.parent}; --name calls it something else")
-
-
-def _json(manifest: dict[str, Any]) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1).decode() + "\n"

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from anatune.cli.output import write_text
 from anatune.codegen.arithmetic import arithmetic_of
 from anatune.codegen.cpu.dispatch import dispatch_of
 from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, prototype
@@ -160,7 +159,7 @@ def export_module(schedule: Schedule, name: str, folder: Path, threads: int) -> 
     """Write a schedule as ``<name>.tvm.json``, an IRModule; errors as `tvm_module_json`."""
     text, target = tvm_module_json(schedule, threads=threads)
     file = f"{name}.tvm.json"
-    write_text(folder / file, text)
+    (folder / file).write_text(text, encoding="utf-8")
     tensors = schedule.workload.tensors
     arguments = [{"tensor": one.tensor, "dtype": one.dtype, "shape": one.shape} for one in tensors]
     main = {"name": "main", "purpose": "all tensors in the workload's own layouts", "arguments": arguments}

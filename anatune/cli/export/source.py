@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anatune.cli.output import UsageError, note_first_compilation, note_once
+from anatune.cli.output import UsageError, note_once
 from anatune.cli.workload import refuse_workload_options
 
 if TYPE_CHECKING:
@@ -144,7 +144,6 @@ def _from_plan(asked: Asked, hw: str) -> tuple[Schedule, int]:
         gpu_target_of(spec)
         check_arch(spec.arch)
     check_generation(workload, spec)
-    note_first_compilation(spec, asked.template, workload)
     schedules = plan(
         workload, spec, top_k=1, template=asked.template, accuracy=asked.accuracy, threads=asked.threads
     ).schedules

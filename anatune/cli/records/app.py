@@ -8,6 +8,7 @@ import typer
 
 from anatune.cli.options import Accuracy, AsJson
 from anatune.cli.output import UsageError, note_once, print_json, print_lines, print_text
+from anatune.cli.panels import Grouped
 from anatune.cli.records.export import export_records
 from anatune.cli.records.import_ import import_records
 from anatune.cli.records.merge import merge_records
@@ -41,14 +42,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-app.command("export")(export_records)
-app.command("import")(import_records)
+app.command("export", cls=Grouped)(export_records)
+app.command("import", cls=Grouped)(import_records)
 app.command("merge")(merge_records)
-app.command("report")(report_records)
-app.command("train")(train_corrections)
+app.command("report", cls=Grouped)(report_records)
+app.command("train", cls=Grouped)(train_corrections)
 
 
-@app.command("list")
+@app.command("list", cls=Grouped)
 @with_workload_words(Words)
 def list_records(
     words: list[str],
@@ -125,7 +126,7 @@ def _list_sessions(
         print_text(f"no sessions in {store.path} meet the conditions")
 
 
-@app.command("best")
+@app.command("best", cls=Grouped)
 @with_workload_words(Words)
 def best(
     words: list[str],

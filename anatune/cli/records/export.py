@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from anatune.cli.output import UsageError, note, write_text
+from anatune.cli.output import UsageError, note, print_data
+from anatune.cli.outputs import RECORD_LINES, RECORD_TABLE
 from anatune.cli.records.place import (
     AnyRecordFile,
     Limit,
@@ -24,6 +24,7 @@ from anatune.cli.records.place import (
 )
 from anatune.cli.workload import with_workload_words
 from anatune.errors import RecordError
+from anatune.files import Output, reason
 
 if TYPE_CHECKING:
     from anatune.records.schema import Record, Session
@@ -52,8 +53,7 @@ def export_records(
     path, workload = place(words, chosen, records)
     if form == "tvm" and output == "-":
         raise UsageError("--format tvm makes two files, expected --output FOLDER")
-    if output != "-" and Path(output).exists() and isinstance(path, Path) and path.exists() and path.samefile(output):
-        raise UsageError(f"--output {output} is the record file itself; name another file")
+    target = None if output == "-" or form == "tvm" else Output(output, RECORD_TABLE if form == "csv" else RECORD_LINES)
     damaged: list[str] = []
 
     def report(text: str) -> None:
@@ -71,7 +71,7 @@ def export_records(
         else:
             whole = form == "jsonl" and outcome is None and worker is None and limit is None
             sessions = store.sessions(workload, hw, threads, on_damage=report) if whole else []
-            _write(output, _lines(form, found, [one for one in sessions if only in (None, one.id)]))
+            _write(target, _lines(form, found, [one for one in sessions if only in (None, one.id)]))
     if damaged:
         raise RecordError(f"{path}: {len(damaged)} rows are damaged and were left out; all others are written")
 
@@ -83,19 +83,17 @@ def _lines(form: str, found: Iterable[Record], sessions: list[Session]) -> Itera
     return csv_lines(found) if form == "csv" else json_lines(found, sessions)
 
 
-def _write(output: str, lines: Iterable[str]) -> None:
+def _write(target: Output | None, lines: Iterable[str]) -> None:
     """Write lines to stdout, or to a file that appears whole or not at all."""
-    if output == "-":
+    if target is None:
         for line in lines:
-            typer.echo(line, nl=False)
+            print_data(line)
         return
-    target = Path(output)
-    if not target.parent.is_dir():
-        raise RecordError(
-            f"{output}: the folder {target.parent} does not exist, expected a place for the file; make it"
-        )
     try:
-        write_text(target, lines)
+        target.write(line.encode() for line in lines)
+    except BrokenPipeError:  # the reader has what it wanted
+        raise
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise RecordError(f"{output}: {reason}, nothing was written; free space or name another place") from error
+        raise RecordError(
+            f"{target.path}: {reason(error)}, nothing was written; free space or name another place"
+        ) from error

@@ -48,11 +48,11 @@ def report_records(
     from anatune.report.sessions import session_views
 
     path, workload = place(words, chosen, records)
-    check_html(html, path if isinstance(path, Path) else None)
+    page_file = check_html(html, path if isinstance(path, Path) else None)
     with opened(path) as store:
         only = session_id(store, session)
         found: list[Record] = store.trials(workload, hw, only, threads, worker=worker, on_damage=note_once())
-    if not found and html is not None:
+    if not found and page_file is not None:
         raise RecordError(f"no trials in {path} meet the conditions, no page was written; leave some of them out")
     views = session_views(found)
     if as_json:
@@ -61,7 +61,7 @@ def report_records(
         print_lines(report_lines(views, width=line_width()))
     else:
         print_text(f"no trials in {path} meet the conditions")
-    if html is not None:
+    if page_file is not None:
         from anatune.pages.session import records_page
 
-        write_page(records_page(views, source=str(path)), html)
+        write_page(records_page(views, source=str(path)), page_file)

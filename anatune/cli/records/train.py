@@ -38,10 +38,13 @@ def train_corrections(
     A correction that ranks the workloads that were left out better than the analytical model is saved where
     `anatune plan`, `anatune tune` and predict() look for it.
     """
+    from anatune.model.learned.corrections import check_correction_folder
     from anatune.report.training import family_lines
     from anatune.tuning.training import families_of, judge, train
 
     path, workload = place(words, chosen, records)
+    if output is not None:
+        check_correction_folder(output)
     with opened(path) as store, Progress(compiles=True) as progress:
         progress.begin(f"reading {path}")
         families = families_of(store.iterate(workload, hw, on_damage=note_once()))

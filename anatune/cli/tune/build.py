@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anatune.cli.output import note_first_compilation, print_json, print_text
+from anatune.cli.output import print_json, print_text
 from anatune.cli.progress import Progress
 from anatune.errors import BuildError
 
@@ -28,7 +28,6 @@ def build_kernels(
     """
     from anatune.tuning.manifest import MANIFEST, build_manifest
 
-    note_first_compilation(hardware, template)
     with Progress(compiles=True) as progress:
         report = progress.count("building")
         made = build_manifest(

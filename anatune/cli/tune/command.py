@@ -30,11 +30,13 @@ from anatune.cli.options import (
     refuse_threads,
     seconds_option,
 )
-from anatune.cli.output import UsageError, note, note_first_compilation, refuse_given
+from anatune.cli.output import UsageError, note, refuse_given
+from anatune.cli.outputs import SCHEDULE
 from anatune.cli.tune.build import build_kernels
-from anatune.cli.tune.output import Display, schedule_file, show_result, write_session
+from anatune.cli.tune.output import Display, show_result, write_session
 from anatune.cli.workload import with_workload
 from anatune.errors import DeviceError
+from anatune.files import Output
 
 if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -142,8 +144,7 @@ def tune(
         typer.Option(
             "--output",
             metavar="FILE",
-            help="The best schedule.  [default: <workload>.schedule.json]",
-            show_default=False,
+            help="Write the best schedule there, besides; the records have it in any case.",
         ),
     ] = None,
     cluster: Cluster = None,
@@ -177,7 +178,8 @@ def tune(
         refuse_given(context, _BUILDING, "was decided when --build-only wrote the manifest")
         refuse_given(context, _ELSEWHERE, "says who builds and measures, --manifest measures here what was built")
     refuse_places(cluster, tls, tracker, key)
-    check_html(html, records, manifest, hw)
+    target = None if output is None else Output(output, SCHEDULE)
+    page_file = check_html(html, records, manifest, hw, output)
     if cluster is not None or tracker is not None:
         refuse_given(context, _OF_THIS_MACHINE, "is said where the GPU is, to `anatune worker` or the board's server")
     elsewhere: dict[str, Any] = {"cluster": cluster, "tls": tls, "tracker": tracker, "key": key}
@@ -186,8 +188,6 @@ def tune(
         if hardware.kind != "gpu":
             refuse_given(context, _OF_GPUS, f"is for GPUs, and {hardware.name} is none")
         refuse_threads(threads, hardware)
-        target = _target(output, workload)
-        check_html(html, target)
         display = Display()
         settings = TuningSettings(
             trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit, records=records,
@@ -196,18 +196,16 @@ def tune(
             stop_at=stop_at, patience=patience, **elsewhere,
         )  # fmt: skip
         tuning = TuningSession(workload, hardware, settings, display, place=place)
-        if manifest is None:
-            note_first_compilation(hardware, template, workload)  # after the session has checked its arguments
         try:
             with display:
                 result = tuning.run()
         except TuningInterrupted as stop:
-            if html is not None and (interrupts := present()) is not None:
+            if page_file is not None and (interrupts := present()) is not None:
                 interrupts.allow(_PAGE_S)
                 note("note: interrupted; the page is written, Ctrl-C again ends at once")
             _note_all(tuning.damaged)
             show_result(stop.result, target, as_json)
-            write_session(stop.result, html, records)
+            write_session(stop.result, page_file, records)
             done = len(stop.result.trials)
             raise KeyboardInterrupt(
                 f"interrupted after {done} of {trials} trials, all of them kept in {records}; "
@@ -222,7 +220,7 @@ def tune(
         some = "the best schedule" if result.num_reused == 1 else f"the best {result.num_reused} schedules"
         note(f"note: began with {some} that {records} has of this workload and device; --no-reuse leaves them out")
     show_result(result, target, as_json)
-    write_session(result, html, records)
+    write_session(result, page_file, records)
     if result.best_trial is None:
         _ = result.best  # raises, and says how the trials ended
 
@@ -250,16 +248,6 @@ def _task(
 
     built = read_manifest(manifest)
     return workload or built.workload, built.hardware if hw is None else place.hardware(hw)
-
-
-def _target(output: Path | None, workload: Workload) -> Path:
-    """Return the file that the best schedule is written to."""
-    target = output or Path(schedule_file(workload))
-    if not target.parent.is_dir():
-        raise UsageError(f"--output {target}: the folder {target.parent} does not exist; make it")
-    if target.is_dir():
-        raise UsageError(f"--output {target}: is a folder, expected a file; name one in it")
-    return target
 
 
 def _note_all(lines: list[str]) -> None:

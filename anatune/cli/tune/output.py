@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from anatune.cli.output import line_width, note, print_json, print_lines, write_text
+from anatune.cli.output import line_width, note, print_json, print_lines
 from anatune.cli.progress import Progress
 from anatune.errors import AnatuneError, RecordError
-from anatune.files import reason
+from anatune.files import Output, reason
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from anatune.core.workload.nest import Workload
     from anatune.measure.place import WorkerState
     from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
-__all__ = ["Display", "ModelDisplay", "schedule_file", "show_result", "write_session"]
+__all__ = ["Display", "ModelDisplay", "show_result", "write_session"]
 
 _EXPORT = {
     "cpu": "--format so --output DIR` makes a library of it",
@@ -27,15 +26,22 @@ _EXPORT = {
 }
 
 
-def schedule_file(workload: Workload) -> str:
-    """Return the name of the file that the best schedule is written to by default."""
+def _export_hint(result: TuningResult, written: Path | None) -> str:
+    """Return what makes a library of the best schedule: from its file, else from the records."""
+    how = _EXPORT[result.hardware.kind]
+    if written is not None:
+        return f"best schedule: {written}; `anatune export {shlex.quote(str(written))} {how}"
+    from anatune.core.accuracy import STANDARD
     from anatune.records.export import workload_text
 
-    return f"{re.sub(r'[^A-Za-z0-9.]+', '_', workload_text(workload)).strip('_')}.schedule.json"
+    words = [f"--records {shlex.quote(str(result.records))}", f"--hw {shlex.quote(result.hardware.name)}"]
+    words += [f"--threads {result.threads}"] if result.hardware.most_threads else []
+    words += [f"--accuracy {result.accuracy}"] if result.accuracy != STANDARD else []
+    return f"best schedule: `anatune export {' '.join(words)} {workload_text(result.workload)} {how}"
 
 
-def show_result(result: TuningResult, target: Path, as_json: bool) -> None:
-    """Write the best schedule to its file and say what was found.
+def show_result(result: TuningResult, target: Output | None, as_json: bool) -> None:
+    """Say what was found, and write the best schedule to its file, where there is one.
 
     Raises
     ------
@@ -44,28 +50,29 @@ def show_result(result: TuningResult, target: Path, as_json: bool) -> None:
     """
     from anatune.report.tuning import result_lines
 
-    hints, failure = [], ""
+    hints: list[str] = []
+    written, failure = None, ""
     if result.best_trial is not None:
-        try:
-            write_text(target, result.best.to_json() + "\n")
-        except OSError as error:  # what was found is said all the same
-            failure = reason(error)
-    if result.best_trial is not None and not failure:
-        hints.append(f"best schedule: {target}; `anatune export {target} {_EXPORT[result.hardware.kind]}")
+        if target is not None:
+            try:
+                target.write(f"{result.best.to_json()}\n".encode())
+                written = target.path
+            except OSError as error:  # what was found is said all the same
+                failure = reason(error)
+        hints.append(_export_hint(result, written))
     hints.append(f"all trials: {result.records}; `anatune records list --records {result.records}` shows them")
     if as_json:
-        written = result.best_trial is not None and not failure
-        print_json({**result.to_dict(), "output": str(target) if written else None})
+        print_json({**result.to_dict(), "output": None if written is None else str(written)})
     else:
         print_lines(result_lines(result, hints, width=line_width()))
-    if failure:
+    if failure and target is not None:
         raise RecordError(
-            f"{target}: {failure}, the best schedule was not written; it is in {result.records}: "
+            f"{target.path}: {failure}, the best schedule was not written; it is in {result.records}: "
             f"`anatune export --records {result.records}` with the workload, or --output with another place"
         )
 
 
-def write_session(result: TuningResult, html: Path | None, place: str | Path) -> None:
+def write_session(result: TuningResult, target: Output | None, place: str | Path) -> None:
     """Write the page of a session, where one is asked for; when its trials ended is read from its records.
 
     Parameters
@@ -73,7 +80,7 @@ def write_session(result: TuningResult, html: Path | None, place: str | Path) ->
     place : str or Path
         Of the records, as it was given: results leave a server's password out.
     """
-    if html is None:
+    if target is None:
         return
     from anatune.cli.html import write_page
     from anatune.pages.session import session_page
@@ -87,7 +94,7 @@ def write_session(result: TuningResult, html: Path | None, place: str | Path) ->
                 records = store.trials(session=result.session, on_damage=lambda text: None)  # a resumed session said it
         except AnatuneError as error:
             note(f"note: the page has no seconds of the trials: {error}")
-    write_page(session_page(result_view(result, records)), html)
+    write_page(session_page(result_view(result, records)), target)
 
 
 class _Lines:
@@ -164,8 +171,8 @@ class ModelDisplay(_Lines):
         from anatune.report.tuning import model_progress_text, worth_text
 
         self._tell(progress.workers)
-        if not self._kernel and progress.bound_s is not None:
-            self.progress.above(worth_text(progress.predicted_s, progress.bound_s, "the model's kernels are"))
+        if not self._kernel and progress.bound is not None:
+            self.progress.above(worth_text(progress.predicted_s, progress.bound, "the model's kernels are"))
         news = progress.kernel != self._kernel or progress.done == progress.total
         self._kernel = progress.kernel
         self.progress.ticking = False

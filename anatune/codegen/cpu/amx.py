@@ -6,7 +6,6 @@ broadcast operand's tile is 64 bytes of neighbours along the reduction, a row of
 vector, as they are packed. Behind the reduction tiles become vectors by way of the stack, and all that follows is what
 other microkernels do. LLVM configures the tile registers in each call.
 
-Compiled and inspected, and executed with the intrinsics replaced by loops; never run on a processor that has AMX.
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS, TDPBUSD, TILELOADD; LLVM 22,
 IntrinsicsX86.td (the forms ``.internal``, whose registers LLVM assigns).
 """
@@ -18,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from anatune.codegen.cpu.llvm import LlvmCode
 from anatune.codegen.cpu.register_tile import Microkernel, Tile
-from anatune.core.rules.cpu_dot import TILE_ROWS, TILE_STEPS
+from anatune.core.rules.cpu_dot import TILE_ROWS, TILE_STEPS, tile_depths
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.errors import BuildError
 
@@ -60,7 +59,7 @@ def tile_sums(code: LlvmCode, kernel: Microkernel, first: Tile, loops: Callable[
 
 
 def tile_steps(code: LlvmCode, kernel: Microkernel, pointers: Sequence[str], sums: Tile) -> Tile:
-    """Emit the products of the unrolled steps, up to 16 of them in one.
+    """Emit the products of the unrolled steps, up to 16 of them in one (`tile_depths`).
 
     Raises
     ------
@@ -72,14 +71,14 @@ def tile_steps(code: LlvmCode, kernel: Microkernel, pointers: Sequence[str], sum
     (vectors,) = (i for i, operand in enumerate(kernel.operands) if operand.lane_stride)
     broadcast = 1 - vectors
     blocks, places = dict.fromkeys(block for block, _ in sums), dict.fromkeys(vector for _, vector in sums)
-    for start in range(0, kernel.num_steps, TILE_STEPS):
-        steps = range(start, min(start + TILE_STEPS, kernel.num_steps))
+    end = 0
+    for depth in tile_depths(kernel.num_steps):
+        steps, end = range(end, end + depth), end + depth
         left = {block: _rows(code, kernel, broadcast, pointers[broadcast], block, steps) for block in blocks}
         right = {place: _groups(code, kernel, vectors, pointers[vectors], place, steps) for place in places}
-        depth = ("i16", str(_ROW_BYTES // TILE_STEPS * len(steps)))
         for block, vector in sums:
             tiles = [(_TYPE, tile) for tile in (sums[block, vector], left[block], right[vector])]
-            shape = [*_shape(kernel, block), depth]
+            shape = [*_shape(kernel, block), ("i16", str(_ROW_BYTES // TILE_STEPS * depth))]
             sums = {**sums, (block, vector): code.call(_TYPE, f"llvm.x86.{kernel.dot}.internal", [*shape, *tiles])}
     return sums
 

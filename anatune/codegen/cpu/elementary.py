@@ -2,8 +2,7 @@
 
 Errors beside float64, over all float32 numbers (`tests/unit/codegen/cpu/test_elementary.py`): exp, erf, tanh at most
 2 ulp, denormal results included; sigmoid 3 ulp where it is no denormal; silu and both forms of gelu ``2**-22 |x|``. NaN
-stays NaN (but in relu, as everywhere in anatune), infinities have their limits; ``-inf`` gives NaN where PyTorch's
-formula does (``-inf * 0``).
+stays NaN, infinities have their limits; ``-inf`` gives NaN where PyTorch's formula does (``-inf * 0``).
 """
 
 from __future__ import annotations

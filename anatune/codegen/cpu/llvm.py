@@ -364,9 +364,11 @@ class LlvmCode:
         return self.binary("mul", value, self.constant(1.0 / count))
 
     def maximum(self, left: str, right: str) -> str:
-        """Return the element-wise largest."""
-        name = f"llvm.smax.v{self.lanes}i32" if self.scalar == "i32" else f"llvm.maxnum.v{self.lanes}f32"
-        return self.call(self.vector, name, [(self.vector, left), (self.vector, right)])
+        """Return the element-wise largest: of a NaN and a number NaN, as in PyTorch; which zero does not matter."""
+        arguments = [(self.vector, left), (self.vector, right)]
+        if self.scalar == "i32":
+            return self.call(self.vector, f"llvm.smax.v{self.lanes}i32", arguments)
+        return self.call(self.vector, f"llvm.maximum.v{self.lanes}f32", arguments, "nsz")
 
     def combine(self, accumulator: str | None, values: list[str]) -> str:
         """Return one statement of the body; the accumulator is None where nothing is reduced."""
@@ -455,7 +457,7 @@ class LlvmCode:
             which = "smax" if self.body == "max" else "add"
             return self.call("i32", f"llvm.vector.reduce.{which}.v{lanes}i32", [(self.vector, value)])
         if self.body == "max":
-            return self.call("float", f"llvm.vector.reduce.fmax.v{lanes}f32", [(self.vector, value)])
+            return self.call("float", f"llvm.vector.reduce.fmaximum.v{lanes}f32", [(self.vector, value)], "nsz")
         self.declared.add(f"declare float @llvm.vector.reduce.fadd.v{lanes}f32(float, {self.vector})")
         return self.emit(f"call reassoc float @llvm.vector.reduce.fadd.v{lanes}f32(float 0.0, {self.vector} {value})")
 

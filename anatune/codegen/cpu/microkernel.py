@@ -257,8 +257,9 @@ def _steps(
                 )
                 values[0] = kept
             sums = current[row, vector]
-            if kernel.dot and sums is not None:  # the unsigned operand comes first
-                places = sorted(range(len(values)), key=lambda i: kernel.operands[i].dtype != "uint8")
+            if kernel.dot and sums is not None:
+                # the broadcast operand comes first, of whatever dtype: instructions take it as the unsigned one
+                places = sorted(range(len(values)), key=lambda i: kernel.operands[i].lane_stride)
                 current[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
             else:
                 current[row, vector] = code.combine(sums, values)

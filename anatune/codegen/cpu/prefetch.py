@@ -179,8 +179,8 @@ def spreads_of(kernel: Microkernel, bases: list[str]) -> list[Spread]:
             found.append(Spread(bases[i], table, operand.dtype, operand.fresh, each, to_write=False))
     base, result = kernel.sums(bases)
     lines = result_lines(kernel, result)
-    if len(lines) > LINES_AT_ONCE:  # in the first half, so that the last ones come in time
-        each = -(-len(lines) // (iterations // 2))
+    if len(lines) > LINES_AT_ONCE:
+        each = -(-len(lines) // iterations)  # no more: what is past the last line asks for that one again
         found.append(Spread(base, f"{kernel.name}_result", result.dtype, lines, each, to_write=True))
     return found
 

@@ -362,7 +362,4 @@ class _Function:
             return code.multiply_add(element, weight, total)
         if total is None:
             return element
-        if self.kernel.kind == "max":  # of a NaN and a number NaN, as in PyTorch; which zero does not matter
-            arguments = [(code.vector, total), (code.vector, element)]
-            return code.call(code.vector, f"llvm.maximum.v{code.lanes}f32", arguments, "nsz")
-        return code.binary("add", total, element)
+        return code.maximum(total, element) if self.kernel.kind == "max" else code.binary("add", total, element)

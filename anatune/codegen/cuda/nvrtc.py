@@ -16,6 +16,7 @@ import msgspec
 
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError, MissingDependencyError
+from anatune.requirements import pip_line
 
 __all__ = [
     "FLAGS",
@@ -38,7 +39,6 @@ _ARCH = re.compile(r"sm_(\d{2,3})([af]?)")
 _FIRST_SPECIFIC = 90
 """First architecture that has features of its own, asked for as sm_90a. Source: [CUDA-guide] compute capabilities."""
 _PACKAGES = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc")
-_PIP = "pip install 'anatune[cuda]'"
 _MESSAGE_CHARACTERS = 200
 
 
@@ -76,14 +76,15 @@ def import_nvrtc() -> Any:
         from cuda.bindings import nvrtc
     except ImportError as error:
         raise MissingDependencyError(
-            f"compiling CUDA C needs NVIDIA's bindings, which cannot be imported ({error}); install them with: {_PIP}"
+            f"compiling CUDA C needs NVIDIA's bindings, which cannot be imported ({error}); install them with: "
+            f"{pip_line('cuda')}"
         ) from None
     try:
         _check(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
     except (RuntimeError, OSError) as error:  # bindings load the library at the first call
         reason = (str(error).splitlines() or [type(error).__name__])[0][:_MESSAGE_CHARACTERS]
         raise MissingDependencyError(
-            f"the compiler NVRTC cannot be loaded ({reason}); install it with: {_PIP}"
+            f"the compiler NVRTC cannot be loaded ({reason}); install it with: {pip_line('cuda')}"
         ) from None
     return nvrtc
 

@@ -19,6 +19,8 @@ _MOST_UNROLLED_COPIES = 32
 """Copies of a thread up to which all are written out: their loads are on their way together."""
 _UNROLLED_COPIES = 16
 """Of more copies, so many are written out behind one another."""
+_LOWEST_BITS = -(1 << 23)
+"""Of ``-inf`` in float32."""
 
 Terms = list[tuple[str, int]]
 
@@ -222,7 +224,10 @@ def neutral(body: str, dtype: str) -> str:
     """Return what leaves a result as it is."""
     if body != "max":
         return f'T.Cast("{dtype}", 0)' if dtype in ("float16", "bfloat16") else f"T.{dtype}(0)"
-    return f'T.min_value("{dtype}")'
+    if "float" not in dtype:
+        return f'T.min_value("{dtype}")'
+    lowest = f'T.call_pure_extern("float32", "__int_as_float", T.int32({_LOWEST_BITS}))'  # CUDA C has no word for -inf
+    return lowest if dtype == "float32" else f'T.Cast("{dtype}", {lowest})'
 
 
 def _vector(tile: StagedTile) -> str:

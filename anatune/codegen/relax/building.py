@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, compile_module, import_tvm, last_line
-from anatune.codegen.relax.kernels import ModelKernel
+from anatune.codegen.extremes import register_pipeline
+from anatune.codegen.relax.kernels import Packer
 from anatune.codegen.relax.rest import scheduled
 from anatune.codegen.relax.writing import WrittenModel
 from anatune.errors import BuildError
@@ -21,14 +22,29 @@ def built(model: WrittenModel, target: TvmObject, threads: int) -> tuple[TvmObje
     BuildError
         TVM has no code for an operator, or refuses the program; the message is the last line of its own.
     """
-    import_tvm()
+    tvm = import_tvm()
     from tvm import relax
 
+    module = None
     try:
         module, plain = lowered(model.module, target, threads)
-        return relax.build(module, target, relax_pipeline=None, exec_mode="bytecode"), plain
+        pipelines = {"relax_pipeline": None, "tir_pipeline": register_pipeline(tvm)}
+        return relax.build(module, target, exec_mode="bytecode", **pipelines), plain
     except TVM_ERRORS as error:
-        raise BuildError(f"TVM cannot compile the model: {last_line(error)}") from None
+        what = ", ".join(_refused(module, target)) or "the model"
+        raise BuildError(f"TVM cannot compile {what}: {last_line(error)}") from error
+
+
+def _refused(module: TvmObject, target: TvmObject) -> list[str]:
+    """Return the functions of a module that TVM has no code for: their names are the operators'."""
+    found = []
+    for name, function in module.functions_items() if module is not None else ():
+        if type(function).__name__ == "PrimFunc":
+            try:
+                compile_module(import_tvm().IRModule({"main": function}), target)
+            except TVM_ERRORS:
+                found.append(str(name.name_hint))
+    return found
 
 
 def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
@@ -71,8 +87,8 @@ def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObje
         return lowering(module), plain
 
 
-def packing_library(kernels: Iterable[ModelKernel], target: TvmObject) -> TvmObject:
-    """Return a library with the packing functions of all kernels, ``<kernel>_pack_<tensor>``; None: there are none.
+def packing_library(packers: Iterable[Packer], target: TvmObject) -> TvmObject:
+    """Return a library with packing functions, each once; None: there are none.
 
     Raises
     ------
@@ -80,9 +96,5 @@ def packing_library(kernels: Iterable[ModelKernel], target: TvmObject) -> TvmObj
         TVM refuses one.
     """
     tvm = import_tvm()
-    functions = {
-        f"{kernel.name}_pack_{tensor}": packer.function
-        for kernel in kernels
-        for tensor, packer in kernel.packers.items()
-    }
+    functions = {packer.name: packer.function for packer in packers}
     return compile_module(tvm.IRModule(functions), target) if functions else None

@@ -6,9 +6,12 @@ computed by its own library (in float64 where that is possible), which compiled 
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from anatune.arguments import shown
-from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.codegen.compat import TvmObject, import_tvm, last_line
+from anatune.codegen.relax.importers import relax_of_onnx, relax_of_program
 from anatune.codegen.relax.originals import Arrays, Reference, onnx_reference, torch_reference
 from anatune.codegen.relax.reading import graph_of
 from anatune.errors import MissingDependencyError, WorkloadError
@@ -25,7 +29,7 @@ from anatune.files import reason
 from anatune.graph.nodes import Graph
 from anatune.graph.pools import with_partial_means
 
-__all__ = ["Imported", "decomposed", "exported", "imported", "onnx_inputs", "torch_operators"]
+__all__ = ["Imported", "decomposed", "exported", "imported", "onnx_inputs"]
 
 KINDS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX file, a .pt2 file or a Relax module"
 
@@ -110,7 +114,7 @@ def _torch() -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             f"models of PyTorch need it, and it cannot be imported ({error}); install it with: pip install torch"
-        ) from None
+        ) from error
 
 
 def _tensors(inputs: Any) -> tuple[Any, ...]:
@@ -143,71 +147,59 @@ def exported(model: Any, example_inputs: Any) -> Any:
     try:
         with torch.no_grad():
             return torch.export.export(model, _tensors(example_inputs))
-    except Exception as error:  # noqa: BLE001 - the model's own code runs, which may raise anything
-        raise WorkloadError(f"torch.export cannot export {name}: {last_line(error)}") from None
+    except Exception as error:
+        raise WorkloadError(f"torch.export cannot export {name}: {_cause(error)}") from error
 
 
-def torch_operators() -> frozenset[str]:
-    """Return the names of PyTorch's core operators that can be imported, such as "add.Tensor"."""
-    import_tvm()
-    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
-
-    return frozenset(ExportedProgramImporter().create_convert_map())
+def _cause(error: Exception) -> str:
+    """Return what PyTorch says first: how to find out more follows that."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
 
 
 def _pt2(path: Path, example_inputs: Any) -> Imported:
     torch = _torch()
     try:
-        program = torch.export.load(str(path))
-    except Exception as error:  # noqa: BLE001 - zip, zlib, JSON, pickle, torch: their errors share no class
+        with _without_logs():
+            program = torch.export.load(str(path))
+    except Exception as error:
         raise WorkloadError(
             f"{path}: {last_line(error):.200}; expected what torch.export.save wrote; export it again"
-        ) from None
+        ) from error
     return _exported(program, path.name, example_inputs)
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """Keep back what PyTorch logs, tracebacks among it, of files whose errors are told in a line."""
+    known = [one for name, one in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"]
+    handlers = [handler for one in known if isinstance(one, logging.Logger) for handler in one.handlers]
+    for one in handlers:
+        one.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        for one in handlers:
+            one.removeFilter(_nothing)
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False
 
 
 def _exported(program: Any, name: str, example_inputs: Any, original: Any = None) -> Imported:
     torch = _torch()
-    import_tvm()
-    from tvm.relax.frontend.torch import from_exported_program
-
     example = _arrays(example_inputs)
     if example is None and program.example_inputs is not None:
         given = program.example_inputs[0]
         example = _arrays(given) if all(isinstance(one, torch.Tensor) for one in given) else None
     simple = decomposed(program, name)
 
-    def read() -> TvmObject:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return from_exported_program(
-                    simple,
-                    keep_params_as_input=False,
-                    custom_convert_map={"cumsum.default": _cumsum},
-                    run_ep_decomposition=False,
-                )
-        except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
-            raise WorkloadError(f"TVM cannot import {name}: {last_line(error)}") from None
-
     source = original if original is not None else program.module()
     reference = torch_reference(torch, source, name)
     returns = program.call_spec.out_spec
+    read = functools.partial(relax_of_program, simple, name)
     return Imported(read, name, reference, example, returns is None or returns.is_leaf())
-
-
-def _cumsum(node: Any, importer: Any) -> TvmObject:
-    """Import a cumulative sum in the dtype that PyTorch gives it.
-
-    TVM 0.27 leaves the dtype out where the program does: PyTorch counts truth values and small integers in int64, TVM's
-    sums stay what is added up. Counts of more than one are then lost, and LLVM has no sum of truth values that TVM
-    would write (the attention masks of packed sequences, as GPT-2's, are such counts).
-    """
-    from tvm import relax
-
-    axis = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
-    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-    return importer.block_builder.emit(relax.op.cumsum(importer.env[node.args[0]], axis, dtype))
 
 
 def decomposed(program: Any, name: str) -> Any:
@@ -222,8 +214,8 @@ def decomposed(program: Any, name: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = program.run_decompositions()
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError) as error:
-        raise WorkloadError(f"PyTorch cannot decompose {name}: {last_line(error)}") from None
+    except Exception as error:
+        raise WorkloadError(f"PyTorch cannot decompose {name}: {_cause(error)}") from error
     signature = found.graph_signature
     changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
     if changed:
@@ -234,8 +226,12 @@ def decomposed(program: Any, name: str) -> Any:
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:
     """Return name and dtype of each input of an ONNX file; errors as `imported`."""
     onnx = _onnx_package()
-    kinds = onnx.helper.tensor_dtype_to_np_dtype
-    return [(one.name, kinds(one.type.tensor_type.elem_type).name) for one in _onnx_model(onnx, path)[1]]
+    return [(one.name, _dtype(onnx, one)) for one in _onnx_model(onnx, path)[1]]
+
+
+def _dtype(onnx: Any, value: Any) -> str:
+    """Return NumPy's name of an input's dtype; KeyError: it is no tensor, or of a type that ONNX has not."""
+    return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
 
 
 def _onnx_package() -> Any:
@@ -244,7 +240,7 @@ def _onnx_package() -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             f"ONNX files need the package onnx, which cannot be imported ({error}); install it with: pip install onnx"
-        ) from None
+        ) from error
 
 
 def _onnx_model(onnx: Any, path: Path) -> tuple[Any, list[Any]]:
@@ -253,20 +249,36 @@ def _onnx_model(onnx: Any, path: Path) -> tuple[Any, list[Any]]:
     Raises
     ------
     WorkloadError
-        The file is damaged, or weights beside it are missing.
+        The file is damaged, weights beside it are missing, or said to be anywhere else.
     """
     refusal: type[Exception] = import_module("google.protobuf.message").DecodeError
     try:
         model = onnx.load(str(path), format="protobuf", load_external_data=False)
-        _load_weights(onnx, model, path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _load_weights(onnx, model, path)
+    except WorkloadError:
+        raise
     except OSError as error:
-        raise WorkloadError(f"{path}: {reason(error)}; name a file that can be read") from None
+        raise WorkloadError(f"{path}: {reason(error)}; name a file that can be read") from error
     except refusal as error:
-        raise WorkloadError(f"{path}: {last_line(error):.200}; expected an ONNX file; export it again") from None
+        raise WorkloadError(f"{path}: {last_line(error):.200}; expected an ONNX file; export it again") from error
+    except (onnx.checker.ValidationError, ValueError) as error:  # a place outside of the folder, no number
+        raise WorkloadError(
+            f"{path}: {last_line(error):.300}; expected weights in files of its own folder; export it again"
+        ) from error
     if not model.graph.output:
         raise WorkloadError(f"{path}: no ONNX model, expected one with operators and outputs; export it again")
     known = {one.name for one in model.graph.initializer}
-    return model, [one for one in model.graph.input if one.name not in known]
+    inputs = [one for one in model.graph.input if one.name not in known]
+    for one in inputs:
+        try:
+            _dtype(onnx, one)
+        except KeyError:
+            raise WorkloadError(
+                f"{path}: input {one.name} is no tensor of a type that ONNX has; export it again"
+            ) from None
+    return model, inputs
 
 
 def _load_weights(onnx: Any, model: Any, path: Path) -> None:
@@ -278,6 +290,8 @@ def _load_weights(onnx: Any, model: Any, path: Path) -> None:
         One is missing, or too short.
     OSError
         One cannot be read.
+    onnx.checker.ValidationError, ValueError
+        One lies outside of the model's folder, or where is no number.
     """
     helper = onnx.external_data_helper
     for one in model.graph.initializer:
@@ -286,7 +300,8 @@ def _load_weights(onnx: Any, model: Any, path: Path) -> None:
         info = helper.ExternalDataInfo(one)
         place = path.parent / info.location
         if not place.is_file():
-            raise WorkloadError(f"{place} is missing: weights in files of their own have to lie beside {path.name}")
+            what = "no file" if place.exists() else "missing"
+            raise WorkloadError(f"{place} is {what}: weights in files of their own have to lie beside {path.name}")
         end = (info.offset or 0) + (info.length or 0)
         if place.stat().st_size < end:
             size = place.stat().st_size
@@ -296,9 +311,6 @@ def _load_weights(onnx: Any, model: Any, path: Path) -> None:
 
 def _onnx(path: Path, example_inputs: Any) -> Imported:
     model, inputs = _onnx_model(_onnx_package(), path)
-    import_tvm()
-    from tvm.relax.frontend.onnx import from_onnx
-
     example = _arrays(example_inputs)
     shapes: dict[str, list[int]] = {}
     if example is not None:
@@ -307,19 +319,15 @@ def _onnx(path: Path, example_inputs: Any) -> Imported:
             raise WorkloadError(f"{path}: {len(example)} example inputs, expected {len(inputs)}: {wanted}")
         shapes = {one.name: list(array.shape) for one, array in zip(inputs, example, strict=True)}
     for one in inputs:
-        for axis, size in enumerate(one.type.tensor_type.shape.dim):
-            if one.name not in shapes and size.dim_value < 1:
+        if one.name in shapes or not one.type.tensor_type.HasField("shape"):
+            continue
+        sizes = one.type.tensor_type.shape.dim
+        for axis, size in enumerate(sizes):
+            if not size.HasField("dim_value") or size.dim_value < 0:
                 raise WorkloadError(
                     f"{path}: input {one.name} is dynamic along axis {axis} ({size.dim_param or 'unnamed'}), expected "
                     "fixed sizes; give example inputs (--input-shape) of the sizes to compile for"
                 )
-
-    def read() -> TvmObject:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return from_onnx(model, shape_dict=shapes or None, keep_params_in_input=False)
-        except (*TVM_ERRORS, AssertionError, NotImplementedError) as error:
-            raise WorkloadError(f"TVM cannot import {path.name}: {last_line(error)}") from None
-
+        shapes[one.name] = [size.dim_value for size in sizes]
+    read = functools.partial(relax_of_onnx, model, shapes, path.name)
     return Imported(read, path.name, onnx_reference(model, path.name), example)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.cuda.device_modules import Cubins
 from anatune.codegen.cuda.nvrtc import Cubin
+from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.relax.gpu_kernels import GpuModelKernel
 from anatune.codegen.relax.writing import WrittenModel
 from anatune.errors import BuildError
@@ -51,7 +52,7 @@ def built_for_gpu(model: WrittenModel, kernels: Iterable[GpuModelKernel], target
     BuildError
         TVM has no code for an operator, or NVRTC refuses what it wrote; the message is the last line of theirs.
     """
-    import_tvm()
+    tvm = import_tvm()
     from tvm import relax
 
     cubins = Cubins(arch)
@@ -59,7 +60,13 @@ def built_for_gpu(model: WrittenModel, kernels: Iterable[GpuModelKernel], target
     module = model.module.with_attr("external_mods", list(modules.values()))
     try:
         with cubins.building():
-            executable = relax.build(module, target, relax_pipeline=_passes(target), exec_mode="bytecode")
+            executable = relax.build(
+                module,
+                target,
+                relax_pipeline=_passes(target),
+                tir_pipeline=register_pipeline(tvm),
+                exec_mode="bytecode",
+            )
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot compile the model for {arch}: {last_line(error)}") from None
     return BuiltForGpu(executable, cubins)

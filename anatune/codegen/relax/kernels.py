@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,8 +26,15 @@ OPAQUE = 8
 
 @dataclass(frozen=True)
 class Packer:
-    """A function ``(tensor, packed)`` that packs a constant operand, and the elements of the packed form."""
+    """A function ``(tensor, packed)`` that packs a constant operand, and the elements of the packed form.
 
+    Attributes
+    ----------
+    name : str
+        Of the function: packers of one name make the same of the same operand, whatever their kernels compute.
+    """
+
+    name: str
     function: TvmObject
     num_elements: int
 
@@ -69,13 +77,17 @@ def model_kernel(name: str, schedule: Schedule, threads: int) -> ModelKernel:
     attributes = {"global_symbol": name, KERNEL: schedule.key, "op_pattern": OPAQUE}
     function = parse_program(program.main, program.llvm).with_attr(attributes)
     packers = {
-        tensor: Packer(
-            parse_program(text, program.packing_llvm).with_attr("global_symbol", f"{name}_pack_{tensor}"),
-            program.packed_sizes[tensor],
-        )
+        tensor: _packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
         for tensor, text in program.packing.items()
     }
     return ModelKernel(name, function, packers)
+
+
+def _packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:
+    """Return a function that packs an operand of a kernel, named by what it does."""
+    own = f"{text}{llvm}".replace(kernel, "")  # functions that it calls are named after the kernel
+    name = f"anatune_pack_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
+    return Packer(name, parse_program(text, llvm).with_attr("global_symbol", name), num_elements)
 
 
 def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: int) -> ModelKernel:

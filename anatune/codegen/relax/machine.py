@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from anatune.codegen.compat import TvmObject, import_tvm, last_line
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.errors import RunError
 
 __all__ = ["Machine"]
@@ -45,8 +45,17 @@ class Machine:
         self._weights = tvm.runtime.convert(list(weights))
 
     def run(self, *inputs: TvmObject) -> TvmObject:
-        """Return the result of the model: a tensor, or an array of them."""
-        return self._main(*inputs, self._weights)
+        """Return the result of the model: a tensor, or an array of them.
+
+        Raises
+        ------
+        RunError
+            TVM refuses the inputs or the weights, or there is too little memory.
+        """
+        try:
+            return self._main(*inputs, self._weights)
+        except TVM_ERRORS as error:
+            raise RunError(f"the model cannot be run: {last_line(error):.300}; compile it again") from None
 
     def wait(self) -> None:
         """Wait until everything that was started is done: a CPU's calls return when it is."""

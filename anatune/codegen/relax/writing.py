@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anatune.codegen.buffer import Buffer
-from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.codegen.relax.kernels import ModelKernel
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.codegen.relax.kernels import ModelKernel, Packer
+from anatune.errors import BuildError
 from anatune.graph.nodes import (
     ITEM,
     WRITTEN,
@@ -34,15 +35,14 @@ class Weight(NamedTuple):
     ----------
     constant : Constant
         What is taken, or packed.
-    kernel, tensor : str
-        Whose packing function makes of it what the model takes; "": it is taken as it is.
+    packer : Packer, optional
+        Makes of it what the model takes; None: it is taken as it is.
     shape, dtype
         Of what the model takes.
     """
 
     constant: Constant
-    kernel: str
-    tensor: str
+    packer: Packer | None
     shape: tuple[int, ...]
     dtype: str
 
@@ -50,6 +50,14 @@ class Weight(NamedTuple):
     def num_bytes(self) -> int:
         """Bytes of what the model takes."""
         return math.prod(self.shape) * self.constant.array.dtype.itemsize
+
+
+_SPELT: dict[str, Callable[..., TvmObject]] = {
+    "cosh": lambda op, half, x: op.multiply(op.add(op.exp(x), op.exp(op.negative(x))), half),
+    "nn.relu6": lambda op, half, x: op.clip(x, 0, 6),
+    "sinh": lambda op, half, x: op.multiply(op.subtract(op.exp(x), op.exp(op.negative(x))), half),
+}
+"""Operator that TVM lacks, or has no code for on CPUs -> the same in others, of ``relax.op``, 1/2 and arguments."""
 
 
 Known = Callable[[Sequence[Weight]], Sequence[TvmObject]]
@@ -90,11 +98,11 @@ class _Writer:
         self.places: dict[tuple[int, str], int] = {}
         nodes = graph.nodes()
         for node in nodes:
-            for value, kernel, tensor in self.known(node):
-                self.place(value, kernel, tensor)
+            for value, packer in self.known(node):
+                self.place(value, packer)
         for output in graph.outputs:
             if isinstance(output, Constant):
-                self.place(output, "", "")
+                self.place(output, None)
         builder = relax.BlockBuilder()
         inputs = [relax.Var(value.name, self.type_of(value.type)) for value in graph.inputs]
         kinds = [self.type_of(TensorType(weight.shape, weight.dtype)) for weight in self.weights]
@@ -114,51 +122,49 @@ class _Writer:
                         call = self.kernel_call(node, functions[own.name], own.workspace)
                         if own.workspace is not None:
                             call = relax.TupleGetItem(builder.emit(call), 0)
-                    elif node.op.startswith(WRITTEN):
-                        made = builder.add_func(node.attributes["function"], node.op.removeprefix(WRITTEN))
-                        operands = relax.Tuple([self.argument(one) for one in node.arguments])
-                        call = relax.call_tir(made, operands, self.type_of(node.type))
-                    else:
-                        call = self.operator_call(node)
-                    self.values[id(node)] = builder.emit(call)
+                        self.values[id(node)] = builder.emit(call)
+                        continue
+                    try:
+                        self.values[id(node)] = builder.emit(self.operator_call(node, builder))
+                    except TVM_ERRORS as error:
+                        raise BuildError(
+                            f"TVM cannot compile the operator {node.op} of {node.type}: {last_line(error)}"
+                        ) from error
                 results = [self.argument(value) for value in graph.outputs]
                 result = builder.emit_output(relax.Tuple(results) if graph.is_tuple else results[0])
             builder.emit_func_output(result)
         self.model = WrittenModel(builder.get(), tuple(self.weights))
 
-    def known(self, node: Node) -> list[tuple[Constant, str, str]]:
-        """Return the constants of a node that are weights: (constant, kernel that packs it, its tensor)."""
+    def known(self, node: Node) -> list[tuple[Constant, Packer | None]]:
+        """Return the constants of a node that are weights, and what packs each."""
         if node.op in PRODUCTS:
-            kernel = self.kernels[id(node)]
+            packers = self.kernels[id(node)].packers
             tensors = [access.tensor for access in workload_of(node).operands]
             return [
-                (value, kernel.name if tensor in kernel.packers else "", tensor if tensor in kernel.packers else "")
+                (value, packers.get(tensor))
                 for tensor, value in zip(tensors, node.arguments, strict=True)
                 if isinstance(value, Constant)
             ]
         if id(node) in self.kernels:
-            return [(value, "", "") for value in node.arguments if isinstance(value, Constant)]
-        found: list[tuple[Constant, str, str]] = []
+            return [(value, None) for value in node.arguments if isinstance(value, Constant)]
+        found: list[tuple[Constant, Packer | None]] = []
         stack: list[Argument] = list(node.arguments)
         while stack:
             value = stack.pop(0)
             if isinstance(value, Constant):
-                if value.array.size > 1:
-                    found.append((value, "", ""))
+                if value.array.size != 1:
+                    found.append((value, None))
             elif type(value) is tuple:
                 stack += value
         return found
 
-    def place(self, value: Constant, kernel: str, tensor: str) -> int:
-        """Return which weight a constant is, in the form that a kernel takes."""
-        key = (id(value), f"{kernel}.{tensor}")
+    def place(self, value: Constant, packer: Packer | None) -> int:
+        """Return which weight a constant is, in the form that a kernel takes: each form of it is there once."""
+        key = (id(value), packer.name if packer else "")
         if key not in self.places:
             self.places[key] = len(self.weights)
             shape, dtype = tensor_type(value)
-            if kernel:
-                packer = next(one for one in self.kernels.values() if one.name == kernel).packers[tensor]
-                shape = (packer.num_elements,)
-            self.weights.append(Weight(value, kernel, tensor, shape, dtype))
+            self.weights.append(Weight(value, packer, (packer.num_elements,) if packer else shape, dtype))
         return self.places[key]
 
     def weight(self, place: int) -> TvmObject:
@@ -174,9 +180,9 @@ class _Writer:
 
         A workspace is a second result, which nobody reads: TVM plans its memory with that of all others.
         """
-        places = {id(value): self.places[id(value), f"{kernel}.{tensor}"] for value, kernel, tensor in self.known(node)}
+        places = [self.place(*one) for one in self.known(node)]
         operands = [
-            self.weight(places[id(value)]) if isinstance(value, Constant) else self.values[id(value)]
+            self.weight(places.pop(0)) if isinstance(value, Constant) else self.values[id(value)]
             for value in node.arguments
         ]
         results = self.type_of(node.type)
@@ -184,10 +190,17 @@ class _Writer:
             results = [results, self.relax.TensorType(workspace.shape, workspace.dtype)]
         return self.relax.call_tir(function, self.relax.Tuple(operands), results)
 
-    def operator_call(self, node: Node) -> TvmObject:
-        """Return the call of an operator of TVM's."""
+    def operator_call(self, node: Node, builder: TvmObject) -> TvmObject:
+        """Return the call of an operator of TVM's, or of what the importer wrote out."""
         if node.op == ITEM:
             return self.relax.TupleGetItem(self.values[id(node.arguments[0])], node.attributes["index"])
+        if node.op.startswith(WRITTEN):
+            made = builder.add_func(node.attributes["function"], node.op.removeprefix(WRITTEN))
+            operands = self.relax.Tuple([self.argument(one) for one in node.arguments])
+            return self.relax.call_tir(made, operands, self.type_of(node.type))
+        if node.op in _SPELT:
+            half = self.relax.const(0.5, tensor_type(node).dtype)
+            return _SPELT[node.op](self.relax.op, half, *map(self.argument, node.arguments))
         attributes = self.tvm.ir.make_node(node.kind, **node.attributes) if node.kind else None
         arguments = [self.argument(argument) for argument in node.arguments]
         return self.relax.Call(self.tvm.ir.Op.get(f"relax.{node.op}"), arguments, attributes)
@@ -196,7 +209,7 @@ class _Writer:
         """Return an argument as an expression of Relax's."""
         relax = self.relax
         if isinstance(argument, Constant):
-            place = self.places.get((id(argument), "."))
+            place = self.places.get((id(argument), ""))
             if place is None:
                 return relax.const(argument.array, argument.array.dtype.name)
             return self.weight(place)

@@ -9,7 +9,6 @@ them: for models there is `anatune.adapters.metaschedule`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from anatune.codegen.cpu.lower import lower
 from anatune.codegen.tvm.kernel import ANNOTATION
 from anatune.core.trial import Outcome
 from anatune.errors import BuildError, RecordError, SpaceError
-from anatune.files import reason, temporary_folder
+from anatune.files import Output, OutputKind, make_folder, read_lines, reason, temporary_folder
 from anatune.records.schema import Record
 
 __all__ = ["ANNOTATION", "TVM_FILES", "write_tvm_database"]
@@ -30,7 +29,7 @@ TVM_FILES: tuple[str, str] = ("database_workload.json", "database_tuning_record.
 def write_tvm_database(
     records: Iterable[Record], folder: str | Path, on_skip: Callable[[str], None] | None = None
 ) -> int:
-    """Write records as a MetaSchedule database; files of that name in `folder` are replaced as a whole.
+    """Write records as a MetaSchedule database; one in `folder` that this wrote, too, is replaced as a whole.
 
     Parameters
     ----------
@@ -51,13 +50,16 @@ def write_tvm_database(
     MissingDependencyError
         TVM is not installed.
     RecordError
-        The folder cannot be made or written.
+        The folder cannot be made or written, or holds a database of another program.
     """
     database = import_meta_schedule()
     target = Path(folder)
     count = 0
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        make_folder(target)
+        is_own = _is_own(target)
+        kind = OutputKind("a database that anatune wrote", lambda path: is_own)
+        files = [Output(target / name, kind) for name in TVM_FILES]
         with temporary_folder(target) as scratch:
             paths = [scratch / name for name in TVM_FILES]
             opened = database.database.JSONDatabase(path_workload=str(paths[0]), path_tuning_record=str(paths[1]))
@@ -70,12 +72,27 @@ def write_tvm_database(
                 except (BuildError, SpaceError) as error:
                     if on_skip is not None:
                         on_skip(f"record {record.id} is left out: {error}")
-            for path in paths:
-                path.touch()
-                os.replace(path, target / path.name)
+            contents = [path.read_bytes() if path.exists() else b"" for path in paths]
+        for file, content in reversed(list(zip(files, contents, strict=True))):  # by the last one it is known
+            file.write(content)
     except OSError as error:
-        raise RecordError(f"{target}: {reason(error)}, expected a folder for TVM's two files; name another") from error
+        raise RecordError(
+            f"{error.filename or target}: {reason(error)}, expected a folder for TVM's two files"
+        ) from error
     return count
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether all tuning records of a database are anatune's."""
+    has_records = False
+    try:
+        for line in read_lines(folder / TVM_FILES[1]):
+            if ANNOTATION not in line:
+                return False
+            has_records = True
+        return has_records
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _commit(meta_schedule: TvmObject, opened: TvmObject, record: Record) -> None:
@@ -85,7 +102,9 @@ def _commit(meta_schedule: TvmObject, opened: TvmObject, record: Record) -> None
     lowered = lower(trial.schedule, threads=trial.threads, prepacked=False)
     module = tvm.IRModule({"main": lowered.module["main"]})
     schedule = tvm.s_tir.Schedule(module)
-    schedule.annotate(schedule.get_sblock("root"), ANNOTATION, trial.schedule.to_json())
+    # A program without copies is one block; else "root" stands around all of them.
+    outermost = schedule.get_sblock(module["main"].body.block.name_hint)
+    schedule.annotate(outermost, ANNOTATION, trial.schedule.to_json())
     workload = opened.commit_workload(module)
     opened.commit_tuning_record(
         meta_schedule.database.TuningRecord(

@@ -7,8 +7,10 @@ from typing import NamedTuple
 from anatune.core.hardware.spec import CpuSpec
 
 __all__ = [
+    "DOT_FEATURES",
     "HALF_SUMS",
     "TILES",
+    "TILE_FEATURES",
     "DotOperands",
     "dot_features",
     "dot_instructions",
@@ -17,7 +19,7 @@ __all__ = [
     "tile_features",
 ]
 
-_FEATURES = {
+DOT_FEATURES = {
     ("avx512", "vdpbf16ps"): "avx512bf16",
     ("avx512", "vfmaddph"): "avx512fp16",
     ("avx512", "vpdpbusd"): "avx512vnni",
@@ -26,7 +28,7 @@ _FEATURES = {
 }
 """Instruction set and instruction -> LLVM's feature for it on whole vectors."""
 
-_TILE_FEATURES = {"tdpbf16ps": "amx-bf16", "tdpbusd": "amx-int8", "tdpbssd": "amx-int8"}
+TILE_FEATURES = {"tdpbf16ps": "amx-bf16", "tdpbusd": "amx-int8", "tdpbssd": "amx-int8"}
 """Instruction on AMX's tiles -> LLVM's feature for it."""
 
 _GROUPS = {
@@ -42,7 +44,7 @@ two in each lane of four bytes."""
 HALF_SUMS = ("vfmaddph",)
 """Instructions that keep their sums in half precision."""
 
-TILES = tuple(_TILE_FEATURES)
+TILES = tuple(TILE_FEATURES)
 """Instructions on AMX's tiles."""
 
 _EXTENSION = {**dict.fromkeys(HALF_SUMS, "fp16"), **dict.fromkeys(TILES, "amx")}
@@ -67,17 +69,17 @@ def dot_operands(instruction: str) -> DotOperands:
 def dot_features(hardware: CpuSpec) -> tuple[str, ...]:
     """Return LLVM's names of the features that the instructions of a spec need, those that schedules may use."""
     isa = hardware.compute.isa
-    return tuple(feature for (needed, name), feature in _FEATURES.items() if needed == isa and _has(hardware, name))
+    return tuple(feature for (needed, name), feature in DOT_FEATURES.items() if needed == isa and _has(hardware, name))
 
 
 def tile_features(hardware: CpuSpec) -> tuple[str, ...]:
     """Return LLVM's names of the features that AMX's instructions of a spec need."""
-    return tuple(dict.fromkeys(_TILE_FEATURES[name] for name in hardware.amx or ()))
+    return tuple(dict.fromkeys(TILE_FEATURES[name] for name in hardware.amx or ()))
 
 
 def dot_instructions(hardware: CpuSpec) -> tuple[str, ...]:
     """Return the instructions of a spec that schedules may use."""
-    return tuple(name for isa, name in _FEATURES if isa == hardware.compute.isa and _has(hardware, name))
+    return tuple(name for isa, name in DOT_FEATURES if isa == hardware.compute.isa and _has(hardware, name))
 
 
 def instruction_of(hardware: CpuSpec, broadcast: str, vectors: str, *, extension: str = "") -> tuple[str, int] | None:
@@ -96,4 +98,4 @@ def _has(hardware: CpuSpec, instruction: str) -> bool:
     """Whether a CPU has an instruction on vectors of its whole width."""
     if instruction in TILES:
         return instruction in (hardware.amx or ())
-    return (hardware.compute.isa, instruction) in _FEATURES and hardware.dot_instruction(instruction) is not None
+    return (hardware.compute.isa, instruction) in DOT_FEATURES and hardware.dot_instruction(instruction) is not None

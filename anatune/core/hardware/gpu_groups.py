@@ -40,7 +40,7 @@ class GpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     int8_rate: float = 4.0
     """int8 multiply-adds (dp4a where the device has it, else 1) relative to float32."""
     reachable_fraction: float
-    """Share of the paper peak that compiled FMA code reaches (calibrated per architecture)."""
+    """Share of the theoretical peak that compiled FMA code reaches (calibrated per architecture)."""
 
 
 class Registers(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -91,7 +91,7 @@ class Dram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Load-to-use latency of a miss in all caches, core cycles."""
     transaction_bytes: int = 32
     reachable_fraction: float = 0.85
-    """Share of the paper bandwidth that streaming kernels reach."""
+    """Share of the nominal bandwidth that streaming kernels reach."""
 
 
 class Launch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -27,7 +27,7 @@ class _Range(NamedTuple):
 _BANDWIDTH = _Range(1e9, 1e14, "bytes/s", ((1e9, "GB/s"), (1e12, "TB/s"), (1e6, "MB/s")))
 _KIB = ((1024.0, "KiB"), (1024.0**2, "MiB"))
 _CYCLES = _Range(0.5, 5e3, "cycles")
-_FRACTION = _Range(0.01, 1.0, "as a share of the paper value", ((0.01, "per cent"),))
+_FRACTION = _Range(0.01, 1.0, "as a share of the nominal value", ((0.01, "per cent"),))
 _REGISTERS = _Range(4096, 2**24, "registers of 32 bits", ((1024.0, "units of 1024"),))
 _TENSOR_PEAK = _Range(1e11, 1e17, "FLOP/s", ((1e12, "TFLOP/s"), (1e15, "PFLOP/s"), (1e9, "GFLOP/s")))
 _RATE = _Range(1 / 128, 64.0, "relative to float32")

@@ -117,7 +117,7 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return max((_LEAST_CAPABILITY[dtype] for dtype in dtypes if dtype in _LEAST_CAPABILITY), default=None)
 
     def tensor_flop_per_s(self, dtype: str) -> float | None:
-        """Return the tensor cores' dense paper peak for operands of `dtype` (float32: as tf32), None if unknown."""
+        """Return the tensor cores' dense peak for operands of `dtype` (float32: as tf32), None if unknown."""
         if self.tensor_cores is None:
             return None
         rates = {
@@ -128,12 +128,12 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return rates.get(dtype)
 
     def peak_flop_per_s(self, dtype: str, *, tensor_cores: bool = False) -> float:
-        """Return the paper peak for operands of `dtype`: the float32 peak times a rate, or the tensor cores' own."""
+        """Return the theoretical peak for operands of `dtype`: float32's times a rate, or the tensor cores' own."""
         peak = self.tensor_flop_per_s(dtype) if tensor_cores else None
         return self.compute.fp32_peak_flop_per_s * self.arithmetic_rate(dtype) if peak is None else peak
 
     def reachable_share(self, *, tensor_cores: bool = False) -> float:
-        """Return the share of the paper peak that compiled code reaches."""
+        """Return the share of the theoretical peak that compiled code reaches."""
         if tensor_cores and self.tensor_cores is not None:
             return self.tensor_cores.mma_sync_fraction
         return self.compute.reachable_fraction
@@ -228,7 +228,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return f"CpuSpec({self.name}: {self.model}, {self.arch})"
 
     def peak_flop_per_s(self, dtype: str, *, tensor_cores: bool = False) -> float:
-        """Return the paper peak for operands of `dtype`.
+        """Return the theoretical peak for operands of `dtype`.
 
         Vectors hold elements of the dtype that sums are kept in, four bytes each, so that the float32 peak holds for
         all; instructions that sum products of neighbours are faster by their rate.
@@ -243,7 +243,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return found if isinstance(found, DotInstruction) else None
 
     def reachable_share(self, *, tensor_cores: bool = False) -> float:
-        """Return the share of the paper peak that compiled code reaches."""
+        """Return the share of the theoretical peak that compiled code reaches."""
         return self.compute.reachable_fraction
 
     @property

@@ -62,12 +62,15 @@ def check_cpu(
     if "extension" not in options:
         _check(workload, hardware, tiles, unroll, vector, options)
         return
-    _check(workload, hardware, tiles, unroll, vector, options, extension="amx")
+    dot = _check(workload, hardware, tiles, unroll, vector, options, extension="amx")
+    assert dot is not None
     if paired := [name for name in options if name.startswith("pair.")]:
         raise SpaceError(f"option {paired[0]} is given, but there are no pairs of microkernels on AMX's tiles")
     simd, register = options["simd_axis"], {axis.name: tiles[axis.name][-1] for axis in workload.spatial_axes}
     vectors = -(-register.pop(simd) // options["simd_lanes"])
-    check_tile_registers(math.prod(register.values()), vectors)
+    unrolled = {axis.name: tiles[axis.name][-1] for axis in workload.reduction_axes}
+    steps = -(-unrolled.pop(dot.axis) // dot.size) * math.prod(unrolled.values())
+    check_tile_registers(math.prod(register.values()), vectors, steps)
 
 
 def check_half_sums(
@@ -78,7 +81,7 @@ def check_half_sums(
     vector: Mapping[str, object],
     options: Mapping[str, Any],
 ) -> None:
-    """Raise SpaceError unless these are a schedule of the template "halfsums"."""
+    """Raise SpaceError unless these are a schedule of the template "fp16_accumulation"."""
     dot = _check(workload, hardware, tiles, unroll, vector, options, extension="fp16")
     assert dot is not None
     most, terms = most_half_terms(workload, dot), math.prod(tiles[dot.axis][-2:])

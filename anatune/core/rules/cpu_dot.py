@@ -44,6 +44,7 @@ __all__ = [
     "most_half_terms",
     "packable_in_groups",
     "pairable_axes",
+    "tile_depths",
 ]
 
 
@@ -125,7 +126,7 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, extension: st
 
 
 def half_sums_apply(workload: Workload, hardware: CpuSpec) -> bool:
-    """Whether the template "halfsums" applies: the CPU has the instruction, and calls may be long enough."""
+    """Whether the template "fp16_accumulation" applies: the CPU has the instruction, and calls may be long enough."""
     known = constant_tensors(workload)
     simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), known)
     dot = dot_group(workload, hardware, simd, extension="fp16")
@@ -154,13 +155,26 @@ def half_additions(workload: Workload, dot: DotGroup, inner: Mapping[str, Sequen
     )
 
 
-def check_tile_registers(rows: int, vectors: int) -> None:
-    """Raise SpaceError unless the tiles of a microkernel fit AMX's registers: its sums, both operands' of a step."""
-    blocks = -(-rows // TILE_ROWS)
-    if (needed := blocks * vectors + blocks + vectors) > _TILE_REGISTERS:
+def tile_depths(steps: int) -> tuple[int, ...]:
+    """Return the groups of each product on tiles that sum `steps` unrolled steps, equally many where that divides."""
+    count = -(-steps // TILE_STEPS)
+    if steps % count == 0:
+        return (steps // count,) * count
+    return (*(TILE_STEPS,) * (count - 1), steps % TILE_STEPS)
+
+
+def check_tile_registers(rows: int, vectors: int, steps: int) -> None:
+    """Raise SpaceError unless the tiles of a microkernel fit AMX's registers: its sums, both operands' of a product.
+
+    A register has one shape from the call's beginning to its end, so that operands of products of another depth take
+    registers of their own. LLVM ends the process where it finds none.
+    """
+    blocks, depths = -(-rows // TILE_ROWS), set(tile_depths(steps))
+    if (needed := blocks * vectors + (blocks + vectors) * len(depths)) > _TILE_REGISTERS:
+        own = "" if len(depths) == 1 else f", products of {' and '.join(map(str, sorted(depths)))} steps"
         raise SpaceError(
-            f"a register tile of {rows} rows and {vectors} vectors takes {needed} tiles of AMX's, expected at most "
-            f"{_TILE_REGISTERS}: 32 rows and 2 vectors"
+            f"a register tile of {rows} rows and {vectors} vectors{own} takes {needed} tiles of AMX's, expected at "
+            f"most {_TILE_REGISTERS}: 32 rows and 2 vectors"
         )
 
 
@@ -176,7 +190,7 @@ def dot_note(workload: Workload, hardware: CpuSpec, simd: str, *, extension: str
     own = set(names) & set(dot_instructions(hardware))
     why = "no instruction fits the layout of these operands" if own else "the CPU has no instruction for them"
     if own and own <= set(HALF_SUMS):
-        why = f"{', '.join(sorted(own))} sums in half precision: template halfsums, at --accuracy relaxed"
+        why = f"{', '.join(sorted(own))} sums in half precision: template fp16_accumulation, at --accuracy relaxed"
     return f"slow: {workload.dtype} elements are converted one by one and multiplied at float32's rate ({why})"
 
 

@@ -30,7 +30,7 @@ reduction axis, and (l2, l1, unroll) of a window axis (rx, ry: they only slide a
                           result that is strided along the SIMD axis is transposed in registers, never packed.
 "packed_ahead"            Those of them that are packed before the run (constant operands: no cost).
 "extension"               "amx": products on AMX's tiles, the register tile's rows in blocks of 16 (`codegen.cpu.amx`).
-                          No space holds such schedules: they are for inspection.
+                          No space holds such schedules; they are built, verified and inspected.
 "parallel"                Whether the fused "outer" loops are distributed over the cores.
 ========================= ============================================================================================
 

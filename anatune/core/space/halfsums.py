@@ -1,4 +1,4 @@
-"""The tile space of the template "halfsums": `core.space.cpu`'s, with calls that are short enough to sum in float16.
+"""The tile space of the template "fp16_accumulation": `core.space.cpu`'s, with calls short enough to sum in float16.
 
 Beside the options of the template "cpu" a schedule has "extension": "fp16".
 """

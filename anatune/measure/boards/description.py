@@ -14,6 +14,7 @@ from anatune.errors import DeviceError
 from anatune.measure.boards.connection import Board, connected
 from anatune.measure.boards.tracker import boards_of, checked_key, tracker_of
 from anatune.measure.cpu.detect import detect_cpu
+from anatune.printable import printable
 from anatune.records.environment import Environment, environment
 
 __all__ = ["BoardDescription", "describe", "described", "machine_of", "other_device", "spec_name"]
@@ -118,7 +119,7 @@ def described(board: Board, key: str, boards: int = 1) -> BoardDescription:
     there = Environment(
         cpu=spec.model,
         cores=len(allowed) or spec.compute.num_cores,
-        platform=f"Linux-{_printable(release) or 'unknown'}-{board.machine}",
+        platform=f"Linux-{printable(release) or 'unknown'}-{board.machine}",
         python="",
         numpy=here.numpy,
         anatune=here.anatune,
@@ -147,7 +148,7 @@ def other_device(hardware: CpuSpec, there: CpuSpec) -> str:
 
 def _copy_system(board: Board, root: Path) -> set[int]:
     """Copy what `detect_cpu` reads from the board into a folder; return the processors that its server may use."""
-    cpuinfo = _printable(_cpuinfo(board))
+    cpuinfo = printable(_cpuinfo(board))
     _keep(root, "proc/cpuinfo", cpuinfo)
     present = sorted({int(number) for number in re.findall(r"(?m)^processor\s*:\s*(\d+)\s*$", cpuinfo)})[:_MOST_CPUS]
     told = re.search(r"(?m)^Cpus_allowed_list:\s*([\d,-]+)", board.file("/proc/self/status") or "")
@@ -207,8 +208,3 @@ def _cpu_list(text: str) -> set[int]:
         if first.isdecimal() and (not last or last.isdecimal()):
             cpus.update(range(int(first), min(int(last or first), _MOST_CPUS) + 1))
     return cpus
-
-
-def _printable(text: str) -> str:
-    """Return text without control characters: models end up on terminals."""
-    return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)

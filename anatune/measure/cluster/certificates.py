@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from anatune.arguments import checked_integer, checked_path, shown
 from anatune.errors import SecurityError
-from anatune.files import read_file, reason
+from anatune.files import make_folder, read_file, reason
 from anatune.named import import_optional
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def make_certificates(
     contents = _made(names, begin, begin + datetime.timedelta(days=days))
     written: list[Path] = []
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(place, 0o700)
         there = [name for name in CERTIFICATE_FILES if os.path.lexists(place / name)]
         if there:
             raise SecurityError(

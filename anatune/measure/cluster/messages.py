@@ -184,7 +184,7 @@ def decode(content: object, kind: type[_Message]) -> _Message:
         raise RunError(f"{type(content).__name__} arrived, expected {kind.__name__}")
     try:
         return msgspec.msgpack.decode(content, type=kind)
-    except (msgspec.DecodeError, AnatuneError) as error:
+    except (msgspec.DecodeError, RecursionError, AnatuneError) as error:
         raise RunError(f"what arrived is no {kind.__name__}: {error}") from None
 
 

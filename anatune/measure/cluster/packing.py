@@ -95,7 +95,7 @@ def unpack(packed: Packed, folder: Path, schedule_key: str) -> Any:
         raise DamagedError("a built kernel arrived damaged: its contents are not what was built")
     try:
         artifact = msgspec.json.decode(packed.artifact, type=resolve(how.artifact))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise DamagedError(f"a built kernel arrived damaged: {error}") from None
     if artifact.schedule_key != schedule_key or getattr(artifact, how.file) != packed.sha256:
         raise DamagedError(

@@ -77,6 +77,8 @@ def tensor_of(array: Array) -> TvmObject:
     """Return a TVM tensor on the memory of `array`, or on an aligned copy where a kernel or DLPack refuses that."""
     tvm = import_tvm()
     flags = array.flags
+    if not array.size:
+        return tvm.runtime.empty(array.shape, array.dtype.name)  # DLPack wants an aligned place of no elements, too
     if not (flags.c_contiguous and flags.writeable and array.ctypes.data % ALIGNMENT_BYTES == 0):
         block = Block(array.dtype.name, array.shape)
         block.array[...] = array

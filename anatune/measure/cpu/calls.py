@@ -6,15 +6,17 @@ import shutil
 
 from anatune.codegen.cpu.lower import build_schedule, inspect_schedule
 from anatune.core.accuracy import error_of
+from anatune.core.hardware.dot import tile_features
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError
 from anatune.files import scratch_folder
 from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.kernel import Kernel
+from anatune.measure.cpu.tiles import allow_tiles
 from anatune.measure.run.correctness import Verification, expected, random_inputs
 
-__all__ = ["build", "check_instructions", "check_runs", "inspect", "verify"]
+__all__ = ["allow_runs", "build", "check_instructions", "inspect", "verify"]
 
 _X86 = ("sse", "avx", "avx2", "avx512")
 
@@ -32,16 +34,16 @@ def check_instructions(hardware: CpuSpec) -> None:
         )
 
 
-def check_runs(schedule: Schedule) -> None:
-    """Raise RunError for what has never run: the system would have to be asked for AMX's registers first."""
+def allow_runs(schedule: Schedule) -> None:
+    """Ask the system for AMX's registers where a schedule needs them; raise RunError where it has or gives none."""
     if schedule.options.get("extension") == "amx":
-        raise RunError("kernels on AMX's tiles are compiled and inspected, not run: see anatune.inspect()")
+        allow_tiles(tile_features(schedule.hardware))  # type: ignore[arg-type]
 
 
 def build(schedule: Schedule, threads: int) -> Kernel:
     """Compile a schedule and load it into this process; see `anatune.build`."""
     check_instructions(schedule.hardware)  # type: ignore[arg-type]
-    check_runs(schedule)
+    allow_runs(schedule)
     folder = scratch_folder(BuildError)
     try:
         artifact = build_schedule(schedule, folder, threads=threads)

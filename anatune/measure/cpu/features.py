@@ -1,21 +1,30 @@
-"""Which of LLVM's features the present processor offers."""
+"""Which of LLVM's features a processor offers, by the flags that its system shows.
+
+A hypervisor may hide instructions from its guests, and code for LLVM's -mcpu would use them. What is offered is what
+the system's flags name. They come from CPUID and from what Linux knows, so that a feature newer than the kernel counts
+as missing, too: code is then slower, never wrong.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-__all__ = ["lacking_features"]
+__all__ = ["lacking_features", "missing_features"]
 
-_LINUX = {"pni": "sse3", "abm": "lzcnt", "bmi1": "bmi", "asimd": "neon"}
-"""Linux's name of a feature -> LLVM's, where they differ by more than '_' and '.'."""
+_FLAGS = {"sse3": "pni", "bmi": "bmi1", "lzcnt": "abm", "neon": "asimd"}
+"""LLVM's name -> Linux' flag, where more than punctuation differs. Source: Linux, arch/x86/.../cpufeatures.h."""
+
+
+def missing_features(features: Iterable[str], flags: Collection[str]) -> tuple[str, ...]:
+    """Return those of `features` (LLVM's names) that flags of /proc/cpuinfo (``amx_tile``) do not show, sorted."""
+    offered = {_letters(flag) for flag in flags}
+    return tuple(sorted(name for name in features if _letters(_FLAGS.get(name, name)) not in offered))
 
 
 def lacking_features(features: Iterable[str], cpuinfo: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
-    """Return those of `features` (LLVM's names) that the processor does not offer; (): none, or nobody can tell.
-
-    Virtual machines may hide what their processor has.
-    """
+    """Return those of `features` (LLVM's names) that the present processor does not offer; (): none, or unknown."""
     try:
         lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -23,7 +32,9 @@ def lacking_features(features: Iterable[str], cpuinfo: str | Path = "/proc/cpuin
     words = next(
         (line.partition(":")[2].split() for line in lines if line.lower().startswith(("flags", "features"))), []
     )
-    if not words:
-        return ()
-    offered = {_LINUX.get(word, word).replace("_", "") for word in words}
-    return tuple(name for name in features if name.replace(".", "") not in offered)
+    return missing_features(features, words) if words else ()
+
+
+def _letters(name: str) -> str:
+    """Return a name without punctuation: LLVM's avx512bf16, sse4.1 and amx-tile are Linux' avx512_bf16 and so on."""
+    return re.sub(r"[-_.]", "", name)

@@ -7,33 +7,32 @@ from pathlib import Path
 from anatune.core.hardware.files import spec_to_toml, user_spec_folder
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import DeviceError
-from anatune.files import replace_file
+from anatune.files import Output, OutputKind, read_file, reason
 from anatune.measure.cpu.detect import detect_cpu
 
-__all__ = ["calibrated_file", "write_host_spec"]
+__all__ = ["calibrated_file", "check_host_spec", "write_host_spec"]
 
 
+_MARK = "# Written by `anatune hw`, which replaces it; without this line it is yours and is kept."
+_KIND = OutputKind("a spec that `anatune hw` wrote", lambda path: read_file(path).startswith(_MARK.encode()))
 CALIBRATED = "anatune hw calibrate"
 """How the sources of measured numbers begin."""
 
 
 def calibrated_file(spec: HardwareSpec, folder: str | Path | None = None) -> Path | None:
     """Return the file that `write_host_spec` would replace if it holds measured numbers."""
-    path = _path(spec, Path(folder) if folder is not None else user_spec_folder())
+    path = (Path(folder) if folder is not None else user_spec_folder()) / f"{spec.name}.toml"
     try:
         return path if f'source = "{CALIBRATED}' in path.read_text(encoding="utf-8") else None
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def _path(spec: HardwareSpec, folder: Path) -> Path:
-    return folder / f"{spec.name}.toml"
-
-
 def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None = None) -> Path:
     """Write a spec of the present machine, or a board, and return the file's path: ``<its name>.toml``, ``host.toml``.
 
-    The file appears whole or not at all, also when several processes write at once; an older one is replaced.
+    The file appears whole or not at all, also when several processes write at once; an older one that was written by
+    this is replaced, one that somebody else wrote is not.
 
     Parameters
     ----------
@@ -45,14 +44,30 @@ def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None 
     Raises
     ------
     DeviceError
-        The CPU cannot be detected, or the file cannot be written.
+        The CPU cannot be detected, the file cannot be written, or somebody else's is there.
+    """
+    spec = spec or detect_cpu()
+    content = f"{_MARK}\n{spec_to_toml(spec)}".encode()
+    target = check_host_spec(spec.name, folder)
+    try:
+        target.write(content)
+    except OSError as error:
+        raise DeviceError(f"cannot write {target.path}: {reason(error)}") from None
+    return target.path
+
+
+def check_host_spec(name: str, folder: str | Path | None = None) -> Output:
+    """Return the file that the spec of a name goes to: better before measuring for minutes than after it.
+
+    Raises
+    ------
+    DeviceError
+        The file cannot be written, or somebody else's is there.
     """
     folder = Path(folder) if folder is not None else user_spec_folder()
-    spec = spec or detect_cpu()
-    path = _path(spec, folder)
+    path = folder / f"{name}.toml"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(path, spec_to_toml(spec).encode())
+        return Output(path, _KIND)
     except OSError as error:
-        raise DeviceError(f"cannot write {path}: {(error.strerror or 'unknown reason').lower()}") from None
-    return path
+        raise DeviceError(f"cannot write {path}: {reason(error)}") from None

@@ -1,4 +1,4 @@
-"""The analytical model of the template "halfsums": `CpuModel` on its space."""
+"""The analytical model of the template "fp16_accumulation": `CpuModel` on its space."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.space.cpu import CpuSpace
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.model.base import PREDICT, AnalyticalModel, Columns, Floats, Points, Rule, Scores, Shown
+from anatune.model.composition import Composition, Lane
 from anatune.model.cpu.pack import MULTIPLY_ADD_LIMIT, REGISTER_LIMIT, pack_machine, pack_nest
 from anatune.numerics.cpu.columns import CpuCol, new_chunk
 from anatune.numerics.cpu.point import run_points
@@ -53,6 +54,13 @@ class CpuScoring(AnalyticalModel):
         Operands that the new space packs at no cost; by default those of the rule of `core.rules.cpu_microkernels`.
     """
 
+    composition = Composition(
+        lanes=(
+            Lane(("fma_s", "load_s", "latency_s", "issue_s"), ("overhead_s",)),
+            Lane((), ("l2_s", "l3_s", "dram_s")),
+        ),
+        added=("packing_s", "start_s"),
+    )
     hardware: CpuSpec
     space: CpuSpace
 

@@ -12,6 +12,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.space.cuda import GpuSpace, staged_tensors
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.model.base import Columns, Floats, Points, Rule, Scores
+from anatune.model.composition import Composition, Lane
 from anatune.model.cuda.base import OWN_PARTS, REGISTER_BYTES, SPLIT_RULE, BaseGpuModel
 from anatune.model.cuda.pack import pack_chunk, pack_nest
 from anatune.numerics.cuda.batch import ANY_BOUND, BOUND, MACRO_BOUND, run_points
@@ -65,6 +66,14 @@ class GpuScoring(BaseGpuModel):
 
     space: GpuSpace
     parts, own_parts, resources = PARTS, OWN_PARTS, RESOURCES
+    composition = Composition(
+        lanes=(
+            Lane(("fma_s", "issue_s", "shared_s", "spill_s"), ("latency_s", "tail_s")),
+            Lane(("l2_s",)),
+            Lane(("dram_s",)),
+        ),
+        added=("launch_s", "combine_s"),
+    )
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import platform
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ import numpy as np
 from anatune.arguments import checked_path
 from anatune.core.hardware.files import user_spec_folder
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import TEMPLATES, adopt_name, former_names, template_named
+from anatune.core.templates import TEMPLATES, template_named
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
-from anatune.files import read_file, reason
+from anatune.files import OutputKind, check_folder, json_with, read_file, reason, replaced_folder
 from anatune.model.learned.residual import ResidualModel, ResidualOptions, import_lightgbm
 from anatune.resources import data_folder
 
@@ -32,6 +33,7 @@ __all__ = [
     "Card",
     "DataSource",
     "SavedCorrection",
+    "check_correction_folder",
     "find_correction",
     "load_correction",
     "named_correction",
@@ -49,6 +51,8 @@ CALIBRATED = "calibrated"
 
 FORMAT = 1
 CARD = "card.json"
+_KIND = OutputKind("one of a correction", json_with("format", "feature_version", "kernels", "files"))
+"""Of the card, of any version."""
 _MOST_BYTES = 64 * 2**20
 """Largest file that is read."""
 
@@ -116,9 +120,6 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`Template.feature_version`; `save_correction` sets it."""
     format: int = FORMAT
 
-    def __post_init__(self) -> None:
-        adopt_name(self)
-
     def applies(self, hardware: GpuSpec | CpuSpec, kernels: str) -> bool:
         """Return whether the correction is used for kernels of that kind on that device."""
         return self.kernels == kernels and (hardware.name in self.devices or hardware.vendor in self.vendors)
@@ -140,9 +141,6 @@ class _Versions(msgspec.Struct, frozen=True):
     kernels: str
     template: str
 
-    def __post_init__(self) -> None:
-        adopt_name(self)
-
 
 def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
     """Write a fitted model and its card; return the card with the files' digests.
@@ -163,15 +161,28 @@ def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
         versions={"lightgbm": str(import_lightgbm().__version__), "python": platform.python_version()},
     )  # fmt: skip
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_bytes(text.encode())
-        (folder / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        check_correction_folder(folder)
+        with replaced_folder(folder) as made:
+            for name, text in texts.items():
+                (made / name).write_bytes(text.encode())
+            (made / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
     except OSError as error:
-        raise ModelVersionError(
-            f"{folder}: {reason(error)}, the correction was not saved; name another folder"
-        ) from None
+        raise ModelVersionError(f"{folder}: {reason(error)}; the correction was not saved") from None
     return card
+
+
+def check_correction_folder(folder: Path) -> None:
+    """Raise OSError where no correction can be written, or something else lies there."""
+    check_folder(folder, _KIND.what, _own_files)
+
+
+def _own_files(folder: Path, names: Collection[str]) -> set[str]:
+    """Return those of a folder's names that a correction's files have; none where its card is missing, or is none."""
+    if not _KIND.knows(folder / CARD):
+        return set()
+    files = msgspec.json.decode(read_file(folder / CARD))["files"]
+    return {CARD, *files} & set(names) if isinstance(files, dict) else set()
 
 
 def read_card(folder: Path) -> Card:
@@ -342,7 +353,7 @@ def find_correction(
     own_folders: list[Path] = []
     with contextlib.suppress(SpecError):  # no home: no corrections of one's own
         folder = user_folder or user_correction_folder()
-        called = (template, *former_names(template), f"{template}_{CALIBRATED}")
+        called = (template, f"{template}_{CALIBRATED}")
         own_folders = [folder / f"{hardware.name}_{name}" for name in called]
     for own in own_folders:
         if (own / CARD).is_file():

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from anatune.errors import MissingDependencyError
 from anatune.model.features import FeatureTable
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
+from anatune.requirements import pip_line
 
 __all__ = ["MeasuredPoints", "cross_fit", "fit_residual"]
 
@@ -96,7 +97,7 @@ def cross_fit(
         from sklearn.model_selection import GroupKFold
     except ImportError:
         raise MissingDependencyError(
-            "leave-one-out reports need the package scikit-learn, which is not installed; pip install 'anatune[learn]'"
+            f"leave-one-out reports need the package scikit-learn, which is not installed; {pip_line('learn')}"
         ) from None
     keys = [one.workload if by == "workload" else one.device for one in measured]
     found: list[Floats | None] = [None] * len(measured)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.errors import MissingDependencyError
+from anatune.requirements import pip_line
 
 __all__ = ["Correction", "ResidualModel", "ResidualOptions", "import_lightgbm"]
 
@@ -103,8 +104,7 @@ def import_lightgbm() -> ModuleType:
         import lightgbm
     except ImportError:
         raise MissingDependencyError(
-            "what is learned from measurements needs the package lightgbm, which is not installed; "
-            "pip install 'anatune[learn]'"
+            f"what is learned from measurements needs the package lightgbm, which is not installed; {pip_line('learn')}"
         ) from None
     module: ModuleType = lightgbm
     return module

@@ -14,6 +14,7 @@ from anatune.core.workload.implicit_gemm import Operand, fetch_pattern
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 from anatune.model.base import PREDICT, Columns, Floats, Points, Ranking, Rule, Scores
+from anatune.model.composition import Composition, Lane
 from anatune.model.cuda.base import OWN_PARTS, SPLIT_RULE, BaseGpuModel
 from anatune.model.cuda.pack import SECTOR_BYTES
 from anatune.model.ranking import Best, rank_whole
@@ -62,6 +63,10 @@ class TensorCoreModel(BaseGpuModel):
 
     space: TensorCoreSpace
     parts, own_parts, resources = PARTS, OWN_PARTS, RESOURCES
+    composition = Composition(
+        lanes=(Lane(("mma_s", "issue_s", "shared_s"), ("latency_s", "tail_s")), Lane(("l2_s",)), Lane(("dram_s",))),
+        added=("launch_s", "combine_s"),
+    )
 
     def __init__(self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD) -> None:
         check_supported(workload, hardware)

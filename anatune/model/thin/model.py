@@ -14,6 +14,7 @@ from anatune.core.workload.implicit_gemm import pattern_of
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
 from anatune.core.workload.thin import ThinNest
 from anatune.model.base import PREDICT, Columns, Floats, Points, Ranking, Rule, Scores
+from anatune.model.composition import Composition, Lane
 from anatune.model.cuda.base import BaseGpuModel
 from anatune.model.cuda.pack import SECTOR_BYTES
 from anatune.model.ranking import Best, rank_whole
@@ -72,6 +73,14 @@ class ThinModel(BaseGpuModel):
 
     space: ThinSpace
     parts, resources = PARTS, RESOURCES
+    composition = Composition(
+        lanes=(
+            Lane(("fma_s", "issue_s", "l1_s"), ("latency_s", "meet_s", "tail_s")),
+            Lane(("l2_s",)),
+            Lane(("dram_s",)),
+        ),
+        added=("launch_s", "second_s"),
+    )
 
     def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
         check_supported(workload, hardware)

@@ -13,6 +13,7 @@ from anatune.core.rules.winograd import OUTPUT_TILES
 from anatune.core.space.winograd import WinogradSpace
 from anatune.core.workload.nest import Workload
 from anatune.model.base import PREDICT, AnalyticalModel, Columns, Floats, Points, Ranking, Rule, Scores, Shown
+from anatune.model.composition import Composition, Lane
 from anatune.model.cpu.pack import MULTIPLY_ADD_LIMIT, pack_machine
 from anatune.model.ranking import Best, rank_whole
 from anatune.model.watch import Watch
@@ -43,6 +44,11 @@ class WinogradModel(AnalyticalModel):
         The workload is no convolution that the template can do (`core.workload.convolution3x3`); no such accuracy.
     """
 
+    composition = Composition(
+        lanes=(Lane((), ("product_s", "input_s", "output_s")), Lane(("l2_s",)), Lane(("l3_s",)), Lane(("dram_s",))),
+        added=("start_s",),
+    )
+    """``overhead_s`` is in ``product_s``."""
     hardware: CpuSpec
     space: WinogradSpace
 
@@ -115,9 +121,11 @@ class WinogradModel(AnalyticalModel):
 
     @property
     def least_flop(self) -> float:
-        """Operations of the products alone, of the tiles that need fewest."""
+        """Operations of the products alone, of the tiles in the space that need fewest."""
         tiling = self._tiling
-        return 2.0 * float((tiling.num_tiles * tiling.frequencies).min()) * tiling.channels * tiling.filters
+        admitted = np.isin(tiling.output_tiles, self.space.choices["output_tile"])
+        products = (tiling.num_tiles * tiling.frequencies)[admitted]
+        return 2.0 * float(products.min()) * tiling.channels * tiling.filters
 
     @cached_property
     def floor_s(self) -> float:

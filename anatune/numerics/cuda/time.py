@@ -264,10 +264,10 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         per_wave = num_sms * resident
         waves = blocks / per_wave
         part_bytes = 0.0
-        part_stages = stages
+        even_stages = waves * stages  # steps of an SM, and its cycles, if waves could be filled in part
         if split == 1.0:
             once = gpu.l2_latency + start
-            wave_cycles = stages * step_cycles + resident * store + once
+            even_cycles = waves * (stages * step_cycles + resident * store + once)
             cycles = _waves_one(blocks, stages, busy_one, alone, store, once, resident, num_sms)
         else:
             # parts write their sums side by side, whatever the order of the results
@@ -275,14 +275,16 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             once = gpu.l2_latency + min(start, wait + part_stages * memory)
             part_bytes = split_tiles * split * accumulators * v[_THREADS, i] * 4.0
             part_store = accumulators * warps * (STORE_CYCLES + warp * 4.0 * sm_byte)
-            wave_cycles = part_stages * step_cycles + resident * part_store + once
             parts = split_tiles * split
+            even_stages = parts / per_wave * part_stages
+            even_cycles = parts / per_wave * (part_stages * step_cycles + resident * part_store + once)
             cycles = _waves_one(parts, part_stages, busy_one, alone, part_store, once, resident, num_sms)
             if parts < blocks:  # full rounds before
                 spread = parts * (part_stages * busy_one + part_store) / num_sms
-                first = _waves_one(
-                    blocks - parts, stages, busy_one, alone, store, gpu.l2_latency + start, resident, num_sms
-                )
+                whole, whole_once = blocks - parts, gpu.l2_latency + start
+                first = _waves_one(whole, stages, busy_one, alone, store, whole_once, resident, num_sms)
+                even_stages += whole / per_wave * stages
+                even_cycles += whole / per_wave * (stages * step_cycles + resident * store + whole_once)
                 cycles = first + max(cycles * TAIL_OVERLAP, spread)
         l2_bytes = step_bytes * stages * tiles + result_bytes + nest.epilogue_bytes + part_bytes
         l2_s = l2_bytes * l2_byte * cycle_s
@@ -302,8 +304,8 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         v[_SPILL_S, i] = spill_squared * total_s * total_s
         v[_L2_S, i] = l2_s
         v[_DRAM_S, i] = dram_s
-        v[_LATENCY_S, i] = waves * part_stages * (step_cycles - resident * busy_one) * cycle_s
-        v[_TAIL_S, i] = max(0.0, (cycles - waves * wave_cycles) * cycle_s)
+        v[_LATENCY_S, i] = even_stages * (step_cycles - resident * busy_one) * cycle_s
+        v[_TAIL_S, i] = max(0.0, (cycles - even_cycles) * cycle_s)
         v[_HELD, i] = min(resident, math.ceil(blocks / num_sms))
         v[_WAVES, i] = waves
         v[_STEP_BYTES, i] = step_bytes

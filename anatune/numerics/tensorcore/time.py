@@ -224,16 +224,24 @@ def run_products(
         stores = _store_cycles_one(block, sm_byte, product, gpu)
         waves = _waves_one(block.tiles, block.steps, stage.busy, alone, fill, stores, resident, num_sms)
         cycles, combine_s = waves.cycles, 0.0
+        # cycles of an SM if waves could be filled in part, and those that it waits
+        waiting = max(0.0, max(held * stage.busy, alone) - held * stage.busy)
+        even_cycles = waves.number * waves.each
+        waiting_cycles = waves.number * (block.part_steps * waiting + fill)
         if block.split > 1:
             parts = block.split_tiles * block.split
             part_stores = float(block.m * block.n) * 4.0 * sm_byte
             waves = _waves_one(parts, block.part_steps, stage.busy, alone, fill, part_stores, resident, num_sms)
             cycles = waves.cycles
+            even_cycles = waves.number * waves.each
+            waiting_cycles = waves.number * (block.part_steps * waiting + fill)
             if parts < block.blocks:  # full rounds before
                 spread = parts * (block.part_steps * stage.busy + part_stores) / num_sms
                 whole = block.blocks - parts
                 first = _waves_one(whole, block.steps, stage.busy, alone, fill, stores, resident, num_sms)
                 cycles = first.cycles + max(cycles * TAIL_OVERLAP, spread)
+                even_cycles += first.number * first.each
+                waiting_cycles += first.number * (block.steps * waiting + fill)
             accumulators = 4.0 * block.m_mma * block.n_mma
             combine_s = combine_s_one(
                 float(block.split), block.split_tiles, accumulators, float(block.threads), part_bytes,
@@ -246,15 +254,14 @@ def run_products(
             continue
 
         total_s = block.tiles * block.steps / num_sms * cycle_s
-        waiting = max(held * stage.busy, alone) - held * stage.busy
         columns[TensorCol.TIME_S, i] = times[i]
         columns[TensorCol.MMA_S, i] = stage.mma * total_s
         columns[TensorCol.ISSUE_S, i] = stage.issue * total_s
         columns[TensorCol.SHARED_S, i] = stage.shared * total_s
         columns[TensorCol.L2_S, i] = l2_s
         columns[TensorCol.DRAM_S, i] = dram_s
-        columns[TensorCol.LATENCY_S, i] = waves.number * (block.part_steps * max(0.0, waiting) + fill) * cycle_s
-        columns[TensorCol.TAIL_S, i] = max(0.0, (cycles - waves.number * waves.each) * cycle_s)
+        columns[TensorCol.LATENCY_S, i] = waiting_cycles * cycle_s
+        columns[TensorCol.TAIL_S, i] = max(0.0, (cycles - even_cycles) * cycle_s)
         columns[TensorCol.THREADS, i] = block.threads
         columns[TensorCol.WARPS, i] = block.warps
         columns[TensorCol.BLOCKS, i] = block.blocks
@@ -263,7 +270,7 @@ def run_products(
         columns[TensorCol.RESIDENT, i] = resident
         columns[TensorCol.LIMITER, i] = limiter
         columns[TensorCol.HELD, i] = held
-        columns[TensorCol.WAVES, i] = waves.number
+        columns[TensorCol.WAVES, i] = block.blocks / (num_sms * resident)
         columns[TensorCol.DRAM_BYTES, i] = dram_bytes
         columns[TensorCol.L2_BYTES, i] = l2_bytes
         columns[TensorCol.SHARED_TRAFFIC, i] = stage.fragments * block.steps * block.tiles

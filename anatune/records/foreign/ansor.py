@@ -19,6 +19,7 @@ import msgspec
 
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
+from anatune.records.foreign.files import NO_JSON
 from anatune.records.foreign.parts import Line, gpu_schedule, tvm_measured
 from anatune.records.foreign.statements import NO_WORKLOAD, Shape, check_shapes, match_loops, product_of
 from anatune.records.foreign.targets import DeviceStatement, parse_target
@@ -80,7 +81,7 @@ def read_line(entry: Json, hardware: HardwareSpec, workload: Workload | None) ->
 def _key(text: Json) -> _Key:
     try:
         name, *rest = msgspec.json.decode(str(text))
-    except msgspec.DecodeError:
+    except NO_JSON:
         name, rest = str(text), []
     if not _HASH.fullmatch(str(name)):
         return _Key(str(name), [])

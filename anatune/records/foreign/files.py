@@ -11,11 +11,13 @@ from anatune.errors import RecordError
 from anatune.files import read_file, read_lines, reason
 from anatune.records.traces import Json
 
-__all__ = ["FORMATS", "OWN", "entries_of", "format_of", "is_export", "read_log", "whole_of"]
+__all__ = ["FORMATS", "NO_JSON", "OWN", "entries_of", "format_of", "is_export", "read_log", "whole_of"]
 
 FORMATS = ("autotvm", "ansor", "metaschedule", "kernel_tuner")
 OWN = "anatune"
 """Format of what `anatune records export` wrote."""
+NO_JSON = (msgspec.DecodeError, RecursionError)
+"""What reading a text raises that is no JSON, or nested too deeply to be a log."""
 _COMMENT = "#"
 _MOST_BYTES = 1 << 30
 
@@ -52,7 +54,7 @@ def is_export(path: Path) -> bool:
             is_empty = is_empty and not line.strip()
             try:
                 return _kind(msgspec.json.decode(line)) == OWN
-            except msgspec.DecodeError:
+            except NO_JSON:
                 continue
     except OSError as error:
         raise RecordError(f"{path}: {reason(error)}; give a log to import") from None
@@ -78,7 +80,7 @@ def format_of(text: str, path: Path) -> str:
         begins = begins or line
         try:
             kind = _kind(msgspec.json.decode(line))
-        except msgspec.DecodeError:
+        except NO_JSON:
             continue
         if kind:
             return kind
@@ -112,7 +114,7 @@ def entries_of(text: str, kind: str) -> Iterator[tuple[int, Json]]:
     for number, line in _lines(text):
         try:
             yield number, msgspec.json.decode(line)
-        except msgspec.DecodeError:
+        except NO_JSON:
             yield number, None
 
 
@@ -134,7 +136,7 @@ def whole_of(text: str) -> dict[str, Json] | None:
     for end in ("", "}\n}"):
         try:
             whole = msgspec.json.decode(stripped.rstrip(",") + end if end else stripped)
-        except msgspec.DecodeError:
+        except NO_JSON:
             continue
         found = whole.get("cache", whole.get("results"))
         return whole if isinstance(found, dict if "cache" in whole else list) else None
@@ -148,13 +150,13 @@ def _by_lines(text: str) -> dict[str, Json] | None:
         return None
     try:
         whole: dict[str, Json] = msgspec.json.decode(head.rstrip() + '"cache": {}}')
-    except msgspec.DecodeError:
+    except NO_JSON:
         return None
     for number, line in enumerate(tail.split("\n")):
         entry = line.strip().rstrip(",")
         if entry and entry.strip("}"):
             try:
                 whole["cache"] |= msgspec.json.decode("{" + entry + "}")
-            except msgspec.DecodeError:
+            except NO_JSON:
                 whole["cache"][f"line {number}"] = None
     return whole

@@ -17,6 +17,7 @@ import msgspec
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Outcome
 from anatune.core.workload.nest import Workload
+from anatune.records.foreign.files import NO_JSON
 from anatune.records.foreign.parts import Line, gpu_schedule, measured
 from anatune.records.foreign.statements import Shape, check_shapes, match_loops, product_of
 from anatune.records.foreign.targets import DeviceStatement, parse_target
@@ -105,7 +106,7 @@ def _function_entries(path: Path) -> list[Json]:
     try:
         lines = beside.read_text(encoding="utf-8").split("\n")
         return [msgspec.json.decode(line) for line in lines if line.strip()]
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
+    except (OSError, UnicodeDecodeError, *NO_JSON):
         return []
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from anatune.errors import MissingDependencyError
+from anatune.requirements import pip_line
 from anatune.search.heredity import first_population
 from anatune.search.learning.surrogate import Surrogate
 from anatune.search.repeats import distinct
@@ -289,6 +290,6 @@ def _gaussian_process() -> tuple[Any, Any]:
         kernels = import_module("sklearn.gaussian_process.kernels")
     except ImportError:
         raise MissingDependencyError(
-            "strategy 'bayes' needs scikit-learn, which is not installed; pip install 'anatune[learn]'"
+            f"strategy 'bayes' needs scikit-learn, which is not installed; {pip_line('learn')}"
         ) from None
     return process.GaussianProcessRegressor, kernels.Matern

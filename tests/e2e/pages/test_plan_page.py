@@ -6,7 +6,7 @@ import re
 import pytest
 
 from anatune.pages.page import MOST_BYTES
-from tests.e2e.pages.looks import flaws
+from tests.e2e.pages.looks import SIZES, flaws
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
@@ -44,9 +44,54 @@ def tallest_row(page):
     return page.evaluate("Math.max(...Array.from(document.querySelectorAll('tbody tr'), (row) => row.offsetHeight))")
 
 
+_SEEN = """(cell) => {
+  const box = cell.getBoundingClientRect(), frame = cell.closest(".dt-layout-table").getBoundingClientRect();
+  return [box.left - frame.left, box.right - frame.right];
+}"""
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("size", SIZES)
+def test_schedules_are_seen_without_scrolling_sideways(open_page, pages, kind, size):
+    page = open_page(pages(kind))
+    page.set_viewport_size(dict(zip(("width", "height"), SIZES[size], strict=True)))
+    table = page.locator(".table", has=page.locator("th", has_text="bound by"))
+    at = table.locator("th .dt-column-title").all_inner_texts().index("schedule") + 1
+    cell = table.locator(f"tbody tr td:nth-child({at})").first
+    assert "=" in cell.inner_text()
+    left, right = cell.evaluate(_SEEN)
+    assert left >= 0
+    assert right <= 0
+    if size == "wide":  # and so is all the rest, but for what "All columns" shows
+        wide, within = table.locator("table").evaluate("node => [node.offsetWidth, node.parentElement.clientWidth]")
+        assert wide <= within
+
+
+_MEETS = """(figure) => {
+  const bar = figure.querySelector(".modebar").getBoundingClientRect();
+  const others = [figure.querySelector(".legend"), figure.querySelector("figcaption")].filter(Boolean);
+  return others.filter((node) => {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const box = range.getBoundingClientRect();
+    return box.left < bar.right && bar.left < box.right && box.top < bar.bottom && bar.top < box.bottom;
+  }).map((node) => node.textContent);
+}"""
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_toolbars_of_figures_lie_beside_legends(open_page, pages, kind):
+    page = open_page(pages(kind))
+    for figure in page.locator("figure").all():
+        figure.scroll_into_view_if_needed()
+        figure.hover()
+        expect(figure.locator(".modebar")).to_be_visible()
+        assert figure.evaluate(_MEETS) == []
+
+
 def times(page):
     table = page.locator("table", has=page.locator("th", has_text="bound by"))
-    return [float(text) for text in table.locator("tbody tr td:nth-child(2)").all_inner_texts()]
+    return [float(text) for text in table.locator("tbody tr td:nth-child(3)").all_inner_texts()]
 
 
 def test_a_plan_can_be_asked(open_page, pages):
@@ -60,6 +105,8 @@ def test_a_plan_can_be_asked(open_page, pages):
     table.get_by_role("searchbox").fill("no such schedule")
     expect(table.locator("tbody")).to_contain_text("No matching records")
     table.get_by_role("searchbox").fill("")
+    assert table.locator("th", has_text="threads").count() == 0
+    table.get_by_role("button", name="All columns").click()
     table.locator("th", has_text="threads").locator("button[aria-haspopup]").click()
     page.locator(".dtcc-dropdown select").select_option("less")
     page.locator(".dtcc-dropdown input").fill("64")
@@ -84,7 +131,7 @@ def test_a_plan_can_be_asked(open_page, pages):
 
 def test_what_is_kept_is_a_page(anatune, open_page, tmp_path):
     path = tmp_path / "kept.html"
-    words = ["prune", "--hw", "xeon_gold_6230r", "matmul", "64x64x64", "--keep", "50", "--html", path]
+    words = ["prune", "--hw", "xeon_gold_6230r", "matmul", "64x64x64", "--keep", "50", "--json", "--html", path]
     done = anatune(*words)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["schedules"]) == 50

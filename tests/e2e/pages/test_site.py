@@ -1,6 +1,7 @@
 """The site of docs/ is built without a warning, and opens from a disk in a browser without a network."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -46,6 +47,32 @@ def test_pages_open_without_a_network(site, browser):
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, f"{path} is wider than a telephone"
     context.close()
     assert not complaints
+
+
+_CUT = """() => Array.from(document.querySelectorAll(".md-content pre > code"))
+  .filter((code) => code.scrollWidth > code.clientWidth + 1)
+  .map((code) => [code.closest(".highlight")?.className || "", getComputedStyle(code).overflowX, code.textContent])"""
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+def test_code_and_drawings_are_not_cut(site, browser, width):
+    """On a wide page every line is seen whole, on a narrow one lines go on below; drawings and output scroll there."""
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri())
+        for kind, overflow, text in page.evaluate(_CUT):
+            assert width < 1280, f"{path}: {text[:300]}"
+            assert overflow == "auto", f"{path}: {text[:300]}"
+            assert "language-text" in kind or "language-console" in kind, f"{path}: {text[:300]}"
+    page.goto((site / "index.html").as_uri())  # what everybody sees first does not even scroll
+    assert page.evaluate(_CUT) == []
+    page.close()
+
+
+def test_readers_do_not_see_what_tests_do(site):
+    for path in site.rglob("*.html"):
+        shown = re.sub(r"<!--.*?-->", "", path.read_text(), flags=re.DOTALL)
+        assert not re.search(r"[Tt]ests (run this|only parse|have this)", shown), path
 
 
 def test_the_search_finds(site, browser):

@@ -10,8 +10,8 @@ import pytest
 from anatune.errors import SecurityError, SpaceError
 
 jobqueue = pytest.importorskip("dask_jobqueue", reason="pip install dask-jobqueue")
-distributed = pytest.importorskip("distributed", reason="pip install 'anatune[cluster]'")
-pytest.importorskip("cryptography", reason="pip install 'anatune[cluster]'")
+distributed = pytest.importorskip("distributed", reason="pip install '.[cluster]'")
+pytest.importorskip("cryptography", reason="pip install '.[cluster]'")
 
 from anatune.adapters.jobqueue import queue_cluster  # noqa: E402
 from anatune.measure.cluster.certificates import make_certificates  # noqa: E402

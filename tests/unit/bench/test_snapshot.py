@@ -22,7 +22,14 @@ def test_a_tree_does_not_differ_from_itself(tmp_path, capsys):
         assert snapshot.main(["write", str(path), "--part", "0/7", "--specs", str(tmp_path / "specs")]) == 0
     keys = [row["key"] for row in rows_of(first)]
     assert keys == [one.key for one in list(snapshot.combinations(tmp_path / "specs"))[0::7]]
-    assert {key.split()[1] for key in keys} == {"cpu", "cuda", "halfsums", "pipelined", "tensorcore", "winograd"}
+    assert {key.split()[1] for key in keys} == {
+        "cpu",
+        "cuda",
+        "fp16_accumulation",
+        "pipelined",
+        "tensorcore",
+        "winograd",
+    }
     assert all(
         {"plan", "predictions", "counts", "sample", "predict"} <= {*row} or "error" in row for row in rows_of(first)
     )

@@ -34,6 +34,17 @@ def test_the_host_spec_is_written_and_found(instant, capsys):
     assert hardware("host").compute.clock_hz == 3.5e9
 
 
+@pytest.mark.parametrize(
+    ("words", "seconds"), [("--minutes 1", 75), ("--minutes 1 --no-nests", 35), ("--minutes 0.9 --print", 33)]
+)
+def test_how_long_it_takes_is_said_first(instant, capsys, monkeypatch, words, seconds):
+    monkeypatch.setattr("anatune.numerics._jit.first_compilation_s", lambda room: {"cpu": 10.0}[room])
+    assert main(["hw", "calibrate", *words.split()]) == 0
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"calibrate: this machine's CPU, about {seconds + 10} s (--minutes ")
+    assert any("one core" in line for line in others)
+
+
 def test_print_writes_nothing(instant, capsys):
     assert main(["hw", "calibrate", "--print"]) == 0
     out, _ = capsys.readouterr()

@@ -1,13 +1,11 @@
-"""Where a page may be written: told before anything is searched."""
-
-import os
+"""A page takes the place of no other file of the same command, not even of one that is not there yet."""
 
 import pytest
 
 from anatune.cli.html import check_html
 from anatune.cli.output import UsageError
 
-pytest.importorskip("plotly", reason="pip install 'anatune[report]'")
+pytest.importorskip("plotly", reason="pip install '.[report]'")
 
 
 def test_a_page_takes_no_other_file_s_place(tmp_path):
@@ -19,17 +17,3 @@ def test_a_page_takes_no_other_file_s_place(tmp_path):
     for page in (records, tmp_path / "link"):
         with pytest.raises(UsageError, match=r"the page would replace .*tuning\.sqlite"):
             check_html(page, str(records))
-
-
-def test_a_page_needs_a_folder_and_a_name(tmp_path):
-    with pytest.raises(IsADirectoryError):
-        check_html(tmp_path)
-    with pytest.raises(FileNotFoundError, match="the folder is missing"):
-        check_html(tmp_path / "missing" / "page.html")
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the system lets root write everywhere")
-def test_a_folder_that_cannot_be_written_to(tmp_path):
-    (tmp_path / "locked").mkdir(mode=0o500)
-    with pytest.raises(PermissionError, match="cannot be written to"):
-        check_html(tmp_path / "locked" / "page.html")

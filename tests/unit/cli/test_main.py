@@ -24,7 +24,6 @@ def planned(monkeypatch):
             return answer
 
         monkeypatch.setattr("anatune.api.plan", plan)
-        monkeypatch.setattr("anatune.cli.plan.note_first_compilation", lambda *about: None)
         return asked
 
     return use

@@ -1,6 +1,5 @@
 """What the commands' options are called, and what their help says."""
 
-import json
 import re
 import typing
 
@@ -52,13 +51,6 @@ def choices(annotation):
 def test_choices_are_those_of_the_library():
     assert choices(place.OutcomeName) == tuple(outcome.value for outcome in Outcome)
     assert typing.get_args(prune.Form) == tuple(FORMATS)
-
-
-@pytest.mark.parametrize("word", ["pipelined", "gpu_pipelined"])
-def test_templates_are_known_by_their_former_names_too(capsys, word):
-    words = ["plan", "--hw", "rtx3090", "matmul", "64x64x64", "--template", word, "--json"]
-    assert main.main(words) == 0
-    assert json.loads(capsys.readouterr().out)["template"] == "pipelined"
 
 
 def test_the_help_names_every_template(capsys):

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from anatune.cli import progress
-from anatune.cli.progress import Progress, time_text
+from anatune.cli.progress import Progress, say, time_text
 
 
 class Clock:
@@ -155,3 +155,15 @@ def test_a_dumb_terminal_is_none(monkeypatch, term, is_one):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert progress.on_terminal() is is_one
+
+
+def test_lines_that_stay_are_written_above_what_is_drawn(monkeypatch, capsys):
+    written = []
+    monkeypatch.setattr(Progress, "above", lambda self, line: written.append((self, line)))
+    with Progress() as outer, Progress() as inner:
+        say("first")
+    with outer:
+        say("second")
+    say("third")
+    assert written == [(inner, "first"), (outer, "second")]
+    assert capsys.readouterr().err == "third\n"

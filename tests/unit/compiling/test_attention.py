@@ -11,6 +11,7 @@ from anatune.compiling.attention import plan_attentions
 from anatune.graph.nodes import Constant, Node, TensorType
 from anatune.graph.passes import prepared
 from anatune.graph.simplify import permuted
+from tests.machine import fixed
 from tests.unit.compiling import models
 from tests.unit.graph import graphs
 
@@ -82,7 +83,7 @@ def test_no_block_fits_into_a_cache_that_is_too_small(hardware):
 def test_a_transformer_block_has_one_product_and_one_attention(is_causal):
     pytest.importorskip("torch")
     module, tokens = models.transformer_block(40, is_causal=is_causal)
-    compiled = anatune.compile(module, tokens, threads=1)
+    compiled = anatune.compile(module, tokens, hw=fixed(), threads=1)
     assert compiled.summary.check.error <= 1e-6
     names = [kernel.workload.split()[0] for kernel in compiled.summary.kernels]
     assert sorted(names) == ["attention", "matmul", "matmul", "matmul", "matmul"]
@@ -123,7 +124,7 @@ def test_the_padding_of_a_batch_is_part_of_its_attention():
 
     torch.manual_seed(0)
     is_there = torch.arange(40)[None] < torch.tensor([[40], [23]])
-    compiled = anatune.compile(Padded().eval(), (torch.randn(2, 40, 16), is_there), threads=1)
+    compiled = anatune.compile(Padded().eval(), (torch.randn(2, 40, 16), is_there), hw=fixed(), threads=1)
     assert compiled.summary.check.error <= 1e-6
     texts = [kernel.workload for kernel in compiled.summary.kernels]
     assert [text for text in texts if text.startswith("attention 2x2 40x40x8:8 mask 2x40")]

@@ -3,8 +3,8 @@ import pytest
 from anatune.doctor import examination, packages
 from anatune.doctor.examination import examine
 from anatune.doctor.findings import can_plan, verdict
-from anatune.doctor.packages import Need
 from anatune.doctor.trials import IS_TRIED
+from anatune.requirements import Need, pip_line
 
 ASKED = {
     "": [Need("numba", ">=0.60"), Need("pandas", ">=2"), Need("typer", "")],
@@ -51,7 +51,7 @@ def test_a_bare_installation_plans_and_names_what_is_missing(look):
     assert told["planning"].level == "ok"
     assert told["tvm"].level == "missing"
     assert told["tvm"].text.endswith("apache-tvm, apache-tvm-ffi are not installed")
-    assert told["onnx"].fix == "pip install 'anatune[onnx]'"
+    assert told["onnx"].fix == pip_line("onnx")
     assert told["new"].level == "missing"
     assert "dev" not in told
     assert "missing for some commands: tvm, onnx, metaschedule, new" in verdict(look.all)
@@ -73,7 +73,7 @@ def test_a_version_that_is_known_to_break(look):
     told = look(CORE | {"apache-tvm": "0.27", "apache-tvm-ffi": "0.1.15.post2"}, {"*planning": PLANNED})
     assert told["tvm"].level == "broken"
     assert "0.1.15.post2 crashes in tvm.ir.save_json" in told["tvm"].text
-    assert told["tvm"].fix == "pip install 'anatune[tvm]'"
+    assert told["tvm"].fix == pip_line("tvm")
 
 
 def test_quick_imports_no_extra(look):
@@ -94,7 +94,7 @@ def test_what_keeps_anatune_from_planning_is_an_error(look):
 def test_a_package_that_plans_do_without(look):
     told = look(CORE | {"pandas": "1.0"}, {"*planning": PLANNED})
     assert (told["pandas"].level, told["pandas"].serves) == ("broken", "anatune.predict, Plan.to_frame")
-    assert told["pandas"].fix == "pip install --upgrade anatune"
+    assert told["pandas"].fix == "pip install 'pandas>=2'"
     told = look(CORE, {"*planning": PLANNED, "": {"typer": "no", "pandas": "no numpy"}})
     assert told["typer"].level == "error"  # the command line is typer's
     assert told["pandas"].fix == "pip install --force-reinstall pandas"

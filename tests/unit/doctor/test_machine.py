@@ -4,6 +4,7 @@ import pytest
 
 from anatune.doctor import machine
 from anatune.doctor.machine import compiler_findings, gpu_findings, machine_findings
+from anatune.requirements import pip_line
 
 
 def put(root, **files):
@@ -107,4 +108,4 @@ def test_the_compiler_of_cuda_c():
     assert next(machine.gpu_findings({}, good)).text == "NVRTC 12.9 compiles for sm_50 to sm_121"
     bad = next(machine.gpu_findings({}, {"*compiler": "the compiler NVRTC cannot be loaded (no library); install it"}))
     assert (bad.level, bad.text) == ("broken", "the compiler NVRTC cannot be loaded (no library)")
-    assert bad.fix == "pip install 'anatune[cuda]'"
+    assert bad.fix == pip_line("cuda")

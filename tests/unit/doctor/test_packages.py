@@ -1,5 +1,3 @@
-import sys
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -7,7 +5,8 @@ import pytest
 
 import anatune
 from anatune.doctor import packages
-from anatune.doctor.packages import EXTRAS, Need, module_of, needs, problem, version_lines
+from anatune.doctor.packages import EXTRAS, module_of, problem, version_lines
+from anatune.requirements import needs
 
 PYPROJECT = Path(anatune.__file__).parents[1] / "pyproject.toml"
 
@@ -23,30 +22,6 @@ def versions(monkeypatch):
 def test_every_extra_says_what_it_is_for():
     extras = msgspec.toml.decode(PYPROJECT.read_text())["project"]["optional-dependencies"]
     assert set(extras) - {"dev", "docs"} == set(EXTRAS), "say in anatune/doctor/packages.py what a new extra is for"
-
-
-def test_what_is_asked_for_is_what_the_project_states():
-    asked = needs()
-    assert Need("numba", ">=0.60") in asked[""]
-    assert Need("sqlalchemy", ">=2.0") in asked[""]
-    assert {need.name for need in asked["metaschedule"]} == {"apache-tvm", "apache-tvm-ffi", "cloudpickle", "psutil"}
-    assert all(need.specifier for need in asked["tvm"])
-
-
-def test_an_installed_package_has_metadata_instead_of_a_checkout(monkeypatch, tmp_path):
-    monkeypatch.setattr(packages, "__file__", str(tmp_path / "site" / "anatune" / "doctor" / "packages.py"))
-    stated = ["numpy>=1.26", 'tomli >=2.0 ; python_version < "3"', 'onnx>=1.16; extra == "onnx"', "Scikit_Learn"]
-    monkeypatch.setattr(metadata, "requires", lambda name: stated)
-    without = {"": [Need("numpy", ">=1.26"), Need("scikit-learn", "")], "onnx": [Need("onnx", ">=1.16")]}
-    assert needs() == without
-    monkeypatch.setitem(sys.modules, "packaging.markers", None)  # its import fails
-    assert needs() == without
-
-    def none(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "requires", none)
-    assert needs() == {}
 
 
 @pytest.mark.parametrize(

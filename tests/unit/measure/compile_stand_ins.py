@@ -24,4 +24,4 @@ def impossible(schedule, folder, *, threads=1):
 
 
 def nothing_installed(schedule, folder, *, threads=1):
-    raise MissingDependencyError("install it with: pip install 'anatune[cuda]'")
+    raise MissingDependencyError("install it with: pip install cuda-bindings")

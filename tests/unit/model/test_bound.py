@@ -1,5 +1,6 @@
 """The least time of a workload as it is timed: by hand, and below every prediction of the analytical models."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,6 +19,25 @@ def test_arithmetic_at_the_peak():
     assert found.bound_by == "fma"
     assert found.time_s == pytest.approx(2 * 512**3 / (CPU.compute.fp32_peak_flop_per_s / CPU.compute.num_cores))
     assert time_bound(work, CPU).time_s == pytest.approx(found.time_s / CPU.compute.num_cores)
+
+
+def doubting(hardware, group, *keys):
+    return msgspec.structs.replace(
+        hardware, **{group: msgspec.structs.replace(getattr(hardware, group), unverified=keys)}
+    )
+
+
+def test_a_bound_names_the_unverified_numbers_that_it_rests_on():
+    work, vector = anatune.matmul(512, 512, 512), anatune.matmul(1, 32768, 8192)
+    sure = doubting(doubting(ONE, "compute"), "dram")
+    assert time_bound(work, sure).unverified == ()
+    guessed = doubting(sure, "compute", "clock_hz", "issue_width", "fma_per_cycle")
+    assert time_bound(work, guessed).unverified == ("compute.clock_hz", "compute.fma_per_cycle")
+    slow = doubting(sure, "dram", "core_bandwidth_bytes_per_s", "latency_s")
+    assert time_bound(vector, slow).unverified == ("dram.core_bandwidth_bytes_per_s",)
+    assert time_bound(work, slow).unverified == ()
+    pairs = anatune.hardware("xeon_8480")
+    assert "vdpbf16ps.rate" in time_bound(anatune.matmul(512, 512, 512, dtype="bfloat16"), pairs).unverified
 
 
 def test_caches_keep_what_fits_them():

@@ -35,8 +35,8 @@ def test_only_what_joins_and_applies_is_ranked_with_the_default():
     assert asked_templates(anatune.elementwise((64,)), HARDWARE, None, STANDARD) == ("cpu",)
     assert asked_templates(MATMUL, anatune.hardware("a100"), None, STANDARD) == ("cuda",)
     halves, hardware = anatune.matmul(16, 32, 64, dtype="float16"), anatune.hardware("xeon_8480")
-    assert "halfsums" not in asked_templates(halves, hardware, None, STANDARD)
-    assert "halfsums" in asked_templates(halves, hardware, None, RELAXED)
+    assert "fp16_accumulation" not in asked_templates(halves, hardware, None, STANDARD)
+    assert "fp16_accumulation" in asked_templates(halves, hardware, None, RELAXED)
     assert anatune.space(MATMUL, HARDWARE).template == "cpu"
 
 

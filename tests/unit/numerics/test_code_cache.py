@@ -71,7 +71,7 @@ def test_damaged_files_are_made_again(compiled, tmp_path, caplog, ending, damage
     path.write_bytes(damage(path.read_bytes()))
     assert [compiled(), compiled()] == [0, 1]
     assert [record.getMessage() for record in caplog.records] == [
-        f"compiled code in {path.parent} was damaged; it is made again (10 to 30 s)"
+        f"compiled code in {path.parent} was damaged; it is made again"
     ]
 
 

@@ -49,7 +49,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
 
 def test_the_extra_is_named_where_a_package_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
-    with pytest.raises(MissingDependencyError, match=r"jinja2.*pip install 'anatune\[report\]'"):
+    with pytest.raises(MissingDependencyError, match=r"jinja2.*pip install 'itables"):
         a_page().html()
 
 

@@ -67,12 +67,15 @@ def test_rows_are_never_rewritten(path):
 
 
 @pytest.mark.parametrize("options", [{}, {"read_only": True}])
-def test_newer_version(path, options):
+@pytest.mark.parametrize(
+    ("version", "step"), [(SCHEMA_VERSION + 1, "update anatune"), (1, "with the anatune that wrote it")]
+)
+def test_other_versions(path, options, version, step):
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    connection.execute(f"PRAGMA user_version={version}")
     connection.close()
     before = path.read_bytes()
-    refused(path, f"schema version {SCHEMA_VERSION + 1}", "update anatune", **options)
+    refused(path, f"schema version {version}", step, **options)
     assert path.read_bytes() == before
 
 

@@ -3,7 +3,6 @@
 import anatune
 from anatune.core.workload.text import workload_to_text
 from anatune.graph.summary import (
-    FORMAT,
     Check,
     KernelSummary,
     KernelTuning,
@@ -42,7 +41,7 @@ def summary(**changes):
         "trials", 12, 8, 20.0, (KernelTuning(workload_to_text(ALONE), 3, 12, 9e-6, 16e-6, 14e-6, "patience"),)
     )
     made = {
-        "format": FORMAT, "version": "0", "hardware": CPU.name, "arch": CPU.arch, "machine": "x86_64", "features": (),
+        "version": "0", "hardware": CPU.name, "arch": CPU.arch, "machine": "x86_64", "features": (),
         "threads": 1, "is_tuple": False, "inputs": (TensorSummary("<b>x</b>", "float32", (1, 8, 14, 14)),),
         "outputs": (TensorSummary("y", "float32", (1, 10)),), "weights": (WeightPlace(0, "float32", (16, 8, 3, 3)),),
         "weight_bytes": 4608, "kernels": kernels, "operators": (OperatorSummary("mean", 1, 1e-6),),

@@ -1,14 +1,20 @@
 """Tuning as text."""
 
 import dataclasses
+import re
 
+import msgspec
 import pytest
 
 import anatune
 from anatune.core.trial import Outcome
+from anatune.report import units
+from anatune.report.records import rate_text
+from anatune.report.session_words import report_dict, session_facts
+from anatune.report.sessions import session_views
 from anatune.report.templates import template_text
 from anatune.report.text import plain
-from anatune.report.tuning import best_text, model_progress_text, progress_text, result_lines
+from anatune.report.tuning import measured_rate, model_progress_text, progress_text, result_lines
 from anatune.tuning.result import ModelProgress, TuningProgress
 from tests.unit.tuning.fakes import failed, ran, session
 
@@ -28,12 +34,41 @@ def test_progress():
     assert texts[0] == "planning"
     assert texts.pop(1).startswith("about ")  # tests/unit/tuning/test_cost.py
     assert texts[1].startswith("trial 1/4; ")
-    assert "of peak; 0 failed" in texts[1]
+    assert texts[1].endswith("FLOP/s; best: the first; 0 failed")
+    assert "FLOP/s, 0.999 x the first; best: the first; 0 failed" in texts[2]
     assert "run_timeout (not finished after 10 s)" in texts[3]
     assert texts[3].endswith("s left")
     assert "1 failed" in texts[3]
     assert "in turn" in texts[-1]
     assert "nothing ran yet" in progress_text(TuningProgress("measure", 1, 4, 1))
+
+
+def test_what_is_said_of_the_best_never_gets_worse_though_the_machine_slows():
+    """Trials are compared over the reference beside them; what is printed of the best is what they are compared by."""
+    seen, slow = [], (1.0, 1.5, 2.0, 3.0)  # the machine's time
+    script = {}
+    for number, pace in enumerate(slow):
+        kernel_s = 1e-3 * (1.0 - 0.05 * number)
+        times = {"times_s": (pace * kernel_s,) * 3, "reference_times_s": (pace * 1e-3,) * 3}
+        script[number] = msgspec.structs.replace(ran(1.0), **times)
+    session(4, script=script, progress=seen.append).run()
+    texts = [progress_text(one) for one in seen if one.stage == "measure"]
+    speeds = [float(found[1]) for text in texts if (found := re.search(r"best: number \d, ([\d.]+) x the first", text))]
+    assert speeds == [1.053, 1.111, 1.176]
+
+
+def test_one_time_of_the_best_everywhere():
+    """The final comparison's: as text, JSON, in pages and their reports."""
+    result = session(6).run()
+    best_s = result.compare.winner.time_s
+    assert best_s != result.best_trial.measurement.time_s
+    tree, [view] = result.to_dict(), session_views(result)
+    assert tree["best_s"] == result.best_s == view.best_s == report_dict(view)["best_s"] == best_s
+    assert tree["share_of_bound"] == result.bound.time_s / best_s
+    assert f"best: trial {result.best_trial.number}, " in flat(result_lines(result))
+    told = f"{units.duration(best_s)}, {measured_rate(result.workload, result.hardware, result.threads, best_s)}"
+    assert told in flat(result_lines(result))
+    assert session_facts(view)[0] == ("best", *told.split(", ", 1))
 
 
 def test_progress_of_a_model():
@@ -85,21 +120,17 @@ def test_how_the_plan_did():
         return flat(result_lines(dataclasses.replace(result, **changes)))
 
     def compared(**changes):
-        import msgspec
-
         return said(compare=msgspec.structs.replace(comparison, **changes))
 
-    assert "1.250 times as fast (95 % confidence: 1.200 to 1.300)" in compared(best=1, speedup=1.25, low=1.2, high=1.3)
-    assert "no difference that measuring could show" in compared(best=1, speedup=1.01, low=0.9, high=1.1)
+    assert "1.250 times as fast (95 % confidence: 1.200 to 1.300)" in compared(best=2, speedup=1.25, low=1.2, high=1.3)
+    assert "no difference that measuring could show" in compared(best=2, speedup=1.01, low=0.9, high=1.1)
     assert "stays ahead" in compared(best=0, speedup=1.0, low=1.0, high=1.0)
-    assert "the plan's own first choice: " in said(compare=None)
+    assert "times as fast as the plan's own first choice, by one trial of each" in said(compare=None)
     assert "was not measured" in said(plan_first=None, compare=None)
     assert "did not run" in said(plan_first=as_failed(result.plan_first), compare=None)
 
 
 def as_failed(trial):
-    import msgspec
-
     return msgspec.structs.replace(trial, measurement=failed())
 
 
@@ -108,4 +139,10 @@ def test_nothing_ran():
     text = flat(result_lines(result))
     assert "2 build_error" in text
     assert "best" not in text
-    assert best_text(None) == "nothing ran yet"
+
+
+def test_no_share_of_a_peak_is_above_a_hundred_per_cent():
+    assert rate_text(83e9, 166e9).endswith("GFLOP/s, 50 % of peak")
+    beaten = rate_text(217e9, 166e9)
+    assert "%" not in beaten
+    assert "above the spec's peak of 166" in beaten

@@ -76,14 +76,17 @@ def test_limits_and_other_machines():
 def test_in_words():
     text = cost_text(estimate(earlier=[COST] * 4))
     assert text == (
-        "about 35 s for 64 trials (31 to 41); the plan's first choice is predicted at 1.31 of the lower bound: tuning "
-        "can win at most 24 %"
+        "about 35 s for 64 trials (31 to 41); the plan's first choice is predicted at 1.31 of the lower bound: if that "
+        "is right, tuning can win at most 24 %"
     )
     assert "about 8.3 min for 1000 trials (5.5 to 12)" in cost_text(estimate(1000, earlier=[COST]))
     assert "the first estimate on this machine, less if it ends early" in cost_text(estimate(may_end_early=True))
     assert cost_text(estimate(predicted_s=0.9e-3)).endswith(
         "is predicted at the lower bound: by the model there is nothing to win"
     )
+    guessed = msgspec.structs.replace(estimate(), bound=TimeBound(1e-3, "fma", ("compute.clock_hz",)))
+    assert "at most" not in cost_text(guessed)
+    assert "nobody has verified (compute.clock_hz)" in cost_text(guessed)
     assert "on other machines: how long that takes is told after the first ones" in cost_text(estimate(cores=None))
     assert "for 1 trial (" in cost_text(estimate(1))
 

@@ -47,8 +47,10 @@ def test_machines():
             CPU.compute, isa="avx2", simd_bits=256, fp32_peak_flop_per_s=CPU.compute.fp32_peak_flop_per_s / 2
         ),
     )
-    with pytest.raises(DeviceError, match="avx2"):
+    with pytest.raises(DeviceError, match=r"the saved spec of .* avx2.*hw detect --force"):
         check_cpu(older, CPU)
+    with pytest.raises(DeviceError, match=r"avx2.*tune there"):
+        check_cpu(msgspec.structs.replace(older, name="mine"), CPU)
 
 
 def test_gpus():

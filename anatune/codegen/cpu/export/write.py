@@ -86,7 +86,7 @@ def write_c_library(schedule: Schedule, name: str, folder: Path, *, threads: int
         It cannot be lowered, compiled or linked.
     """
     if schedule.options.get("extension") == "amx":
-        raise BuildError("kernels on AMX's tiles have never run, so that none is exported: see anatune.inspect()")
+        raise BuildError("AMX: programs have to ask Linux for tile registers first, so that none is exported")
     family = family_of(schedule)
     tools = find_tools(form, schedule, family)
     lowered = lower(schedule, threads=threads)

@@ -18,12 +18,9 @@ launch                           start of a parallel loop, entry of a microkerne
 latency_cycles, latency_s        nothing yet: explanations
 =============================== ================================================================================
 
-The clock is measured with dependent integer instructions, which need no knowledge of the vector units. The
-multiply-adds a cycle are the measured rate over that clock: the detected value stays if it agrees within a tenth;
-otherwise a usual number (a quarter to four) that agrees replaces it; if none does, the detected one stays, unverified.
-The stored clock is what makes 2 x lanes x multiply-adds x clock the measured peak of one core, so that the clock of
-vector code counts where it is lower (AVX-512). All per-cycle numbers are relative to multiply-adds timed just before
-and after.
+Clock, multiply-adds a cycle and their latency are solved for together (`calibration.peak`); the peak is their product.
+Where the measured rate is less, `reachable_fraction` contains that. All per-cycle numbers are relative to multiply-adds
+timed just before and after.
 """
 
 from __future__ import annotations
@@ -41,6 +38,7 @@ from anatune.core.hardware.dot import dot_instructions, dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.files import temporary_folder
 from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, FOOTPRINT, Machine
+from anatune.measure.cpu.calibration.peak import solved, sure_units, with_core
 from anatune.measure.cpu.calibration.samples import Samples, sample_quantities, snapped
 from anatune.measure.cpu.calibration.tiles import (
     Agreement,
@@ -60,7 +58,6 @@ Progress = Callable[[str, float], None]
 
 _ENOUGH = 25
 """Quiet samples that are wanted of each quantity."""
-_FMA_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 _POOL_SHARE = 0.9
 """Share of what cores reach each by itself that a parallel loop reaches on a quiet machine."""
 _CLEAR = 1.25
@@ -230,10 +227,18 @@ def finished(
     quiet_share: float,
     today: str | None = None,
 ) -> Calibration:
-    """Put the numbers together: the spec, then the prediction of every tile by a model of that spec."""
+    """Put the numbers together: the spec, then the prediction of every tile by a model of that spec.
+
+    Parameters
+    ----------
+    shares : mapping of RegisterTile to float
+        Rate of each tile over that of multiply-adds between registers.
+    """
     spec, notes = calibrated_spec(hardware, numbers, shares, today or datetime.date.today().isoformat())
+    filled = numbers.fma_flop_per_s / (spec.compute.fp32_peak_flop_per_s / spec.compute.num_cores)
     measured = tuple(
-        MeasuredTile(tile, share, predicted_share(tile, spec), spill_ops.get(tile, 0)) for tile, share in shares.items()
+        MeasuredTile(tile, filled * share, predicted_share(tile, spec), spill_ops.get(tile, 0))
+        for tile, share in shares.items()
     )
     fitting = [tile for tile in measured if fits_registers(tile.tile, spec)]
     return Calibration(spec, numbers, measured, agreement(measured), agreement(fitting), quiet_share, notes)
@@ -298,25 +303,22 @@ def calibrated_spec(
     """
     compute, lanes = hardware.compute, hardware.fp32_lanes
     source = f"anatune hw calibrate, {today}"
-    per_cycle = numbers.fma_flop_per_s / (2 * lanes * numbers.integer_clock_hz)
-    if abs(per_cycle / compute.fma_per_cycle - 1.0) <= 0.1:
-        fma, decided = compute.fma_per_cycle, "the detected value agrees"
-    else:
-        found = snapped(per_cycle, _FMA_RATES)
-        fma = found or compute.fma_per_cycle
-        decided = f"instead of {compute.fma_per_cycle:g}" if found else "agrees with no usual number; unverified"
-    clock = numbers.fma_flop_per_s / (2 * lanes * fma)
+    fma_per_s = numbers.fma_flop_per_s / (2 * lanes)
+    rates = (fma_per_s, numbers.fma_latency_s, numbers.integer_clock_hz)
+    core = solved(*rates, compute.fma_latency_cycles, sure_units(compute))
+    clock, fma = core.clock_hz, core.fma_per_cycle
+    decided = "as detected" if fma == compute.fma_per_cycle else f"instead of {compute.fma_per_cycle:g}"
     vector_bytes = 4 * lanes
-    latency = numbers.fma_latency_s * clock
     loads = round(numbers.fill_bytes_s["l1"] / clock / vector_bytes, 2)
     stores = round(numbers.store_bytes_s / clock / vector_bytes, 2)
     broadcasts = max(loads, round(numbers.broadcasts_s / clock, 2))
     best = sorted(shares.values())[-_BEST_TILES:]
-    reachable = round(min(1.0, sum(best) / len(best)), 3) if best else compute.reachable_fraction
+    filled = fma_per_s / (clock * fma)
+    reachable = round(min(1.0, filled * sum(best) / len(best)), 3) if best else compute.reachable_fraction
     doubts = set(numbers.doubtful)
     unsure = {
         "clock_hz": "clock" in doubts,
-        "fma_per_cycle": "unverified" in decided,
+        "fma_per_cycle": not core.is_sure,
         "fma_latency_cycles": "fma_latency" in doubts,
         "loads_per_cycle": "l1_load" in doubts,
         "stores_per_cycle": "l1_store" in doubts,
@@ -326,15 +328,12 @@ def calibrated_spec(
         "parallel_speedup": numbers.together is not None and numbers.together.cause == "crowded",
     }
     speedup = None if numbers.together is None else _speedup(numbers.together, compute.num_cores)
-    measured = msgspec.structs.replace(
+    measured = with_core(
         compute,
-        clock_hz=_round(clock),
-        fma_per_cycle=fma,
-        fma_latency_cycles=snapped(latency, [*range(1, 20)]) or round(latency, 1),
+        core,
         loads_per_cycle=loads,
         stores_per_cycle=stores,
         broadcasts_per_cycle=broadcasts,
-        fp32_peak_flop_per_s=2.0 * compute.num_cores * _round(clock) * fma * lanes,
         reachable_fraction=reachable,
         parallel_speedup=speedup,
         source=f"{source}; the rest {compute.source}",
@@ -381,7 +380,8 @@ def calibrated_spec(
     )
     notes = (
         f"clock {clock / 1e9:.3f} GHz in vector code, {numbers.integer_clock_hz / 1e9:.3f} GHz in integer code",
-        f"fma_per_cycle {fma:g}: measured {per_cycle:.3f}, {decided}",
+        f"fma_per_cycle {fma:g}: measured {fma_per_s / clock:.3f}, {decided}"
+        + ("" if core.is_sure else ", unverified: calibrate again when the machine is quieter"),
         *([f"vectors of half the width reach {100 * numbers.half_share:.0f} %"] if numbers.half_share else []),
         *(
             f"{name} reaches {rate / numbers.fma_flop_per_s:.2f} times float32's peak"

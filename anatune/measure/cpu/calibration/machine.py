@@ -38,7 +38,16 @@ from anatune.measure.cpu.kernel import Library
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.timing import Timed, timed
 
-__all__ = ["CALL_DEPTHS", "CALL_TILE", "FOOTPRINT", "Machine", "beside_pool", "one_core", "pointer_chain"]
+__all__ = [
+    "CALL_DEPTHS",
+    "CALL_TILE",
+    "FOOTPRINT",
+    "Machine",
+    "beside_pool",
+    "one_core",
+    "own_call",
+    "pointer_chain",
+]
 
 _SAMPLE_S = 0.1e-3
 """Length of most samples."""
@@ -274,24 +283,19 @@ class Machine:
 
     def _standard(self, artifact: CpuArtifact) -> Timed:
         """Return a standard probe with memory of its own."""
-        blocks = [Block(buffer.dtype, buffer.shape) for buffer in artifact.arguments]
-        _randomise(blocks)
-        return _timed(Library(artifact).main, [block.tensor for block in blocks])
+        return own_call(Library(artifact).main, [buffer.shape[0] for buffer in artifact.arguments])
 
     def _bound(self, module: ProbeModule, probes: Sequence[Probe]) -> dict[str, Timed]:
         calls = {}
         for probe in probes:
-            blocks = [Block("float32", (size,)) for size in probe.sizes[1:]]
-            _randomise(blocks)
-            start = self._start_of(probe)
-            if start is not None:
-                first = tensor_of(self._arena[start : start + 4 * probe.sizes[0]].view(np.float32))
-                blocks[-1].array[...] = 0.0  # pointers start at the first line
-            else:
-                operand = Block("float32", probe.sizes[:1])
-                _randomise([operand])
-                first = operand.tensor
-            calls[probe.name] = _timed(module.functions[probe.name], [first, *(block.tensor for block in blocks)])
+            start, function = self._start_of(probe), module.functions[probe.name]
+            if start is None:
+                calls[probe.name] = own_call(function, probe.sizes)
+                continue
+            blocks = _random_blocks(probe.sizes[1:])
+            blocks[-1].array[...] = 0.0  # pointers start at the first line
+            first = tensor_of(self._arena[start : start + 4 * probe.sizes[0]].view(np.float32))
+            calls[probe.name] = _timed(function, [first, *(block.tensor for block in blocks)])
         return calls
 
 
@@ -330,10 +334,17 @@ def pointer_chain(size: int, line_bytes: int) -> NDArray[np.int64]:
     return chain
 
 
-def _randomise(blocks: Sequence[Block]) -> None:
+def own_call(function: Callable[..., object], sizes: Sequence[int]) -> Timed:
+    """Return what times a probe on memory of its own: float32 buffers of some sizes."""
+    return _timed(function, [block.tensor for block in _random_blocks(sizes)])
+
+
+def _random_blocks(sizes: Sequence[int]) -> list[Block]:
     rng = np.random.default_rng(0)
+    blocks = [Block("float32", (size,)) for size in sizes]
     for block in blocks:
         block.array[...] = rng.random(block.shape) - 0.5
+    return blocks
 
 
 def _timed(function: Callable[..., object], tensors: Sequence[TvmObject]) -> Timed:

@@ -10,7 +10,7 @@ compute.int8_rate                    int8 workloads
 compute.fp16_rate                    nothing yet
 shared_memory.bytes_per_cycle_per_sm the shared-memory term
 l2.bandwidth_bytes_per_s             the L2 term
-dram.reachable_fraction              the DRAM term: what reading reaches of the paper bandwidth
+dram.reachable_fraction              the DRAM term: what reading reaches of the nominal bandwidth
 latencies in cycles                  the first load of a step; those of L2 and DRAM are seconds times the clock
 launch.overhead_s                    added to every kernel
 tensor_cores.mma_sync_fraction       the tensor-core template's arithmetic: the best ``mma.sync`` over the paper's rate

@@ -56,7 +56,7 @@ def test_a_folder_without_tables_is_one_line(tmp_path):
 
 
 def test_kernel_tuner_searches_recorded_configurations(gemms):
-    pytest.importorskip("kernel_tuner", reason="pip install 'anatune[kernel-tuner]'")
+    pytest.importorskip("kernel_tuner", reason="pip install '.[kernel-tuner]'")
     steps = []
     runs = kernel_tuner.simulate(gemms[0], 0.05, 1, 40, lambda: steps.append(1))
     assert [run.strategy for run in runs] == list(kernel_tuner.STRATEGIES)

@@ -1,43 +1,40 @@
 """``anatune tune``'s answer where its file cannot be written, and files that are none."""
 
-import errno
 import json
-import os
-import stat
-import threading
+import re
 
 import pytest
 
-from anatune.cli import output
+from anatune.cli.main import main
+from anatune.cli.outputs import PAGE, SCHEDULE
 from anatune.cli.tune import output as tune_output
+from anatune.core.schedule import Schedule
 from anatune.errors import RecordError
+from anatune.files import Output
 from anatune.tuning.result import TuningInterrupted
 from tests.unit.tuning.fakes import failed, session
 
 
-def test_what_was_found_is_said_though_it_cannot_be_written(monkeypatch, capsys, tmp_path):
-    def write_text(target, text):
-        raise OSError(errno.ENOSPC, "No space left on device", str(target))
-
-    monkeypatch.setattr(tune_output, "write_text", write_text)
+def test_what_was_found_is_said_though_it_cannot_be_written(capsys, tmp_path):
     records = tmp_path / "r.sqlite"
     result = session(3, records=records).run()
-    with pytest.raises(RecordError, match=r"best\.json: no space left on device, .*r\.sqlite") as caught:
-        tune_output.show_result(result, tmp_path / "best.json", as_json=True)
+    with pytest.raises(RecordError, match=r"/dev/full: no space left on device, .*r\.sqlite") as caught:
+        tune_output.show_result(result, Output("/dev/full", SCHEDULE), as_json=True)
     assert "\n" not in str(caught.value)
     tree = json.loads(capsys.readouterr().out)
     assert (tree["output"], len(tree["trials"])) == (None, 3)
 
 
-def test_a_pipe_is_written_to_not_replaced(tmp_path):
-    path, found = tmp_path / "pipe", []
-    os.mkfifo(path)
-    reader = threading.Thread(target=lambda: found.append(path.read_text()), daemon=True)
-    reader.start()
-    output.write_text(path, ["a", "b"])
-    reader.join(10)
-    assert found == ["ab"]
-    assert stat.S_ISFIFO(path.stat().st_mode)
+def test_the_best_schedule_is_exported_from_the_records_or_its_file(capsys, tmp_path):
+    result = session(3, records=tmp_path / "r.sqlite").run()
+    tune_output.show_result(result, None, as_json=False)
+    said = " ".join(capsys.readouterr().out.split())
+    words = re.search(r"`anatune (export .*?) --format so --output DIR`", said)[1].split()
+    assert main([*words, "--format", "tvm", "--output", str(tmp_path / "lib")]) == 0
+    exported = Schedule.from_json((tmp_path / "lib" / "matmul_48x64x36.json").read_text())
+    assert exported == result.best
+    tune_output.show_result(result, Output(tmp_path / "best.json", SCHEDULE), as_json=False)
+    assert f"`anatune export {tmp_path / 'best.json'} --format so" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_happens_to_machines_is_said_once(capsys):
@@ -83,7 +80,7 @@ def test_a_session_is_a_page(tmp_path, capsys, stopped):
         result = stop.result
     assert (len(result.trials) == 3) == stopped
     tune_output.write_session(result, None, tmp_path / "r.sqlite")
-    tune_output.write_session(result, tmp_path / "page.html", tmp_path / "r.sqlite")
+    tune_output.write_session(result, Output(tmp_path / "page.html", PAGE), tmp_path / "r.sqlite")
     assert capsys.readouterr().err.startswith(f"page: {tmp_path / 'page.html'}, ")
     text = (tmp_path / "page.html").read_text()
     assert ("Final comparison" in text) != stopped
@@ -91,6 +88,6 @@ def test_a_session_is_a_page(tmp_path, capsys, stopped):
     assert "&lt;script&gt;no&lt;/script&gt;" in text
     assert "Seconds count from the beginning of the session" in text  # of the records, not of building and running
     (tmp_path / "r.sqlite").write_bytes(b"damaged")
-    tune_output.write_session(result, tmp_path / "other.html", tmp_path / "r.sqlite")
+    tune_output.write_session(result, Output(tmp_path / "other.html", PAGE), tmp_path / "r.sqlite")
     assert "note: the page has no seconds of the trials: " in capsys.readouterr().err
     assert "&lt;script&gt;no&lt;/script&gt;" in (tmp_path / "other.html").read_text()

@@ -1,5 +1,6 @@
 """Microkernels on AMX's tiles: which instructions they are made of, and what they compute with loops in their place."""
 
+import errno
 import re
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 
 import anatune
 from anatune import api
+from anatune.core.rules.cpu_dot import dot_group, tile_depths
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.measure.cpu.detect import detect_cpu
 
@@ -16,7 +18,8 @@ from anatune.codegen import compat
 from anatune.codegen.cpu import lower as lowering
 from anatune.codegen.cpu.export.write import write_c_library
 from anatune.codegen.cpu.lower import lower
-from anatune.measure.cpu import calls
+from anatune.measure.cpu import calls, tiles
+from anatune.measure.cpu.tiles import allow_tiles
 
 HOST = detect_cpu()
 SAPPHIRE_RAPIDS = api.hardware("xeon_8480")
@@ -167,10 +170,11 @@ def without_tiles(text):
     return f"{text}\n{stand_ins()}\n"
 
 
-@pytest.mark.skipif(HOST.compute.isa != "avx512", reason="this CPU has no AVX-512")
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_with_loops_in_the_place_of_the_instructions_sums_are_right(name, monkeypatch):
-    hardware = msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx)
+@pytest.fixture
+def with_loops(monkeypatch):
+    """The present CPU with AMX, whose instructions loops stand for; what was compiled comes into its list."""
+    if HOST.compute.isa != "avx512":
+        pytest.skip("this CPU has no AVX-512")
     read, texts = lowering.parse_program, []
 
     def parse(text, llvm):
@@ -179,11 +183,33 @@ def test_with_loops_in_the_place_of_the_instructions_sums_are_right(name, monkey
 
     monkeypatch.setattr(lowering, "parse_program", parse)
     monkeypatch.setattr(compat, "tile_features", lambda hardware: ())
-    monkeypatch.setattr(calls, "check_runs", lambda schedule: None)
+    monkeypatch.setattr(calls, "allow_runs", lambda schedule: None)
+    return msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx), texts
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_with_loops_in_the_place_of_the_instructions_sums_are_right(name, with_loops):
+    hardware, texts = with_loops
     found = anatune.verify(tiled(name, hardware))
     assert any("tdp" in text for text in texts)
     assert found.ok, found
     assert found.max_rel_error == 0.0 or "bfloat16" in PRODUCTS[name][0].dtype
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("dtype", INSTRUCTION)
+def test_products_of_few_rows_or_columns_are_right(dtype, transpose_b, with_loops):
+    hardware, texts = with_loops
+    for m, n in ((3, 40), (40, 3), (3, 5), (1, 40), (40, 1)):
+        for transpose_a in (False, True):
+            workload = anatune.matmul(m, n, 64, dtype=dtype, transpose_a=transpose_a, transpose_b=transpose_b)
+            schedule = anatune.space(workload, hardware).schedule({"k": (1, 1, 1, 64)})
+            if dot_group(workload, hardware, str(schedule.options["simd_axis"]), extension="amx") is None:
+                continue
+            schedule = msgspec.structs.replace(schedule, options={**schedule.options, "extension": "amx"}).check()
+            found = anatune.verify(schedule)
+            assert found.ok or "no neighbours in memory" in found.message, (workload, found)
+    assert any("tdp" in text for text in texts)
 
 
 def test_what_has_no_tiles(tmp_path):
@@ -199,10 +225,44 @@ def test_what_has_no_tiles(tmp_path):
         anatune.predict(good.workload, good.hardware, [good])
     with pytest.raises(BuildError, match="none is exported"):
         write_c_library(good, "kernel", tmp_path, threads=1)
-    here = msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx)
-    if HOST.compute.isa == "avx512":
-        with pytest.raises(RunError, match="compiled and inspected"):
-            anatune.build(tiled("bfloat16", here))
+    deep = {"i": (1, 1, 1, 2, 32), "j": (1, 1, 1, 3, 32), "k": (1, 4, 1, 70)}
+    odd = anatune.space(anatune.matmul(64, 96, 280, dtype="bfloat16"), SAPPHIRE_RAPIDS).schedule(deep)
+    assert tile_depths(35) == (16, 16, 3)
+    with pytest.raises(SpaceError, match=r"products of 3 and 16 steps takes 12 tiles"):
+        msgspec.structs.replace(odd, options={**odd.options, "extension": "amx"}).check()
+
+
+def test_products_of_a_call_have_one_depth_where_that_divides():
+    assert [tile_depths(steps) for steps in (1, 16, 17, 20, 32, 36)] == [
+        (1,), (16,), (16, 1), (10, 10), (16, 16), (12, 12, 12),
+    ]  # fmt: skip
+
+
+def refusal():
+    """Return why kernels on tiles do not run here, "": they do."""
+    try:
+        allow_tiles(["amx-bf16", "amx-int8"])
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.skipif(bool(refusal()), reason=refusal())
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_on_a_processor_with_tiles_sums_are_right(name):
+    result = anatune.verify(tiled(name, msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx)))
+    assert result.ok, result
+    assert result.max_rel_error == 0.0 or "bfloat16" in PRODUCTS[name][0].dtype
+
+
+def test_a_processor_without_tiles_is_told(monkeypatch):
+    monkeypatch.setattr(tiles, "lacking_features", lambda features: ("amx-tile",))
+    with pytest.raises(RunError, match=r"this processor lacks amx-tile; anatune\.inspect\(\)"):
+        calls.allow_runs(tiled("bfloat16"))
+    monkeypatch.setattr(tiles, "lacking_features", lambda features: ())
+    monkeypatch.setattr(tiles, "_refusal", lambda: errno.EPERM)
+    with pytest.raises(RunError, match="Operation not permitted"):
+        calls.allow_runs(tiled("bfloat16"))
 
 
 def test_operands_that_one_stride_cannot_load_are_said():

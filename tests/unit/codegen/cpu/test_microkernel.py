@@ -121,7 +121,7 @@ def test_sums_of_halves_are_right_where_llvm_takes_the_instruction_apart(name, m
     monkeypatch.setattr(compat, "dot_features", lambda hardware: ())
     spec = msgspec.structs.replace(HOST, vfmaddph=api.hardware("xeon_8480").vfmaddph)
     monkeypatch.setattr(calls, "check_instructions", lambda hardware: None)
-    space = anatune.space(HALVES[name], spec, template="halfsums")
+    space = anatune.space(HALVES[name], spec, template="fp16_accumulation")
     for schedule in space.sample(5, seed=3):
         found = anatune.verify(schedule)
         assert found.ok, (found, schedule)

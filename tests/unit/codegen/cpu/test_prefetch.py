@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import anatune
 from anatune.codegen.cpu.kernels import Kernels
-from anatune.codegen.cpu.prefetch import LINES_AT_ONCE, new_lines
+from anatune.codegen.cpu.prefetch import LINES_AT_ONCE, new_lines, spreads_of
 from anatune.codegen.cpu.program import program_of
 from anatune.core.schedule import Schedule
 
@@ -46,6 +48,18 @@ def test_many_lines_of_a_result_are_spread_and_few_are_not():
     assert "_fresh0 = private" in many
     assert many.count("call void @llvm.prefetch") < 15
     assert few.count("call void @llvm.prefetch") >= 10
+
+
+def test_a_short_reduction_asks_for_each_line_of_its_result_once():
+    """Three iterations that take 28 lines each ask 84 times, and lose a tenth of the kernel's speed."""
+    workload = anatune.conv2d(1, 3, 28, 28, 32, 3, 3, padding=0, layout="NHWC")
+    space = anatune.space(workload, anatune.hardware("intel_xeon_8480"))
+    tiles = {"f": (1, 1, 1, 1, 32), "y": (1, 1, 1, 26, 1), "x": (1, 1, 1, 2, 13)}
+    kernel = program_of(space.schedule(tiles | {"rc": (1, 1, 3, 1), "ry": (1, 1, 3), "rx": (1, 1, 3)})).kernels[0]
+    bases = [f"%base{i}" for i in range(len(kernel.operands) + 1)]
+    (spread,) = [spread for spread in spreads_of(kernel, bases) if spread.to_write]
+    assert len(spread.lines) == 13 * 2
+    assert len(spread.lines) <= spread.each * math.prod(kernel.trips) < len(spread.lines) + math.prod(kernel.trips)
 
 
 def distance_of(depth: int) -> int:

@@ -103,7 +103,7 @@ def test_missing_bindings(monkeypatch):
         return imported(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'anatune\[cuda\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'cuda-bindings"):
         compile_cuda(SCALE, "sm_86")
 
 

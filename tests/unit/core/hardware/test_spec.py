@@ -19,6 +19,7 @@ from anatune.core.hardware.gpu_groups import Launch
 from anatune.core.hardware.groups import Group, value_problem
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import SpecError, UnknownNameError
+from anatune.printable import printable
 from anatune.resources import data_folder
 from tests.cases import each
 
@@ -126,7 +127,7 @@ def message(path: str | Path) -> str:
         hardware(path)
     text = str(caught.value)
     assert len(text.splitlines()) == 1
-    assert str(path) in text
+    assert printable(str(path)) in text
     return text
 
 

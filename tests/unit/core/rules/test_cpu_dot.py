@@ -98,7 +98,7 @@ def test_halves_are_grouped_only_where_sums_in_half_precision_are_asked_for():
     assert dot_note(halves, SAPPHIRE_RAPIDS, "j", extension="fp16").endswith("along k at a time, in half precision")
     note = dot_note(halves, SAPPHIRE_RAPIDS, "j")
     assert note.startswith("slow: ")
-    assert note.endswith("(vfmaddph sums in half precision: template halfsums, at --accuracy relaxed)")
+    assert note.endswith("(vfmaddph sums in half precision: template fp16_accumulation, at --accuracy relaxed)")
     assert "the CPU has no instruction for them" in dot_note(halves, ZEN4, "j")
 
 

@@ -1,4 +1,4 @@
-"""The tile space of the template halfsums: calls that are short enough to sum in float16."""
+"""The tile space of the template fp16_accumulation: calls that are short enough to sum in float16."""
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ def terms(schedule):
 
 @pytest.mark.parametrize(("workload", "axis"), [(MATMUL, "k"), (WINDOW, "rc")])
 def test_calls_are_short_and_err_as_their_sums_are_long(workload, axis):
-    space = api.model(workload, HARDWARE, "halfsums").space
+    space = api.model(workload, HARDWARE, "fp16_accumulation").space
     points = space.sample_points(200, seed=2)
     assert np.array_equal(space.decode(space.encode(points)), points)
     errors = {}
@@ -58,11 +58,11 @@ def test_it_has_to_be_asked_for():
     plan = anatune.plan(MATMUL, HARDWARE, 1)
     assert plan.templates == ("cpu",)
     relaxed = anatune.plan(MATMUL, HARDWARE, 1, accuracy="relaxed")
-    assert relaxed.templates == ("cpu", "halfsums")
-    assert relaxed.best.template == "halfsums"
+    assert relaxed.templates == ("cpu", "fp16_accumulation")
+    assert relaxed.best.template == "fp16_accumulation"
     assert relaxed.predictions[0].time_s < plan.predictions[0].time_s
     assert anatune.plan(MATMUL, "ryzen_9950x", 1, accuracy="relaxed").templates == ("cpu",)
     with pytest.raises(SpaceError, match="needs accuracy relaxed"):
-        anatune.plan(MATMUL, HARDWARE, 1, template="halfsums")
-    with pytest.raises(SpaceError, match="halfsums does not apply"):
-        anatune.plan(MATMUL, "xeon_gold_6230r", 1, template="halfsums", accuracy="relaxed")
+        anatune.plan(MATMUL, HARDWARE, 1, template="fp16_accumulation")
+    with pytest.raises(SpaceError, match="fp16_accumulation does not apply"):
+        anatune.plan(MATMUL, "xeon_gold_6230r", 1, template="fp16_accumulation", accuracy="relaxed")

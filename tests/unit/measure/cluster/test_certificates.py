@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-pytest.importorskip("cryptography", reason="pip install 'anatune[cluster]'")
+pytest.importorskip("cryptography", reason="pip install '.[cluster]'")
 
 from anatune.errors import SecurityError
 from anatune.measure.cluster.certificates import CERTIFICATE_FILES, make_certificates, read_certificates

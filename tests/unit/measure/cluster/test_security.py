@@ -20,8 +20,8 @@ from anatune.measure.cluster.security import (
     server_options,
 )
 
-distributed = pytest.importorskip("distributed", reason="pip install 'anatune[cluster]'")
-pytest.importorskip("cryptography", reason="pip install 'anatune[cluster]'")
+distributed = pytest.importorskip("distributed", reason="pip install '.[cluster]'")
+pytest.importorskip("cryptography", reason="pip install '.[cluster]'")
 
 NOBODY = "192.0.2.1"
 """An address of nobody's, for documents (RFC 5737)."""
@@ -261,10 +261,10 @@ def test_somebodys_own_client_is_looked_at():
 
 def test_without_the_packages(monkeypatch, tls):
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(MissingDependencyError, match=r"needs the package cryptography.*'anatune\[cluster\]'"):
+    with pytest.raises(MissingDependencyError, match=r"needs the package cryptography.*pip install 'cryptography"):
         connect("127.0.0.1:1", tls)
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(MissingDependencyError, match=r"needs the package distributed.*'anatune\[cluster\]'"):
+    with pytest.raises(MissingDependencyError, match=r"needs the package distributed.*pip install 'cryptography"):
         connect("127.0.0.1:1")
 
 

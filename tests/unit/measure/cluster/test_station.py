@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tvm", reason="pip install 'anatune[tvm]'")
+pytest.importorskip("tvm", reason="pip install '.[tvm]'")
 
 from anatune.core.trial import Outcome
 from anatune.errors import RunError

@@ -2,8 +2,8 @@
 
 import pytest
 
-pytest.importorskip("tvm", reason="pip install 'anatune[tvm]'")
-pytest.importorskip("cuda.bindings", reason="pip install 'anatune[cuda]'")
+pytest.importorskip("tvm", reason="pip install '.[tvm]'")
+pytest.importorskip("cuda.bindings", reason="pip install '.[cuda]'")
 
 from anatune.core.trial import Outcome
 from anatune.errors import MissingDependencyError
@@ -50,7 +50,7 @@ def test_a_machine_with_a_gpu_and_no_compiler_only_measures(tmp_path, monkeypatc
 
 
 def lacks_a_package(hardware, folder):
-    raise MissingDependencyError("building needs TVM: pip install 'anatune[tvm]'")
+    raise MissingDependencyError("building needs TVM: pip install apache-tvm")
 
 
 def _flop():

@@ -11,7 +11,7 @@ from anatune.records.environment import environment
 from anatune.report.text import plain
 from anatune.report.workers import status_lines
 
-pytest.importorskip("distributed", reason="pip install 'anatune[cluster]'")
+pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 
 XEON, RTX = anatune.hardware("xeon_gold_6230r"), anatune.hardware("rtx3090")
 

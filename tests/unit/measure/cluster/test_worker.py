@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-pytest.importorskip("distributed", reason="pip install 'anatune[cluster]'")
+pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 
 from anatune.errors import DeviceError
 from anatune.measure.cluster.dask_fleet import DaskFleet

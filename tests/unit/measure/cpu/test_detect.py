@@ -19,7 +19,8 @@ from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.detect import gpu_detection
 
 LINUX = pytest.mark.skipif(platform.system() != "Linux", reason="reads this machine's /proc and /sys")
-AVX512 = "fpu sse sse2 avx avx2 fma avx512f avx512vl"
+AVX2 = "fpu sse sse2 avx avx2 fma"
+AVX512 = f"{AVX2} avx512f avx512bw avx512cd avx512dq avx512vl"
 
 
 def write(path: Path, text: object) -> None:
@@ -88,7 +89,7 @@ def cascade_lake(root: Path, **changes: object) -> Path:
         "family": 6,
         "model": 85,
         "name": "Intel(R) Xeon(R) Gold 6230R CPU @ 2.10GHz",
-        "flags": AVX512,
+        "flags": f"{AVX512} avx512_vnni",
         "sockets": 2,
         "cores": 26,
         "threads": 2,
@@ -211,7 +212,7 @@ def test_gold_5000_has_one_avx512_unit_and_says_it_is_a_guess(tmp_path):
     compute = detect_cpu(cascade_lake(tmp_path, name="Intel(R) Xeon(R) Gold 5220 CPU @ 2.20GHz")).compute
     assert compute.fma_per_cycle == 1
     assert "fma_per_cycle" in compute.unverified
-    older = detect_cpu(cascade_lake(tmp_path, stepping=4, name="Intel(R) Xeon(R) Gold 6130 CPU"))
+    older = detect_cpu(cascade_lake(tmp_path, flags=AVX512, name="Intel(R) Xeon(R) Gold 6130 CPU"))
     assert older.arch == "skylake-avx512"
     assert older.compute.fma_per_cycle == 2
 
@@ -250,7 +251,8 @@ def test_ivy_bridge(tmp_path):
 )
 def test_zen(tmp_path, family, model, arch, packaged):
     root = x86(
-        tmp_path, vendor="AuthenticAMD", family=family, model=model, name="AMD", flags=AVX512,
+        tmp_path, vendor="AuthenticAMD", family=family, model=model, name="AMD",
+        flags=AVX512 if arch in ("znver4", "znver5") else AVX2,
         caches=((1, "32K", 8), (2, "512K", 8), (3, "16384K", 16)),
     )  # fmt: skip
     spec = detect_cpu(root)

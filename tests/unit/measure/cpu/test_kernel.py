@@ -237,5 +237,5 @@ def test_arguments_of_the_library_calls_are_checked(host):
 
 def test_without_tvm_the_error_names_the_extra(kernel, monkeypatch):
     monkeypatch.setitem(sys.modules, "tvm", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'anatune\[tvm\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install apache-tvm=="):
         Kernel(WORKLOAD, kernel.artifact)

@@ -195,3 +195,18 @@ def test_the_allowed_error_grows_with_the_root_of_the_sum():
         workload = anatune.matmul(8, 8, k)
         assert correctness.tolerance(workload) == pytest.approx((4 * k**0.5 + 1) * eps)
     assert correctness.tolerance(anatune.matmul(8, 8, 64, dtype="int8")) == 0.0
+
+
+def test_nan_and_infinities_have_to_stand_where_they_should():
+    workload = anatune.elementwise((2, 3), "copy")
+    data = np.array([[np.nan, np.inf, -np.inf], [1.0, 2.0, 3.0]], np.float32)
+    want = expected(workload, {workload.reads[0].tensor: data})
+    assert want.scale == 3.0
+    assert compare(workload, data, want).ok
+    for place, value in (((0, 0), 0.0), ((0, 1), -np.inf), ((0, 1), 9e9), ((0, 2), np.nan), ((1, 0), np.nan)):
+        wrong = data.copy()
+        wrong[place] = value
+        found = compare(workload, wrong, want)
+        assert not found.ok
+        assert f"[{place[0]}, {place[1]}]" in found.message
+        assert "1 of 6 elements" in found.message

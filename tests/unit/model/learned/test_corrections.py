@@ -135,9 +135,9 @@ def test_a_users_correction_of_former_features_is_refused_with_the_way_out(
 
 
 def test_the_users_own_correction_is_used_for_its_device_only(tmp_path, residual):
-    save_correction(tmp_path / "rtx3090_gpu", card("rtx3090_gpu", kernels="anatune"), residual)
+    save_correction(tmp_path / "rtx3090_cuda", card("rtx3090_cuda", kernels="anatune"), residual)
     found = find_correction(anatune.hardware("rtx3090"), "cuda", user_folder=tmp_path)
-    assert found.card.name == "rtx3090_gpu"
+    assert found.card.name == "rtx3090_cuda"
     assert find_correction(anatune.hardware("a100_sxm"), "cuda", user_folder=tmp_path) is None
     assert find_correction(anatune.hardware("rtx3090"), "tensorcore", user_folder=tmp_path) is None
     assert find_correction(anatune.hardware("rtx3090"), "cuda", "none", user_folder=tmp_path) is None
@@ -147,7 +147,7 @@ def test_without_lightgbm_there_is_none_unless_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     corrections._loaded.cache_clear()
     assert find_correction(anatune.hardware("k80"), "cuda", user_folder=folder.parent) is None
-    with pytest.raises(MissingDependencyError, match=r"pip install 'anatune\[learn\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'lightgbm"):
         find_correction(anatune.hardware("k80"), "cuda", folder)
 
 

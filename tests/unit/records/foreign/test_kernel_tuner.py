@@ -114,7 +114,7 @@ def test_other_kernels_are_named(tmp_path):
 
 def test_a_cache_that_kernel_tuner_wrote(recorded, tmp_path):
     """CLBlast on a Titan RTX (AutoTuningAssociation/benchmark_hub, MIT), written by Kernel Tuner's own functions."""
-    util = pytest.importorskip("kernel_tuner.util", reason="pip install 'anatune[kernel-tuner]'")
+    util = pytest.importorskip("kernel_tuner.util", reason="pip install '.[kernel-tuner]'")
     rows = pd.read_csv(recorded / "gemm_clblast__mit.csv.gz")
     rows = rows[(rows["gpu"] == "titan_rtx") & (rows["SA"] == 1) & (rows["SB"] == 1)].head(200)
     names = list(rows.columns[rows.columns.get_loc("GEMMK") : rows.columns.get_loc("SB") + 1])

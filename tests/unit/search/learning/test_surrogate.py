@@ -46,5 +46,5 @@ def test_without_lightgbm(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     surrogate = Surrogate(KNOBS, "all", on_model=True)
     surrogate.add(POINTS, ANSWERS)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'anatune\[learn\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'lightgbm"):
         surrogate.predict(LATER)

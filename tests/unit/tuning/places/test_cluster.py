@@ -10,7 +10,7 @@ from anatune.records.environment import environment
 from anatune.tuning.places.cluster import ClusterPlace, cluster_place
 from anatune.tuning.settings import TuningSettings
 
-pytest.importorskip("distributed", reason="pip install 'anatune[cluster]'")
+pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 
 
 class Workers:

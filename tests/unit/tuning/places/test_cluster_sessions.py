@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-pytest.importorskip("distributed", reason="pip install 'anatune[cluster]'")
+pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 
 import anatune
 from anatune.compiling.tuning import TuningBudget, tuned
@@ -93,7 +93,7 @@ def test_a_models_kernels_are_tuned_on_a_cluster(client, tmp_path):
 
 
 def test_an_executor_builds_and_this_machine_measures():
-    pytest.importorskip("tvm", reason="pip install 'anatune[tvm]'")
+    pytest.importorskip("tvm", reason="pip install '.[tvm]'")
     with ThreadPoolExecutor(1) as executor:
         result = anatune.tune(anatune.matmul(32, 32, 32), "host", trials=3, threads=1, cluster=executor)
         assert executor.submit(int, "7").result() == 7  # it is the caller's

@@ -186,7 +186,7 @@ def test_measured_numbers_replace_detected_ones(tmp_path):
     assert spec.dram.unverified == ()
     assert set(spec.l1.unverified) == {"ways"}
     assert "anatune hw calibrate, 2026-11-21" in compute.source
-    assert any("agrees" in note for note in notes)
+    assert any("as detected" in note for note in notes)
     path = tmp_path / "host.toml"
     path.write_text(spec_to_toml(spec))
     assert load_spec_file(path) == spec
@@ -202,9 +202,18 @@ def test_multiply_adds_a_cycle_follow_the_clock():
 
 
 def test_a_rate_between_usual_numbers_stays_unverified():
-    spec, _ = calibrated_spec(detected(), numbers(fma_flop_per_s=1.4 * 32 * CLOCK), {}, "today")
-    assert spec.compute.fma_per_cycle == 1.0
+    spec, notes = calibrated_spec(detected(), numbers(fma_flop_per_s=1.4 * 32 * CLOCK), {}, "today")
+    assert spec.compute.fma_per_cycle == 2.0
+    assert any("unverified: calibrate again" in note for note in notes)
     assert {"fma_per_cycle", "reachable_fraction"} <= set(spec.compute.unverified)
+
+
+def test_what_a_neighbour_takes_lowers_the_reachable_share_not_the_peak():
+    spec, _ = calibrated_spec(
+        detected(), numbers(fma_flop_per_s=0.8 * 64 * CLOCK), {RegisterTile(14, 2, 1): 0.9}, "today"
+    )
+    assert spec.compute.fp32_peak_flop_per_s == pytest.approx(spec.compute.num_cores * 64 * CLOCK, rel=0.03)
+    assert spec.compute.reachable_fraction == pytest.approx(0.72, rel=0.04)
 
 
 def test_doubtful_samples_stay_unverified():

@@ -1,0 +1,62 @@
+"""Count the package's lines of code, and fail where there are more than `.ci/lines_of_code.txt` allows.
+
+    python .ci/lines_of_code.py [--folders]
+
+A line counts that holds a token: no blank lines, comments or docstrings. Larger is not better; who needs more lines
+than there are left looks first for what can go, and raises the number in a commit that says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = ROOT / ".ci" / "lines_of_code.txt"
+_NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+    tokenize.INDENT,
+    tokenize.NEWLINE,
+    tokenize.NL,
+}
+
+
+def lines_of_code(path: Path) -> int:
+    """Return the lines of a Python file that hold code; a string that stands alone is documentation."""
+    documentation: set[int] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            documentation.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    code: set[int] = set()
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type not in _NO_CODE:
+                code.update(range(token.start[0], token.end[0] + 1))
+    return len(code - documentation)
+
+
+def main() -> int:
+    """Print the count and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--folders", action="store_true", help="also count each folder")
+    options = parser.parse_args()
+    folders: Counter[str] = Counter()
+    for path in sorted((ROOT / "anatune").rglob("*.py")):
+        folders[str(path.parent.relative_to(ROOT))] += lines_of_code(path)
+    if options.folders:
+        for folder, count in sorted(folders.items()):
+            print(f"{count:7,} {folder}")  # noqa: T201
+    total, most = sum(folders.values()), int(LIMIT.read_text())
+    print(f"anatune/ has {total:,} lines of code, {LIMIT.relative_to(ROOT)} allows {most:,}")  # noqa: T201
+    return int(total > most)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

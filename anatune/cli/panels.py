@@ -1,0 +1,42 @@
+"""Groups of options in the help of commands that have many: one table for all of them, shown as plain text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+__all__ = ["GROUPS", "Grouped"]
+
+_GROUPS = {
+    "Workload": "--stride --padding --dilation --groups --layout --dtype --transpose-a --transpose-b --epilogue "
+    "--input-zero-point --output-zero-point --axes",
+    "Device and kernels": "--hw --template --accuracy --threads --target --input-shape",
+    "Ranges of extents": "--kernels --loss --mean",
+    "Predictions": "--model --plain --compile",
+    "Search": "--strategy --start --seed --keep --no-diverse",
+    "When it ends": "--trials --time-limit --stop-at --patience",
+    "Records": "--records --resume --no-reuse --session --outcome --worker --limit",
+    "Where and how it is measured": "--cluster --tls --tracker --key --device --backend --build-only --manifest --l2 "
+    "--check --measure",
+    "Answer": "--top-k --distinct --for --most --format --sessions --name --output --json --explain --html",
+}
+GROUPS = {option: title for title, options in _GROUPS.items() for option in options.split()}
+"""Option -> the heading that it stands under."""
+
+
+class Grouped(TyperCommand):
+    """A command whose help has its options under headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options of each group; at the end what belongs to none."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{name: [] for name in _GROUPS}, "Options": []}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                titles = (GROUPS[name] for name in parameter.opts if name in GROUPS)
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections[next(titles, kind)].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)

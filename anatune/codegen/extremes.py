@@ -1,0 +1,134 @@
+"""What the largest of a NaN and a number is in code that TVM writes: NaN, as in PyTorch, ONNX and NumPy.
+
+TVM takes ``max(a, b)`` for ``a > b ? a : b``, which is b where a is NaN, and CUDA C's is the number wherever one is
+NaN; what the largest of no elements is, and what pads them, is the lowest finite number in TVM, not ``-inf``. A pass
+over lowered functions writes comparisons instead, behind all of TVM's own: they match the maxima of reductions, and
+their arithmetic knows no NaN (``x == x`` is true). With a constant a comparison and its choice are one instruction of
+x86 processors, as the maximum is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+__all__ = ["PIPELINE", "keeping_nan", "register_pipeline"]
+
+PIPELINE = "anatune"
+"""Name of the passes of `register_pipeline`."""
+
+
+def keeping_nan(tvm: Any, module: Any) -> Any:
+    """Return a module of lowered functions in which maxima and minima of floating-point numbers keep NaN."""
+    for name, function in module.functions_items():
+        if isinstance(function, tvm.tirx.PrimFunc):
+            body = _Extremes(tvm, function.body).body
+            if not body.same_as(function.body):
+                module[name] = function.with_body(body)
+    return module
+
+
+@lru_cache(maxsize=1)
+def register_pipeline(tvm: Any) -> str:
+    """Make TVM's own passes with `keeping_nan` behind them known to TVM; return their name."""
+    from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
+
+    def with_it(finish: Callable[[], Any]) -> Callable[[], Any]:
+        kept = tvm.transform.module_pass(lambda module, _: keeping_nan(tvm, module), opt_level=0, name="KeepNan")
+        return lambda: tvm.transform.Sequential([finish(), kept])
+
+    def factory() -> tuple[Any, Callable[[], Any], Callable[[], Any]]:
+        passes, host, device = PIPELINE_MAP["s_tir"]()
+        return passes, with_it(host), with_it(device)
+
+    register_tir_pipeline(PIPELINE, factory)
+    return PIPELINE
+
+
+class _Extremes:
+    """Rewrites the body of one function."""
+
+    def __init__(self, tvm: Any, body: Any) -> None:
+        import tvm_ffi
+
+        self.tirx, self.load = tvm.tirx, tvm.ir.expr.TensorLoad
+        tirx = tvm.tirx
+        self.names = itertools.count()
+        self.sought: list[tuple[Any, float]] = []
+        """Buffers whose elements become the largest or smallest of others, and what these begin with in TVM."""
+        tvm_ffi.structural_walk(body, (tirx.BufferStore, self._seek))
+        rewriting = [
+            ((tirx.Max, tirx.Min), self._extreme),
+            (tirx.NE, self._different),
+            (tirx.BufferStore, self._begun),
+            (tvm.ir.Call, self._padded),
+        ]
+        self.body = tvm_ffi.structural_map(body, rewriting)
+
+    def _seek(self, store: Any) -> None:
+        value = store.value
+        if not isinstance(value, self.tirx.Max | self.tirx.Min) or not _is_float(value):
+            return
+        for side in (value.a, value.b):
+            if isinstance(side, self.load) and side.source.same_as(store.buffer):
+                limit = self.tirx.min_value if isinstance(value, self.tirx.Max) else self.tirx.max_value
+                self.sought.append((store.buffer, float(limit(_element(value)).value)))
+
+    def _extreme(self, node: Any) -> Any:
+        """Return comparisons that choose a NaN where one of the two is."""
+        if not _is_float(node):
+            return node
+        tirx = self.tirx
+        constant, other = (node.b, node.a) if self._is_constant(node.b) else (node.a, node.b)
+        beats = tirx.GT if isinstance(node, tirx.Max) else tirx.LT
+        value = tirx.Var(f"value{next(self.names)}", other.ty)
+        if self._is_constant(constant):
+            return tirx.Let(value, other, tirx.Select(beats(constant, value), constant, value))
+        first = tirx.Var(f"value{next(self.names)}", constant.ty)
+        larger = tirx.Select(beats(first, value), first, value)
+        kept = tirx.Select(tirx.EQ(first, first), larger, first)
+        return tirx.Let(first, constant, tirx.Let(value, other, kept))
+
+    def _different(self, node: Any) -> Any:
+        """Return that two numbers are not equal: TVM's code for CPUs says that a NaN differs from none."""
+        return self.tirx.Not(self.tirx.EQ(node.a, node.b)) if _is_float(node.a) else node
+
+    def _begun(self, store: Any) -> Any:
+        """Return a store of the first value with an infinite one."""
+        limits = [limit for buffer, limit in self.sought if buffer.same_as(store.buffer)]
+        value = self._infinite(store.value, limits)
+        return store if value is store.value else self.tirx.BufferStore(store.buffer, value, store.indices)
+
+    def _padded(self, call: Any) -> Any:
+        """Return a choice between an element and what pads with an infinite one, where extremes are sought."""
+        if not self.sought or str(getattr(call.op, "name", "")) != "prim.if_then_else":
+            return call
+        condition, inside, outside = call.args
+        value = self._infinite(outside, [limit for _, limit in self.sought])
+        return call if value is outside else self.tirx.if_then_else(condition, inside, value)
+
+    def _infinite(self, value: Any, limits: list[float]) -> Any:
+        """Return an infinity for a constant of one of the limits, other values as they are."""
+        tirx = self.tirx
+        if isinstance(value, tirx.Broadcast):
+            element = self._infinite(value.value, limits)
+            return value if element is value.value else tirx.Broadcast(element, value.lanes)
+        if not isinstance(value, tirx.FloatImm) or float(value.value) not in limits:
+            return value
+        return tirx.FloatImm(_element(value), math.copysign(math.inf, float(value.value)))
+
+    def _is_constant(self, value: Any) -> bool:
+        tirx = self.tirx
+        return isinstance(value.value if isinstance(value, tirx.Broadcast) else value, tirx.FloatImm)
+
+
+def _element(value: Any) -> str:
+    """Return the dtype of a value's elements."""
+    return str(value.ty).partition("x")[0]
+
+
+def _is_float(value: Any) -> bool:
+    return "float" in str(value.ty)

@@ -1,0 +1,362 @@
+"""TVM's importers of PyTorch and ONNX: what they lack or get wrong as tables, and errors that say where they arose.
+
+An importer raises whatever its code runs into; here that becomes one line with the operator, its node and the cause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from anatune.codegen.compat import TvmObject, import_tvm, last_line
+from anatune.errors import WorkloadError
+
+__all__ = ["relax_of_onnx", "relax_of_program", "torch_operators"]
+
+_SELF_EXPLAINING = (RuntimeError, ValueError, TypeError, NotImplementedError)
+"""Errors whose messages are sentences; those of others mean little without their names ("KeyError: 'x'")."""
+
+
+def relax_of_program(program: Any, name: str) -> TvmObject:
+    """Return an exported program of PyTorch's core operators as a Relax module; `name` is for messages.
+
+    Raises
+    ------
+    WorkloadError
+        TVM cannot import it.
+    """
+    with _one_line(name):
+        return _torch_importer(name).from_exported_program(program, False, False, False, None)
+
+
+def torch_operators() -> frozenset[str]:
+    """Return the names of PyTorch's core operators that can be imported, such as "add.Tensor"."""
+    return frozenset(_torch_importer("").convert_map)
+
+
+def relax_of_onnx(model: Any, shapes: Mapping[str, list[int]], name: str) -> TvmObject:
+    """Return an ONNX model as a Relax module.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Its nodes get names where they have none: those of their first results.
+    shapes : mapping of str to list of int
+        Sizes of its inputs.
+    name : str
+        For messages.
+
+    Raises
+    ------
+    WorkloadError
+        TVM cannot import it.
+    """
+    with _one_line(name), contextlib.redirect_stdout(io.StringIO()):  # TVM prints what it was about when it fails
+        importer, operators = _onnx_importer(name)
+        if model.ir_version < 3:
+            raise WorkloadError(f"{name} has version {model.ir_version} of ONNX's format, expected 3 at least")
+        for node in model.graph.node:
+            node.name = node.name or next((result for result in node.output if result), "")
+        versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
+        opset = versions[0] if versions else 1
+        return importer(dict(shapes)).from_onnx(_inlined(model, opset, operators).graph, opset)
+
+
+@contextlib.contextmanager
+def _one_line(name: str) -> Any:
+    """Make a `WorkloadError` of whatever an importer raises."""
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # TVM prints what it refuses
+            warnings.simplefilter("ignore")
+            yield
+    except WorkloadError:
+        raise
+    except Exception as error:  # importers share no class of errors
+        raise WorkloadError(f"TVM cannot import {name}: {_cause(error)}") from error
+
+
+def _cause(error: Exception) -> str:
+    text = last_line(error)
+    return text if isinstance(error, _SELF_EXPLAINING) and text else f"{type(error).__name__}: {text}"
+
+
+def _unknown(name: str, places: Mapping[str, list[str]], other: str = "") -> WorkloadError:
+    """Return the error for operators that an importer does not know: operator -> where the model has it."""
+    words = [
+        f"{operator} ({nodes[0]}{f' and {len(nodes) - 1} more' if nodes[1:] else ''})"
+        for operator, nodes in places.items()
+    ]
+    return WorkloadError(
+        f"TVM cannot import {name}: it does not know {', '.join(words)}; export the model with other operators{other}"
+    )
+
+
+# ---- PyTorch ----
+
+
+def _torch_importer(name: str) -> Any:
+    import_tvm()
+    from tvm import relax
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    class Importer(ExportedProgramImporter):  # type: ignore[misc]
+        """TVM's importer of exported programs."""
+
+        def _named(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            """Return what imports an operator, with errors that name its node; results without elements are known."""
+
+            def converted(node: Any) -> Any:
+                value = node.meta.get("val")
+                try:
+                    if _is_empty(value):
+                        return self.block_builder.emit(relax.const(np.zeros(tuple(value.shape), _dtype(value))))
+                    return convert(node)
+                except WorkloadError:
+                    raise
+                except Exception as error:  # importers share no class of errors
+                    word = getattr(node.target, "__name__", node.target)
+                    raise WorkloadError(
+                        f"TVM cannot import {word} ({_place(node)}) of {name}: {_cause(error)}"
+                    ) from error
+
+            return converted
+
+        def create_convert_map(self) -> dict[str, Callable[[Any], Any]]:
+            """Return what imports each operator."""
+            own = {operator: functools.partial(convert, self) for operator, convert in _TORCH.items()}
+            known = {**super().create_convert_map(), **own}
+            return {operator: self._named(convert) for operator, convert in known.items()}
+
+        def _check_unsupported_func_type(self, nodes: Iterable[Any]) -> None:
+            missing: dict[str, list[str]] = {}
+            for node in nodes:
+                if node.op == "call_function" and node.target.__name__ not in self.convert_map:
+                    missing.setdefault(node.target.__name__, []).append(_place(node))
+            if missing:
+                raise _unknown(name, missing, ", or run it by torch.compile, which leaves them to PyTorch")
+
+    return Importer()
+
+
+def _place(node: Any) -> str:
+    """Return where a model has an operator: its node, and the path of the module that calls it."""
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    path = modules[-1][0] if modules else ""
+    return f"node {node.name} in {path}" if path else f"node {node.name}"
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a value of an exported program is a tensor without elements; sizes may be symbols."""
+    return any(isinstance(size, int) and size == 0 for size in getattr(value, "shape", ()))
+
+
+def _dtype(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _argument(node: Any, place: int, name: str, default: Any = None) -> Any:
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
+def _cast(importer: Any, node: Any, dtype: str) -> Any:
+    """Return what a node computed in a dtype."""
+    from tvm import relax
+
+    value = importer.env[node]
+    return value if _dtype(node.meta["val"]) == dtype else importer.block_builder.emit(relax.op.astype(value, dtype))
+
+
+def _cumsum(importer: Any, node: Any) -> Any:
+    """Import a cumulative sum in the dtype that PyTorch gives it.
+
+    TVM 0.27 leaves the dtype out where the program does: PyTorch counts truth values and small integers in int64, TVM's
+    sums stay what is added up. Counts of more than one are then lost, and LLVM has no sum of truth values that TVM
+    would write (the attention masks of packed sequences, as GPT-2's, are such counts).
+    """
+    from tvm import relax
+
+    axis = _argument(node, 1, "dim")
+    return importer.block_builder.emit(relax.op.cumsum(importer.env[node.args[0]], axis, _dtype(node.meta["val"])))
+
+
+def _cat(importer: Any, node: Any) -> Any:
+    """Import a concatenation without the tensors that have no elements, which may be of any rank.
+
+    Caches of language models begin with such a one.
+    """
+    from tvm import relax
+
+    dtype = _dtype(node.meta["val"])
+    parts = [_cast(importer, part, dtype) for part in node.args[0] if not _is_empty(part.meta["val"])]
+    return importer.block_builder.emit(relax.op.concat(parts, axis=_argument(node, 1, "dim", 0)))
+
+
+def _elu(importer: Any, node: Any) -> Any:
+    """Import an ELU with its three factors, of which TVM 0.27 reads the first: SELU has two."""
+    from tvm import relax
+
+    names = ("alpha", "scale", "input_scale")
+    alpha, scale, inner = (_argument(node, place + 1, name, 1.0) for place, name in enumerate(names))
+    x, dtype = importer.env[node.args[0]], _dtype(node.meta["val"])
+    power = relax.op.exp(relax.op.multiply(x, relax.const(inner, dtype)))
+    below = relax.op.nn.relu(relax.op.subtract(relax.const(1.0, dtype), power))
+    below = relax.op.multiply(below, relax.const(-alpha * scale, dtype))
+    return importer.block_builder.emit(
+        relax.op.add(relax.op.multiply(relax.op.nn.relu(x), relax.const(scale, dtype)), below)
+    )
+
+
+def _where(importer: Any, node: Any) -> Any:
+    """Import a choice between two tensors in the dtype that PyTorch gives it: TVM wants both in one."""
+    from tvm import relax
+
+    values = [_cast(importer, one, _dtype(node.meta["val"])) for one in node.args[1:]]
+    return importer.block_builder.emit(relax.op.where(importer.env[node.args[0]], *values))
+
+
+_TORCH: dict[str, Callable[[Any, Any], Any]] = {
+    "cat.default": _cat,
+    "cumsum.default": _cumsum,
+    "elu.default": _elu,
+    "where.self": _where,
+}
+"""Operator -> what imports it (importer, node) in the place of TVM's."""
+
+
+# ---- ONNX ----
+
+
+def _onnx_importer(name: str) -> tuple[Any, frozenset[str]]:
+    """Return a class of importers, which takes sizes of inputs, and the operators that it knows."""
+    import_tvm()
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    operators = frozenset(onnx_frontend._get_convert_map()) | {"Constant", "If"}
+
+    class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
+        """TVM's importer of ONNX models."""
+
+        def __init__(self, shapes: dict[str, list[int]]) -> None:
+            super().__init__(shapes, "float32", keep_params_in_input=False, sanitize=True)
+
+        def _check_for_unsupported_ops(self, graph: Any) -> None:
+            missing: dict[str, list[str]] = {}
+            for node in graph.node:
+                if node.op_type not in operators:
+                    missing.setdefault(node.op_type, []).append(f"node {node.name}")
+            if missing:
+                raise _unknown(name, missing)
+
+        def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+            try:
+                convert = functools.partial(super()._convert_operator, op_name)
+                if op_name in _ONNX:
+                    return self.bb.normalize(_ONNX[op_name](convert, inputs, attrs, opset))
+                return convert(inputs, attrs, opset)
+            except WorkloadError:
+                raise
+            except Exception as error:  # importers share no class of errors
+                place = f"node {attrs['tvm_custom']['name']}"
+                raise WorkloadError(f"TVM cannot import {op_name} ({place}) of {name}: {_cause(error)}") from error
+
+    return Importer, operators
+
+
+def _inlined(model: Any, opset: int, operators: frozenset[str]) -> Any:
+    """Return a model in which operators that TVM does not know, and ONNX or the model spells in others, are spelt."""
+    schema_of, refusal = import_module("onnx.defs").get_schema, import_module("onnx.defs").SchemaError
+    missing = set()
+    for node in model.graph.node:
+        if node.op_type not in operators:
+            missing.add((node.domain, node.op_type))
+            with contextlib.suppress(refusal):  # an operator of the model's own
+                schema, given = schema_of(node.op_type, opset, node.domain), {one.name for one in node.attribute}
+                defaults = [one.default_value for name, one in schema.attributes.items() if name not in given]
+                node.attribute.extend(one for one in defaults if one.name)  # functions of ONNX's take them for given
+    if not missing:
+        return model
+    try:
+        return import_module("onnx.inliner").inline_selected_functions(
+            model, sorted(missing), inline_schema_functions=True
+        )
+    except (TypeError, RuntimeError, ValueError):  # an older onnx; a model of 2 GiB and more
+        return model
+
+
+Convert = Callable[[Any, dict[str, Any], int], Any]
+"""What imports an operator: its inputs, its attributes and the version of ONNX's operators."""
+
+
+def _onnx_concat(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+    """Leave out 1-D tensors without elements among those of another rank, as onnxruntime does."""
+    kinds = [getattr(one, "ty", None) for one in inputs]
+    if any(getattr(kind, "ndim", 1) > 1 for kind in kinds):
+        inputs = [one for one, kind in zip(inputs, kinds, strict=True) if _sizes(kind) != [0]]
+    return convert(inputs, attrs, opset)
+
+
+def _onnx_constant(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+    """Read numbers that stand in an attribute of their own, which TVM 0.27 refuses."""
+    helper, kinds = import_module("onnx.helper"), import_module("onnx").TensorProto
+    for word, kind in (("int", kinds.INT64), ("float", kinds.FLOAT)):
+        for key in (f"value_{word}", f"value_{word}s"):
+            if key in attrs:
+                numbers = np.asarray(attrs[key])
+                attrs = {**attrs, "value": helper.make_tensor("value", kind, numbers.shape, numbers.reshape(-1))}
+    return convert(inputs, attrs, opset)
+
+
+def _onnx_pow(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+    """Bring an exponent to the dtype of what is raised, which is the result's; TVM wants both in one."""
+    from tvm import relax
+
+    base, exponent = inputs
+    if str(base.ty.dtype).startswith("float") and str(exponent.ty.dtype) != str(base.ty.dtype):
+        exponent = relax.op.astype(exponent, base.ty.dtype)
+    return convert([base, exponent], attrs, opset)
+
+
+def _onnx_reshape(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+    """Import what has no elements; TVM takes a 0 that means 0 for a size known at run time."""
+    from tvm import relax
+
+    sizes = inputs[1].value.numpy() if hasattr(inputs[1], "value") else ()
+    if attrs.get("allowzero") and 0 in sizes and -1 not in sizes:
+        return relax.const(np.zeros(tuple(sizes), str(inputs[0].ty.dtype)))
+    return convert(inputs, attrs, opset)
+
+
+def _onnx_slice(convert: Convert, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+    """Import a slice that ends before it begins as what it is, nothing; TVM 0.27 gives it less than no elements."""
+    from tvm import relax
+
+    found = convert(inputs, attrs, opset)
+    sizes = _sizes(getattr(found, "ty", None)) or []
+    if min(sizes, default=0) >= 0:
+        return found
+    return relax.const(np.zeros([max(0, size) for size in sizes], str(inputs[0].ty.dtype)))
+
+
+_ONNX: dict[str, Callable[[Convert, Any, dict[str, Any], int], Any]] = {
+    "Concat": _onnx_concat,
+    "Constant": _onnx_constant,
+    "Pow": _onnx_pow,
+    "Reshape": _onnx_reshape,
+    "Slice": _onnx_slice,
+}
+"""Operator -> what imports it by means of TVM's `Convert`."""
+
+
+def _sizes(kind: Any) -> list[int] | None:
+    """Return the sizes of a type, where they are numbers."""
+    values = getattr(getattr(kind, "shape", None), "values", None)
+    if values is None or not all(hasattr(size, "value") for size in values):
+        return None
+    return [int(size.value) for size in values]

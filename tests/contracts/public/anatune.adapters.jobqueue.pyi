@@ -1,3 +1,0 @@
-from __future__ import annotations
-
-def queue_cluster(kind: Any, tls: str | os.PathLike[str], *, device: str = 'host', build_only: bool = False, builders: int | None = None, **options: Any) -> Any: ...
