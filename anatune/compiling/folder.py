@@ -23,6 +23,7 @@ import msgspec
 
 from anatune.arguments import shown
 from anatune.compiling.memory import Memory, mapped_file
+from anatune.decoding import from_json
 from anatune.errors import RecordError, RunError
 from anatune.files import OutputKind, check_folder, json_with, open_file, read_file, reason, replace_file
 from anatune.graph.summary import ModelSummary
@@ -176,16 +177,16 @@ def _contents(path: Path) -> _Contents:
     except OSError as error:
         raise RecordError(f"{path}: {_SUMMARY} {reason(error)}, {_ADVICE}") from None
     try:
-        number = msgspec.json.decode(text, type=_Format).format
+        number = from_json(text, _Format).format
         if number != FORMAT:
             raise RecordError(
                 f"{place}: the compiled model has format {shown(number)}, expected {FORMAT}: it was made by another "
                 "version of anatune; compile it again"
             )
-        file = msgspec.json.decode(text, type=_File)
+        file = from_json(text, _File)
         if hashlib.sha256(file.contents).hexdigest() != file.sha256:
             raise RecordError(f"{place} is damaged: it is not what was written; compile the model again")
-        return msgspec.json.decode(file.contents, type=_Contents)
+        return from_json(file.contents, _Contents)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{place}: no summary of a compiled model: {error!s:.200}; compile it again") from None
 

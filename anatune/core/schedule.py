@@ -16,6 +16,7 @@ from anatune.core.rules import check_schedule
 from anatune.core.show import html_table
 from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
+from anatune.decoding import from_json
 from anatune.errors import SpaceError
 
 __all__ = ["OptionValue", "Schedule", "checked_schedule", "schedule_key"]
@@ -106,7 +107,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, every field among them."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return msgspec.json.decode(msgspec.json.encode(fields), type=dict[str, Any])
+        return from_json(msgspec.json.encode(fields), dict[str, Any])
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Schedule:
@@ -125,7 +126,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         try:
             while (inner := _inner(text)) is not None:
                 text = inner
-            read = msgspec.json.decode(text, type=_Printed)
+            read = from_json(text, _Printed)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SpaceError(
                 f"schedule JSON: {error!s:.300}; expected the text of Schedule.to_json(), or what a command prints "
@@ -185,7 +186,7 @@ def _inner(text: str | bytes | msgspec.Raw) -> msgspec.Raw | None:
     SpaceError
         It is an answer without a schedule.
     """
-    found = msgspec.json.decode(text, type=tuple[msgspec.Raw, ...] | _Answer)
+    found = from_json(text, tuple[msgspec.Raw, ...] | _Answer)
     if isinstance(found, _Answer) and found.schedules is None:
         held = [raw for raw in (found.best_schedule, found.schedule) if bytes(raw)]
         if not held:

@@ -17,6 +17,7 @@ import msgspec
 from numba.core import event
 from numba.core.dispatcher import Dispatcher
 
+from anatune.decoding import from_json
 from anatune.files import read_file, replace_file
 from anatune.numerics import _jit
 
@@ -121,6 +122,6 @@ def _read() -> dict[str, float]:
     """Return function -> seconds that its compilation took the last time."""
     path = _path()
     try:
-        return {} if path is None else msgspec.json.decode(read_file(path), type=dict[str, float])
+        return {} if path is None else from_json(read_file(path), dict[str, float])
     except (OSError, msgspec.DecodeError):
         return {}

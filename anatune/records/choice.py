@@ -22,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from anatune.core.trial import Outcome
+from anatune.decoding import from_json
 
 __all__ = [
     "COMPARED",
@@ -100,7 +101,7 @@ class _Result(msgspec.Struct, frozen=True):
 
 def recorded_trial(row_id: int, schedule: str, session: str, outcome: Outcome, result: str) -> RecordedTrial:
     """Return a trial out of the columns of its row; raise msgspec.DecodeError if they are damaged."""
-    found = msgspec.json.decode(result, type=_Result)
+    found = from_json(result, _Result)
     samples, ran = found.measurement, outcome is Outcome.OK
     return RecordedTrial(
         row_id, schedule, ran, samples.times_s if ran else (), samples.reference_times_s if ran else (),

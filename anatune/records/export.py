@@ -20,6 +20,7 @@ import msgspec
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.text import workload_to_text
+from anatune.decoding import from_json
 from anatune.errors import AnatuneError, RecordError, WorkloadError
 from anatune.files import read_lines, reason
 from anatune.records.environment import Environment
@@ -167,10 +168,10 @@ def _rows(lines: Iterable[str], name: str, known: Callable[[str], Session]) -> I
 
 def _decoded(text: str, place: str) -> _SessionLine | _TrialLine:
     try:
-        version = msgspec.json.decode(text, type=_Format).format
+        version = from_json(text, _Format).format
         if version > FORMAT:
             raise RecordError(f"{place}: format is {version}, this anatune reads up to {FORMAT}; update anatune")
-        return msgspec.json.decode(text, type=_SessionLine | _TrialLine)
+        return from_json(text, _SessionLine | _TrialLine)
     except RecordError:
         raise
     except (msgspec.DecodeError, RecursionError, AnatuneError) as error:

@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
+from anatune.decoding import from_json
 from anatune.errors import AnatuneError, RecordError
 from anatune.records.database import Database
 from anatune.records.environment import Environment
@@ -49,7 +50,7 @@ class _Parts(Generic[_T]):
             if not rows or content_key(self._kind, rows[0][0]) != key:
                 raise RecordError(f"{what} {'is damaged' if rows else 'is missing'}; {_LEFT_OUT}")
             try:
-                self._known[key] = msgspec.json.decode(rows[0][0], type=self._type)
+                self._known[key] = from_json(rows[0][0], self._type)
             except (msgspec.DecodeError, AnatuneError) as error:
                 raise RecordError(f"{what} cannot be read ({error}); {_LEFT_OUT}") from error
         return self._known[key]
@@ -115,7 +116,7 @@ class RecordReader:
                 threads,
                 strategy,
                 seed,
-                msgspec.json.decode(settings, type=dict[str, object]),
+                from_json(settings, dict[str, object]),
                 self._environments.get(ran_under),
             )
         return self._sessions[session_id]

@@ -12,6 +12,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
+from anatune.decoding import from_json
 from anatune.records.environment import Environment
 
 __all__ = [
@@ -137,7 +138,7 @@ def schedule_text(schedule: Schedule) -> str:
 
 def schedule_of(text: str, workload: Workload, hardware: GpuSpec | CpuSpec) -> Schedule:
     """Return the schedule that `schedule_text` wrote; raise msgspec.DecodeError if it is damaged."""
-    body = msgspec.json.decode(text, type=_ScheduleBody)
+    body = from_json(text, _ScheduleBody)
     return Schedule(workload, hardware, **{name: getattr(body, name) for name in body.__struct_fields__})
 
 
@@ -148,7 +149,7 @@ def trial_text(trial: Trial) -> str:
 
 def trial_of(text: str, schedule: Schedule) -> Trial:
     """Return the trial that `trial_text` wrote; raise msgspec.DecodeError if it is damaged."""
-    body = msgspec.json.decode(text, type=_TrialBody)
+    body = from_json(text, _TrialBody)
     return Trial(schedule, **{name: getattr(body, name) for name in body.__struct_fields__})
 
 

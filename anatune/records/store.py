@@ -15,6 +15,7 @@ from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Outcome, Trial
 from anatune.core.workload.nest import Workload
+from anatune.decoding import from_json
 from anatune.errors import AnatuneError, RecordError
 from anatune.records.conditions import of_sessions, of_trials
 from anatune.records.database import Database
@@ -122,7 +123,7 @@ class RecordStore:
             Whatever else a resume needs to know; must be JSON's own types.
         """
         try:
-            kept = msgspec.json.decode(msgspec.json.encode(dict(settings or {})), type=dict[str, object])
+            kept = from_json(msgspec.json.encode(dict(settings or {})), dict[str, object])
         except (TypeError, ValueError) as error:
             raise RecordError(f"{self.path}: settings of a session: {error}; use JSON's types") from error
         if not 0 <= seed < 1 << 63:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from anatune.decoding import converted
 from anatune.errors import SpaceError
 
 __all__ = ["NoOptions", "read_options"]
@@ -26,7 +27,7 @@ def read_options(kind: type[msgspec.Struct], given: msgspec.Struct | Mapping[str
     if isinstance(given, kind):
         return given
     try:
-        return msgspec.convert(dict(given) if isinstance(given, Mapping) else given or {}, kind)
+        return converted(dict(given) if isinstance(given, Mapping) else given or {}, kind)
     except msgspec.ValidationError as error:
         names = ", ".join(kind.__struct_fields__) or "none at all"
         raise SpaceError(f"strategy settings: {error}; expected some of: {names}") from None

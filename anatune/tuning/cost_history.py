@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.decoding import converted
 from anatune.files import read_file, replace_file
 from anatune.records.environment import environment
 from anatune.resources import user_cache_folder
@@ -77,7 +78,7 @@ class CostHistory(Generic[CostT]):
             found = msgspec.json.decode(read_file(self._path, _MOST_BYTES))
             if not isinstance(found, dict) or found.get("version") != _VERSION:
                 return {}
-            costs: dict[str, list[CostT]] = msgspec.convert(found["costs"], self._type)
+            costs: dict[str, list[CostT]] = converted(found["costs"], self._type)
         except (OSError, msgspec.MsgspecError, KeyError, UnicodeDecodeError):
             return {}
         return costs

@@ -20,6 +20,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
+from anatune.decoding import from_json
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
 from anatune.files import Output, OutputKind, json_with, make_folder, read_file, reason
 from anatune.measure.cuda.measurer import Built, build_schedules
@@ -258,13 +259,13 @@ def read_manifest(folder: str | Path) -> Manifest:
             f"{path}: {reason(error)}; expected a folder that `anatune tune --build-only` wrote"
         ) from None
     try:
-        file = msgspec.json.decode(content, type=_File)
-        version = msgspec.json.decode(file.manifest, type=dict).get("version")
+        file = from_json(content, _File)
+        version = from_json(file.manifest, dict).get("version")
         if version != VERSION:
             raise RecordError(f"{path} is of version {version!r}, expected {VERSION}; {again} and this anatune")
         if hashlib.sha256(bytes(file.manifest)).hexdigest() != file.sha256:
             raise RecordError(f"{path} is damaged: its contents are not what was written; {again}")
-        manifest = msgspec.json.decode(file.manifest, type=Manifest)
+        manifest = from_json(file.manifest, Manifest)
         manifest.built()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AssertionError, SpaceError) as error:
         raise RecordError(f"{path} is damaged or no manifest ({error}); {again}") from None

@@ -16,6 +16,7 @@ import msgspec
 
 from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.nvrtc import FLAGS, Cubin, compile_cuda, compiler_version
+from anatune.decoding import from_message
 from anatune.files import replace_file
 from anatune.resources import user_cache_folder
 
@@ -77,7 +78,7 @@ class BuildCache:
         if hashlib.sha256(payload).digest() != digest:
             return None
         try:
-            cubin = msgspec.msgpack.decode(payload, type=Cubin)
+            cubin = from_message(payload, Cubin)
         except msgspec.DecodeError:
             return None
         with contextlib.suppress(OSError):

@@ -24,6 +24,7 @@ import msgspec
 from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.groups import value_problem
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
+from anatune.decoding import converted
 from anatune.errors import SpecError, UnknownNameError
 from anatune.files import read_file, reason
 from anatune.resources import data_folder, user_config_folder
@@ -264,7 +265,7 @@ def _read(path: Path) -> tuple[HardwareSpec | None, list[Finding]]:
     if findings:
         return None, findings
     try:
-        spec = msgspec.convert(tree | {"kind": tag}, kind)
+        spec = converted(tree | {"kind": tag}, kind)
     except msgspec.ValidationError as error:
         return None, [Finding("error", "", f"{error}; correct the file")]
     used = () if isinstance(spec, GpuSpec) else (*dot_features(spec), *tile_features(spec))
@@ -299,7 +300,7 @@ def _walk(struct: type[msgspec.Struct], table: dict[str, object], prefix: str) -
             yield from _walk(kind, value, f"{prefix}{key}.")
             continue
         try:
-            msgspec.convert(value, fields[key][0])
+            converted(value, fields[key][0])
         except msgspec.ValidationError:
             yield Finding("error", prefix + key, f"got {value!r}, expected {_type_text(fields[key][0])}")
             continue

@@ -22,6 +22,7 @@ from anatune.core.frozen import FrozenDict
 from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Axis, Term
 from anatune.core.workload.nest_rules import BODIES, check_nest
 from anatune.core.workload.number_formats import FACTOR_STEPS, format_word
+from anatune.decoding import from_json
 from anatune.errors import UnknownNameError, WorkloadError
 
 __all__ = ["ACCUMULATOR_DTYPE", "BODIES", "DTYPE_BYTES", "Access", "Attribute", "Axis", "Term", "Workload"]
@@ -197,7 +198,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             If `text` is not JSON, or not that of a workload.
         """
         try:
-            return msgspec.json.decode(text, type=cls)
+            return from_json(text, cls)
         except WorkloadError:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ import msgspec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
+from anatune.decoding import converted
 from anatune.errors import AnatuneError, DeviceError, SpaceError
 from anatune.measure.boards.description import BoardDescription
 from anatune.measure.place import WorkerState
@@ -199,7 +200,7 @@ class BoardMeasurer(Measurer):
 
 def _state(runner: BoardRunner, state: str, why: str) -> WorkerState:
     board = runner.board
-    return msgspec.convert(
+    return converted(
         {
             "name": runner.name,
             "device": "" if board is None else board.hardware.model,

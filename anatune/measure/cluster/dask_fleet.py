@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from anatune.decoding import from_json
 from anatune.errors import AnatuneError, DeviceError
 from anatune.measure.cluster import tasks
 from anatune.measure.cluster.description import WorkerDescription
@@ -221,7 +222,7 @@ class _Reader:
 def description_in(one: Mapping[str, Any]) -> WorkerDescription | None:
     """Return what a worker says of itself in the scheduler's ``identity()``; None if it is no anatune worker."""
     try:
-        return msgspec.json.decode(str(one.get(WORD, "")), type=WorkerDescription)
+        return from_json(str(one.get(WORD, "")), WorkerDescription)
     except (msgspec.DecodeError, AnatuneError):
         return None
 
@@ -229,7 +230,7 @@ def description_in(one: Mapping[str, Any]) -> WorkerDescription | None:
 def standing_in(one: Mapping[str, Any]) -> Standing:
     """Return what a worker is at, likewise."""
     try:
-        return msgspec.json.decode(str((one.get("metrics") or {}).get(WORD, "")), type=Standing)
+        return from_json(str((one.get("metrics") or {}).get(WORD, "")), Standing)
     except msgspec.DecodeError:
         return Standing()
 

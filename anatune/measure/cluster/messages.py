@@ -11,6 +11,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
+from anatune.decoding import from_message
 from anatune.errors import AnatuneError, RunError
 from anatune.measure.cluster.packing import Packed
 from anatune.measure.run.build_processes import Limits
@@ -183,7 +184,7 @@ def decode(content: object, kind: type[_Message]) -> _Message:
     if not isinstance(content, bytes):
         raise RunError(f"{type(content).__name__} arrived, expected {kind.__name__}")
     try:
-        return msgspec.msgpack.decode(content, type=kind)
+        return from_message(content, kind)
     except (msgspec.DecodeError, RecursionError, AnatuneError) as error:
         raise RunError(f"what arrived is no {kind.__name__}: {error}") from None
 

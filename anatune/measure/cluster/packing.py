@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from anatune.decoding import from_json
 from anatune.errors import RunError
 from anatune.files import MOST_BYTES, read_file, reason
 from anatune.named import resolve
@@ -94,7 +95,7 @@ def unpack(packed: Packed, folder: Path, schedule_key: str) -> Any:
     if len(packed.content) > MOST_BYTES or hashlib.sha256(packed.content).hexdigest() != packed.sha256:
         raise DamagedError("a built kernel arrived damaged: its contents are not what was built")
     try:
-        artifact = msgspec.json.decode(packed.artifact, type=resolve(how.artifact))
+        artifact = from_json(packed.artifact, resolve(how.artifact))
     except (msgspec.DecodeError, RecursionError) as error:
         raise DamagedError(f"a built kernel arrived damaged: {error}") from None
     if artifact.schedule_key != schedule_key or getattr(artifact, how.file) != packed.sha256:

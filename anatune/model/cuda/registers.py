@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.decoding import from_json
 from anatune.errors import SpecError
 from anatune.model.cuda.scoring import GpuScoring
 from anatune.numerics.cuda.columns import Col
@@ -98,7 +99,7 @@ def register_trees() -> RegisterTrees:
     """
     path = data_folder("models") / "gpu_registers" / "model.json"
     try:
-        trees = msgspec.json.decode(path.read_bytes(), type=RegisterTrees)
+        trees = from_json(path.read_bytes(), RegisterTrees)
     except (OSError, msgspec.DecodeError) as error:
         raise SpecError(f"{path}: {error}; reinstall anatune") from None
     if trees.features != FEATURES:

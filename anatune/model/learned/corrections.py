@@ -21,6 +21,7 @@ from anatune.arguments import checked_path
 from anatune.core.hardware.files import user_spec_folder
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.templates import TEMPLATES, template_named
+from anatune.decoding import from_json
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
 from anatune.files import OutputKind, check_folder, json_with, read_file, reason, replaced_folder
 from anatune.model.learned.residual import ResidualModel, ResidualOptions, import_lightgbm
@@ -201,7 +202,7 @@ def read_card(folder: Path) -> Card:
             f"{path}: {reason(error)}, expected the card of a correction; `anatune records train` makes one"
         ) from None
     try:
-        found = msgspec.json.decode(text, type=_Versions)
+        found = from_json(text, _Versions)
     except msgspec.DecodeError as error:
         raise ModelVersionError(f"{path}: {error}, expected the card of a correction; train it again") from None
     if found.template not in TEMPLATES:
@@ -216,7 +217,7 @@ def read_card(folder: Path) -> Card:
             f"{expected[1]}; train it again with this version of anatune (`anatune {command}`), or remove its folder"
         )
     try:
-        card = msgspec.json.decode(text, type=Card)
+        card = from_json(text, Card)
     except msgspec.DecodeError as error:
         raise ModelVersionError(f"{path}: {error}; train it again") from None
     if not len(card.low) == len(card.high) == len(card.feature_names):

@@ -12,6 +12,7 @@ import msgspec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.ranges import RangedWorkload
+from anatune.decoding import from_json
 from anatune.errors import SpaceError
 
 __all__ = ["Interval", "RangePlan", "RangeProgram"]
@@ -185,7 +186,7 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
             `text` is not JSON, or not that of a plan for a range.
         """
         try:
-            found = msgspec.json.decode(text, type=cls)
+            found = from_json(text, cls)
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
             raise SpaceError(f"range JSON: {error!s:.300}; expected the text of RangePlan.to_json()") from None
         for one in found.programs:

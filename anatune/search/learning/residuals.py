@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.decoding import converted
 from anatune.search.learning.kriging import Batch, Kriging
 from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
 
@@ -85,7 +86,7 @@ class Residuals:
         msgspec.ValidationError
             It is something else.
         """
-        known = msgspec.convert(data, _Saved)
+        known = converted(data, _Saved)
         if len({len(row) for row in known.features}) > 1 or len(known.features) != len(known.residuals):
             raise msgspec.ValidationError("features and residuals differ in number")
         found = cls()
