@@ -23,10 +23,6 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.core.hardware.spec import GpuSpec as GpuSpec
     from anatune.core.prediction import Prediction as Prediction
     from anatune.core.schedule import Schedule as Schedule
-    from anatune.core.space.cpu import CpuSpace as CpuSpace
-    from anatune.core.space.cuda import GpuSpace as GpuSpace
-    from anatune.core.space.pipelined import PipelinedSpace as PipelinedSpace
-    from anatune.core.space.tensorcore import TensorCoreSpace as TensorCoreSpace
     from anatune.core.trial import Measurement as Measurement
     from anatune.core.trial import Outcome as Outcome
     from anatune.core.trial import Trial as Trial
@@ -58,11 +54,15 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.measure.verify import build as build
     from anatune.measure.verify import inspect as inspect
     from anatune.measure.verify import verify as verify
-    from anatune.model.base import Guarantee as Guarantee
     from anatune.model.plan import Plan as Plan
     from anatune.model.pruning.subset import Subset as Subset
     from anatune.model.pruning.subset import Verdict as Verdict
     from anatune.model.ranges.plan import RangePlan as RangePlan
+    from anatune.templates.base.model import Guarantee as Guarantee
+    from anatune.templates.cpu.space import CpuSpace as CpuSpace
+    from anatune.templates.cuda.pipelined_space import PipelinedSpace as PipelinedSpace
+    from anatune.templates.cuda.space import GpuSpace as GpuSpace
+    from anatune.templates.tensorcore.space import TensorCoreSpace as TensorCoreSpace
     from anatune.tuning.result import TuningInterrupted as TuningInterrupted
     from anatune.tuning.result import TuningProgress as TuningProgress
     from anatune.tuning.result import TuningResult as TuningResult
@@ -83,10 +83,10 @@ else:  # hidden from type checkers, which would take every name for one that `__
         ),
         "anatune.core.prediction": ("Prediction",),
         "anatune.core.schedule": ("Schedule",),
-        "anatune.core.space.cpu": ("CpuSpace",),
-        "anatune.core.space.cuda": ("GpuSpace",),
-        "anatune.core.space.pipelined": ("PipelinedSpace",),
-        "anatune.core.space.tensorcore": ("TensorCoreSpace",),
+        "anatune.templates.cpu.space": ("CpuSpace",),
+        "anatune.templates.cuda.space": ("GpuSpace",),
+        "anatune.templates.cuda.pipelined_space": ("PipelinedSpace",),
+        "anatune.templates.tensorcore.space": ("TensorCoreSpace",),
         "anatune.core.trial": ("Measurement", "Outcome", "Trial"),
         "anatune.core.workload.nest": ("Workload",),
         "anatune.core.workload.text": ("parse_workload",),
@@ -96,7 +96,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
         "anatune.measure.cpu.kernel": ("Kernel",),
         "anatune.measure.named_hardware": ("HardwareLike",),
         "anatune.measure.verify": ("Verification", "build", "inspect", "verify"),
-        "anatune.model.base": ("Guarantee",),
+        "anatune.templates.base.model": ("Guarantee",),
         "anatune.model.plan": ("Plan",),
         "anatune.model.ranges.plan": ("RangePlan",),
         "anatune.model.pruning.subset": ("Subset", "Verdict"),

@@ -17,35 +17,35 @@ from anatune.arguments import checked_flag, checked_function, checked_integer, c
 from anatune.core.accuracy import RELAXED, STANDARD, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule, checked_schedule
-from anatune.core.space.cpu import CpuSpace
-from anatune.core.space.cuda import GpuSpace
-from anatune.core.space.pipelined import PipelinedSpace
-from anatune.core.space.tensorcore import TensorCoreSpace
 from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.ranges import RangedWorkload, parse_ranged, ranged
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.model.base import Model, Progress
 from anatune.model.joint import asked_templates, find_corrections, merged, rank_templates
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import AUTO, NONE, find_correction, named_correction
 from anatune.model.plan import MeasuredSchedule, Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
 from anatune.model.templates import make_model
-from anatune.model.watch import Watch
+from anatune.templates.base.model import Model, Progress
+from anatune.templates.base.watch import Watch
+from anatune.templates.cpu.space import CpuSpace
+from anatune.templates.cuda.pipelined_space import PipelinedSpace
+from anatune.templates.cuda.space import GpuSpace
+from anatune.templates.tensorcore.space import TensorCoreSpace
 from anatune.tuning.machine import choose_threads
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anatune.model.cpu.model import CpuModel
-    from anatune.model.cuda.model import GpuModel
     from anatune.model.pruning.subset import Subset
-    from anatune.model.tensorcore.model import TensorCoreModel
     from anatune.records.place import ServerAddress
     from anatune.records.schema import Record
     from anatune.report.alternatives import Alternative
+    from anatune.templates.cpu.model.model import CpuModel
+    from anatune.templates.cuda.model.model import GpuModel
+    from anatune.templates.tensorcore.model import TensorCoreModel
 
 __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
 

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.space.cpu import CpuSpace
-from anatune.model.cpu.model import CpuModel
-from anatune.model.cpu.order import tie_keys
+from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.cpu.model.order import tie_keys
+from anatune.templates.cpu.space import CpuSpace
 
 
 def loop_nest(space: CpuSpace, point: NDArray[np.int64]) -> tuple[object, ...]:

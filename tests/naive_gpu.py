@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 import anatune
 from anatune.core.hardware.spec import GpuSpec
-from anatune.core.rules.guards import guardable
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
-from anatune.model.cuda.model import GpuModel
-from anatune.numerics.cuda.tile import BASE_REGISTERS, LIVE_REGISTERS, SPILL_SLOPE
+from anatune.templates.cuda.guards import guardable
+from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.times.tile import BASE_REGISTERS, LIVE_REGISTERS, SPILL_SLOPE
 
 DEVICES = ("rtx3090", "k80", "mi50", "p100", "tx2", "a100_sxm", "h100_sxm", "rtx4090")
 
@@ -97,7 +97,7 @@ def tilings(extent: int, parts: int) -> list[tuple[int, ...]]:
 
 
 def guarded_tilings(workload: Workload, axis: str, parts: int) -> list[tuple[int, ...]]:
-    """Every tiling that covers an axis without dividing it, as `anatune.core.space.guards` describes them."""
+    """Every tiling that covers an axis without dividing it, as `anatune.templates.cuda.guard_space` describes them."""
     extent = workload.extents[axis]
     powers = [power for power in (8, 16, 32, 64, 128, 256) if power <= min(extent, 256 if parts == 5 else 128)]
     whole = [size for size in range(1, extent + 1) if extent % size == 0]
@@ -128,7 +128,7 @@ def guarded_tilings(workload: Workload, axis: str, parts: int) -> list[tuple[int
 
 
 def listed_splits(workload: Workload, spec: GpuSpec) -> list[tuple[int, ...]]:
-    """Every deterministic split that a space lists, as `anatune.core.space.split` describes them."""
+    """Every deterministic split that a space lists, as `anatune.templates.gpu.split_space` describes them."""
     depth = math.prod(axis.extent for axis in workload.reduction_axes)
     results = math.prod(axis.extent for axis in workload.spatial_axes)
     device = spec.compute.num_sms * 64 * 64

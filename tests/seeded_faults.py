@@ -47,17 +47,17 @@ FAULTS = (
           "tuple(total - total // 2 for total in totals), tuple(total // 2 for total in totals)"),
     Fault("doubtful_peak", "core", ("hardware",),
           "if abs(stated / product - 1.0) > 0.02:", "if stated / product - 1.0 > 0.02:"),
-    # -- numerics
-    Fault("cache_that_just_fits", "numerics", ("cpu/test_point", "predictions", "cpu/test_model"),
+    # -- templates: times
+    Fault("cache_that_just_fits", "templates", ("cpu/test_point", "predictions", "cpu/test_model"),
           "traffic[i] < 0.0 and capacity[i] > size[i]", "traffic[i] < 0.0 and capacity[i] >= size[i]"),
-    Fault("tail_of_waves", "numerics", ("cuda/test_time", "predictions"),
+    Fault("tail_of_waves", "templates", ("cuda/test_time", "predictions"),
           "tail = max(tail * TAIL_OVERLAP, wave_cycles", "tail = max(tail, wave_cycles"),
-    Fault("registers_of_partitions", "numerics", ("occupancy",),
+    Fault("registers_of_partitions", "templates", ("occupancy",),
           "gpu.registers_sm // gpu.sub_partitions // registers_warp * gpu.sub_partitions // warps",
           "gpu.registers_sm // registers_warp // warps"),
-    Fault("ring_fills_while_others_compute", "numerics", ("tensorcore",),
+    Fault("ring_fills_while_others_compute", "templates", ("tensorcore",),
           "wave -= fill * (1.0 - 1.0 / resident)", "wave -= fill / resident"),
-    Fault("largest_microkernel", "numerics", ("cpu_ranking", "ranking"),
+    Fault("largest_microkernel", "templates", ("cpu_ranking", "ranking"),
           "if grown[depth + 1] > most or", "if grown[depth + 1] >= most or"),
     # -- model
     Fault("corrected_order", "model", ("correct",),

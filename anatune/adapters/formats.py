@@ -18,14 +18,14 @@ from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.templates import CUDA, template_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, UnknownNameError
-from anatune.model.base import Model, Progress
-from anatune.model.cuda.model import GpuModel
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import find_correction
 from anatune.model.pruning.diversity import MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, PlainOrder, Points
 from anatune.model.pruning.subset import SpaceSubset
 from anatune.named import resolve
+from anatune.templates.base.model import Model, Progress
+from anatune.templates.cuda.model.model import GpuModel
 
 __all__ = ["FORMATS", "IGNORED", "OTHER_LINES", "PruneRequest", "Writer", "writer"]
 

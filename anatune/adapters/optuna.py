@@ -14,9 +14,9 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike
-from anatune.model.base import Progress
 from anatune.model.pruning.subset import SpaceSubset
 from anatune.named import import_optional
+from anatune.templates.base.model import Progress
 
 __all__ = ["ScheduleSpace", "schedule_space"]
 

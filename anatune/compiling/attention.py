@@ -19,7 +19,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.operators import batch_matmul, matmul
 from anatune.graph.attention import ATTENTION, with_attention
 from anatune.graph.nodes import Graph, Node, tensor_type
-from anatune.model.cpu.model import CpuModel
+from anatune.templates.cpu.model.model import CpuModel
 
 __all__ = ["PlannedAttention", "attention_kernels", "plan_attentions"]
 

@@ -21,11 +21,11 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.products import PRODUCTS, workload_of
-from anatune.model.cuda.streaming import streaming_s
 from anatune.model.learned.corrections import NONE
 from anatune.model.templates import make_model
 from anatune.records.place import RecordPlace
 from anatune.records.store import RecordStore
+from anatune.templates.gpu.streaming import streaming_s
 from anatune.tuning.machine import usable_cores
 from anatune.tuning.reuse import recorded_leaders
 

@@ -21,7 +21,6 @@ from anatune.compiling.moving import across, same_loops
 from anatune.compiling.planning import Sum, SumPlanner, weight_bytes, without_steps
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
@@ -41,7 +40,8 @@ from anatune.graph.orders import reordered_in_place
 from anatune.graph.passes import in_orders
 from anatune.graph.products import CONVOLUTION, is_depthwise, known_operands, workload_of
 from anatune.graph.summary import LayoutSummary
-from anatune.model.cpu.pack import COPY_BYTES_PER_CYCLE, moving_cycles
+from anatune.templates.cpu.microkernels import constant_tensors
+from anatune.templates.cpu.model.pack import COPY_BYTES_PER_CYCLE, moving_cycles
 
 __all__ = ["Ordered", "chosen_layouts", "ordered", "turning_s"]
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.rules.cpu import ORDER_LEVELS
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.space.cpu import CpuSpace
 from anatune.core.templates import CPU
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
+from anatune.templates.cpu.rules import ORDER_LEVELS
+from anatune.templates.cpu.space import CpuSpace
 
 __all__ = ["across", "same_loops"]
 

@@ -15,7 +15,6 @@ from anatune import api
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.core.schedule import Schedule
 from anatune.core.templates import CPU, WINOGRAD, joined_templates
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
@@ -23,9 +22,10 @@ from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Constant, Graph, Node
 from anatune.graph.products import PRODUCTS, known_operands, workload_of
-from anatune.model.cpu.cold import with_cold_weights
-from anatune.model.cpu.model import CpuModel
 from anatune.model.templates import make_model
+from anatune.templates.cpu.microkernels import constant_tensors
+from anatune.templates.cpu.model.cold import with_cold_weights
+from anatune.templates.cpu.model.model import CpuModel
 from anatune.tuning.machine import usable_cores
 
 __all__ = ["PlannedKernel", "Sum", "SumPlanner", "plan_products", "predicted", "weight_bytes", "without_steps"]

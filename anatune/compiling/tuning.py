@@ -23,7 +23,6 @@ from anatune.arguments import MOST_TRIALS, checked_flag, checked_integer, checke
 from anatune.compiling.planning import PlannedKernel, predicted, weight_bytes, without_steps
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.core.schedule import Schedule
 from anatune.core.templates import joined_templates
 from anatune.core.workload.nest import Workload
@@ -39,6 +38,7 @@ from anatune.model.templates import make_model
 from anatune.records.place import ServerAddress, is_missing, record_place
 from anatune.records.schema import Record
 from anatune.records.store import RecordStore
+from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.tuning.ending import Ending
 from anatune.tuning.places.choose import place_of
 from anatune.tuning.places.place import Place

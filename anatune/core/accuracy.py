@@ -43,7 +43,7 @@ TYPICAL_ERROR = 0.35
 """Error of a sum of K products over eps * sqrt(K) of its spread, see `rounding_error`."""
 _STEP_ROUNDINGS = {"relu": 0, "relu6": 0, "silu": 3, "gelu": 3, "gelu_tanh": 3}
 """Roundings of a fused step, in eps of the result; 1 of those that are not here. Functions err by 2 eps of what they
-are of, and their slope is at most 1.13. Source: `codegen.cpu.elementary`, tests/unit/codegen/cpu/test_rows.py."""
+are of, and their slope is at most 1.13. Source: `emit.elementary`, tests/unit/codegen/cpu/test_rows.py."""
 _SUM_FACTOR = 4.0
 """Allowed error of the same."""
 TYPICAL_OF_BOUND = TYPICAL_ERROR / _SUM_FACTOR

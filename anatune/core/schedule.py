@@ -12,7 +12,7 @@ import msgspec
 from anatune.arguments import shown
 from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.rules import check_schedule
+from anatune.core.schedule_rules import check_schedule
 from anatune.core.show import html_table
 from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload

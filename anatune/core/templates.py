@@ -93,9 +93,9 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device : DeviceKind
         What it is for. The first template of a device's kind is its default.
     code : str
-        Sub-package of ``anatune/numerics`` whose compiled code its model runs.
+        Room of ``anatune/templates`` whose compiled code its model runs.
     ranges : str or None
-        ``(ranged workload, hardware) -> ProgramFamily`` (`model.ranges.family`): programs that take an extent when they
+        ``(ranged workload, hardware) -> ProgramFamily`` (`base.family`): programs that take an extent when they
         are called; None: it has none.
     tensor_cores : bool
         Whether products are made on matrix units: float32 operands are rounded to tf32, sums are cut off.
@@ -126,7 +126,7 @@ class Template(_Parts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     learner : str
         Strategy that tunes by default and learns from each trial (`search.base.make_strategy`).
     feature_version : int
-        Of the features of its model's points (`model.features`): corrections learned from another are refused.
+        Of the features of its model's points (`base.features`): corrections learned from another are refused.
     corrections : str or None
         Tuner whose kernels the shipped corrections describe that also hold for this template's.
     diverse : bool
@@ -171,7 +171,7 @@ _GPU = DeviceKind(
     verifier="anatune.measure.cuda.calls:verify",
     inspector="anatune.measure.cuda.calls:inspect",
     functions="anatune.codegen.tvm.gpu_kernel:GpuTirTask",
-    streaming="anatune.model.cuda.streaming:streaming_s",
+    streaming="anatune.templates.gpu.streaming:streaming_s",
     models="anatune.compiling.gpu:compile_for_gpu",
     range_kernel="anatune.measure.cuda.ranges:build_range",
     range_verifier="anatune.measure.cuda.ranges:verify_range",
@@ -186,7 +186,7 @@ _CPU = DeviceKind(
     verifier="anatune.measure.cpu.calls:verify",
     inspector="anatune.measure.cpu.calls:inspect",
     functions="anatune.codegen.tvm.kernel:TirTask",
-    streaming="anatune.model.cpu.streaming:streaming_s",
+    streaming="anatune.templates.cpu.model.streaming:streaming_s",
     models="anatune.compiling.session:compile_for_cpu",
     range_verifier="anatune.measure.cpu.ranged:verify",
 )
@@ -197,14 +197,14 @@ CUDA = Template(
     code="cuda",
     corrections="ansor",
     diverse=True,
-    rules="anatune.core.rules.cuda:check_cuda",
-    ranges="anatune.model.cuda.ranges:CudaRanges",
-    levels="anatune.core.rules.cuda:levels_of",
-    accuracy="anatune.core.space.split:needed_accuracy",
+    rules="anatune.templates.cuda.rules:check_cuda",
+    ranges="anatune.templates.cuda.model.ranges:CudaRanges",
+    levels="anatune.templates.cuda.rules:levels_of",
+    accuracy="anatune.templates.gpu.split_space:needed_accuracy",
     all_accuracy="standard",
-    model="anatune.model.cuda.model:GpuModel",
-    program_key="anatune.codegen.cuda.nest:program_key",
-    program="anatune.codegen.cuda.cuda_cores:kernel_program",
+    model="anatune.templates.cuda.model.model:GpuModel",
+    program_key="anatune.templates.cuda.program.nest:program_key",
+    program="anatune.templates.cuda.program.cuda_cores:kernel_program",
 )
 """Block, virtual thread, thread and register tiles on CUDA cores; operands staged in shared memory."""
 PIPELINED = Template(
@@ -212,14 +212,14 @@ PIPELINED = Template(
     device=_GPU,
     code="cuda",
     widens="cuda",
-    rules="anatune.core.rules.cuda:check_pipelined",
-    levels="anatune.core.rules.cuda:levels_of",
-    accuracy="anatune.core.space.split:needed_accuracy",
+    rules="anatune.templates.cuda.rules:check_pipelined",
+    levels="anatune.templates.cuda.rules:levels_of",
+    accuracy="anatune.templates.gpu.split_space:needed_accuracy",
     all_accuracy="standard",
-    applies="anatune.core.rules.cuda:pipeline_applies",
-    model="anatune.model.cuda.pipelined:PipelinedModel",
-    program_key="anatune.codegen.cuda.nest:program_key",
-    program="anatune.codegen.cuda.cuda_cores:kernel_program",
+    applies="anatune.templates.cuda.rules:pipeline_applies",
+    model="anatune.templates.cuda.model.pipelined:PipelinedModel",
+    program_key="anatune.templates.cuda.program.nest:program_key",
+    program="anatune.templates.cuda.program.cuda_cores:kernel_program",
 )
 """The same with a choice of staging pipeline and of padded rows in shared memory."""
 TENSORCORE = Template(
@@ -227,13 +227,13 @@ TENSORCORE = Template(
     device=_GPU,
     code="tensorcore",
     tensor_cores=True,
-    rules="anatune.core.rules.tensorcore:check_tensorcore",
-    levels="anatune.core.rules.tensorcore:levels_of",
-    accuracy="anatune.core.space.split:needed_accuracy",
+    rules="anatune.templates.tensorcore.rules:check_tensorcore",
+    levels="anatune.templates.tensorcore.rules:levels_of",
+    accuracy="anatune.templates.gpu.split_space:needed_accuracy",
     all_accuracy="standard",
-    model="anatune.model.tensorcore.model:TensorCoreModel",
+    model="anatune.templates.tensorcore.model:TensorCoreModel",
     program_key="anatune.core.schedule:schedule_key",
-    program="anatune.codegen.tensorcore.program:tensorcore_program",
+    program="anatune.templates.tensorcore.program.program:tensorcore_program",
 )
 """Block, warp and instruction tiles of the matrix product behind a workload, on tensor cores."""
 THIN = Template(
@@ -241,24 +241,24 @@ THIN = Template(
     device=_GPU,
     code="thin",
     joins=True,
-    rules="anatune.core.rules.thin:check_thin",
-    levels="anatune.core.rules.thin:levels_of",
-    applies="anatune.core.rules.thin:applies",
-    model="anatune.model.thin.model:ThinModel",
+    rules="anatune.templates.thin.rules:check_thin",
+    levels="anatune.templates.thin.rules:levels_of",
+    applies="anatune.templates.thin.rules:applies",
+    model="anatune.templates.thin.model:ThinModel",
     program_key="anatune.core.schedule:schedule_key",
-    program="anatune.codegen.thin.program:thin_program",
+    program="anatune.templates.thin.program.program:thin_program",
 )
 """Products with a vector or few rows, and long reductions: one operand is streamed once, threads share its sums."""
 CPU = Template(
     name="cpu",
     device=_CPU,
     code="cpu",
-    rules="anatune.core.rules.cpu:check_cpu",
-    levels="anatune.core.rules.cpu:levels_of",
-    model="anatune.model.cpu.model:CpuModel",
-    ranges="anatune.model.cpu.ranges:CpuFamily",
-    program_key="anatune.codegen.cpu.nest:program_key",
-    program="anatune.codegen.cpu.program:program_of",
+    rules="anatune.templates.cpu.rules:check_cpu",
+    levels="anatune.templates.cpu.rules:levels_of",
+    model="anatune.templates.cpu.model.model:CpuModel",
+    ranges="anatune.templates.cpu.model.ranges:CpuFamily",
+    program_key="anatune.templates.cpu.program.nest:program_key",
+    program="anatune.templates.cpu.program.program:program_of",
     learner="anatune.search.strategies.ranked:ModelStrategy",
     feature_version=2,
 )
@@ -268,27 +268,27 @@ WINOGRAD = Template(
     device=_CPU,
     code="winograd",
     joins=True,
-    rules="anatune.core.rules.winograd:check_winograd",
-    levels="anatune.core.rules.winograd:levels_of",
-    applies="anatune.core.rules.winograd:applies",
-    model="anatune.model.winograd.model:WinogradModel",
-    accuracy="anatune.core.space.winograd:needed_accuracy",
-    error="anatune.core.space.winograd:largest_error",
+    rules="anatune.templates.winograd.rules:check_winograd",
+    levels="anatune.templates.winograd.rules:levels_of",
+    applies="anatune.templates.winograd.rules:applies",
+    model="anatune.templates.winograd.model:WinogradModel",
+    accuracy="anatune.templates.winograd.space:needed_accuracy",
+    error="anatune.templates.winograd.space:largest_error",
     program_key="anatune.core.schedule:schedule_key",
-    program="anatune.codegen.winograd.program:program_of",
+    program="anatune.templates.winograd.program.program:program_of",
 )
 """3x3 convolutions of stride 1 by Winograd's transforms F(2x2, 3x3) and F(4x4, 3x3), on CPUs."""
 HALFSUMS = msgspec.structs.replace(
     CPU,
     name="fp16_accumulation",
     joins=True,
-    rules="anatune.core.rules.cpu:check_half_sums",
-    applies="anatune.core.rules.cpu_dot:half_sums_apply",
+    rules="anatune.templates.cpu.rules:check_half_sums",
+    applies="anatune.templates.cpu.dot:half_sums_apply",
     ranges=None,
-    model="anatune.model.cpu.halfsums:HalfSumsModel",
+    model="anatune.templates.cpu.model.fp16_accumulation:HalfSumsModel",
     accuracies=("relaxed",),
-    accuracy="anatune.core.space.halfsums:needed_accuracy",
-    error="anatune.core.space.halfsums:largest_error",
+    accuracy="anatune.templates.cpu.fp16_accumulation:needed_accuracy",
+    error="anatune.templates.cpu.fp16_accumulation:largest_error",
 )
 """The template "cpu" on float16 with sums of a call in half precision (AVX512_FP16), those of calls in float32."""
 

@@ -66,7 +66,7 @@ def time_bound(
     hardware : CpuSpec or GpuSpec
         CPUs: with the cores that kernels use.
     flop : mapping of bool to float, optional
-        Fewest operations of a kernel, without and with tensor cores (`model.base.Model.least_flop`); by default the
+        Fewest operations of a kernel, without and with tensor cores (`base.model.Model.least_flop`); by default the
         workload's without. Operations that only padding asks for do not count, nor do those that transforms save.
     l2 : {"flush", "warm"}, optional
         GPUs: with "flush" nothing is in the L2 cache when a run begins.

@@ -15,7 +15,7 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration, html_table
 from anatune.core.workload.nest import Workload
-from anatune.model.base import Guarantee, Rule
+from anatune.templates.base.model import Guarantee, Rule
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,9 @@ from anatune.core.templates import Template, template_of, templates_of
 from anatune.core.workload.nest import Workload
 
 if TYPE_CHECKING:
-    from anatune.model.cpu.model import CpuModel
-    from anatune.model.cuda.model import GpuModel
-    from anatune.model.tensorcore.model import TensorCoreModel
+    from anatune.templates.cpu.model.model import CpuModel
+    from anatune.templates.cuda.model.model import GpuModel
+    from anatune.templates.tensorcore.model import TensorCoreModel
 
 __all__ = ["make_model", "tuning_template"]
 

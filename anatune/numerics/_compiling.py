@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ __all__ = ["CompilationProgress", "told_compilation"]
 
 CompilationProgress = Callable[[int, int, float | None], None]
 """Called with functions compiled, functions to compile, and the share of the time that is done; None: not compiling."""
-_PACKAGE = "anatune.numerics."
 _KIND = "numba:compile"
 _SECONDS_PER_BYTE = 1e-3
 """Of a function's bytecode: only shares are made of it. Source: the CUDA and CPU models, 5e-4 to 3e-3."""
@@ -61,7 +60,7 @@ class _Listener(event.Listener):  # type: ignore[misc]
         name, began = self._open.pop()
         inside_s, whole_s = self._inside_s.pop(), time.perf_counter() - began
         self._inside_s[-1] += whole_s
-        if name.startswith(_PACKAGE):
+        if _jit.room_of(name):
             self._done[name] = self._done.get(name, 0.0) + whole_s - inside_s
         if not self._open:
             self._progress(len(self._done), len(self._done), None)
@@ -72,7 +71,7 @@ class _Listener(event.Listener):  # type: ignore[misc]
         """Add the functions of models that were imported meanwhile."""
         if self._known is None:
             self._known = _read()
-        rooms = {_room(name) for name, _ in self._open}
+        rooms = {_jit.room_of(name) for name, _ in self._open}
         for name, size in _functions(rooms).items():
             if not self._known or name in self._known:
                 self._expected[name] = self._known.get(name, size * _SECONDS_PER_BYTE)
@@ -98,15 +97,11 @@ def _name(event: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def _room(name: str) -> str:
-    return name.removeprefix(_PACKAGE).partition(".")[0] if name.startswith(_PACKAGE) else ""
-
-
-def _functions(rooms: Collection[str]) -> dict[str, int]:
+def _functions(rooms: set[str]) -> dict[str, int]:
     """Return the functions of some rooms that numba may compile -> bytes of their bytecode."""
     found = {}
     for module_name, module in list(sys.modules.items()):
-        if module_name.startswith(_PACKAGE) and _room(module_name) in rooms:
+        if _jit.room_of(module_name) in rooms - {""}:
             for one in vars(module).values():
                 if isinstance(one, Dispatcher) and one.py_func.__module__ == module_name:
                     found[f"{module_name}.{one.py_func.__qualname__}"] = len(one.py_func.__code__.co_code)

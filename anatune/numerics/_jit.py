@@ -1,7 +1,8 @@
 """The only place where numba options are written.
 
-Compiled code is cached on disk in a folder named after a digest of all sources of ``anatune/numerics``: numba itself
-does not notice an edit in a file that a cached function merely calls into, and an installed package may be read-only.
+Compiled code is cached on disk in a folder named after a digest of all its sources, here and in ``times/`` of the
+templates: numba itself does not notice an edit in a file that a cached function merely calls into, and an installed
+package may be read-only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 import numba
 from numba.core import config, event
 
-from anatune.numerics._code_cache import keep_code
+from anatune.numerics._code_cache import ROOMS, keep_code
 from anatune.resources import user_cache_folder
 
 __all__ = [
@@ -30,11 +31,12 @@ __all__ = [
     "jit_inline",
     "jit_scalar",
     "jit_sequence",
+    "room_of",
 ]
 
 _log = logging.getLogger(__name__)
 _FIRST_S = {"cpu": 25.0, "cuda": 16.0, "tensorcore": 5.0, "thin": 5.0, "winograd": 2.0}
-"""Room of ``anatune/numerics`` -> seconds that compiling it takes. Source: user time of a first plan less that of a
+"""Room of ``anatune/templates`` -> seconds that compiling it takes. Source: user time of a first plan less that of a
 second one, Granite Rapids, one of 2 virtual cores, 2026-11."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -47,8 +49,8 @@ _njit: Any = functools.partial(numba.njit, error_model="numpy", nogil=True, no_c
 
 def _digest() -> str:
     digest = hashlib.sha256(f"{sys.version_info[:2]} {numba.__version__}".encode())
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    root = Path(__file__).parents[1]
+    for path in sorted([*root.glob("numerics/*.py"), *root.glob("templates/*/times/*.py")]):
         digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -66,13 +68,18 @@ _FOLDER = cache_folder()
 
 
 def has_cached_code(room: str) -> bool:
-    """Whether an earlier process left compiled code of a sub-package of ``anatune/numerics``, such as ``cpu``."""
+    """Whether an earlier process left compiled code of a room of ``anatune/templates``, such as ``cpu``."""
     return _FOLDER is not None and any(_FOLDER.glob(f"{room}.*.nbi"))
 
 
 def first_compilation_s(room: str) -> float:
     """Return about how many seconds the first use of a room will compile, 0 if an earlier process left its code."""
     return 0.0 if has_cached_code(room) else _FIRST_S.get(room, 0.0)
+
+
+def room_of(module: str) -> str:
+    """Return the room of ``anatune/templates`` that a module is in, "" if it is in none."""
+    return module.removeprefix(ROOMS).partition(".")[0] if module.startswith(ROOMS) else ""
 
 
 class _Teller(event.Listener):  # type: ignore[misc]
@@ -83,8 +90,7 @@ class _Teller(event.Listener):  # type: ignore[misc]
 
     def on_start(self, event: Any) -> None:
         module = event.data["dispatcher"].py_func.__module__ or ""  # of anybody's function: some have none
-        package, _, name = module.rpartition("anatune.numerics.")
-        room = "" if package else name.partition(".")[0]
+        room = room_of(module)
         if room in _FIRST_S and room not in self._said:
             self._said.add(room)
             rest, about = ("the rest of ", "") if has_cached_code(room) else ("", f" (about {_FIRST_S[room]:.0f} s)")

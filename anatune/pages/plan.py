@@ -9,7 +9,6 @@ from anatune.core.accuracy import is_plain_sum
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
-from anatune.model.base import Progress
 from anatune.model.plan import Plan
 from anatune.pages.device import device_section
 from anatune.pages.page import Cell, Column, Facts, Figure, Page, Section, Slider, Sliders, Table
@@ -21,6 +20,7 @@ from anatune.report import units
 from anatune.report.explain import explanation
 from anatune.report.roofline import peak_flop_per_s, roofline
 from anatune.report.tables import unverified_keys
+from anatune.templates.base.model import Progress
 from anatune.version import __version__
 
 __all__ = ["WHAT_IF_S", "candidate_table", "made_by", "name_of", "plan_page"]

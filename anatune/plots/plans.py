@@ -12,8 +12,6 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
 from anatune.core.templates import template_named
-from anatune.model.base import Model
-from anatune.model.composition import NOT_HIDDEN
 from anatune.model.plan import Plan
 from anatune.plots.candidates import Candidate, Candidates, candidates_of, models_of, saved_work
 from anatune.plots.theme import (
@@ -30,6 +28,8 @@ from anatune.plots.theme import (
 )
 from anatune.report import units
 from anatune.report.roofline import boundaries, dram_bandwidth, peak_flop_per_s, reachable_share
+from anatune.templates.base.composition import NOT_HIDDEN
+from anatune.templates.base.model import Model
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -176,7 +176,7 @@ def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
     """Return what the times of a plan's first schedules consist of, and what the longest part hides.
 
     Each schedule has a thick bar, whose pieces add up to the predicted time, and below it a thin one for each part that
-    overlaps others: the seconds that it would need alone (`anatune.model.composition`).
+    overlaps others: the seconds that it would need alone (`anatune.templates.base.composition`).
 
     Parameters
     ----------

@@ -9,8 +9,8 @@ import numpy as np
 
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
-from anatune.core.space.factor import divisors
-from anatune.model.base import Model
+from anatune.templates.base.factor import divisors
+from anatune.templates.base.model import Model
 
 __all__ = ["Alternative", "alternatives"]
 

@@ -9,15 +9,15 @@ from anatune.core.accuracy import is_plain_sum
 from anatune.core.hardware.files import spec_to_toml
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.rules.cpu_dot import dot_note
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.templates import template_named
-from anatune.model.base import Rule
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
 from anatune.report.templates import joined_text, template_text
 from anatune.report.text import Line, columns, wrapped, wrapped_items
+from anatune.templates.base.model import Rule
+from anatune.templates.cpu.dot import dot_note
 
 __all__ = [
     "LIMITERS",

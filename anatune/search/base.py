@@ -14,8 +14,8 @@ from anatune.arguments import checked_choice
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.errors import UnknownNameError
-from anatune.model.base import Model
 from anatune.named import resolve
+from anatune.templates.base.model import Model
 
 __all__ = [
     "DEFAULT_STRATEGY",

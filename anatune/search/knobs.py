@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from anatune.core.space.base import Part
-from anatune.core.space.cpu import ORDER_LEVELS
-from anatune.model.base import Model
 from anatune.search.table import TableSpace
+from anatune.templates.base.model import Model
+from anatune.templates.base.space import Part
+from anatune.templates.cpu.space import ORDER_LEVELS
 
 __all__ = ["Knobs", "TableKnobs", "TileKnobs", "knobs_of"]
 

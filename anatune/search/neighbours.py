@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.space.cpu import CpuSpace
-from anatune.model.cpu.model import CpuModel
 from anatune.search.repeats import occurrence
+from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.cpu.space import CpuSpace
 
 __all__ = ["Moves", "first_pool"]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.errors import SpaceError
-from anatune.model.base import Model
+from anatune.templates.base.model import Model
 
 __all__ = ["Seen", "legal_point"]
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.model.base import Model
 from anatune.search.base import Strategy
 from anatune.search.points import legal_point
+from anatune.templates.base.model import Model
 
 __all__ = ["Member", "SharedStrategy"]
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.model.base import Model
 from anatune.search.options import read_options
+from anatune.templates.base.model import Model
 
 __all__ = ["OptionsT", "SpaceStrategy"]
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
-from anatune.core.space.base import Part, Space, listed
 from anatune.errors import SpaceError
-from anatune.model.base import Evaluation, Guarantee, Model, Progress, Ranking, Rule
-from anatune.model.features import FeatureTable
+from anatune.templates.base.features import FeatureTable
+from anatune.templates.base.model import Evaluation, Guarantee, Model, Progress, Ranking, Rule
+from anatune.templates.base.space import Part, Space, listed
 
 __all__ = ["TableModel", "TableSpace"]
 

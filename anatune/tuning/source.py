@@ -8,15 +8,15 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
 from anatune.errors import SpaceError
 from anatune.measure.place import MakeMeasurer
-from anatune.model.base import Model
 from anatune.model.bound import TimeBound, time_bound
 from anatune.search.base import Strategy, make_strategy
 from anatune.search.shared import Member, SharedStrategy
+from anatune.templates.base.model import Model
+from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.tuning.manifest import Manifest, ManifestStrategy
 from anatune.tuning.target import Target
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import dual_annealing
 
-from anatune.model.base import Model
 from anatune.search.knobs import knobs_of
+from anatune.templates.base.model import Model
 from bench.experiments.surfaces import Search
 
 __all__ = ["anneal"]

@@ -22,7 +22,7 @@ import anatune
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.layers import layer_names
 from anatune.errors import AnatuneError
-from anatune.model.cuda.model import GpuModel
+from anatune.templates.cuda.model.model import GpuModel
 from bench.experiments.ansor_tables import draw_informed, draw_uninformed, tables_of
 from bench.experiments.page import fill
 from bench.experiments.surfaces import Contender, Search, search, wrong_numbers

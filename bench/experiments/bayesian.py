@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from anatune import api
 from anatune.core.workload.text import parse_workload
-from anatune.model.base import Model, Rule
 from anatune.search.table import TableModel
+from anatune.templates.base.model import Model, Rule
 from bench.experiments.bayesian_tables import About, draw_variants, tables_of
 from bench.experiments.page import fill
 from bench.experiments.processes import do_all

@@ -20,10 +20,10 @@ import anatune
 from anatune import api
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space.base import Space
 from anatune.core.workload.text import parse_workload
-from anatune.model.base import Evaluation, Guarantee, Model, Progress, Ranking, Rule
-from anatune.model.io_bound import gpu_io_bounds
+from anatune.templates.base.model import Evaluation, Guarantee, Model, Progress, Ranking, Rule
+from anatune.templates.base.space import Space
+from anatune.templates.gpu.io_bound import gpu_io_bounds
 from bench.replay.recorded import model_of
 
 __all__ = ["GridModel", "Quantity", "Surface", "equation_surfaces", "kernel_surfaces"]
@@ -239,7 +239,7 @@ def _matmul_io() -> list[Surface]:
     """Return what a tiled matmul of [Droplet24] Fig. 13's size moves, which the paper does not print.
 
     A tile Ti x Tk of the first operand stays in the cache while the others stream past: N^3 (1/Ti + 1/Tk) elements.
-    Where the tile is a square that fills the cache this is the lower bound of `anatune.numerics.io_bounds`.
+    Where the tile is a square that fills the cache this is the lower bound of `anatune.templates.gpu.io_formulas`.
     """
     divisors = [value for value in range(1, N + 1) if N % value == 0]
     cube = float(N) ** 3

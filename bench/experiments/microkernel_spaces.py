@@ -1,7 +1,7 @@
 """Spaces with one microkernel along an axis, with a pair of them where one does not divide it, and with padding.
 
 A *pair* is the paper's combination of two microkernels ([TACO22] Sec. 3.2 and 4.2): of our CPU space it is the balanced
-one, ``s % n`` calls of ``s // n + 1`` rows and the rest of ``s // n`` (`anatune.core.rules.cpu_microkernels`), on one
+one, ``s % n`` calls of ``s // n + 1`` rows and the rest of ``s // n`` (`anatune.templates.cpu.microkernels`), on one
 axis of rows and, of vectors, on the SIMD axis besides.
 """
 
@@ -15,8 +15,8 @@ import anatune
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.model.cpu.model import CpuModel
 from anatune.search.base import make_strategy
+from anatune.templates.cpu.model.model import CpuModel
 from bench.cpu.layers import LAYERS
 from bench.layers import Convolution, Layer, Matmul
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.model.base import Model
 from anatune.search.knobs import knobs_of
 from anatune.search.table import TableModel
+from anatune.templates.base.model import Model
 
 __all__ = ["Roughness", "roughness_of"]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.model.base import Model
 from anatune.search.knobs import Knobs, knobs_of
+from anatune.templates.base.model import Model
 from bench.experiments.grids import Surface
 
 __all__ = ["REACHED", "Shape", "shape_of", "way_down"]

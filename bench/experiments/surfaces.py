@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.model.base import Model
 from anatune.search.base import make_strategy
+from anatune.templates.base.model import Model
 
 __all__ = ["Contender", "Search", "search", "wrong_numbers"]
 

@@ -10,9 +10,6 @@ import msgspec
 
 from anatune import batch_matmul, conv2d, matmul
 from anatune.core.hardware.spec import GpuSpec
-from anatune.core.rules.cuda import pads, pipeline_applies, stage_counts, staged_tensors
-from anatune.core.rules.guards import guardable
-from anatune.core.rules.split import atomic_limit, num_steps, num_tiles, splits_of
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Axis, Workload
 from anatune.core.workload.operators import (
@@ -26,6 +23,9 @@ from anatune.core.workload.operators import (
     reduction,
 )
 from anatune.errors import SpaceError
+from anatune.templates.cuda.guards import guardable
+from anatune.templates.cuda.rules import pads, pipeline_applies, stage_counts, staged_tensors
+from anatune.templates.gpu.split import atomic_limit, num_steps, num_tiles, splits_of
 
 __all__ = ["awkward_workloads", "covering_schedule", "split_schedule"]
 

@@ -16,17 +16,18 @@ from unittest import mock
 
 import msgspec
 
-from anatune.codegen.cuda import program as programs
-from anatune.codegen.cuda import splitting, staging
-from anatune.codegen.cuda.fetch import Guard
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.lower import cuda_kernel
-from anatune.codegen.cuda.nest import GpuNest, StagedTile
-from anatune.codegen.cuda.program import GpuProgram
-from anatune.codegen.cuda.splitting import SplitReduction
-from anatune.codegen.cuda.staging import Staging
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
+from anatune.templates.cuda.program import program as programs
+from anatune.templates.cuda.program import staging
+from anatune.templates.cuda.program.fetch import Guard
+from anatune.templates.cuda.program.nest import GpuNest, StagedTile
+from anatune.templates.cuda.program.program import GpuProgram
+from anatune.templates.cuda.program.staging import Staging
+from anatune.templates.gpu import splitting
+from anatune.templates.gpu.kernel import CudaKernel
+from anatune.templates.gpu.splitting import SplitReduction
 
 __all__ = ["guard_mutants", "launch_mutants"]
 

@@ -24,8 +24,8 @@ import anatune
 from anatune import api
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import compile_cuda
-from anatune.codegen.cuda.staging import within
 from anatune.core.schedule import Schedule
+from anatune.templates.cuda.program.staging import within
 from bench.gpu.machine_code import disassembled, step_mix
 from bench.results import environment, write_json
 
@@ -34,7 +34,7 @@ __all__ = ["Row", "covering"]
 _DIVIDED = (512, 4096, 1024)
 _SHAPES = (_DIVIDED, (509, 4096, 1024), (508, 4092, 1020), (509, 4099, 1021))
 """All divided; rows guarded; all guarded, vectors of four elements stay whole; all guarded, no vectors."""
-_WITHIN = ("anatune.codegen.cuda.staging.within", "anatune.codegen.cuda.program.within")
+_WITHIN = ("anatune.templates.cuda.program.staging.within", "anatune.templates.cuda.program.program.within")
 
 
 class Row(msgspec.Struct):

@@ -28,10 +28,10 @@ import msgspec
 import anatune
 from anatune import api
 from anatune.codegen.cuda.lower import cuda_kernel
-from anatune.codegen.cuda.nest import GpuNest
 from anatune.codegen.cuda.nvrtc import compile_cuda
 from anatune.core.schedule import Schedule
 from anatune.core.workload.layers import layer_names
+from anatune.templates.cuda.program.nest import GpuNest
 from bench.results import environment, write_json
 
 __all__ = ["CLASSES", "Row", "disassembled", "loop_mix", "step_mix"]

@@ -16,12 +16,12 @@ from collections.abc import Container, Iterator
 
 import msgspec
 
-from anatune.codegen.cuda.kernel import CudaKernel
-from anatune.codegen.cuda.nest import GpuNest
-from anatune.codegen.thin.layout import layout_of
-from anatune.core.rules.split import split_of
 from anatune.core.schedule import Schedule
 from anatune.core.templates import PIPELINED, TENSORCORE, THIN
+from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.gpu.kernel import CudaKernel
+from anatune.templates.gpu.split import split_of
+from anatune.templates.thin.program.layout import layout_of
 
 __all__ = ["mutants", "spare_barriers"]
 

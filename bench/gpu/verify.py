@@ -41,7 +41,7 @@ from anatune.errors import AnatuneError, BuildError, RunError, SpaceError
 from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.measure.run.rounding import operands_used
-from anatune.model.cuda.model import GpuModel
+from anatune.templates.cuda.model.model import GpuModel
 from bench.gpu.awkward import awkward_workloads, covering_schedule, split_schedule
 from bench.gpu.guard_mutants import guard_mutants, launch_mutants
 from bench.gpu.mutants import mutants, spare_barriers

@@ -10,7 +10,7 @@ import json
 import time
 
 import anatune
-from anatune.model.cpu.model import CpuModel
+from anatune.templates.cpu.model.model import CpuModel
 
 
 def main() -> None:

@@ -35,8 +35,14 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.measure.cuda.compiler import compile_schedules
 from anatune.measure.run.build_processes import Limits
-from anatune.model.cuda.registers import FEATURES, LEAST_REGISTERS, RegisterTrees, register_features, register_trees
 from anatune.resources import data_folder
+from anatune.templates.cuda.model.registers import (
+    FEATURES,
+    LEAST_REGISTERS,
+    RegisterTrees,
+    register_features,
+    register_trees,
+)
 from bench.results import environment, write_json
 
 DEVICES = ("v100_sxm2", "a100_sxm", "rtx3090", "rtx4090", "h100_sxm")

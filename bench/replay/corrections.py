@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.model.features import FeatureTable
 from anatune.model.learned.corrections import Card, shipped_cards, shipped_correction
 from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit
+from anatune.templates.base.features import FeatureTable
 from bench.replay.recorded import RecordedGroup
 
 __all__ = ["KERNELS", "MODELS", "corrected_times", "measured_of"]

@@ -14,9 +14,9 @@ import anatune
 from anatune import api
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
-from anatune.model.base import Model
-from anatune.model.cuda.model import GpuModel
-from anatune.model.features import FeatureTable
+from anatune.templates.base.features import FeatureTable
+from anatune.templates.base.model import Model
+from anatune.templates.cuda.model.model import GpuModel
 
 __all__ = ["RecordedGroup", "model_of", "table_files", "workload_of"]
 

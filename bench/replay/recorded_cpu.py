@@ -34,8 +34,8 @@ import anatune
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.errors import AnatuneError
-from anatune.model.cpu.model import CpuModel
-from anatune.model.features import FeatureTable
+from anatune.templates.base.features import FeatureTable
+from anatune.templates.cpu.model.model import CpuModel
 from bench.replay.recorded import RecordedGroup, workload_of
 
 ANSOR_DEVICE = "ryzen3700x"

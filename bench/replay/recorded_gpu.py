@@ -20,7 +20,7 @@ import anatune
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
-from anatune.model.features import FeatureTable
+from anatune.templates.base.features import FeatureTable
 from bench.replay.recorded import RecordedGroup, model_of, table_files, workload_of
 
 __all__ = [

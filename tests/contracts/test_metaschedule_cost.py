@@ -15,8 +15,8 @@ from anatune.adapters.metaschedule.limits import REGISTERS_RULE, postproc
 from anatune.adapters.metaschedule.traces import FunctionMeaning, recorded_trace, tiling_of
 from anatune.core.hardware.files import hardware
 from anatune.errors import MissingDependencyError, RecordError, SpaceError
-from anatune.model.cuda.pipelined import PipelinedModel
 from anatune.records.traces import UnfitError, read_trace
+from anatune.templates.cuda.model.pipelined import PipelinedModel
 
 tvm = pytest.importorskip("tvm", reason="contract tests of MetaSchedule need TVM")
 for missing in ("psutil", "cloudpickle"):
@@ -281,7 +281,7 @@ def test_another_model_scores_functions_that_are_not_understood():
 
 def test_kernels_of_anatune_are_scored_by_the_cpu_model():
     from anatune.codegen.tvm.kernel import TirTask
-    from anatune.model.cpu.model import CpuModel
+    from anatune.templates.cpu.model.model import CpuModel
 
     module = matmul()
     task = TirTask(module, threads=1)

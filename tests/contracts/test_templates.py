@@ -11,10 +11,10 @@ from anatune import api
 from anatune.core import templates
 from anatune.core.schedule import schedule_key
 from anatune.measure.run.timing import TimingProtocol
-from anatune.model.base import Model
 from anatune.model.templates import tuning_template
 from anatune.report.tables import plan_lines
 from anatune.search.base import STRATEGIES, make_strategy
+from anatune.templates.base.model import Model
 from tests.contracts.trial_template import TRIAL
 
 DEVICES = {"gpu": anatune.hardware("a100"), "cpu": anatune.hardware("xeon_gold_6230r")}

@@ -3,12 +3,12 @@
 import numpy as np
 
 from anatune.core.accuracy import RELAXED, STANDARD
-from anatune.core.rules.values import check_count, check_names, check_tiles
 from anatune.core.schedule import Schedule
-from anatune.core.space.base import Space
 from anatune.core.templates import CPU, Template
-from anatune.model.base import AnalyticalModel, Rule, Shown
-from anatune.model.ranking import Best, rank_whole
+from anatune.templates.base.model import AnalyticalModel, Rule, Shown
+from anatune.templates.base.ranking import Best, rank_whole
+from anatune.templates.base.space import Space
+from anatune.templates.base.values import check_count, check_names, check_tiles
 
 HERE = "tests.contracts.trial_template"
 LEVELS = ("outer", "inner")

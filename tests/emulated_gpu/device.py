@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from anatune.codegen.buffer import Buffer
-from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.emit.buffer import Buffer
 from anatune.measure.emulate.emulator import EmulatedKernel
+from anatune.templates.gpu.kernel import CudaKernel
 
 _TYPES = {"float": "float32", "int": "int32", "int64_t": "int64", "signed char": "int8", "bool": "bool"}
 _LOAD = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

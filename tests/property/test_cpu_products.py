@@ -16,10 +16,10 @@ import anatune
 from anatune.core.hardware.cpu_groups import DotInstruction
 from anatune.core.hardware.dot import dot_features
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.rules.cpu_dot import half_sums_apply
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.cpu.features import lacking_features
+from anatune.templates.cpu.dot import half_sums_apply
 
 pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from anatune.core.accuracy import error_of
 from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, DotInstruction
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.rules import cpu_dot
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul, max_pool2d, reduction
-from anatune.model.cpu import points as cpu_points
-from anatune.model.cpu import ranking as cpu_ranking
-from anatune.model.cpu.halfsums import HalfSumsModel
-from anatune.model.cpu.model import CpuModel
-from anatune.model.cpu.order import STEP
-from anatune.model.watch import Watch
+from anatune.templates.base.watch import Watch
+from anatune.templates.cpu import dot as cpu_dot
+from anatune.templates.cpu.model import points as cpu_points
+from anatune.templates.cpu.model import ranking as cpu_ranking
+from anatune.templates.cpu.model.fp16_accumulation import HalfSumsModel
+from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.cpu.model.order import STEP
 from tests.naive_cpu import ranked
 
 

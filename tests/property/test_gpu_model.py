@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import anatune
 from anatune.core.workload.nest import Workload
-from anatune.model.cuda.base import OWN_PARTS
-from anatune.model.cuda.model import GpuModel
-from anatune.model.cuda.scoring import PARTS
-from anatune.numerics.cuda.batch import BOUND, MACRO_BOUND, PREDICT
-from anatune.numerics.cuda.columns import Col
-from anatune.numerics.cuda.occupancy import resident_blocks_one
+from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.scoring import PARTS
+from anatune.templates.cuda.times.batch import BOUND, MACRO_BOUND, PREDICT
+from anatune.templates.gpu.model import OWN_PARTS
+from anatune.templates.gpu.times.columns import Col
+from anatune.templates.gpu.times.occupancy import resident_blocks_one
 from tests.naive_gpu import DEVICES, Point, all_points, gpu, has_rounds, random_points, small_workloads, tiles_axis
 
 SETTINGS = settings(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
-from anatune.model import watch
-from anatune.model.cuda import ranking as gpu_ranking
-from anatune.model.cuda.model import GpuModel
+from anatune.templates.base import watch
+from anatune.templates.cuda.model import ranking as gpu_ranking
+from anatune.templates.cuda.model.model import GpuModel
 from tests.naive_gpu import DEVICES, all_points, gpu, ranking_key, small_workloads, with_limits
 
 LARGEST_SPACE = 250_000

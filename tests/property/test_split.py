@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anatune
-from anatune.codegen.cuda.ranged import Count
-from anatune.codegen.cuda.splitting import SplitReduction
-from anatune.codegen.script import Script
-from anatune.core.rules.split import Split, check_split, splits_of
+from anatune.emit.script import Script
+from anatune.templates.gpu.ranged import Count
+from anatune.templates.gpu.split import Split, check_split, splits_of
+from anatune.templates.gpu.splitting import SplitReduction
 
 THREADS, ACCUMULATORS = 3, 2
 WORDS = {

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import anatune
-from anatune.codegen.tensorcore.layout import layout_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import MissingDependencyError
-from anatune.model.tensorcore.model import TensorCoreModel
+from anatune.templates.tensorcore.model import TensorCoreModel
+from anatune.templates.tensorcore.program.layout import layout_of
 from tests.naive_gpu import gpu
 
 DTYPES = st.sampled_from(["float16", "bfloat16", "float32"])

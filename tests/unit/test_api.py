@@ -11,11 +11,11 @@ import pytest
 import anatune
 from anatune.adapters.optuna import schedule_space
 from anatune.core.hardware.files import spec_to_toml
-from anatune.core.space.cpu import CpuSpace
-from anatune.core.space.cuda import GpuSpace
 from anatune.errors import SpaceError, UnknownNameError
-from anatune.model.cuda.base import FEATURES
-from anatune.model.cuda.scoring import PARTS, RESOURCES
+from anatune.templates.cpu.space import CpuSpace
+from anatune.templates.cuda.model.scoring import PARTS, RESOURCES
+from anatune.templates.cuda.space import GpuSpace
+from anatune.templates.gpu.model import FEATURES
 from tests.naive_gpu import gpu
 
 MATMUL = anatune.matmul(64, 48, 32)

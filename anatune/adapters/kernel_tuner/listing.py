@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from anatune.adapters.formats import PruneRequest
 from anatune.adapters.kernel_tuner.names import Names
-from anatune.core.space.cuda import GpuSpace
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.cuda.model import GpuModel
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import NONE, named_correction
 from anatune.model.pruning.order import PlainOrder
 from anatune.records.foreign.parts import UNROLLED
+from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.space import GpuSpace
 
 __all__ = ["kernel_tuner_lines", "membership", "parameter_names"]
 

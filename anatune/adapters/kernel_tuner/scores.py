@@ -13,12 +13,12 @@ from anatune.adapters.kernel_tuner.windows import shared_by_windows
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.workload.nest import Workload
-from anatune.model.base import Rule
-from anatune.model.cuda.model import GpuModel
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import SavedCorrection
-from anatune.numerics.cuda.columns import Col
 from anatune.records.traces import GPU_LEVELS
+from anatune.templates.base.model import Rule
+from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.gpu.times.columns import Col
 
 __all__ = ["MISFIT", "Scorer", "Scores"]
 

@@ -27,8 +27,8 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.model.cuda.model import GpuModel
 from anatune.records.traces import GPU_TILING, Json
+from anatune.templates.cuda.model.model import GpuModel
 
 __all__ = ["UNROLL_STEPS", "metaschedule_lines", "with_decisions"]
 

@@ -19,12 +19,12 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
-from anatune.model.base import Model, Rule
-from anatune.model.cpu.model import CpuModel
-from anatune.model.cuda.model import GpuModel
 from anatune.model.foreign.tvm_nest import CompiledNestModel
 from anatune.model.templates import make_model
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes
+from anatune.templates.base.model import Model, Rule
+from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.cuda.model.model import GpuModel
 
 __all__ = ["CandidateScorer", "CandidateScores", "GpuScorer", "scorer_of"]
 

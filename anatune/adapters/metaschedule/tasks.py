@@ -20,11 +20,11 @@ from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, SpaceError
 from anatune.measure.named_hardware import HardwareLike
-from anatune.model.base import Model
-from anatune.model.cpu.model import CpuModel
 from anatune.model.templates import make_model, tuning_template
 from anatune.records.foreign import measured
 from anatune.search.base import Strategy, make_strategy
+from anatune.templates.base.model import Model
+from anatune.templates.cpu.model.model import CpuModel
 from anatune.tuning.machine import choose_threads
 
 __all__ = [

@@ -16,13 +16,13 @@ from anatune.codegen.cuda.export.header import ALIGNMENT_BYTES as CUDA_ALIGNMENT
 from anatune.codegen.cuda.export.header import prototypes
 from anatune.codegen.cuda.export.ranges import write_cuda_range
 from anatune.codegen.cuda.export.write import write_cuda
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
 from anatune.codegen.lowered import tvm_module_json
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.model.ranges.plan import RangePlan
 from anatune.records.export import workload_text
+from anatune.templates.gpu.kernel import CudaKernel
 from anatune.version import __version__
 
 __all__ = ["export_cuda", "export_library", "export_module", "export_range"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anatune.codegen.buffer import Buffer
+from anatune.emit.buffer import Buffer
 
 __all__ = ["CpuArtifact", "Packing"]
 

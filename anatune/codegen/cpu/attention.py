@@ -16,16 +16,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from anatune.codegen.cpu.kernels import Kernels
-from anatune.codegen.cpu.llvm import LlvmCode
-from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
-from anatune.codegen.cpu.nest import Part
-from anatune.codegen.cpu.program import wide, write_calls
-from anatune.codegen.cpu.register_tile import Microkernel
 from anatune.codegen.cpu.rows import RowKernel, mask_row, row_function
-from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
 from anatune.core.schedule import Schedule
 from anatune.core.workload.access import Access, Term
+from anatune.emit.llvm import LlvmCode
+from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.templates.cpu.program.kernels import Kernels
+from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
+from anatune.templates.cpu.program.nest import Part
+from anatune.templates.cpu.program.program import wide, write_calls
+from anatune.templates.cpu.program.register_tile import Microkernel
 
 __all__ = ["AttentionKernel", "Blocks", "attention_program", "pitch"]
 

@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import TvmObject, compile_module, import_tvm, link_library, parse_program, target_of
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
-from anatune.codegen.cpu.program import CpuProgram
-from anatune.codegen.cpu.ranged import ranged_program
 from anatune.core.accuracy import error_of
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space.cpu_ranges import schedule_at
+from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, SpaceError
 from anatune.model.ranges.plan import RangePlan
+from anatune.templates.cpu.program.program import CpuProgram
+from anatune.templates.cpu.program.ranged import ranged_program
+from anatune.templates.cpu.range_space import schedule_at
 
 __all__ = ["Dispatch", "LoweredRange", "RangeArtifact", "build_range", "dispatch_of", "lower_range"]
 

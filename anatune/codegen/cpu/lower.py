@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import (
     compile_module,
     import_tvm,
@@ -16,13 +15,14 @@ from anatune.codegen.compat import (
     target_of,
 )
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
-from anatune.codegen.cpu.program import CpuProgram
 from anatune.codegen.lowered import Lowered
 from anatune.core.accuracy import error_of
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
+from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
+from anatune.templates.cpu.program.program import CpuProgram
 
 __all__ = ["LoweredCpu", "assembly_facts", "build_schedule", "inspect_schedule", "lower", "lower_whole"]
 

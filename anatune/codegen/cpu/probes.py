@@ -23,15 +23,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import TvmObject, compile_module, import_tvm, link_library, parse_program, target_of
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.lower import assembly_facts
-from anatune.codegen.cpu.microkernel import microkernel_ir, module_ir
-from anatune.codegen.cpu.register_tile import Microkernel, Operand, Result
 from anatune.core.hardware.dot import dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
+from anatune.emit.buffer import Buffer
+from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
+from anatune.templates.cpu.program.register_tile import Microkernel, Operand, Result
 
 __all__ = [
     "Probe",
@@ -181,7 +181,7 @@ def fma_probe(
 ) -> Probe:
     """Multiply-adds between registers: `chains` of them are independent (1: their latency), work in FLOP.
 
-    `instruction` sums the products of groups instead (see `core.rules.cpu_dot`); buffers hold any bits then.
+    `instruction` sums the products of groups instead (see `cpu.dot`); buffers hold any bits then.
 
     Operands are loaded once: LLVM moves loads of what does not change out of the loop. Sums go on from what C holds,
     so that the chains differ and cannot be merged.

@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anatune.codegen.cpu.llvm import LlvmCode
-from anatune.codegen.cpu.microkernel import module_ir
-from anatune.codegen.script import Script, buffer_type, open_function, whole_region
+from anatune.emit.llvm import LlvmCode
+from anatune.emit.script import Script, buffer_type, open_function, whole_region
+from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["ReductionKernel", "reduction_program"]
 

@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from anatune.codegen.cpu.elementary import FUNCTIONS, power
-from anatune.codegen.cpu.llvm import LlvmCode
-from anatune.codegen.cpu.microkernel import module_ir
-from anatune.codegen.script import Script, buffer_type, open_function, whole_region
+from anatune.emit.elementary import FUNCTIONS, power
+from anatune.emit.llvm import LlvmCode
+from anatune.emit.script import Script, buffer_type, open_function, whole_region
+from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["RowKernel", "mask_row", "row_function", "row_program"]
 

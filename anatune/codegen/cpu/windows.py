@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from anatune.codegen.cpu.elementary import FUNCTIONS
-from anatune.codegen.cpu.llvm import LlvmCode
-from anatune.codegen.cpu.microkernel import module_ir
-from anatune.codegen.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.emit.elementary import FUNCTIONS
+from anatune.emit.llvm import LlvmCode
+from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["WindowKernel", "window_program"]
 

@@ -8,19 +8,19 @@ from typing import Protocol
 
 import msgspec
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.cuda.build_cache import compile_kernel
-from anatune.codegen.cuda.kernel import CudaKernel, Launch, Launches
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import Cubin, compiler_version
 from anatune.codegen.cuda.probes import multiply_add
-from anatune.codegen.cuda.ranged import Growth, Ranged
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
+from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.files import read_file, reason
+from anatune.templates.gpu.kernel import CudaKernel, Launch, Launches
+from anatune.templates.gpu.ranged import Growth, Ranged
 
 __all__ = [
     "GpuArtifact",

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.nvrtc import FLAGS, Cubin, compile_cuda, compiler_version
 from anatune.decoding import from_message
 from anatune.files import replace_file
 from anatune.resources import user_cache_folder
+from anatune.templates.gpu.kernel import CudaKernel
 
 __all__ = ["BuildCache", "cache_key", "compile_kernel", "default_folder"]
 

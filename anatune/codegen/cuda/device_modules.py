@@ -18,11 +18,11 @@ from pathlib import Path
 
 from anatune.codegen.compat import TVM_ERRORS, DevicePart, TvmObject, import_tvm, last_line
 from anatune.codegen.cuda.build_cache import compile_kernel
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.lower import helpers_of
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.codegen.cuda.preamble import NUMBERS, preamble
 from anatune.errors import BuildError
+from anatune.templates.gpu.kernel import CudaKernel
 
 __all__ = ["Cubins"]
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import (
     DevicePart,
     cuda_source_of,
@@ -15,15 +14,16 @@ from anatune.codegen.compat import (
     import_tvm,
     parse_program,
 )
-from anatune.codegen.cuda.kernel import CudaKernel, KernelProgram, Launch
 from anatune.codegen.cuda.preamble import preamble
-from anatune.codegen.cuda.program import ROLLED
-from anatune.codegen.cuda.ranged import Ranged
 from anatune.codegen.lowered import Lowered
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
+from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
+from anatune.templates.cuda.program.program import ROLLED
+from anatune.templates.gpu.kernel import CudaKernel, KernelProgram, Launch
+from anatune.templates.gpu.ranged import Ranged
 
 __all__ = ["LoweredGpu", "cuda_kernel", "helpers_of", "lower_gpu", "named_kernel"]
 

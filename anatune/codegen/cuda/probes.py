@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from anatune.codegen.buffer import Buffer
-from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.emit.buffer import Buffer
+from anatune.templates.gpu.kernel import CudaKernel
 
 __all__ = [
     "ARITHMETIC",

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import DevicePart, TvmObject, parse_program
 from anatune.codegen.cuda.build_cache import compile_kernel
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.lower import named_kernel
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.codegen.relax.kernels import KERNEL, OPAQUE, ModelKernel
-from anatune.codegen.script import Script, buffer_type, open_function
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.schedule import Schedule
+from anatune.emit.buffer import Buffer
+from anatune.emit.script import Script, buffer_type, open_function
+from anatune.templates.gpu.kernel import CudaKernel
 
 __all__ = ["GpuModelKernel", "gpu_kernels"]
 

@@ -6,15 +6,15 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
-from anatune.codegen.cpu.program import CpuProgram
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
+from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.rows import LAYER_NORM, MAP, ROWS, SOFTMAX
+from anatune.templates.cpu.program.program import CpuProgram
 
 __all__ = ["KERNEL", "OPAQUE", "ModelKernel", "Packer", "attention_kernel", "model_kernel", "row_kernels"]
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.relax.kernels import ModelKernel, Packer
+from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
 from anatune.graph.nodes import (
     ITEM,

@@ -18,13 +18,13 @@ from functools import cached_property
 from types import MappingProxyType
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line, parse_program
-from anatune.codegen.cpu.program import program_of
 from anatune.codegen.tvm.intrinsic import plain_kernel, register_intrinsic
 from anatune.codegen.tvm.nest import BlockNest, check_loops, read_block
 from anatune.core.schedule import Schedule
 from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, WorkloadError
+from anatune.templates.cpu.program.program import program_of
 
 __all__ = [
     "ANNOTATION",

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import TvmObject
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.hardware.spec import CpuSpec
+from anatune.emit.buffer import Buffer
 from anatune.errors import DeviceError, RunError
 from anatune.measure.boards.connection import Board, BoardLostError, connected
 from anatune.measure.boards.description import BoardDescription, described, machine_of, other_device

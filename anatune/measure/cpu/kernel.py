@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import TvmObject, import_tvm, set_pool_threads
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.workload.nest import Workload
+from anatune.emit.buffer import Buffer
 from anatune.errors import RunError
 from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, Block, tensor_of
 from anatune.measure.run.correctness import (

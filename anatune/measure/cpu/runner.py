@@ -10,13 +10,13 @@ import numpy as np
 
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.cpu.artifact import CpuArtifact
-from anatune.core.rules.cpu_microkernels import constant_tensors
 from anatune.measure.cpu.blocks import Block
 from anatune.measure.cpu.kernel import Library, Prepared
 from anatune.measure.energy import EnergyCounter, cpu_counter
 from anatune.measure.run.correctness import Correctness
 from anatune.measure.run.runner import Setting
 from anatune.measure.run.timing import Clock, Timed, beside, timed
+from anatune.templates.cpu.microkernels import constant_tensors
 
 __all__ = ["CpuSession", "import_first"]
 

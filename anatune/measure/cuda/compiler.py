@@ -19,7 +19,7 @@ from anatune.files import scratch_folder
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores
 from anatune.model.compilation import Compilation, CompiledSchedule
-from anatune.model.cuda.base import BaseGpuModel
+from anatune.templates.gpu.model import BaseGpuModel
 
 __all__ = ["COMPILE_LIMITS", "Compiled", "compile_ranking", "compile_schedules"]
 

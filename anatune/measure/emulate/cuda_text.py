@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.errors import RunError
+from anatune.templates.gpu.kernel import CudaKernel
 
 __all__ = ["cpp_source"]
 

@@ -20,12 +20,12 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from anatune.codegen.buffer import Buffer
-from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.emit.buffer import Buffer
 from anatune.errors import MissingDependencyError, RunError
 from anatune.files import no_scratch, scratch_folder
 from anatune.measure.emulate.cuda_text import cpp_source
 from anatune.measure.run.correctness import Array, array_dtype
+from anatune.templates.gpu.kernel import CudaKernel
 
 __all__ = ["ALL_BLOCKS", "Blocks", "EmulatedKernel", "compiler", "written_by"]
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, EmulatedKernel, written_by
 from anatune.measure.run.correctness import Array, Correctness, Expected, array_dtype, compare, fill_bytes
+from anatune.templates.gpu.kernel import CudaKernel
 
 __all__ = ["check_kernel", "spread_blocks"]
 

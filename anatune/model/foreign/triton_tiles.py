@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpaceError, SpecError
-from anatune.model.base import Rule
+from anatune.templates.base.model import Rule
 
 __all__ = [
     "DTYPES",
@@ -51,7 +51,7 @@ WARP = 32
 LEAST_CAPABILITY = 8.0
 """Triton 3 makes tensor-core code and asynchronous copies from sm_80 on."""
 LEAST_REGISTERS = 24
-"""Addresses and loop counters when registers are short, as in `numerics.tensorcore.block`."""
+"""Addresses and loop counters when registers are short, as in `tensorcore.times.block`."""
 GRID = 2**31 - 1
 _FP8_CAPABILITY = 8.9
 _TCGEN05_RATE = 4096.0
@@ -236,7 +236,7 @@ def least_depth(dtype: str) -> int:
 
 
 def resident_blocks(spec: GpuSpec, threads: Ints, registers: Ints, shared_bytes: Ints) -> Ints:
-    """Return the blocks that an SM holds at once, 0 where a block cannot run: `numerics.cuda.occupancy` on arrays."""
+    """Return the blocks that an SM holds at once, 0 where a block cannot run: `gpu.times.occupancy` on arrays."""
     compute, file, shared = spec.compute, spec.registers, spec.shared_memory
     warps = -(-threads // compute.warp_size)
     of_warp = -(-registers * compute.warp_size // file.allocation_unit) * file.allocation_unit

@@ -1,6 +1,6 @@
 """Predicted time of block tiles: a bottleneck model in cycles of one SM, then waves of blocks.
 
-The structure is that of `numerics.tensorcore.time`, on NumPy batches and for every unit that a tile compiler may
+The structure is that of `tensorcore.times.time`, on NumPy batches and for every unit that a tile compiler may
 choose; the constants are shared. Tiles are compared with each other; absolute times are those of a good kernel.
 """
 
@@ -23,9 +23,9 @@ from anatune.model.foreign.triton_tiles import (
     multiply_adds_per_cycle,
     resources,
 )
-from anatune.numerics.cuda.time import SM_FILL_BYTES, TAIL_OVERLAP
-from anatune.numerics.tensorcore.block import COPY_INSTRUCTIONS
-from anatune.numerics.tensorcore.time import BLOCK_CYCLES, QUEUE, STEP_CYCLES, STEP_INSTRUCTIONS
+from anatune.templates.cuda.times.time import SM_FILL_BYTES, TAIL_OVERLAP
+from anatune.templates.tensorcore.times.block import COPY_INSTRUCTIONS
+from anatune.templates.tensorcore.times.time import BLOCK_CYCLES, QUEUE, STEP_CYCLES, STEP_INSTRUCTIONS
 
 __all__ = ["PARTS", "TileScores", "score_tiles", "tile_order"]
 
@@ -277,7 +277,7 @@ def _fill_bytes(problem: MatmulProblem, rows: Floats, columns: Floats, depth: Fl
 def _dram_bytes(
     problem: MatmulProblem, tiles: Tiles, rows: Floats, columns: Floats, window: Floats, spec: GpuSpec
 ) -> Floats:
-    """Return the bytes of the operands that cross the DRAM boundary; as `numerics.tensorcore.time`, grouped."""
+    """Return the bytes of the operands that cross the DRAM boundary; as `tensorcore.times.time`, grouped."""
     half = 0.5 * spec.l2.size_bytes
     element = float(problem.element_bytes)
     left, right = problem.m * problem.k * element, problem.n * problem.k * element

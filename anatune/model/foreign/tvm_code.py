@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.model.foreign.tvm_shape import NestShape, TiledNests
-from anatune.numerics.cpu.nest import CpuCore
+from anatune.templates.cpu.times.nest import CpuCore
 
 __all__ = ["PIPES", "CompiledCode", "Vector", "compiled_code", "narrow_rate"]
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.rules.cpu_microkernels import vector_stride
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.model.foreign.tvm_code import PIPES, CompiledCode, Vector, narrow_rate
 from anatune.model.foreign.tvm_shape import INLINED, NestShape, TiledNests, distinct_vectors
-from anatune.numerics.cpu.nest import CpuCore
+from anatune.templates.cpu.microkernels import vector_stride
+from anatune.templates.cpu.times.nest import CpuCore
 
 __all__ = ["CoreCycles", "core_cycles"]
 

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.rules.cpu_microkernels import simd_lanes
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.base import Evaluation, Rule
-from anatune.model.cpu.model import CpuModel
 from anatune.model.foreign.tvm_code import compiled_code
 from anatune.model.foreign.tvm_core import core_cycles
 from anatune.model.foreign.tvm_shape import INLINED, NO_PRODUCER, NestShape, TiledNests
-from anatune.numerics.cpu.columns import new_chunk
-from anatune.numerics.cpu.nest import CpuNest
-from anatune.numerics.cpu.tile_traffic import tile_traffic
+from anatune.templates.base.model import Evaluation, Rule
+from anatune.templates.cpu.microkernels import simd_lanes
+from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.cpu.times.columns import new_chunk
+from anatune.templates.cpu.times.nest import CpuNest
+from anatune.templates.cpu.times.tile_traffic import tile_traffic
 
 __all__ = ["INLINED", "NO_PRODUCER", "CompiledNestModel", "TiledNests"]
 

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.rules.cpu_microkernels import vector_stride
 from anatune.core.workload.nest import Access, Workload
+from anatune.templates.cpu.microkernels import vector_stride
 
 __all__ = ["INLINED", "NO_PRODUCER", "NestShape", "TiledNests", "distinct_vectors"]
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from anatune.core.prediction import Prediction
 from anatune.errors import ModelVersionError
-from anatune.model.base import Evaluation, Model, Progress, Ranking
-from anatune.model.features import FeatureTable
 from anatune.model.learned.residual import Correction, ResidualModel
+from anatune.templates.base.features import FeatureTable
+from anatune.templates.base.model import Evaluation, Model, Progress, Ranking
 
 __all__ = ["SHORTLIST", "CorrectedModel"]
 

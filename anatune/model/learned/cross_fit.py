@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.errors import MissingDependencyError
-from anatune.model.features import FeatureTable
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
 from anatune.requirements import pip_line
+from anatune.templates.base.features import FeatureTable
 
 __all__ = ["MeasuredPoints", "cross_fit", "fit_residual"]
 

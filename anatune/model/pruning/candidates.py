@@ -15,10 +15,10 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
-from anatune.model.base import Model, Rule
 from anatune.model.pruning.diversity import MOST_DIVERSE, beginning, error_quantities
 from anatune.model.pruning.order import Chosen
 from anatune.model.pruning.subset import Subset, alike, kept_count
+from anatune.templates.base.model import Model, Rule
 
 __all__ = ["CandidateSubset"]
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.model.base import Model
-from anatune.model.ranking import apart
+from anatune.templates.base.model import Model
+from anatune.templates.base.ranking import apart
 
 __all__ = [
     "MOST_DIVERSE",

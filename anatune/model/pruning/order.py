@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.model.base import Model, Progress, Ranking
 from anatune.model.learned.corrected import SHORTLIST
 from anatune.model.pruning.diversity import POOL, POOL_SHARE, choose, common_error, error_quantities
-from anatune.model.ranking import apart
+from anatune.templates.base.model import Model, Progress, Ranking
+from anatune.templates.base.ranking import apart
 
 __all__ = ["Chosen", "ChosenOrder", "CorrectedOrder", "Likeness", "Order", "PlainOrder"]
 

@@ -18,10 +18,10 @@ from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.base import Guarantee, Model, Progress, Rule
 from anatune.model.learned.corrected import SHORTLIST
 from anatune.model.pruning.diversity import MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
+from anatune.templates.base.model import Guarantee, Model, Progress, Rule
 
 __all__ = ["SpaceSubset", "Subset", "Verdict", "alike", "kept_count"]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_matrix
 
-from anatune.model.watch import Watch
+from anatune.templates.base.watch import Watch
 
 __all__ = ["Choice", "fewest", "least_mean", "least_worst"]
 

@@ -20,9 +20,9 @@ from anatune.core.templates import Template
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.errors import SpaceError
 from anatune.model.ranges.choice import TOLERANCE, Choice, fewest, least_mean, least_worst
-from anatune.model.ranges.family import Floats, Program, ProgramFamily
 from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
-from anatune.model.watch import Watch
+from anatune.templates.base.family import Floats, Program, ProgramFamily
+from anatune.templates.base.watch import Watch
 
 __all__ = ["MOST_PROGRAMS", "Goal", "checked_goal", "families_of", "plan_families"]
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space.cpu import CpuSpace
 from anatune.core.workload.nest import Workload
 from anatune.records.foreign.autotvm_gpu import Knobs, split
 from anatune.records.traces import Factors, UnfitError
+from anatune.templates.cpu.space import CpuSpace
 
 __all__ = ["blocked", "dense_pack", "spatial_pack"]
 

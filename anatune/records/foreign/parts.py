@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
-from anatune.core.space.cuda import MAX_FETCH_BYTES, GpuSpace, staged_tensors
-from anatune.core.space.pipelined import PipelinedSpace, stage_counts
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.records.traces import GPU_LEVELS, WRONG_TILES, Json, UnfitError
+from anatune.templates.cuda.pipelined_space import PipelinedSpace, stage_counts
+from anatune.templates.cuda.space import MAX_FETCH_BYTES, GpuSpace, staged_tensors
 
 __all__ = [
     "DAMAGED",

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.space.cpu import ORDER_LEVELS
-from anatune.model.cpu.model import CpuModel
-from anatune.numerics.cpu.columns import CpuCol
+from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.cpu.space import ORDER_LEVELS
+from anatune.templates.cpu.times.columns import CpuCol
 
 __all__ = ["Features", "Similarity", "features_of"]
 

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
-from anatune.model.base import Model
 from anatune.search.learning.kriging import Batch, Batched, Kriging
 from anatune.search.points import legal_point
 from anatune.search.strategy import SpaceStrategy
+from anatune.templates.base.model import Model
 
 __all__ = ["Candidates", "ObservingOptions", "ObservingStrategy"]
 

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.model.cuda.base import FEATURES
 from anatune.model.learned.residual import import_lightgbm
 from anatune.search.knobs import Knobs
 from anatune.search.stepwise import Answer
+from anatune.templates.gpu.model import FEATURES
 
 __all__ = ["Surrogate", "TreeFeatures"]
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.templates import template_named
-from anatune.model.base import Model
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingOptions, ObservingStrategy
 from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
+from anatune.templates.base.model import Model
 
 __all__ = ["LearnedOptions", "LearnedStrategy", "model_strategy"]
 

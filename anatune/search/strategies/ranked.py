@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.model.cpu.model import CpuModel
 from anatune.search.learning.features import Features, Similarity, features_of
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingOptions, ObservingStrategy
 from anatune.search.neighbours import Moves, first_pool
+from anatune.templates.cpu.model.model import CpuModel
 
 __all__ = ["ModelOptions", "ModelStrategy"]
 

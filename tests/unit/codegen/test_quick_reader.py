@@ -9,7 +9,7 @@ from tests.unit.codegen.cpu.test_lower import WORKLOADS
 
 tvm = pytest.importorskip("tvm")
 from anatune.codegen.compat import parse_program, same_structure  # noqa: E402
-from anatune.codegen.cpu.program import program_of  # noqa: E402
+from anatune.templates.cpu.program.program import program_of  # noqa: E402
 
 HEAD = '@T.prim_func(s_tir=True)\ndef f(A: T.Buffer((8, 4), "float32"), B: T.Buffer((8,), "int32")):\n'
 

@@ -7,13 +7,13 @@ import re
 import pytest
 
 import anatune
-from anatune.codegen.tensorcore.layout import OperandTile, layout_of
-from anatune.codegen.tensorcore.program import tensorcore_program
 from anatune.core.schedule import Schedule
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
-from anatune.model.tensorcore.model import TensorCoreModel
+from anatune.templates.tensorcore.model import TensorCoreModel
+from anatune.templates.tensorcore.program.layout import OperandTile, layout_of
+from anatune.templates.tensorcore.program.program import tensorcore_program
 from tests.naive_gpu import gpu
 
 MATMUL = anatune.matmul(128, 64, 96, dtype="bfloat16", epilogue=("bias",))

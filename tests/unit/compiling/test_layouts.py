@@ -14,7 +14,7 @@ from anatune.graph.layouts import Form
 from anatune.graph.nodes import TensorType
 from anatune.graph.passes import in_orders, prepared, without_orders
 from anatune.graph.products import CONVOLUTION
-from anatune.model.cpu.model import CpuModel
+from anatune.templates.cpu.model.model import CpuModel
 from tests.naive_graph import run
 from tests.unit.graph import graphs as g
 

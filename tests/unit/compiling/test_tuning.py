@@ -9,9 +9,9 @@ from anatune.errors import RecordError, SpaceError
 from anatune.graph.passes import prepared
 from anatune.measure.place import WorkerState
 from anatune.model.bound import time_bound
-from anatune.model.cpu.order import TIE_SHARE
 from anatune.records.store import RecordStore
 from anatune.report.models import tuning_text
+from anatune.templates.cpu.model.order import TIE_SHARE
 from anatune.tuning.result import TuningInterrupted
 from anatune.tuning.session import StandIns
 from tests.unit.graph import graphs as g

@@ -11,7 +11,7 @@ import pytest
 import anatune
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.model.cuda.model import GpuModel
+from anatune.templates.cuda.model.model import GpuModel
 from tests.naive_gpu import WORKLOADS, gpu
 
 MATMUL = anatune.matmul(16, 12, 8)

@@ -22,7 +22,6 @@ import numpy as np
 
 from anatune.codegen.cuda.artifact import build_reference as real_reference
 from anatune.codegen.cuda.artifact import check_resources, write_artifact
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.core.compiler_facts import CompilerFacts
@@ -31,6 +30,7 @@ from anatune.measure.cuda.cuda_bindings import CudaBindings
 from anatune.measure.cuda.measurer import GPU_ENTRIES
 from anatune.measure.emulate.emulator import EmulatedKernel, written_by
 from anatune.measure.run.correctness import array_dtype
+from anatune.templates.gpu.kernel import CudaKernel
 
 STATE = "FAKE_CUDA_STATE"
 BACKEND = "tests.unit.measure.fake_cuda:backend"

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import anatune
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
 from anatune.core.schedule import Schedule
+from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.cpu.measurer import CPU_ENTRIES
 

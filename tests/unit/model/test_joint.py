@@ -10,9 +10,9 @@ import anatune
 from anatune.core import templates
 from anatune.core.accuracy import RELAXED, STANDARD, accuracy_of, error_of
 from anatune.errors import SpaceError
-from anatune.model.base import Guarantee
 from anatune.model.joint import asked_templates, joined_guarantee
 from anatune.model.plan import JoinedSpace
+from anatune.templates.base.model import Guarantee
 from tests.contracts.trial_template import JOINED, TRIAL
 
 HARDWARE = anatune.hardware("xeon_gold_6230r").with_threads(1)

@@ -10,10 +10,10 @@ import pytest
 import anatune
 from anatune.api import model as model_of
 from anatune.errors import SpaceError
-from anatune.model.base import Guarantee
-from anatune.model.cuda.base import FEATURES
-from anatune.model.cuda.scoring import PARTS, RESOURCES
 from anatune.model.plan import Plan, prediction_row
+from anatune.templates.base.model import Guarantee
+from anatune.templates.cuda.model.scoring import PARTS, RESOURCES
+from anatune.templates.gpu.model import FEATURES
 from tests.naive_gpu import gpu, with_limits
 
 MATMUL = anatune.matmul(8, 12, 5)

@@ -133,7 +133,10 @@ def multiplied(module, factor):
 
 
 def test_functions_of_one_name_in_files_of_one_name_have_their_own_code(tmp_path):
-    functions = [multiplied("anatune.numerics.cuda.time", 2), multiplied("anatune.numerics.tensorcore.time", 3)]
+    functions = [
+        multiplied("anatune.templates.cuda.times.time", 2),
+        multiplied("anatune.templates.tensorcore.times.time", 3),
+    ]
     for hits in (0, 1):
         for function, expected in zip(functions, (42, 63), strict=True):
             dispatcher = numba.njit(function)
@@ -149,7 +152,7 @@ def test_without_a_home_nothing_is_kept(tmp_path):
         "def home():\n    raise RuntimeError('no home')\n"
         "pathlib.Path.home = home\n"
         "from anatune.numerics import _jit\n"
-        "from anatune.numerics.cuda import shared_memory\n"
+        "from anatune.templates.cuda.times import shared_memory\n"
         "assert _jit.cache_folder() is None and not _jit.has_cached_code('')\n"
     )
     kept = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}

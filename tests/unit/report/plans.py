@@ -3,8 +3,8 @@
 import anatune
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
-from anatune.model.base import Guarantee, Rule
 from anatune.model.plan import Plan
+from anatune.templates.base.model import Guarantee, Rule
 
 RULES = (
     Rule("threads_per_block", "threads of a block", 1024),

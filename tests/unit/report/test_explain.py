@@ -1,9 +1,9 @@
 import msgspec
 
-from anatune.model.base import Guarantee
 from anatune.report import explain
 from anatune.report.alternatives import Alternative
 from anatune.report.text import plain
+from anatune.templates.base.model import Guarantee
 from tests.unit.report.plans import empty_plan, gpu_plan, prediction
 
 

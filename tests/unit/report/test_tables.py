@@ -4,9 +4,9 @@ import pytest
 import anatune
 from anatune.core.hardware.files import list_hardware, load_spec_file
 from anatune.core.schedule import Schedule
-from anatune.model.base import Guarantee
 from anatune.report import tables
 from anatune.report.text import plain
+from anatune.templates.base.model import Guarantee
 from tests.unit.report.plans import empty_plan, gpu_plan, prediction
 
 

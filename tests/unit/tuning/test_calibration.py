@@ -12,10 +12,10 @@ import anatune
 from anatune.core.hardware.files import hardware
 from anatune.core.trial import Measurement, Outcome
 from anatune.measure.cpu.calibration.workloads import calibration_workloads, diverse_schedules
-from anatune.model.cpu.model import CpuModel
 from anatune.model.learned.corrections import find_correction, user_correction_folder
 from anatune.records.store import RecordStore
 from anatune.report.training import nest_lines
+from anatune.templates.cpu.model.model import CpuModel
 from anatune.tuning import calibration as module
 from anatune.tuning.calibration import learn_from_nests
 from anatune.tuning.places.local import LocalPlace

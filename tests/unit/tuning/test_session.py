@@ -12,13 +12,13 @@ from msgspec.structs import replace
 import anatune
 from anatune.api import model
 from anatune.cli import main
-from anatune.codegen.cpu.nest import program_key
-from anatune.codegen.cpu.program import program_of
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import DeviceError, MissingDependencyError, RecordError, RunError, SpaceError, UnknownNameError
 from anatune.records.export import import_json_lines, json_lines
 from anatune.records.store import RecordStore
 from anatune.search.base import make_strategy
+from anatune.templates.cpu.program.nest import program_key
+from anatune.templates.cpu.program.program import program_of
 from anatune.tuning.comparison import rank_trials
 from anatune.tuning.result import TuningInterrupted
 from anatune.tuning.session import StandIns, TuningSession, tune

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.cpu.export.header import ALIGNMENT_BYTES, C_TYPES, CFunction, prototype
+from anatune.emit.buffer import Buffer
 
 __all__ = ["c_entries", "describe_tensor", "runtime", "with_packing"]
 

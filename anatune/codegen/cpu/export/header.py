@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from anatune.codegen.arithmetic import Arithmetic, comment_lines
-from anatune.codegen.buffer import Buffer
+from anatune.emit.buffer import Buffer
 
 __all__ = ["ALIGNMENT_BYTES", "C_TYPES", "CFunction", "CNeeds", "c_header", "prototype", "shape_of"]
 

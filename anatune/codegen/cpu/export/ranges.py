@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anatune.codegen.arithmetic import arithmetic_of
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import compile_module
 from anatune.codegen.cpu.dispatch import Dispatch, LoweredRange, lower_range
 from anatune.codegen.cpu.export.entries import describe_tensor, runtime, with_packing
@@ -25,6 +24,7 @@ from anatune.codegen.cpu.export.write import (
 )
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.core.workload.ranges import ranged
+from anatune.emit.buffer import Buffer
 
 __all__ = ["write_c_range"]
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anatune.codegen.arithmetic import arithmetic_of
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.compat import PARTS_OF_ISA, TvmObject, compile_module, features_of
 from anatune.codegen.cpu.export.entries import c_entries
 from anatune.codegen.cpu.export.features import check_source, code_features
@@ -28,6 +27,7 @@ from anatune.codegen.cpu.lower import LoweredCpu, lower
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
 from anatune.files import replace_file, temporary_folder
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anatune.codegen.arithmetic import Arithmetic, comment_lines
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.export.requirements import CudaRequirements
-from anatune.codegen.cuda.kernel import CudaKernel, Launch
+from anatune.emit.buffer import Buffer
+from anatune.templates.gpu.kernel import CudaKernel, Launch
 
 __all__ = ["ALIGNMENT_BYTES", "cuda_header", "prototypes", "source_comment"]
 

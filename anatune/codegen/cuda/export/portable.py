@@ -11,7 +11,7 @@ import re
 
 import msgspec
 
-from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.templates.gpu.kernel import CudaKernel
 
 __all__ = ["portable"]
 

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anatune.codegen.arithmetic import arithmetic_of, comment_lines
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.export.header import ALIGNMENT_BYTES, source_comment
 from anatune.codegen.cuda.export.portable import portable
 from anatune.codegen.cuda.export.requirements import CudaRequirements, requirements_of
-from anatune.codegen.cuda.kernel import CudaKernel, Launch
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import compiler_release, compiler_version
-from anatune.codegen.cuda.ranged import Ranged
+from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, SpaceError
 from anatune.model.ranges.plan import RangePlan
+from anatune.templates.gpu.kernel import CudaKernel, Launch
+from anatune.templates.gpu.ranged import Ranged
 
 __all__ = ["CudaRangeExport", "range_kernels", "write_cuda_range"]
 

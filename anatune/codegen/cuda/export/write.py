@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anatune.codegen.arithmetic import Arithmetic, arithmetic_of
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.export.header import cuda_header, source_comment
 from anatune.codegen.cuda.export.portable import portable
 from anatune.codegen.cuda.export.requirements import CudaRequirements, requirements_of
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import compiler_release, compiler_version
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
+from anatune.templates.gpu.kernel import CudaKernel
 
 __all__ = ["CudaExport", "write_cuda"]
 

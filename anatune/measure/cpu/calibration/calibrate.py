@@ -1,6 +1,6 @@
 """Measures the present CPU and puts the numbers into its spec (``anatune hw calibrate``).
 
-What each number feeds in the model (`model.cpu.model`):
+What each number feeds in the model (`cpu.model.model`):
 
 =============================== ================================================================================
 clock_hz, fma_per_cycle, peak    all cycles to seconds; the multiply-add term

@@ -13,7 +13,7 @@ from anatune.measure.cpu.calibration.workloads import diverse_schedules
 from anatune.measure.cpu.measurer import CpuMeasurer
 from anatune.measure.run.measurer import Measurer
 from anatune.measure.run.timing import TimingProtocol
-from anatune.model.cpu.model import CpuModel
+from anatune.templates.cpu.model.model import CpuModel
 
 __all__ = ["measure_nests"]
 

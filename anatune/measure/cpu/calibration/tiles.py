@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.model.cpu.pack import pack_machine
-from anatune.numerics.cpu.microkernel import call_one, step_one
-from anatune.numerics.cpu.nest import CpuCore
+from anatune.templates.cpu.model.pack import pack_machine
+from anatune.templates.cpu.times.microkernel import call_one, step_one
+from anatune.templates.cpu.times.nest import CpuCore
 
 __all__ = [
     "LEAST_SHARE",
@@ -91,7 +91,7 @@ def candidate_tiles(hardware: CpuSpec) -> list[RegisterTile]:
 
 
 def fits_registers(tile: RegisterTile, hardware: CpuSpec) -> bool:
-    """Whether a tile needs no more registers than there are (`numerics.cpu.microkernel`)."""
+    """Whether a tile needs no more registers than there are (`cpu.times.microkernel`)."""
     return _step(tile, pack_machine(hardware).core)[1] <= hardware.compute.num_vector_registers
 
 
@@ -115,7 +115,7 @@ def tile_depth(tile: RegisterTile, hardware: CpuSpec) -> int:
 
 
 def predicted_share(tile: RegisterTile, hardware: CpuSpec) -> float:
-    """Return the share of the peak that the analytical model gives a tile (`numerics.cpu.microkernel`)."""
+    """Return the share of the peak that the analytical model gives a tile (`cpu.times.microkernel`)."""
     core = pack_machine(hardware).core
     accumulators = float(tile.rows * tile.vectors)
     depth = tile_depth(tile, hardware)

@@ -9,7 +9,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators.convolution import conv2d
 from anatune.core.workload.operators.matmul import matmul
-from anatune.model.cpu.model import CpuModel
+from anatune.templates.cpu.model.model import CpuModel
 
 __all__ = ["calibration_workloads", "diverse_schedules"]
 

@@ -1,6 +1,6 @@
 """Measures a GPU of the present machine and puts the numbers into its spec (``anatune hw calibrate host_gpu``).
 
-What each number feeds in the model (`model.cuda.pack`):
+What each number feeds in the model (`gpu.pack`):
 
 ==================================== ===========================================================================
 compute.clock_hz, peak               all cycles to seconds: the clock under multiply-adds, not the boost clock

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anatune.numerics.io_bounds import contraction_traffic
+from anatune.templates.gpu.io_formulas import contraction_traffic
 from bench.experiments import grids
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import anatune
-from anatune.model.cuda.model import GpuModel
+from anatune.templates.cuda.model.model import GpuModel
 from bench.experiments.surfaces import Contender, Search, search, wrong_numbers
 
 WORKLOAD = anatune.matmul(128, 256, 192)

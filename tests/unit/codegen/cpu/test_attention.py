@@ -8,7 +8,7 @@ import pytest
 
 from anatune.codegen.cpu.attention import AttentionKernel, Blocks, attention_program, pitch
 from anatune.core.workload.operators import matmul
-from anatune.model.cpu.model import CpuModel
+from anatune.templates.cpu.model.model import CpuModel
 
 tvm = pytest.importorskip("tvm")
 

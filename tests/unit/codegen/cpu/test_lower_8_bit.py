@@ -3,7 +3,7 @@
 import pytest
 
 import anatune
-from anatune.core.rules.cpu import REDUCTION_LEVELS
+from anatune.templates.cpu.rules import REDUCTION_LEVELS
 
 pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 

@@ -8,10 +8,10 @@ import pytest
 
 from anatune.codegen.cuda import build_cache
 from anatune.codegen.cuda.build_cache import BuildCache, cache_key, compile_kernel, default_folder
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError
+from anatune.templates.gpu.kernel import CudaKernel
 
 KERNEL = CudaKernel("", "main_kernel", "source", "sm_86", (), "C", 1, 64)
 CUBIN = Cubin("main_kernel", "sm_86", bytes(range(256)) * 40, CompilerFacts(40, 1024), "log")

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 import anatune
-from anatune.codegen.cuda.cuda_cores import _has_neighbours
 from anatune.codegen.cuda.lower import cuda_kernel, lower_gpu
-from anatune.codegen.cuda.nest import GpuNest
-from anatune.core.rules.split import split_of
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import AnatuneError, BuildError, SpaceError
+from anatune.templates.cuda.program.cuda_cores import _has_neighbours
+from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.gpu.split import split_of
 
 GPU = anatune.hardware("rtx3090")
 MATMUL = anatune.matmul(64, 64, 64)

@@ -7,7 +7,7 @@ import anatune
 from anatune.codegen.compat import parse_program, target_of
 from anatune.codegen.tvm.kernel import TirTask, annotated_schedule, kernel_names, register_kernels
 from anatune.errors import BuildError, WorkloadError
-from anatune.model.cpu.model import CpuModel
+from anatune.templates.cpu.model.model import CpuModel
 
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402

@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from anatune.codegen.buffer import Buffer
 from anatune.codegen.cpu.artifact import CpuArtifact
+from anatune.emit.buffer import Buffer
 from anatune.errors import RunError
 from anatune.measure.cluster.packing import DamagedError, pack, unpack
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.core.space.cpu_ranges import schedule_at
 from anatune.errors import RunError, SpaceError
+from anatune.templates.cpu.range_space import schedule_at
 from tests.machine import host
 
 pytest.importorskip("tvm")

@@ -10,11 +10,11 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="compiling CUDA C needs cuda-b
 
 import anatune
 from anatune import api
-from anatune.codegen.cuda.nest import program_key
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.trial import Outcome
 from anatune.errors import BuildError, MissingDependencyError, SpaceError
 from anatune.measure.cuda.compiler import COMPILE_LIMITS, compile_ranking, compile_schedules
+from anatune.templates.cuda.program.nest import program_key
 from tests.naive_gpu import gpu
 
 MATMUL = anatune.matmul(64, 48, 32)

@@ -6,8 +6,7 @@ import typing
 import numpy as np
 import pytest
 
-from anatune.codegen.buffer import Buffer
-from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.emit.buffer import Buffer
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 from anatune.measure.cuda import backends as gpu_backends
 from anatune.measure.cuda import driver_calls
@@ -17,6 +16,7 @@ from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.driver_calls import KernelFaultError, LostDeviceError
 from anatune.measure.cuda.pycuda_backend import PyCuda
 from anatune.measure.emulate.emulator import compiler
+from anatune.templates.gpu.kernel import CudaKernel
 from tests.unit.measure.fake_cuda import H200, FakeCuda, image_of
 
 KERNEL = CudaKernel(

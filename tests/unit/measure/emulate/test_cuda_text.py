@@ -2,9 +2,9 @@
 
 import pytest
 
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.errors import RunError
 from anatune.measure.emulate.cuda_text import cpp_source
+from anatune.templates.gpu.kernel import CudaKernel
 
 
 def rewritten(source, **settings):

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from anatune.codegen.buffer import Buffer
-from anatune.codegen.cuda.kernel import CudaKernel, Launch
+from anatune.emit.buffer import Buffer
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate import emulator
 from anatune.measure.emulate.emulator import Blocks, EmulatedKernel, compiler
+from anatune.templates.gpu.kernel import CudaKernel, Launch
 
 try:
     compiler()

@@ -11,8 +11,6 @@ pytest.importorskip("tvm")
 import anatune
 from anatune import batch_matmul, conv2d, matmul
 from anatune.codegen.cuda.lower import cuda_kernel
-from anatune.codegen.cuda.ranged import Ranged
-from anatune.core.rules.split import SPLIT
 from anatune.core.schedule import Schedule
 from anatune.core.workload.operators import depthwise_conv2d, max_pool2d, reduction
 from anatune.core.workload.ranges import ranged
@@ -21,7 +19,9 @@ from anatune.measure.emulate import verify as verify_gpu
 from anatune.measure.emulate.emulator import ALL_BLOCKS, compiler
 from anatune.measure.emulate.verify import check_kernel, spread_blocks
 from anatune.measure.run.correctness import expected, random_inputs
-from anatune.model.cuda.model import GpuModel
+from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.gpu.ranged import Ranged
+from anatune.templates.gpu.split import SPLIT
 from bench.gpu.awkward import awkward_workloads, covering_schedule
 from bench.gpu.guard_mutants import guard_mutants, launch_mutants
 from bench.gpu.mutants import mutants

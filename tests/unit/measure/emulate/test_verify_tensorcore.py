@@ -11,14 +11,14 @@ import pytest
 pytest.importorskip("tvm")
 import anatune
 from anatune import batch_matmul, conv2d, matmul
-from anatune.codegen.cuda.kernel import CudaKernel
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.measure.run.rounding import as_tf32, operands_used
-from anatune.model.tensorcore.model import TensorCoreModel
+from anatune.templates.gpu.kernel import CudaKernel
+from anatune.templates.tensorcore.model import TensorCoreModel
 from bench.gpu.mutants import mutants
 from tests.naive_gpu import gpu
 

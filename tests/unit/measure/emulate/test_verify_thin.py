@@ -15,7 +15,7 @@ from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import expected, random_inputs
-from anatune.model.thin.model import ThinModel
+from anatune.templates.thin.model import ThinModel
 from bench.gpu.thin import thin_workloads
 from tests.naive_gpu import gpu
 

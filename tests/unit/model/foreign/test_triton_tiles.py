@@ -5,7 +5,6 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError, SpecError
-from anatune.model.cuda.pack import pack_gpu
 from anatune.model.foreign.triton_tiles import (
     MatmulProblem,
     Tiles,
@@ -16,7 +15,8 @@ from anatune.model.foreign.triton_tiles import (
     rules,
 )
 from anatune.model.foreign.triton_time import PARTS, score_tiles, tile_order
-from anatune.numerics.cuda.occupancy import resident_blocks_one
+from anatune.templates.gpu.pack import pack_gpu
+from anatune.templates.gpu.times.occupancy import resident_blocks_one
 
 # What Triton 3.9 said without a GPU: spec, dtype, (m, n, k, warps, stages), shared bytes, registers, bytes spilled
 COMPILED = [

@@ -6,10 +6,10 @@ import pytest
 pytest.importorskip("lightgbm")
 pytest.importorskip("sklearn")
 
-from anatune.model.features import FeatureTable
 from anatune.model.learned import cross_fit as module
 from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual
 from anatune.model.learned.residual import ResidualOptions
+from anatune.templates.base.features import FeatureTable
 
 OPTIONS = ResidualOptions(num_trees=30, num_leaves=7)
 

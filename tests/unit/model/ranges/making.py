@@ -4,7 +4,7 @@ import numpy as np
 
 import anatune
 from anatune.core.workload.ranges import ranged
-from anatune.model.ranges.family import Bounds, ProgramFamily
+from anatune.templates.base.family import Bounds, ProgramFamily
 
 
 class TableFamily(ProgramFamily):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anatune.model.ranges.choice import TOLERANCE, fewest, least_mean, least_worst
-from anatune.model.watch import Watch
+from anatune.templates.base.watch import Watch
 from tests.unit.model.ranges.making import times
 
 

@@ -7,7 +7,7 @@ import anatune
 from anatune.errors import SpaceError
 from anatune.model.ranges.plan import RangePlan
 from anatune.model.ranges.planning import Goal, checked_goal, plan_families
-from anatune.model.watch import Watch
+from anatune.templates.base.watch import Watch
 from tests.unit.model.ranges.making import TableFamily, times
 
 WORDS = "matmul 1..8x16x16"

@@ -4,7 +4,7 @@ import pytest
 
 from anatune.codegen.cuda.export.portable import portable
 from anatune.codegen.cuda.export.requirements import requirements_of
-from anatune.codegen.cuda.kernel import CudaKernel
+from anatune.templates.gpu.kernel import CudaKernel
 
 SOURCE = """\
 typedef long long int64_t;

@@ -1,1 +1,0 @@
-"""Tensor-core schedules to TVMScript."""

@@ -1,1 +1,0 @@
-"""Thin schedules, streams of one large operand, to TVMScript."""

@@ -1,1 +1,0 @@
-"""Code of Winograd's transforms for CPUs."""

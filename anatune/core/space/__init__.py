@@ -1,1 +1,0 @@
-"""Tile spaces: which schedules a template has, one module a template."""

@@ -1,0 +1,1 @@
+"""What programs are written with: TVMScript, LLVM IR, elementary functions."""

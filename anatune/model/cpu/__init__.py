@@ -1,1 +1,0 @@
-"""The analytical model of CPU schedules and its exact ranking."""

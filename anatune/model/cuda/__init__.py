@@ -1,1 +1,0 @@
-"""The analytical models of CUDA-core schedules and their exact ranking."""

@@ -1,1 +1,0 @@
-"""The analytical model of tensor-core schedules and its exact ranking."""

@@ -1,1 +1,0 @@
-"""The analytical model of thin schedules, streams of one large operand, and its exact ranking."""

@@ -1,1 +1,0 @@
-"""The analytical model of Winograd's transforms on CPUs."""

@@ -1,1 +1,0 @@
-"""The CPU model's arithmetic: microkernels, traffic, search of tiles."""

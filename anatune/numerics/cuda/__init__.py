@@ -1,1 +1,0 @@
-"""The arithmetic of CUDA-core kernels: tiles, occupancy, time."""

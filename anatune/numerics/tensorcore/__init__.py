@@ -1,1 +1,0 @@
-"""The arithmetic of tensor-core kernels."""

@@ -1,1 +1,0 @@
-"""The arithmetic of thin kernels: streams of one large operand."""

@@ -1,1 +1,0 @@
-"""Time of 3x3 convolutions by Winograd's transforms, compiled."""

@@ -1,0 +1,1 @@
+"""Templates: kinds of schedules, a room each, and what rooms share."""

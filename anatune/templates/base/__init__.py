@@ -1,0 +1,1 @@
+"""What every template has: a space, rules, a model, a ranking."""

@@ -1,0 +1,171 @@
+"""What exact rankings share: the best points so far, spaces that are evaluated whole, one point of each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.templates.base.model import Guarantee, Model, Ranking
+from anatune.templates.base.watch import Watch
+
+__all__ = ["EQUAL_SHARE", "SLAB_POINTS", "Best", "Slabs", "apart", "gap", "group_sizes", "rank_whole", "rejected"]
+
+Points = NDArray[np.int64]
+Floats = NDArray[np.float64]
+TieKeys = Callable[[Points], Sequence[NDArray[np.int64]]]
+"""Points to the keys that order points of equal time, least important first (the order np.lexsort wants)."""
+
+SLAB_POINTS = 100_000
+EQUAL_SHARE = 1e-12
+"""Times closer than this share are one time to a distinct ranking."""
+_MOST_TIED = 200_000
+"""Points that are kept to count ties, before those are dropped that are slower than the last of the best."""
+
+
+def apart(times: Floats) -> NDArray[np.bool_]:
+    """Return of ascending times (num_points,), > 0, which are the first of their time."""
+    return np.asarray(np.diff(times, prepend=0.0) > EQUAL_SHARE * times)
+
+
+def group_sizes(first: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return how many entries each group has, of which entries are the first of a group."""
+    return np.diff(np.append(np.flatnonzero(first), len(first)))
+
+
+def gap(time_s: float, bound_s: float) -> float:
+    """Return by what share a time may be above the best one, of which a bound is known."""
+    return max(0.0, time_s / bound_s - 1.0) if math.isfinite(time_s) else math.inf
+
+
+def rejected(model: Model, counts: Floats) -> dict[str, int]:
+    """Return rule id -> points, of the counts of each rule code, (1 + num_rules,)."""
+    return {rule.id: round(count) for rule, count in zip(model.rules, counts[1:].tolist(), strict=True)}
+
+
+class Best:
+    """The `top_k` best points seen so far, in ranking order; with `distinct`, one of each predicted time."""
+
+    def __init__(self, num_columns: int, top_k: int, tie_keys: TieKeys, *, distinct: bool) -> None:
+        self._top_k, self._tie_keys, self._distinct = top_k, tie_keys, distinct
+        self.points: Points = np.empty((0, num_columns), dtype=np.int64)
+        self.times: Floats = np.empty(0)
+        self._tied: list[tuple[Points, Floats]] = []
+        self._num_tied, self._most_tied = 0, _MOST_TIED
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that a point must not exceed to enter."""
+        return float(self.times[-1]) if len(self.times) == self._top_k else math.inf
+
+    @property
+    def fastest_s(self) -> float:
+        """Seconds of the best point, inf while there is none."""
+        return float(self.times[0]) if len(self.times) else math.inf
+
+    def add(self, points: Points, times: Floats) -> None:
+        """Take what is among the best of legal points."""
+        inside = times <= self.limit_s
+        if not inside.any():
+            return
+        if self._distinct:
+            self._keep_tied(points[inside], times[inside])
+        points = np.concatenate([self.points, points[inside]])
+        times = np.concatenate([self.times, times[inside]])
+        if len(times) > 50 * self._top_k:  # sort few: slower than the k-th time is out
+            near = times <= self._last(times)
+            points, times = points[near], times[near]
+        points, times = self._sorted(points, times)
+        if self._distinct:
+            first = apart(times)
+            points, times = points[first], times[first]
+        self.points, self.times = points[: self._top_k], times[: self._top_k]
+
+    def num_alike(self) -> NDArray[np.int64] | None:
+        """Return how many other points of each one's time came, (num_points,); None if ties are listed."""
+        if not self._distinct:
+            return None
+        _, times = self._near_tied()
+        return group_sizes(apart(np.sort(times)))[: len(self.times)] - 1
+
+    def _keep_tied(self, points: Points, times: Floats) -> None:
+        """Keep points for the count of ties."""
+        self._tied.append((points, times))
+        self._num_tied += len(times)
+        if self._num_tied > self._most_tied:
+            self._tied = [self._near_tied()]
+            self._num_tied = len(self._tied[0][1])
+            self._most_tied = max(_MOST_TIED, 2 * self._num_tied)
+
+    def _near_tied(self) -> tuple[Points, Floats]:
+        """Return the points, each once, and times of all that came and are not slower than the last of the best."""
+        if not self._tied:
+            return self.points, self.times
+        parts = [(points[times <= self.limit_s], times[times <= self.limit_s]) for points, times in self._tied]
+        points, first = np.unique(np.concatenate([one for one, _ in parts]), axis=0, return_index=True)
+        return points, np.concatenate([one for _, one in parts])[first]
+
+    def _last(self, times: Floats) -> float:
+        """Return the `top_k`-th of some times."""
+        if not self._distinct:
+            return float(np.partition(times, self._top_k - 1)[self._top_k - 1])
+        times = np.sort(times)
+        times = times[apart(times)]
+        return float(times[self._top_k - 1]) if len(times) >= self._top_k else math.inf
+
+    def _sorted(self, points: Points, times: Floats) -> tuple[Points, Floats]:
+        """Return points in ranking order, each once."""
+        points, first = np.unique(points, axis=0, return_index=True)  # also lexicographic order
+        times = times[first]
+        order = np.lexsort((*self._tie_keys(points), times))
+        return points[order], times[order]
+
+
+class Slabs:
+    """All legal points of a space, slab by slab, as (numbers, points, times).
+
+    Attributes
+    ----------
+    counts : (1 + num_rules,) float64
+        Points of each rule code so far.
+    done : int
+        Points so far; all of them unless the time ended.
+    """
+
+    def __init__(self, model: Model, watch: Watch) -> None:
+        self._model, self._watch = model, watch
+        self.counts: Floats = np.zeros(1 + len(model.rules))
+        self.done = 0
+
+    def __iter__(self) -> Iterator[tuple[NDArray[np.int64], Points, Floats]]:
+        size = self._model.space.size
+        while self.done < size and not (self.done and self._watch.is_over):
+            numbers = np.arange(self.done, min(self.done + SLAB_POINTS, size))
+            points = self._model.space.points_at(numbers)
+            times, rules = self._model.times(points)
+            self.counts += np.bincount(rules, minlength=len(self.counts))
+            legal = rules == 0
+            self.done += len(numbers)
+            yield numbers[legal], points[legal], times[legal]
+            self._watch.report(self.done / size)
+
+    def ranking(self, points: Points, num_alike: NDArray[np.int64] | None, *, alike_is_exact: bool) -> Ranking:
+        """Return the ranking of a space that was evaluated whole."""
+        counts = int(self.counts[0]), rejected(self._model, self.counts)
+        return Ranking(points, Guarantee("exhaustive", 0.0, self.done, 0), *counts, num_alike, alike_is_exact)
+
+
+def rank_whole(model: Model, best: Best, floor_s: float, watch: Watch) -> Ranking:
+    """Evaluate every point of a space; return the best, with the guarantee and exact counts.
+
+    Where the time ends, they are those of the points so far; `floor_s` is a time that no point beats.
+    """
+    slabs = Slabs(model, watch)
+    for _, points, times in slabs:
+        best.add(points, times)
+    if slabs.done == model.space.size:
+        return slabs.ranking(best.points, best.num_alike(), alike_is_exact=True)
+    guarantee = Guarantee("best_found", gap(best.fastest_s, floor_s), slabs.done, 0)
+    return Ranking(best.points, guarantee, None, None, best.num_alike())

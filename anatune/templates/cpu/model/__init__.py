@@ -1,0 +1,1 @@
+"""The analytical model of nests on CPUs."""

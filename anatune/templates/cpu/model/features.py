@@ -1,0 +1,94 @@
+"""What a learned correction looks at in schedules for CPUs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.templates.base.features import FeatureTable, Floats, log2, table_of
+from anatune.templates.cpu.model.scoring import CpuScoring
+from anatune.templates.cpu.times.columns import CpuCol
+
+__all__ = ["cpu_features"]
+
+_PARTS = (
+    "FMA_S", "LOAD_S", "LATENCY_S", "ISSUE_S", "OVERHEAD_S", "PACKING_S", "L2_S", "L3_S", "DRAM_S",
+)  # fmt: skip
+
+
+def cpu_features(model: CpuScoring, points: NDArray[np.int64]) -> FeatureTable:
+    """Return the features of CPU points: time shares, cache tiles over caches, the microkernel."""
+    rules, times, raw = model.raw_columns(points)
+    compute, machine = model.hardware.compute, model.machine
+    columns = {f"share_{part[:-2].lower()}": raw[CpuCol[part]] / times for part in _PARTS}
+    columns["share_core"] = raw[CpuCol.CORE_S] / times
+    columns["share_memory"] = raw[CpuCol.MEMORY_S] / times
+    columns["share_start"] = raw[CpuCol.START_S] / times
+    sizes = [*machine.size_bytes.tolist(), *[float(machine.size_bytes[-1])] * 3][:3]
+    for level, size in enumerate(sizes, start=1):
+        columns[f"l{level}_tile"] = log2(raw[CpuCol[f"L{level}_TILE_BYTES"]] / size)
+        columns[f"l{level}_traffic"] = log2(
+            raw[CpuCol[f"L{level}_BYTES"]] / (model.workload.num_points * DTYPE_BYTES[model.workload.dtype])
+        )
+    columns |= {
+        "threads": raw[CpuCol.THREADS] / compute.num_cores,
+        "busiest": raw[CpuCol.SHARE] * compute.num_cores,
+        "chunks": log2(raw[CpuCol.CHUNKS] / compute.num_cores),
+        "accumulators": raw[CpuCol.ACCUMULATORS] / compute.num_vector_registers,
+        "registers": raw[CpuCol.REGISTERS] / compute.num_vector_registers,
+        "steps": log2(raw[CpuCol.STEPS]),
+        "unrolled": log2(raw[CpuCol.UNROLLED_FMA]),
+    }
+    return table_of(times, rules, columns | _shape(model, points))
+
+
+def _shape(model: CpuScoring, points: NDArray[np.int64]) -> dict[str, Floats]:
+    """Return what parts of the time do not show: the microkernel's shape, passes over the result, what is packed.
+
+    Of a pair of microkernels the larger one counts; "smaller_rows" is the rows of the other over its. "strided_rows"
+    are rows that lie apart in the first operand, each with an address of its own.
+    """
+    space, reads = model.space, model.workload.reads
+    column = {name: at for at, name in enumerate(space.columns)}
+    reduced = {axis.name for axis in model.workload.reduction_axes}
+    neighbours = {term.axis for term in reads[0].indices[-1]} if reads[0].indices else set()
+    one = np.ones(len(points))
+    rows, vectors, smaller, strided = one, one, one, one
+    unroll, passes, calls_l1, pairs = one, one, one, 0.0 * one
+    for axis in space.axes:
+        levels = space.levels[axis]
+        factors = {level: points[:, column[f"{axis}.{level}"]].astype(np.float64) for level in levels}
+        register = factors[levels[-1]]
+        calls_l1 = calls_l1 * factors.get("l1", one)
+        if axis in reduced:
+            unroll = unroll * register
+            for level in ("outer", "l3", "l2"):
+                passes = passes * factors.get(level, one)
+            continue
+        calls = points[:, column[f"pair.{axis}"]] if axis in space.pairable else 0.0 * one
+        pairs = pairs + (calls > 0)
+        if axis == space.simd_axis:
+            vectors = np.ceil(np.ceil(register / space.lanes) / np.maximum(calls, 1))
+            continue
+        larger = np.ceil(register / np.maximum(calls, 1))
+        rows = rows * larger
+        smaller = smaller * np.where(calls > 0, np.floor(register / np.maximum(calls, 1)) / larger, 1.0)
+        strided = strided * (one if axis in neighbours else larger)
+    packed = {
+        f"pack_{at}": points[:, column[f"pack.{access.tensor}"]].astype(np.float64)
+        if f"pack.{access.tensor}" in column
+        else 0.0 * one
+        for at, access in enumerate((*reads, *reads)[:2])
+    }
+    return {
+        "rows": rows,
+        "vectors": vectors,
+        "broadcast_share": rows / (rows + vectors),
+        "smaller_rows": smaller,
+        "strided_rows": strided,
+        "pairs": pairs,
+        "unroll": log2(unroll),
+        "passes": log2(passes),
+        "l1_calls": log2(calls_l1),
+    } | packed

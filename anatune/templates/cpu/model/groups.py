@@ -1,0 +1,125 @@
+"""Groups of the points of a CPU space, those of one choice of packing and cores, and times that no point undercuts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from anatune.numerics.columns import Bools, Floats, Ints
+from anatune.templates.base.factor import divisors
+from anatune.templates.cpu.model.scoring import CpuScoring
+from anatune.templates.cpu.times.classes import Caches
+from anatune.templates.cpu.times.lattice import capacities
+
+__all__ = ["Groups", "floor_cycles", "least_seconds"]
+
+
+def least_seconds(model: CpuScoring) -> float:
+    """Return seconds that no legal point of a model's space undercuts, without a search; see `Groups`.
+
+    Tiles of whole reductions have the fewest calls, and those of few other elements cost no more than larger ones, so
+    that the divisors of the SIMD axis are all that has to be tried.
+    """
+    space, nest = model.space, model.nest
+    simd = int(nest.simd[0])
+    widths = np.array(divisors(int(nest.extents[simd])), dtype=np.int64)
+    tiles = np.where(nest.is_reduction == 1, nest.extents, 1)[None, :].repeat(len(widths), axis=0)
+    tiles[:, simd] = widths
+    for axis, most in space.most_inner.items():
+        tiles[:, space.axes.index(axis)] = most
+    counts = np.arange(1, model.machine.core.num_cores + 1)
+    return min(bound for bound, *_ in Groups(model)._groups(floor_cycles(model, tiles), counts))
+
+
+def floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
+    """Return core cycles that no microkernel on these L1 tiles undercuts: multiply-adds, calls and stores.
+
+    Infinite for tiles that no call of the space may cover.
+    """
+    nest, cpu = model.nest, model.machine.core
+    simd, lanes, _, has_reduction = nest.simd.tolist()
+    sizes = tiles.astype(float)
+    if nest.group[0] >= 0:  # a step sums a whole group at best
+        sizes[:, nest.group[0]] /= nest.group[1]
+    steps = sizes[:, nest.is_reduction == 1].prod(axis=1)
+    number = (nest.extents / tiles).prod(axis=1)
+    sizes[:, simd] = np.ceil(sizes[:, simd] / lanes)
+    call = (cpu.call_cycles + cpu.fma_latency) / (cpu.register_limit * cpu.registers) if has_reduction else 0.0
+    inside = float(nest.inside_share.prod())
+    each = inside / (cpu.fma_per_cycle * cpu.reachable) + call / steps
+    found: Floats = number * sizes.prod(axis=1) * each
+    for axis, most in model.space.most_inner.items():
+        found[tiles[:, model.space.axes.index(axis)] > most] = np.inf
+    return found
+
+
+class Groups:
+    """What all points of a choice of packing and cores have in common: caches, fixed seconds, a lower bound."""
+
+    def __init__(self, model: CpuScoring) -> None:
+        self.model = model
+
+    def _time(self, core_s: Floats | float, memory_s: Floats | float, fixed_s: float) -> Floats:
+        exposed = self.model.machine.core.exposed_share
+        return np.asarray(np.maximum(core_s, memory_s) + exposed * np.minimum(core_s, memory_s) + fixed_s)
+
+    def _slowdown(self, threads: float) -> float:
+        """Return how much longer a thread's work takes beside the others, as `cpu.times.nest.slowdown`."""
+        return max(1.0, threads / self.model.machine.core.usable_cores)
+
+    def _conditions(self, packed: Bools, parallel: int, threads: float) -> tuple[Caches, float]:
+        """Return the caches of a thread and constant seconds: the same formulas as in `cpu.times.point`."""
+        nest, machine = self.model.nest, self.model.machine
+        size = machine.size_bytes / np.minimum(threads, machine.shared_by)
+        fill_s = 1.0 / (machine.fill_bytes_per_cycle * machine.core.clock_hz)
+        slower = self._slowdown(threads)
+        dram_bytes_s = min(machine.core.dram_core_bytes_s, machine.core.dram_socket_bytes_s / threads)
+        fill_s[-1] = 1.0 / (dram_bytes_s * slower)
+        copies = 0.0
+        for x, is_packed in enumerate(packed.tolist()):
+            moved = nest.copy_bytes[x, int(is_packed)]
+            level = 0
+            while level < len(size) - 1 and moved > size[level + 1] * threads:
+                level += 1
+            copies += moved * max(fill_s[level], 1.0 / (nest.copy_rate[x] * machine.core.clock_hz))
+        caches = Caches(packed, machine.core.line_bytes, size, fill_s)
+        return caches, copies * (slower / threads) + (machine.core.start_s if parallel else 0.0)
+
+    def _whole_bytes(self, packed: Bools) -> tuple[Floats, Floats]:
+        """Return the bytes that the whole nest moves into each cache, and its capacity bytes: (C,) each."""
+        nest, machine = self.model.nest, self.model.machine
+        capacity, moved = capacities(nest, machine, nest.extents[None, :], packed)
+        return moved[0], capacity[0]
+
+    def _groups(self, floor_cycles: Floats, num_chunks: Floats) -> Iterator[tuple[float, Bools, int, float]]:
+        """Yield (lower bound, packed tensors, parallel, threads).
+
+        Parameters
+        ----------
+        floor_cycles : (num_tiles,) float64
+            Core cycles that no microkernel on some L1 tiles undercuts, the best tile among them.
+        num_chunks : (num_chunks,) float64
+            What the result may be cut into.
+        """
+        nest, machine = self.model.nest, self.model.machine
+        columns = self.model.space.columns
+        must = [columns.index(f"pack.{tensor}") for tensor in self.model.space.must_pack]
+        free = np.flatnonzero((nest.pack_columns >= 0) & ~np.isin(nest.pack_columns, must))
+        cores = machine.core.num_cores
+        options = [(0, 1.0)]
+        if cores > 1:
+            counts = np.unique(np.minimum(num_chunks, cores))
+            options += [(1, float(n)) for n in counts if n > 1]
+        floor = float(floor_cycles.min()) / machine.core.clock_hz
+        for flags in itertools.product((False, True), repeat=len(free)):
+            packed = np.isin(nest.pack_columns, must)
+            packed[free] = flags
+            moved, whole = self._whole_bytes(packed)
+            for parallel, threads in options:
+                caches, fixed = self._conditions(packed, parallel, threads)
+                busiest = self._slowdown(threads) / threads
+                filled_s = float((moved * caches.fill_s)[whole > caches.size].sum()) * (1.0 - 1e-12)
+                bound_s = self._time(busiest * floor, busiest * filled_s, fixed)
+                yield float(bound_s), packed, parallel, threads

@@ -1,0 +1,36 @@
+"""The analytical CPU model: ranks and explains the schedules of one workload on one CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from anatune.templates.base.features import FeatureTable
+from anatune.templates.base.model import Points, Ranking
+from anatune.templates.base.watch import Watch
+from anatune.templates.cpu.model.features import cpu_features
+from anatune.templates.cpu.model.order import loop_nest
+from anatune.templates.cpu.model.ranking import rank
+from anatune.templates.cpu.model.scoring import CpuScoring
+
+__all__ = ["CpuModel"]
+
+
+class CpuModel(CpuScoring):
+    """Predicts the time of schedules of `workload` on `hardware`, and ranks them exactly.
+
+    Parameters as `CpuScoring`. A distinct ranking looks at so many points only, so it may return fewer than `top_k`;
+    `cpu.model.ranking` says how ties are ordered.
+    """
+
+    def program_key(self, point: Points) -> Hashable:
+        """Return what is equal for points that describe the same loop nest."""
+        return loop_nest(self.space, np.asarray(point, dtype=np.int64))
+
+    def feature_table(self, points: Points) -> FeatureTable:
+        """Return the features of points, see `cpu.features`."""
+        return cpu_features(self, np.atleast_2d(points))
+
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+        return rank(self, top_k, watch, distinct=distinct)

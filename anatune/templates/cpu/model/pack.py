@@ -1,0 +1,264 @@
+"""A workload and a CPU as the arrays that `numerics.cpu` takes, and the constants of the model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.dot import HALF_SUMS
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.nest import DTYPE_BYTES, Access, Term, Workload
+from anatune.templates.cpu.dot import DotGroup
+from anatune.templates.cpu.microkernels import vector_stride
+from anatune.templates.cpu.space import CpuSpace
+from anatune.templates.cpu.times.nest import CpuCore, CpuMachine, CpuNest
+
+__all__ = [
+    "COPY_BYTES_PER_CYCLE",
+    "MULTIPLY_ADD_LIMIT",
+    "REGISTER_LIMIT",
+    "moving_cycles",
+    "pack_machine",
+    "pack_nest",
+]
+
+CALL_CYCLES = 10.0
+"""Entry and exit of a microkernel call (address arithmetic, branches). Source: 14x32 tiles of [anchors], K = 64."""
+LOOP_INSTRUCTIONS = 2.0
+"""Instructions of one loop iteration beside the loads and multiply-adds: increment, fused compare and branch. Addresses
+of what is asked for ahead are up to 18 more in generated code (Emerald Rapids, 8x2 tiles: 161 GFLOP/s with one step an
+iteration, 177 with 32), but not in other compilers': counted here, a Ryzen 3700X's AutoTVM tables are ranked worse
+(0.756, 0.814 without), so that ties decide (`UNROLLED`)."""
+HELD_SHARE = 0.5
+"""Share of the registers that a spilling kernel still has for shared operands; beyond, they are reloaded for each row.
+Source: AutoTVM NCHWc table of a Ryzen 3700X (16 registers): 64 channels, 16 vectors, 1.4 times slower than 32."""
+EXPOSED_SHARE = 0.1
+"""Share of the shorter of core work and transfers that does not overlap. Source: 14x32 fed from L2 reaches 91-97 % of
+the peak [anchors]."""
+PARALLEL_START_S = 5e-6
+"""Fork and join of a thread pool, unverified."""
+COPY_BYTES_PER_CYCLE = 16.0
+"""Most bytes a copy of whole rows moves in a cycle: a careful value. Source: 25 for slivers of 64 lanes of a 4 MiB
+matrix on a Zen 4 machine; rows of padded copies are shorter."""
+PACK_BYTES_PER_CYCLE = 6.0
+"""Most bytes that packing into slivers moves in a cycle: it transposes, element by element. Source: 2 cycles an element
+for slivers of 14 rows, 2.5 to 3.7 for 28: matmuls of 16 columns on a Zen 4 machine, with A packed and not."""
+WHOLE_SUM_CYCLES = 3.0
+"""Cycles in which the two float16 sums of each lane of a vector become a float32 one: VPMOVDW keeps the port that
+permutes busy for two, VCVTPH2PSX for one. Counted from the code, not measured."""
+REGISTER_LIMIT = 2.0
+"""Rule microkernel_registers: at most this many times the registers; beyond, nothing stays in registers at all."""
+MULTIPLY_ADD_LIMIT = 1024.0
+"""Rule microkernel_code: multiply-adds of the straight-line body; 8 KiB of code stays in L1I and decodes once."""
+_PAGE_BYTES = 4096
+
+
+def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None) -> CpuMachine:
+    """Return `hardware` as arrays; a CPU without L3 has two levels.
+
+    Where one instruction sums the products of a group, it takes the place of the multiply-add. Compilers fold no
+    broadcast into it (LLVM 22): each one fills a register, at the rate of whole vectors. Source: 12 VDPBF16PS take 12
+    cycles on a Zen 4, with a broadcast instruction beside each of them 16, beside every other one 12.
+    """
+    compute = hardware.compute
+    fma_per_cycle, fma_latency = compute.fma_per_cycle, compute.fma_latency_cycles
+    folds_broadcasts = compute.isa == "avx512"
+    broadcasts = compute.broadcasts_per_cycle or compute.loads_per_cycle
+    stores_per_cycle = compute.stores_per_cycle
+    instruction = hardware.dot_instruction(dot.instruction) if dot is not None else None
+    if dot is not None and instruction is not None:
+        fma_per_cycle *= instruction.rate / dot.size
+        fma_latency = instruction.latency_cycles
+        folds_broadcasts, broadcasts = False, compute.loads_per_cycle
+        if dot.instruction in HALF_SUMS:
+            stores_per_cycle = 1.0 / (1.0 / stores_per_cycle + WHOLE_SUM_CYCLES)
+    caches = [cache for cache in (hardware.l1, hardware.l2, hardware.l3) if cache is not None]
+    core = CpuCore(
+        fma_per_cycle=float(fma_per_cycle),
+        fma_latency=float(fma_latency),
+        registers=float(compute.num_vector_registers),
+        loads=float(compute.loads_per_cycle),
+        broadcasts=float(broadcasts),
+        stores=float(stores_per_cycle),
+        issue_width=float(compute.issue_width),
+        clock_hz=float(compute.clock_hz),
+        num_cores=float(compute.num_cores),
+        usable_cores=compute.usable_cores,
+        reachable=float(compute.reachable_fraction),
+        line_bytes=float(hardware.l1.line_bytes),
+        dram_core_bytes_s=float(hardware.dram.core_bandwidth_bytes_per_s),
+        dram_socket_bytes_s=float(hardware.dram.bandwidth_bytes_per_s),
+        folds_broadcasts=float(folds_broadcasts),
+        call_cycles=CALL_CYCLES,
+        loop_instructions=LOOP_INSTRUCTIONS,
+        held_share=HELD_SHARE,
+        exposed_share=EXPOSED_SHARE,
+        start_s=float(hardware.launch.parallel_start_s) if hardware.launch else PARALLEL_START_S,
+        register_limit=REGISTER_LIMIT,
+        multiply_add_limit=MULTIPLY_ADD_LIMIT,
+    )
+    return CpuMachine(
+        core=core,
+        size_bytes=np.array([c.size_bytes * (1.0 - 1.0 / max(c.ways, 2)) for c in caches], dtype=np.float64),
+        shared_by=np.array([c.shared_by_cores for c in caches], dtype=np.float64),
+        fill_bytes_per_cycle=np.array([*(c.bandwidth_bytes_per_cycle for c in caches[1:]), 1.0], dtype=np.float64),
+    )
+
+
+def _gap(distance: int, cache_size: int, ways: int) -> int:
+    """Return gcd(distance, bytes of a way): how far apart addresses `distance` bytes apart lie in a cache's sets.
+
+    Physical pages are placed at random, so strides of a page and more collide no further than within a page.
+    """
+    return math.gcd(distance, min(_PAGE_BYTES, max(1, cache_size // ways)))
+
+
+def _row_gap(access: Access, cache_size: int, ways: int) -> float:
+    """Return the gap of neighbouring rows of the last dimension."""
+    if len(access.shape) < 2:
+        return 0.0
+    return float(_gap(access.shape[-1] * DTYPE_BYTES[access.dtype], cache_size, ways))
+
+
+def _is_ragged(access: Access, line: int) -> bool:
+    """Whether rows of the last dimension begin anywhere in a line, so that parts of them touch one line more."""
+    return len(access.shape) > 1 and access.shape[-1] * DTYPE_BYTES[access.dtype] % line > 0
+
+
+def _copy_bytes(access: Access, space: CpuSpace) -> tuple[float, float]:
+    """Return bytes copied when unpacked (none: padded copies count as core cycles) and when packed."""
+    return 0.0, 0.0 if access.tensor in space.packed_ahead else _copy(access, space.extents)
+
+
+def _copy_rate(access: Access, simd: str) -> float:
+    """Return the most bytes that packing moves in a cycle: rows of lanes are copied whole, others by element."""
+    return COPY_BYTES_PER_CYCLE if vector_stride(access, simd) == 1 else PACK_BYTES_PER_CYCLE
+
+
+def _copy(access: Access, extents: dict[str, int]) -> float:
+    """Return the bytes that a copy of all that is touched moves: read, allocate, write."""
+    touched = access.footprint(extents)
+    return float(DTYPE_BYTES[access.dtype] * (min(access.num_elements, touched) + 2 * touched))
+
+
+def _pad_cycles(access: Access, space: CpuSpace) -> float:
+    """Return the core cycles of a padded copy."""
+    return moving_cycles(_copy(access, space.extents), COPY_BYTES_PER_CYCLE, space.hardware)
+
+
+def moving_cycles(moved: float, rate: float, hardware: CpuSpec) -> float:
+    """Return the core cycles of a copy, from the first cache that holds what it moves.
+
+    Parameters
+    ----------
+    moved : float
+        Bytes: read, allocated and written.
+    rate : float
+        Most bytes in a cycle: `COPY_BYTES_PER_CYCLE` of whole rows, `PACK_BYTES_PER_CYCLE` element by element.
+    """
+    for inner, outer in ((hardware.l1, hardware.l2), (hardware.l2, hardware.l3)):
+        if moved > inner.size_bytes and outer is not None:
+            rate = min(rate, outer.bandwidth_bytes_per_cycle)
+    last = hardware.l3 or hardware.l2
+    if moved > last.size_bytes:
+        rate = min(rate, hardware.dram.core_bandwidth_bytes_per_s / hardware.compute.clock_hz)
+    return moved / rate
+
+
+def _padded(space: CpuSpace, number: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return `CpuNest.padding` and `inside_share`."""
+    workload, simd = space.workload, space.simd_axis
+    counts_padding = space.dot is not None and space.dot.shift != 0  # see `DotGroup.shift`
+    extents = workload.extents
+    spatial = {axis.name for axis in workload.spatial_axes}
+    rows: list[tuple[int, int, int]] = []
+    shares: list[float] = []
+    for x, access in enumerate(workload.reads):
+        for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True):
+            last = offset + sum(term.coefficient * (extents[term.axis] - 1) for term in terms)
+            if offset >= 0 and last < size:
+                continue
+            axes = [term for term in terms if term.axis in spatial]
+            windows = [term for term in terms if term.axis not in spatial]
+            if len(axes) != 1 or len(windows) != 1 or axes[0].axis == simd or counts_padding:
+                rows.append((x, -1, -1))
+                shares.append(1.0)
+                continue
+            position = np.arange(extents[axes[0].axis]) * axes[0].coefficient + offset
+            index = position[:, None] + np.arange(extents[windows[0].axis]) * windows[0].coefficient
+            rows.append((x, number[axes[0].axis], number[windows[0].axis]))
+            shares.append(float(((index >= 0) & (index < size)).mean()))
+    return np.array(rows, dtype=np.int64).reshape(-1, 3), np.array(shares, dtype=np.float64)
+
+
+def _result_row(workload: Workload, simd: str, number: dict[str, int]) -> int:
+    """Return the axis along which a result that is strided along the SIMD axis is contiguous, or -1."""
+    if vector_stride(workload.write, simd) >= 0:
+        return -1
+    terms = workload.write.indices[-1]
+    return number[terms[0].axis] if len(terms) == 1 and terms[0].coefficient == 1 else -1
+
+
+def pack_nest(space: CpuSpace) -> CpuNest:
+    """Return the space's workload as arrays."""
+    workload, axes = space.workload, space.axes
+    number = {axis: index for index, axis in enumerate(axes)}
+    column = {name: index for index, name in enumerate(space.columns)}
+    accesses = (*workload.reads, workload.write)
+    caches = [c for c in (space.hardware.l1, space.hardware.l2, space.hardware.l3) if c is not None]
+    boxes: list[tuple[int, ...]] = []
+    for x, access in enumerate(accesses):
+        dims = list(zip(access.indices, access.shape, strict=True))[::-1] or [((), 1)]
+        distance = DTYPE_BYTES[access.dtype]
+        for d, (terms, size) in enumerate(dims):
+            end = 2 if d == len(dims) - 1 else 1
+            widest = max(terms, key=lambda term: term.coefficient, default=Term(axes[0], 1))
+            collides = d > 0 and x < len(workload.reads)  # see `tensors` below
+            gaps = [_gap(distance * widest.coefficient, c.size_bytes, c.ways) if collides else 0 for c in caches]
+            collider = (number[widest.axis], *gaps)
+            for t, term in enumerate(terms):
+                done = end if t == len(terms) - 1 else 0
+                boxes.append((x, number[term.axis], term.coefficient, done, size, *collider))
+            if not terms:
+                boxes.append((x, 0, 0, end, size, 0, *(0 for _ in caches)))
+            distance *= size
+    reductions = {axis.name for axis in workload.reduction_axes}
+    tables = space.loop_tables
+    loads = []
+    for access in accesses:
+        stride = vector_stride(access, space.simd_axis)
+        loads.append(float(space.lanes) if stride < 0 else float(min(stride, space.lanes)))
+    line = space.hardware.l1.line_bytes
+    tensors = [
+        [DTYPE_BYTES[x.dtype], 0.0, _is_ragged(x, line), *(_row_gap(x, c.size_bytes, c.ways) for c in caches)]
+        for x in workload.reads
+    ]
+    # accumulators are in registers while rows of the operands are read: the result's rows collide with nothing
+    written = workload.write
+    tensors.append([DTYPE_BYTES[written.dtype], 1.0, _is_ragged(written, line), *(0.0 for _ in caches)])
+    has_reduction = any(space.extents[axis] > 1 for axis in reductions)
+    padding, inside_share = _padded(space, number)
+    padded = set(padding[:, 0].tolist())
+    return CpuNest(
+        extents=np.array([space.extents[a] for a in axes], dtype=np.int64),
+        is_reduction=np.array([a in reductions for a in axes], dtype=np.int64),
+        columns=tables.columns,
+        order_columns=tables.order_columns,
+        orders=tables.orders,
+        pack_columns=np.array([column.get(f"pack.{x.tensor}", -1) for x in accesses], dtype=np.int64),
+        pack_ties=np.array([-1 if x.tensor in space.packed_ahead else 1 for x in accesses], dtype=np.int64),
+        boxes=np.array(boxes, dtype=np.int64).reshape(-1, 6 + len(caches)),
+        uses=np.array([[x.uses(a) for a in axes] for x in accesses], dtype=np.int64),
+        tensors=np.array(tensors, dtype=np.float64),
+        vector_loads=np.array(loads),
+        copy_bytes=np.array([_copy_bytes(x, space) for x in accesses]),
+        copy_rate=np.array([_copy_rate(x, space.simd_axis) for x in accesses]),
+        simd=np.array([number[space.simd_axis], space.lanes, column["parallel"], has_reduction], dtype=np.int64),
+        padding=padding,
+        inside_share=inside_share,
+        pad_cycles=np.array([_pad_cycles(x, space) if i in padded else 0.0 for i, x in enumerate(accesses)]),
+        group=np.array((number[space.dot.axis], space.dot.size) if space.dot else (-1, 1), dtype=np.int64),
+        result_row=_result_row(workload, space.simd_axis, number),
+    )

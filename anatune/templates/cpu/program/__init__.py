@@ -1,0 +1,1 @@
+"""CPU schedules to TVMScript and LLVM IR."""

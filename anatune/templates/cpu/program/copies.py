@@ -1,0 +1,290 @@
+"""Copies of operands as TVMScript: padded, reordered, or packed in slivers, with the loops that fill them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
+from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.templates.cpu.program.extents import RunTimeExtent
+from anatune.templates.cpu.program.layout import Layout, Slivers, Strided, SumsOfSlivers
+from anatune.templates.cpu.program.nest import Loop, LoopNest, Part
+
+__all__ = ["copy_function", "write_copy"]
+
+_LOWEST = {
+    "float32": 'T.reinterpret("float32", T.uint32(0xFF800000))',
+    "float16": 'T.reinterpret("float16", T.uint16(0xFC00))',
+    "bfloat16": 'T.reinterpret("bfloat16", T.uint16(0xFF80))',
+    "int8": "T.int8(-128)",
+}
+"""Neutral element of the largest value."""
+
+
+def copy_function(nest: LoopNest, workload: Workload, access: Access, layout: Layout, *, parallel: bool) -> str:
+    """Return the function that packs `access` ahead of the run."""
+    text = Script()
+    open_function(
+        text,
+        f"pack_{access.tensor}",
+        [
+            (access.tensor, buffer_type(access.shape, access.dtype)),
+            ("packed", buffer_type((layout.size,), access.dtype)),
+        ],
+    )
+    write_copy(text, nest, workload, access, layout, "packed", parallel=parallel)
+    return str(text)
+
+
+def write_copy(
+    text: Script,
+    nest: LoopNest,
+    workload: Workload,
+    access: Access,
+    layout: Layout,
+    target: str,
+    *,
+    parallel: bool,
+    moving: RunTimeExtent | None = None,
+) -> None:
+    """Write the loops that fill `target` with `access` in `layout`; `moving`: an axis whose extent is a variable."""
+    copy = _Copy(text, nest, workload, access, target, parallel, moving)
+    if isinstance(layout, Slivers):
+        if layout.size > layout.sums_at:
+            text.line(f'{target}_sum = T.sblock_alloc_buffer((1,), "int32")')
+        copy.slivers(layout)
+        if layout.size > layout.sums_at:
+            copy.sums(SumsOfSlivers(layout))
+    elif isinstance(layout, Strided):
+        copy.strided(layout)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """One copy while it is written down."""
+
+    text: Script
+    nest: LoopNest
+    workload: Workload
+    access: Access
+    target: str
+    parallel: bool
+    moving: RunTimeExtent | None = None
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        """The tensor's."""
+        return self.access.shape if self.moving is None else self.moving.shape(self.access)
+
+    def _block(self, size: int | str) -> None:
+        self.text.open(f'with T.sblock("{self.target}_fill"):')
+        self.text.line(f"T.reads({self.access.tensor}[{whole_region(self.shape)}])")
+        self.text.line(f"T.writes({self.target}[0:{size}])")
+
+    def _fill(self) -> str:
+        """Value outside the tensor: the neutral element of the body."""
+        if self.nest.flips(self.access):
+            return f"T.int8({self.access.zero_point ^ -128})"
+        if self.workload.body != "max":
+            return f'T.Cast("{self.access.dtype}", {self.access.zero_point})'
+        return _LOWEST[self.access.dtype]
+
+    def _element(self, indices: Sequence[str]) -> str:
+        """Return an element as copies hold it."""
+        element = f"{self.access.tensor}[{', '.join(indices)}]"
+        return f"T.bitwise_xor({element}, T.int8(-128))" if self.nest.flips(self.access) else element
+
+    def strided(self, layout: Strided) -> None:
+        """Fill the part that the tensor has, then the borders, slab by slab."""
+        self._block(layout.size)
+        bounds = []
+        for dimension in layout.dimensions:
+            start = max(0, -dimension.low)
+            stop = min(dimension.size, self.access.shape[dimension.index] - dimension.low)
+            bounds.append((start, max(start, stop)))
+        boxes = [(list(bounds), False)]
+        for place, (start, stop) in enumerate(bounds):
+            size = layout.dimensions[place].size
+            full = [(0, other.size) for other in layout.dimensions[place + 1 :]]
+            for slab in ((0, start), (stop, size)):
+                if slab[1] > slab[0]:
+                    boxes.append(([*bounds[:place], slab, *full], True))
+        for box, is_border in boxes:
+            self._box(layout, box, is_border)
+        self.text.close()
+
+    def _box(self, layout: Strided, box: Sequence[tuple[int, int]], is_border: bool) -> None:
+        depth = self.text.depth
+        terms: list[tuple[str, int]] = []
+        constant = 0
+        indices = ["0"] * len(self.access.shape)
+        parallel = self.parallel
+        for number, ((start, stop), dimension) in enumerate(zip(box, layout.dimensions, strict=True)):
+            constant += start * dimension.pitch
+            position = str(start + dimension.low)
+            if stop - start > 1:
+                kind = "T.parallel" if parallel else "range"
+                parallel = False
+                size = self.shape[dimension.index]
+                count = size if isinstance(size, str) else stop - start
+                self.text.open(f"for d{number} in {kind}({count}):")
+                terms.append((f"d{number}", dimension.pitch))
+                position = affine([(f"d{number}", 1)], start + dimension.low)
+            indices[dimension.index] = position
+        value = self._fill() if is_border else self._element(indices)
+        if all(stop > start for start, stop in box):
+            self.text.line(f"{self.target}[{affine(terms, constant)}] = {value}")
+        else:
+            self.text.line("T.evaluate(0)")
+        self.text.close(self.text.depth - depth)
+
+    def slivers(self, layout: Slivers) -> None:
+        """Walk the packed form in its own order, so that writes are contiguous."""
+        nest, moving = self.nest, self.moving
+        self._block(layout.size if moving is None else moving.count(layout, self.workload.extents[moving.axis]))
+        for definition in moving.definitions if moving is not None else ():
+            self.text.line(definition)
+        parts_of = {
+            axis: parts[:1] if moving is not None and axis == moving.axis else parts
+            for axis, parts in nest.parts.items()
+        }
+        axes = [axis for axis in nest.parts if self.access.uses(axis)]
+        depth = self.text.depth
+        parallel = self.parallel and self.target != "packed"
+        variables: dict[Loop, str] = {}
+        for number, loop in enumerate(loop for loop in nest.cache if loop.axis in axes):
+            kind = "T.parallel" if parallel and number == 0 else "range"
+            self.text.open(f"for o{number} in {kind}({loop.extent}):")
+            variables[loop] = f"o{number}"
+        inside = self.text.depth
+        for parts in itertools.product(*(parts_of[axis] for axis in axes)):
+            self._sliver(layout, dict(zip(axes, parts, strict=True)), variables)
+            self.text.close(self.text.depth - inside)
+        self.text.close(self.text.depth - depth)
+        self.text.close()
+
+    def _sliver(self, layout: Slivers, parts: dict[str, Part], variables: dict[Loop, str]) -> None:
+        nest, moving = self.nest, self.moving
+        axes = list(parts)
+        sizes = {axis: options[0].size for axis, options in nest.parts.items()}
+        sizes.update({axis: part.size for axis, part in parts.items()})
+        terms = [(name, layout.loop_stride(loop, sizes)) for loop, name in variables.items()]
+        constant = sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())
+        position: dict[str, list[tuple[str, int]]] = {axis: [] for axis in self.workload.extents}
+        start = dict.fromkeys(self.workload.extents, 0)
+        for loop, name in variables.items():
+            position[loop.axis].append((name, loop.step))
+        for axis, part in parts.items():
+            start[axis] = part.start
+            if moving is not None and axis == moving.axis:
+                self.text.open(f"for c_{axis} in range({moving.num_calls()}):")
+                terms.append((moving.start(f"c_{axis}"), layout.call_stride(axis, 1, sizes)))
+                position[axis].append((moving.start(f"c_{axis}"), 1))
+            elif part.count > 1:
+                self.text.open(f"for c_{axis} in range({part.count}):")
+                terms.append((f"c_{axis}", layout.call_stride(axis, part.size, sizes)))
+                position[axis].append((f"c_{axis}", part.size))
+        for number, loop in enumerate(layout.walk):
+            self.text.open(f"for k{number} in range({loop.extent}):")
+            if moving is not None and moving.axis in axes:
+                terms.append(moving.moved(f"k{number}", f"c_{moving.axis}", layout, loop, sizes))
+            else:
+                terms.append((f"k{number}", layout.loop_stride(loop, sizes)))
+            position[loop.axis].append((f"k{number}", loop.step))
+        for axis in layout.rows:
+            if moving is not None and axis == moving.axis:
+                self.text.open(f"for r_{axis} in range({moving.size(f'c_{axis}')}):")
+                terms.append((f"r_{axis}", layout.register_stride(axis, sizes)))
+                position[axis].append((f"r_{axis}", 1))
+            elif sizes[axis] > 1:
+                self.text.open(f"for r_{axis} in range({sizes[axis]}):")
+                terms.append((f"r_{axis}", layout.register_stride(axis, sizes)))
+                position[axis].append((f"r_{axis}", 1))
+        conditions = []
+        if layout.has_lanes:
+            width = layout.padded_lanes(sizes)
+            self.text.open(f"for lane in range({width}):")
+            terms.append(("lane", layout.group))
+            position[nest.simd_axis].append(("lane", 1))
+            if width > sizes[nest.simd_axis]:
+                conditions.append(f"lane < {sizes[nest.simd_axis]}")
+        group = nest.group
+        if group is not None and layout.group > 1:
+            self.text.open(f"for g in range({layout.group}):")
+            terms.append(("g", 1))
+            position[group.axis].append(("g", 1))
+            if group.last < group.size:
+                unrolled = [
+                    (f"k{n}", loop.step) for n, loop in enumerate(layout.walk) if loop[:2] == (group.axis, "unroll")
+                ]
+                conditions.append(f"{affine([*unrolled, ('g', 1)])} < {group.unroll}")
+        indices = []
+        for index, factors in enumerate(self.access.indices):
+            words = [(name, factor * term.coefficient) for term in factors for name, factor in position[term.axis]]
+            constant_index = self.access.offsets[index] + sum(start[t.axis] * t.coefficient for t in factors)
+            expression = affine(words, constant_index)
+            reach = self.access.offsets[index] + sum(
+                t.coefficient * (self.workload.extents[t.axis] - 1) for t in factors
+            )
+            if self.access.offsets[index] < 0:
+                conditions.append(f"0 <= {expression}")
+            if reach >= self.access.shape[index]:
+                conditions.append(f"{expression} < {self.access.shape[index]}")
+            indices.append(expression)
+        value = self._element(indices)
+        if conditions:
+            joined = " and ".join(f"({condition})" for condition in conditions)
+            value = f"T.if_then_else({joined}, {value}, {self._fill()})"
+        self.text.line(f"{self.target}[{affine(terms, constant)}] = {value}")
+
+    def sums(self, layout: SumsOfSlivers) -> None:
+        """Write the sums along the reduction, times minus the shift, behind the slivers, byte by byte."""
+        nest, slivers = self.nest, layout.slivers
+        assert nest.group is not None
+        axes = [axis for axis in nest.parts if self.access.uses(axis)]
+        self.text.open(f'with T.sblock("{self.target}_sums"):')
+        self.text.line(f"T.reads({self.access.tensor}[{whole_region(self.access.shape)}])")
+        self.text.line(f"T.writes({self.target}[0:{slivers.size}], {self.target}_sum[0:1])")
+        depth = self.text.depth
+        for parts in itertools.product(*(nest.parts[axis] for axis in axes)):
+            self._columns(layout, dict(zip(axes, parts, strict=True)))
+            self.text.close(self.text.depth - depth)
+        self.text.close()
+
+    def _columns(self, layout: SumsOfSlivers, parts: dict[str, Part]) -> None:
+        """Write the sums of the columns of one combination of parts."""
+        nest, group = self.nest, self.nest.group
+        assert group is not None
+        sizes = {axis: options[0].size for axis, options in nest.parts.items()}
+        sizes.update({axis: part.size for axis, part in parts.items()})
+        loops = [
+            (f"o{number}", loop.extent, layout.loop_stride(loop, sizes), loop.axis, loop.step)
+            for number, loop in enumerate(loop for loop in nest.cache if loop.axis in parts)
+        ]
+        for axis, part in parts.items():
+            loops.append((f"c_{axis}", part.count, layout.call_stride(axis, part.size, sizes), axis, part.size))
+            loops.append((f"r_{axis}", part.size, layout.register_stride(axis, sizes), axis, 1))
+        for name, extent, *_ in loops:
+            self.text.open(f"for {name} in range({extent}):")
+        self.text.line(f"{self.target}_sum[0] = 0")
+        inside = self.text.depth
+        position = {axis: [(name, step) for name, _, _, own, step in loops if own == axis] for axis in parts}
+        for reduced in self.workload.reduction_axes:
+            if self.access.uses(reduced.name):
+                self.text.open(f"for e_{reduced.name} in range({reduced.extent}):")
+                position[reduced.name] = [(f"e_{reduced.name}", 1)]
+        indices = []
+        for terms, offset in zip(self.access.indices, self.access.offsets, strict=True):
+            words = [(name, step * term.coefficient) for term in terms for name, step in position[term.axis]]
+            start = sum(term.coefficient * parts[term.axis].start for term in terms if term.axis in parts)
+            indices.append(affine(words, offset + start))
+        element = f'T.Cast("int32", {self.access.tensor}[{", ".join(indices)}])'
+        self.text.line(f"{self.target}_sum[0] = {self.target}_sum[0] + {element}")
+        self.text.close(self.text.depth - inside)
+        base = layout.base + sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())
+        address = affine([(name, stride) for name, _, stride, _, _ in loops], base)
+        for byte in range(DTYPE_BYTES["int32"]):
+            moved = f"T.shift_right({self.target}_sum[0] * {-group.shift}, {8 * byte})"
+            self.text.line(f'{self.target}[{address} + {byte}] = T.Cast("int8", {moved})')

@@ -1,0 +1,162 @@
+"""What a microkernel does behind its reduction: earlier calls' sums, fused steps, and the stores, as LLVM IR."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from anatune.core.workload.number_formats import FACTOR_STEPS
+from anatune.emit.elementary import FUNCTIONS
+from anatune.emit.llvm import LlvmCode
+from anatune.templates.cpu.program.register_tile import Microkernel, Result, Tile
+
+__all__ = ["added", "finish"]
+
+
+def added(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -> Tile:
+    """Add what earlier calls left behind, if this call is not the first one.
+
+    Behind the reduction: sums that it starts from would have to come in before the first product, from as far away as
+    the result lies; here they were asked for that long ago.
+    """
+    before = "done" if kernel.trips else "entry"
+    code.line("  %bit = and i32 %flags, 1")
+    code.line("  %goes_on = icmp ne i32 %bit, 0")
+    code.line("  br i1 %goes_on, label %reload, label %added")
+    code.line("reload:")
+    loaded = _load_result(code, kernel, *kernel.sums(bases))
+    join = code.maximum if kernel.body == "max" else partial(code.binary, "add")
+    joined = {tile: join(loaded[tile], value) for tile, value in final.items()}
+    code.line("  br label %added")
+    code.line("added:")
+    return {
+        tile: code.emit(f"phi {code.vector} [{value}, %{before}], [{joined[tile]}, %reload]")
+        for tile, value in final.items()
+    }
+
+
+def _load_result(code: LlvmCode, kernel: Microkernel, base: str, result: Result) -> Tile:
+    """Load the tile that earlier calls left behind."""
+    loaded: Tile = {}
+    for vector in range(kernel.num_vectors):
+        used = kernel.used_lanes(vector)
+        start = vector * kernel.lanes * result.lane_stride
+        if result.lane_stride == 1 or not result.groups:
+            for row, offset in enumerate(result.rows):
+                pointer = code.address(base, result.dtype, offset + start)
+                loaded[row, vector] = code.load_vector(pointer, result.dtype, result.lane_stride, used)
+            continue
+        for group in result.groups:
+            columns = []
+            for lane in range(used):
+                offset = result.rows[group[0]] + start + lane * result.lane_stride
+                columns.append(code.load_vector(code.address(base, result.dtype, offset), result.dtype, 1, len(group)))
+            rows = code.transpose(columns)
+            for place, row in enumerate(group):
+                loaded[row, vector] = rows[place]
+    return loaded
+
+
+def finish(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -> None:
+    """Divide and apply the epilogue (after the last call only), and store."""
+    result = kernel.result
+    base, extra = bases[len(kernel.operands)], bases[len(kernel.operands) + 1 :]
+    if kernel.simd_reduction:
+        _finish_scalar(code, kernel, bases, final)
+        return
+    has_end = kernel.count != 1 or kernel.epilogue or kernel.keeps_sums
+    if has_end and kernel.is_partial:
+        code.line("  %more_bit = and i32 %flags, 2")
+        code.line("  %more = icmp ne i32 %more_bit, 0")
+        code.line("  br i1 %more, label %keep, label %finish")
+        code.line("finish:")
+        _store(*_epilogue(code, kernel, extra, final), base, result, kernel)
+        code.line("  ret void")
+        code.line("keep:")
+        _store(code, final, *kernel.sums(bases), kernel)
+        return
+    code, final = _epilogue(code, kernel, extra, final) if has_end else (code, final)
+    _store(code, final, base, result, kernel)
+
+
+def _epilogue(code: LlvmCode, kernel: Microkernel, extra: list[str], final: Tile) -> tuple[LlvmCode, Tile]:
+    """Apply the fused steps; the code that comes back computes in the dtype of their values."""
+    pointers = iter(extra)
+    values = dict(final)
+    if kernel.count != 1:
+        values = {tile: code.divide(v, kernel.count) for tile, v in values.items()}
+    for step, operand in kernel.epilogue:
+        if operand is None:
+            values = {tile: FUNCTIONS[step](code, v) for tile, v in values.items()}
+            continue
+        if step in FACTOR_STEPS:
+            values = {tile: code.to_float(v) for tile, v in values.items()}
+            code = code.of("float32")
+        pointer = next(pointers)
+        loaded: Tile = {}
+        for (row, vector), value in values.items():
+            place = vector * kernel.lanes * operand.lane_stride
+            key = (operand.rows[row], place)
+            if key not in loaded:
+                address = code.address(pointer, operand.dtype, operand.rows[row] + place)
+                loaded[key] = code.load_vector(address, operand.dtype, operand.lane_stride, kernel.used_lanes(vector))
+            if step in FACTOR_STEPS:
+                values[row, vector] = code.rounded(code.binary("mul", value, loaded[key]))
+            else:
+                values[row, vector] = code.binary("add", value, loaded[key])
+        if step == "requantize":
+            result = kernel.result
+            values = {tile: code.quantised(v, result.dtype, result.zero_point) for tile, v in values.items()}
+            code = code.of("int32")
+    return code, values
+
+
+def _store(code: LlvmCode, values: Tile, base: str, result: Result, kernel: Microkernel) -> None:
+    """Store the tile: whole vectors, transposed groups of rows, or element by element."""
+    for vector in range(kernel.num_vectors):
+        used = kernel.used_lanes(vector)
+        start = vector * kernel.lanes * result.lane_stride
+        if result.lane_stride == 1:
+            for row, offset in enumerate(result.rows):
+                pointer = code.address(base, result.dtype, offset + start)
+                code.store_vector(values[row, vector], pointer, result.dtype, used)
+        elif result.groups:
+            for group in result.groups:
+                columns = code.transpose([values[row, vector] for row in group])
+                for lane in range(used):
+                    offset = result.rows[group[0]] + start + lane * result.lane_stride
+                    pointer = code.address(base, result.dtype, offset)
+                    code.store_vector(columns[lane], pointer, result.dtype, len(group))
+        else:
+            for row, offset in enumerate(result.rows):
+                narrowed = code.narrow(values[row, vector], result.dtype, kernel.lanes)
+                pointer = code.address(base, result.dtype, offset + start)
+                code.store_lanes(narrowed, pointer, result.dtype, result.lane_stride, used)
+
+
+def _finish_scalar(code: LlvmCode, kernel: Microkernel, bases: list[str], final: Tile) -> None:
+    """Reduce each accumulator to one element; go on from, divide, finish and store it as lane 0 of a vector."""
+    result = kernel.result
+    base, extra = bases[len(kernel.operands)], bases[len(kernel.operands) + 1 :]
+    sums_base, sums = kernel.sums(bases)
+    if kernel.is_partial:
+        code.line("  %bit = and i32 %flags, 1")
+        code.line("  %goes_on = icmp ne i32 %bit, 0")
+    neutral = code.neutral() if kernel.body == "max" else code.constant(0.0)
+    for (row, _), value in final.items():
+        total = code.splat(code.horizontal(value))
+        if kernel.is_partial:  # the element exists but may hold anything (NaN) before the first call
+            address = code.address(sums_base, sums.dtype, sums.rows[row])
+            old = code.load_vector(address, sums.dtype, 0, 1)
+            old = code.emit(f"select i1 %goes_on, {code.vector} {old}, {code.vector} {neutral}")
+            total = code.maximum(old, total) if kernel.body == "max" else code.binary("add", old, total)
+            code.store_lanes(total, address, sums.dtype, 1, 1)
+        done = code.divide(total, kernel.count) if kernel.count != 1 else total
+        end, finished = _epilogue(code, replace(kernel, count=1), extra, {(row, 0): done})
+        done = finished[row, 0]
+        if kernel.is_partial and not kernel.keeps_sums:  # else the sums are in their own buffer
+            code.line("  %more_bit" + str(row) + " = and i32 %flags, 2")
+            more = code.emit(f"icmp ne i32 %more_bit{row}, 0")
+            done = code.emit(f"select i1 {more}, {code.vector} {total}, {code.vector} {done}")
+        address = code.address(base, result.dtype, result.rows[row])
+        end.store_lanes(end.narrow(done, result.dtype, kernel.lanes), address, result.dtype, 1, 1)

@@ -1,0 +1,350 @@
+"""The microkernels of a schedule: which register tiles there are, and what each one reads, sums and writes where."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Mapping, Sequence
+
+from anatune.core.frozen import EMPTY
+from anatune.core.generation import MOST_ELEMENTS, too_large_text
+from anatune.core.hardware.cpu_groups import CpuCompute
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, Workload
+from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.errors import BuildError
+from anatune.templates.cpu.program.layout import Layout, Slivers, Strided, SumsOfSlivers, layout_of
+from anatune.templates.cpu.program.nest import LoopNest, Part, nest_of
+from anatune.templates.cpu.program.padding import Skip, border_parts, skipped_products, skips_of
+from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
+from anatune.templates.cpu.program.register_tile import Ahead, EpilogueOperand, Microkernel, Operand, Result, Stream
+
+__all__ = ["FEWEST_REPEATS", "Kernels", "num_registers", "register_letter"]
+
+FEWEST_REPEATS = 2
+"""Calls that read one block of packed elements from which on the next block is asked for in advance."""
+_MANY_ROWS = 4
+"""Rows that are read side by side from which on the hardware needs help to see what comes next."""
+
+
+class Kernels:
+    """Loops and layouts of one schedule, and the microkernels that follow.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    rows : mapping of str to int
+        Tensor -> elements from one of its rows to the next, for those that are part of wider ones.
+    steps : sequence of (str, Access)
+        Fused steps with an operand each that follow the workload's own.
+
+    Attributes
+    ----------
+    workload : Workload
+    nest : LoopNest
+    parts : dict of str to tuple of Part
+        As in the nest, those at a border for themselves.
+    layouts : list of Layout
+        Of each operand.
+    result : Layout
+    start : Layout, optional
+        Of the numbers that accumulators start from; None: they start from zero.
+    steps : list of (str, Layout or None)
+        Fused steps, and where the operand of each lies that has one.
+
+    Raises
+    ------
+    SpaceError
+        Another template, or options that contradict the tiles.
+    BuildError
+        A tensor is too large for 32-bit indices.
+    """
+
+    def __init__(
+        self, schedule: Schedule, rows: Mapping[str, int] = EMPTY, steps: Sequence[tuple[str, Access]] = ()
+    ) -> None:
+        self._schedule = schedule
+        self.workload: Workload = schedule.workload
+        self.nest: LoopNest = nest_of(schedule)
+        packed: frozenset[str] = frozenset(schedule.options.get("packed", ()))  # type: ignore[arg-type]
+        group = self.nest.group
+        skips = [
+            () if group is not None and group.shift else skips_of(read, self.nest, self.workload)
+            for read in self.workload.reads
+        ]
+        self._skips: tuple[Skip, ...] = tuple(itertools.chain.from_iterable(skips))
+        self.layouts: list[Strided | Slivers] = [
+            layout_of(
+                read,
+                self.nest,
+                self.workload,
+                packed=read.tensor in packed,
+                skipped=[skip.dimension for skip in found],
+                row=rows.get(read.tensor),
+            )
+            for read, found in zip(self.workload.reads, skips, strict=True)
+        ]
+        self.start: SumsOfSlivers | None = None
+        if group is not None and group.shift:
+            vectors = next(own for own in self.layouts if own.access.tensor == group.vectors)
+            assert isinstance(vectors, Slivers)
+            self.start = SumsOfSlivers(vectors)
+        write = self.workload.write
+        self.result = layout_of(write, self.nest, self.workload, packed=False, row=rows.get(write.tensor))
+        extra = iter(self.workload.epilogue_reads)
+        own = [(step, next(extra) if STEP_OPERANDS[step] else None) for step in self.workload.epilogue]
+        self.steps: list[tuple[str, Strided | Slivers | None]] = [
+            (step, None if read is None else layout_of(read, self.nest, self.workload, packed=False))
+            for step, read in (*own, *steps)
+        ]
+        sizes = {access.tensor: layout.size for access, layout in zip(self.workload.reads, self.layouts, strict=True)}
+        for access in self.workload.tensors:
+            elements = max(sizes.get(access.tensor, 0), access.num_elements)
+            if elements > MOST_ELEMENTS:
+                raise BuildError(too_large_text(access.tensor, elements))
+
+        self.parts: dict[str, tuple[Part, ...]] = dict(self.nest.parts)
+        for skip in self._skips:
+            if skip.is_static:
+                self.parts[skip.axis] = tuple(
+                    border_parts(skip, self.parts[skip.axis], self.workload.extents[skip.window])
+                )
+
+    def tiles(self) -> list[dict[str, Part]]:
+        """Return every combination of parts in the order of their calls: each is one microkernel."""
+        axes = self.nest.calls
+        return [dict(zip(axes, found, strict=True)) for found in itertools.product(*(self.parts[a] for a in axes))]
+
+    @property
+    def moving(self) -> tuple[tuple[int, Skip], ...]:
+        """Inner loops of the microkernel that leave out padding: (place, skip), outer to inner."""
+        axes = [loop.axis for loop in self.nest.inner]
+        return tuple(sorted((axes.index(skip.window), skip) for skip in self._skips if not skip.is_static))
+
+    def microkernel(self, name: str, parts: Mapping[str, Part]) -> Microkernel:
+        """Return the microkernel of the register tile that `parts` are made of."""
+        nest, workload = self.nest, self.workload
+        sizes = {axis: part.size for axis, part in parts.items()}
+        rows_axes = self._row_axes(sizes)
+        rows = list(itertools.product(*(range(sizes[axis]) for axis in rows_axes)))
+        steps = list(itertools.product(*(range(loop.extent) for loop in nest.unroll)))
+
+        def addresses(layout: Layout) -> tuple[int, ...]:
+            strides = [layout.register_stride(axis, sizes) for axis in rows_axes]
+            return tuple(sum(i * s for i, s in zip(row, strides, strict=True)) for row in rows)
+
+        operands = tuple(
+            Operand(
+                dtype=access.dtype,
+                lane_stride=layout.register_stride(nest.simd_axis, sizes),
+                rows=addresses(layout),
+                loops=tuple(layout.loop_stride(loop, sizes) for loop in nest.inner),
+                steps=tuple(
+                    sum(i * layout.loop_stride(loop, sizes) for i, loop in zip(step, nest.unroll, strict=True))
+                    for step in steps
+                ),
+                zero_point=access.zero_point,
+                masked=not layout.is_copy or layout.register_stride(nest.simd_axis, sizes) > 1,
+                group=nest.group.size if nest.group is not None else 1,
+                flips=nest.flips(access) and not layout.is_copy,
+                used=self._used(layout, steps),
+                ahead=self._ahead(layout, parts, rows_axes, sizes),
+                fresh=self._fresh(layout, parts, addresses(layout), sizes),
+                stream=self._stream(layout, parts, sizes),
+            )
+            for access, layout in zip(workload.reads, self.layouts, strict=True)
+        )
+        result_rows = addresses(self.result)
+        lane_stride = 0 if nest.simd_reduction else self.result.register_stride(nest.simd_axis, sizes)
+        epilogue = tuple(
+            (
+                step,
+                None
+                if layout is None
+                else EpilogueOperand(
+                    layout.access.dtype,
+                    0 if nest.simd_reduction else layout.register_stride(nest.simd_axis, sizes),
+                    addresses(layout),
+                ),
+            )
+            for step, layout in self.steps
+        )
+        bits = nest.lanes * 32
+        return Microkernel(
+            name=name,
+            lanes=nest.lanes,
+            size=1 if nest.simd_reduction else sizes[nest.simd_axis],
+            body=workload.body,
+            accumulator=ACCUMULATOR_DTYPE.get(workload.dtype, workload.dtype),
+            operands=operands,
+            result=Result(
+                workload.write.dtype,
+                lane_stride,
+                result_rows,
+                self._groups(rows_axes, rows, sizes, lane_stride),
+                workload.write.zero_point,
+            ),
+            trips=tuple(loop.extent for loop in nest.inner),
+            moving=tuple(level for level, _ in self.moving),
+            skipped=skipped_products(self._skips, parts, rows_axes, rows, [loop.axis for loop in nest.unroll], steps),
+            num_steps=len(steps),
+            is_partial=nest.is_partial,
+            reduces=bool(workload.reduction_axes),
+            simd_reduction=nest.simd_reduction,
+            tail=nest.tail,
+            tail_loops=bool(nest.inner) and nest.inner[-1].axis == nest.simd_axis,
+            count=math.prod(a.extent for a in workload.reduction_axes) if workload.body == "average" else 1,
+            epilogue=epilogue,
+            start=addresses(self.start) if self.start is not None else None,
+            dot=nest.group.instruction if nest.group is not None else "",
+            registers=register_letter(self._schedule, len(rows) * -(-sizes.get(nest.simd_axis, 1) // nest.lanes)),
+            num_registers=num_registers(self._schedule),
+            attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
+        )
+
+    def _used(self, layout: Strided | Slivers, steps: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Return how many elements of each step's group exist; empty: all, or zeros lie in the others' place."""
+        group = self.nest.group
+        if group is None or group.last == group.size or layout.whole_groups:
+            return ()
+        axes = [loop.axis for loop in self.nest.unroll]
+        if group.axis not in axes:
+            return (group.last,) * len(steps)
+        place = axes.index(group.axis)
+        end = self.nest.unroll[place].extent - 1
+        return tuple(group.last if step[place] == end else group.size for step in steps)
+
+    def _ahead(
+        self, layout: Strided | Slivers, parts: Mapping[str, Part], rows_axes: Sequence[str], sizes: Mapping[str, int]
+    ) -> Ahead | None:
+        """Return what to prefetch for the next call that reads other rows of an operand; None: nothing."""
+        nest = self.nest
+        if isinstance(layout, Slivers) or layout.register_stride(nest.simd_axis, sizes) or len(nest.inner) != 1:
+            return None  # a sliver is read line after line: the hardware sees that
+        distance = self._distance(layout, parts, sizes)
+        own = [(layout.register_stride(axis, sizes), sizes[axis]) for axis in rows_axes if sizes[axis] > 1]
+        own = [(pitch, count) for pitch, count in own if pitch]
+        if not distance or math.prod(count for _, count in own) < _MANY_ROWS:
+            return None
+        step = math.prod(nest.unroll[0][-2:]) if len(nest.unroll) == 1 else nest.group.size if nest.group else 1
+        if layout.loop_stride(nest.inner[0], sizes) == step and len(nest.unroll) <= 1:
+            per_line = LINE_BYTES // DTYPE_BYTES[layout.access.dtype]
+            if math.prod(count for _, count in own) * nest.inner[0].extent * step > MOST_LINES * per_line:
+                distance = LINES_FURTHER * per_line  # the next call's lines would be gone before it comes
+            (pitch, count), *groups = own[::-1]
+            return Ahead(distance, pitch, count, groups[0][0] if groups else 0)
+        return Ahead(distance) if own[-1][0] == 1 and len(own) == 1 else None
+
+    def _distance(self, layout: Strided | Slivers, parts: Mapping[str, Part], sizes: Mapping[str, int]) -> int:
+        """Return how far the next call that reads other rows of an operand is from this one, 0: there is none."""
+        nest = self.nest
+        strides = [
+            layout.call_stride(axis, sizes[axis], sizes) for axis in reversed(nest.calls) if parts[axis].count > 1
+        ]
+        spatial = (loop for loop in reversed(nest.cache) if loop.axis in nest.parts)
+        strides += [layout.loop_stride(loop, sizes) for loop in spatial]
+        return next((stride for stride in strides if stride), 0)
+
+    def _fresh(
+        self, layout: Strided | Slivers, parts: Mapping[str, Part], rows: Sequence[int], sizes: Mapping[str, int]
+    ) -> tuple[int, ...]:
+        """Return the lines of an operand that the next call reads and this one does not, where `_ahead` says nothing.
+
+        One reduction loop reads them side by side, which `_ahead` is for; windows read them in several places.
+        """
+        nest = self.nest
+        is_read_in_order = isinstance(layout, Slivers) or layout.register_stride(nest.simd_axis, sizes) != 0
+        if is_read_in_order or len({loop.axis for loop in (*nest.inner, *nest.unroll)}) < 2:
+            return ()
+        loops = [(loop.extent, layout.loop_stride(loop, sizes)) for loop in (*nest.inner, *nest.unroll)]
+        return new_lines(rows, loops, self._distance(layout, parts, sizes), DTYPE_BYTES[layout.access.dtype])
+
+    def _stream(self, layout: Strided | Slivers, parts: Mapping[str, Part], sizes: Mapping[str, int]) -> Stream | None:
+        """Return what each call asks for of the block of packed elements that comes after the present one.
+
+        Several calls read one block, a sliver for one pass of the reduction. Read as it comes, the whole next block
+        crosses the caches beyond L2 during the first of these calls, which then waits, and nothing does during the
+        others. None: a block is read by one call alone, or all blocks stay in L2.
+        """
+        nest = self.nest
+        if not isinstance(layout, Slivers):
+            return None
+        loops: list[tuple[Hashable, int, int]] = [
+            (loop, loop.extent, layout.loop_stride(loop, sizes)) for loop in nest.cache
+        ]
+        loops += [
+            (axis, sum(part.count for part in self.parts[axis]), layout.call_stride(axis, sizes[axis], sizes))
+            for axis in nest.calls
+        ]
+        loops = [loop for loop in loops if loop[1] > 1]
+        moving = [place for place, (_, _, stride) in enumerate(loops) if stride]
+        if not moving:
+            return None
+        block = layout.tile_size(sizes) * math.prod(loop.extent for loop in (*nest.inner, *nest.unroll))
+        again = [place for place, (_, _, stride) in enumerate(loops) if not stride and place < moving[-1]]
+        between = loops[again[-1] + 1 if again else 0 :]
+        element = DTYPE_BYTES[layout.access.dtype]
+        if block * math.prod(extent for _, extent, stride in between if stride) * element < self._l2_bytes / 2:
+            return None
+        repeating = loops[moving[-1] + 1 :]
+        count = math.prod(extent for _, extent, _ in repeating)
+        if count < FEWEST_REPEATS:
+            return None
+        lines = -(-block * element // (LINE_BYTES * count))
+        distance, share = loops[moving[-1]][2], lines * LINE_BYTES // element
+        shares: dict[Hashable, int] = {}
+        for name, extent, _ in reversed(repeating):
+            shares[name] = share
+            if isinstance(name, str):
+                own = self.parts[name]
+                distance += share * sum(part.count for part in own[: own.index(parts[name])])
+            share *= extent
+        return Stream(lines, distance, shares)
+
+    @property
+    def _l2_bytes(self) -> float:
+        hardware = self._schedule.hardware
+        return hardware.l2.size_bytes if isinstance(hardware, CpuSpec) else math.inf
+
+    def _row_axes(self, sizes: Mapping[str, int]) -> list[str]:
+        """Row axes, the result's contiguous one last, before it those whose rows read the same broadcast elements."""
+        axes = [axis for axis in sizes if axis != self.nest.simd_axis]
+        broadcast = [access for access in self.workload.reads if not access.uses(self.nest.simd_axis)]
+        return sorted(
+            axes,
+            key=lambda axis: (
+                self.result.register_stride(axis, sizes) == 1,
+                not any(access.uses(axis) for access in broadcast),
+            ),
+        )
+
+    def _groups(
+        self, axes: list[str], rows: list[tuple[int, ...]], sizes: Mapping[str, int], lane_stride: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return rows that are neighbours in the result's memory, in groups of at most a vector."""
+        if lane_stride in (0, 1) or not axes or self.result.register_stride(axes[-1], sizes) != 1:
+            return ()
+        width = sizes[axes[-1]]
+        if width < 2:
+            return ()
+        groups = []
+        for start in range(0, len(rows), width):
+            for first in range(0, width, self.nest.lanes):
+                stop = min(first + self.nest.lanes, width)
+                groups.append(tuple(range(start + first, start + stop)))
+        return tuple(groups)
+
+
+def register_letter(schedule: Schedule, accumulators: int) -> str:
+    """Return LLVM's constraint letter for the processor's vector registers, if all accumulators fit into them."""
+    compute = schedule.hardware.compute
+    if not isinstance(compute, CpuCompute) or accumulators > compute.num_vector_registers - 2:
+        return ""
+    return {"avx512": "v", "neon": "w", "sve": "w"}.get(compute.isa, "x")
+
+
+def num_registers(schedule: Schedule) -> int:
+    """Return the vector registers of a schedule's processor."""
+    compute = schedule.hardware.compute
+    return compute.num_vector_registers if isinstance(compute, CpuCompute) else 0

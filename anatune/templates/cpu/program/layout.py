@@ -1,0 +1,316 @@
+"""Where the elements of a tensor lie while the kernel runs: as in the workload, copied with padding, or packed.
+
+Two layouts. `Strided`: the tensor's dimensions in some order, each with its pitch; any affine access stays affine.
+`Slivers`: one contiguous block for each register tile, in the order in which the microkernel walks it (BLIS's packed
+panels); only for tensors without sliding windows.
+
+Both answer the same questions, all in elements: how far one iteration of a loop, a call of the microkernel, one row or
+one lane moves the address.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from anatune.core.workload.nest import Access, Workload
+from anatune.templates.cpu.program.nest import Loop, LoopNest
+
+__all__ = ["Dimension", "Layout", "Slivers", "Strided", "SumsOfSlivers", "layout_of"]
+
+_PITCH_ELEMENTS = 256
+"""Rows whose distance is a multiple of this (1 KiB in float32) share few sets of the L1 cache: they get a gap."""
+
+
+_SUM_BYTES = 4
+
+
+class Layout(Protocol):
+    """Address arithmetic of one tensor, in elements."""
+
+    @property
+    def size(self) -> int:
+        """Elements of the buffer."""
+        ...
+
+    @property
+    def base(self) -> int:
+        """Address of iteration 0 of all axes."""
+        ...
+
+    def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
+        """Return how far one iteration of `loop` moves the address, for a kernel of `sizes`."""
+        ...
+
+    def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
+        """Return how far `elements` along `axis` move the address inside an l2 tile, for a kernel of `sizes`."""
+        ...
+
+    def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
+        """Return the distance of neighbours along `axis` inside a register tile of `sizes`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of a strided buffer.
+
+    Attributes
+    ----------
+    index : int
+        Position of the dimension in the tensor.
+    size : int
+        Positions that exist in the buffer.
+    low : int
+        Tensor index of position 0 (negative: padding).
+    pitch : int
+        Elements from one position to the next.
+    """
+
+    index: int
+    size: int
+    low: int
+    pitch: int
+
+
+class Strided:
+    """Dimensions with pitches: the tensor itself (`is_copy` False) or a padded or reordered copy of it."""
+
+    def __init__(
+        self,
+        access: Access,
+        dimensions: tuple[Dimension, ...],
+        *,
+        is_copy: bool,
+        slack: int = 0,
+        whole_groups: bool = False,
+    ) -> None:
+        self.access = access
+        self.dimensions = dimensions
+        self.is_copy = is_copy
+        self.whole_groups = whole_groups
+        """Whether zeros fill up the last group of neighbours (see `Group`)."""
+        outermost = max(dimensions, key=lambda d: d.pitch * d.size, default=None)
+        self.size = (outermost.pitch * outermost.size if outermost else 1) + slack
+        self._per_axis: dict[str, int] = {}
+        self.base = 0
+        for dimension in dimensions:
+            self.base += (access.offsets[dimension.index] - dimension.low) * dimension.pitch
+            for term in access.indices[dimension.index]:
+                stride = term.coefficient * dimension.pitch
+                self._per_axis[term.axis] = self._per_axis.get(term.axis, 0) + stride
+
+    def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        return self._per_axis.get(loop.axis, 0) * loop.step
+
+    def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        return self._per_axis.get(axis, 0) * elements
+
+    def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        return self._per_axis.get(axis, 0)
+
+
+class Slivers:
+    """Contiguous blocks: spatial tiles outside, then the reduction in execution order, then the register tile.
+
+    Blocks of rows are stored without gaps, the SIMD axis in whole vectors; rows inside a block come before lanes.
+    Grouped elements (see `Group`) come last, zeros behind those that exist.
+    """
+
+    is_copy = True
+    whole_groups = True
+    base = 0
+
+    def __init__(self, access: Access, nest: LoopNest, extents: Mapping[str, int]) -> None:
+        self.access = access
+        self.nest = nest
+        axes = [axis for axis in nest.parts if access.uses(axis)]
+        # tiles of different sizes must come last: the sizes of earlier axes are factors of later axes' strides
+        rows = sorted((axis for axis in axes if axis != nest.simd_axis), key=lambda axis: len(nest.parts[axis]) > 1)
+        self.rows = tuple(rows)
+        self.has_lanes = nest.simd_axis in axes
+        segment = nest.segment(nest.simd_axis) if self.has_lanes else 1
+        self._segment = segment
+        self._padded = -(-segment // nest.lanes) * nest.lanes if self.has_lanes else 1
+        self.width = extents[nest.simd_axis] // segment * self._padded if self.has_lanes else 1
+        self._extents = dict(extents)
+        self.group = nest.group.size if nest.group is not None and access.uses(nest.group.axis) else 1
+        walk = [loop for loop in (*nest.cache, *nest.inner, *nest.unroll) if loop.axis not in nest.parts]
+        walk = [loop for loop in walk if access.uses(loop.axis)]
+        self._reduction: dict[tuple[str, str], int] = {}
+        self.depth = 1
+        for loop in reversed(walk):
+            self._reduction[loop.axis, loop.level] = self.depth
+            self.depth *= loop.extent
+        self.walk = tuple(walk)
+        columns = math.prod(extents[axis] for axis in rows) * self.width
+        self.sums_at = self.group * self.depth * columns
+        """Where the sums along the reduction begin, if they follow (see `SumsOfSlivers`)."""
+        has_sums = nest.group is not None and nest.group.shift != 0 and access.tensor == nest.group.vectors
+        self.size = self.sums_at + (_SUM_BYTES * columns if has_sums else 0)
+
+    @staticmethod
+    def fits(access: Access, nest: LoopNest) -> bool:
+        """Whether blocks can hold `access`: no sliding window, at most one axis with tiles of several sizes."""
+        several = [axis for axis, parts in nest.parts.items() if access.uses(axis) and len(parts) > 1]
+        return not nest.simd_reduction and len(several) <= 1
+
+    def _tile(self, axis: str, sizes: Mapping[str, int]) -> int:
+        """Elements that one element of `axis` at a tile's start is worth, given the register sizes."""
+        before = math.prod(sizes[other] for other in self.rows[: self._place(axis)])
+        after = math.prod(self._extents[other] for other in self.rows[self._place(axis) + 1 :])
+        return self.group * before * after * self.depth * (self.width if axis in self.rows else 1)
+
+    def _place(self, axis: str) -> int:
+        return self.rows.index(axis) if axis in self.rows else len(self.rows)
+
+    def tile_size(self, sizes: Mapping[str, int]) -> int:
+        """Return the elements of one step of the reduction in a register tile of `sizes`."""
+        return self.group * math.prod(sizes[axis] for axis in self.rows) * self.padded_lanes(sizes)
+
+    def padded_lanes(self, sizes: Mapping[str, int]) -> int:
+        """Return the lanes of a register tile in whole vectors; 1 where the SIMD axis is not used."""
+        if not self.has_lanes:
+            return 1
+        return -(-sizes[self.nest.simd_axis] // self.nest.lanes) * self.nest.lanes
+
+    def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        if loop.axis in self.nest.parts:
+            return self.call_stride(loop.axis, loop.step, sizes)
+        return self._reduction.get((loop.axis, loop.level), 0) * self.tile_size(sizes)
+
+    def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        if axis == self.nest.simd_axis and self.has_lanes:
+            elements = elements // self._segment * self._padded + elements % self._segment
+        elif axis not in self.rows:
+            return 0
+        return elements * self._tile(axis, sizes)
+
+    def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        if axis == self.nest.simd_axis:
+            return self.group if self.has_lanes else 0
+        if axis not in self.rows:
+            return 0
+        after = math.prod(sizes[other] for other in self.rows[self._place(axis) + 1 :])
+        return self.group * after * self.padded_lanes(sizes)
+
+
+class SumsOfSlivers:
+    """One int32 for each column of slivers of 8-bit elements, behind them: what accumulators start from.
+
+    They lie as the slivers would without a reduction; addresses are in elements of the slivers, that is in bytes.
+    """
+
+    def __init__(self, slivers: Slivers) -> None:
+        self.slivers = slivers
+        self.size = slivers.size
+        self.base = slivers.sums_at
+        self._unit = slivers.depth * slivers.group
+
+    def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        return self.call_stride(loop.axis, loop.step, sizes) if loop.axis in self.slivers.nest.parts else 0
+
+    def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        return self.slivers.call_stride(axis, elements, sizes) // self._unit * _SUM_BYTES
+
+    def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
+        """See `Layout`."""
+        return self.slivers.register_stride(axis, sizes) // self.slivers.group * _SUM_BYTES
+
+
+def _natural(access: Access, row: int | None = None) -> Strided:
+    pitch, dimensions = 1, []
+    for index in reversed(range(len(access.shape))):
+        dimensions.append(Dimension(index, access.shape[index], 0, pitch))
+        pitch = row if row is not None and pitch == 1 else pitch * access.shape[index]
+    return Strided(access, tuple(reversed(dimensions)), is_copy=False)
+
+
+def _span(access: Access, index: int, extents: Mapping[str, int], skipped: Collection[int]) -> tuple[int, int]:
+    """Return (lowest index, number of indices) that the nest reads along one dimension."""
+    if index in skipped:
+        return 0, access.shape[index]
+    reach = sum(term.coefficient * (extents[term.axis] - 1) for term in access.indices[index])
+    return access.offsets[index], reach + 1
+
+
+def _needs_padding(access: Access, extents: Mapping[str, int], skipped: Collection[int]) -> bool:
+    for index, size in enumerate(access.shape):
+        low, count = _span(access, index, extents, skipped)
+        if low < 0 or low + count > size:
+            return True
+    return False
+
+
+def _copied(access: Access, nest: LoopNest, workload: Workload, skipped: Collection[int], *, reorder: bool) -> Strided:
+    extents = workload.extents
+    order = list(range(len(access.shape)))
+    if reorder:
+        order.sort(key=lambda index: _inner_rank(access, index, nest))
+    dimensions: list[Dimension] = []
+    pitch = 1
+    group, whole = nest.group, False
+    for index in reversed(order):
+        low, count = _span(access, index, extents, skipped)
+        if pitch == 1 and _is_grouped(access, index, nest) and group is not None and group.unroll == count:
+            count, whole = -(-count // group.size) * group.size, True
+        dimensions.append(Dimension(index, count, low, pitch))
+        pitch *= count
+        if reorder and pitch > 1 and pitch % _PITCH_ELEMENTS == 0:
+            pitch += nest.lanes
+    return Strided(access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes, whole_groups=whole)
+
+
+def _is_grouped(access: Access, index: int, nest: LoopNest) -> bool:
+    """Whether neighbours along a dimension form the groups of the microkernel."""
+    return nest.group is not None and any(term.axis == nest.group.axis for term in access.indices[index])
+
+
+def _inner_rank(access: Access, index: int, nest: LoopNest) -> tuple[int, int]:
+    """Sort key of a copied dimension: groups innermost, or the SIMD axis, else the innermost reduction."""
+    if _is_grouped(access, index, nest):
+        return (3, index)
+    axes = {term.axis for term in access.indices[index]}
+    if nest.simd_axis in axes:
+        return (2, index)
+    spatial = axes & set(nest.parts)
+    return (1 if axes and not spatial else 0, index)
+
+
+def _has_window(access: Access, extents: Mapping[str, int]) -> bool:
+    return any(sum(extents[term.axis] > 1 for term in terms) > 1 for terms in access.indices)
+
+
+def layout_of(
+    access: Access,
+    nest: LoopNest,
+    workload: Workload,
+    *,
+    packed: bool,
+    skipped: Collection[int] = (),
+    row: int | None = None,
+) -> Strided | Slivers:
+    """Return the layout of an operand: slivers or a reordered copy if `packed`, a padded copy where it must, else none.
+
+    Dimensions in `skipped` need no padding: the kernel leaves out what lies outside. `row`: elements from one row of
+    the tensor to the next, where it is part of a wider one; copies do not have it.
+
+    Where the microkernel reads along the SIMD axis in steps other than 1, only packing makes its loads contiguous.
+    """
+    if packed:
+        if not _has_window(access, workload.extents) and Slivers.fits(access, nest):
+            return Slivers(access, nest, workload.extents)
+        return _copied(access, nest, workload, skipped, reorder=True)
+    if _needs_padding(access, workload.extents, skipped):
+        return _copied(access, nest, workload, skipped, reorder=False)
+    return _natural(access, row)

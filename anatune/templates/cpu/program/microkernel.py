@@ -1,0 +1,352 @@
+"""Microkernels as LLVM IR: a register tile of accumulators and the reduction loops next to it.
+
+The accumulators are phi nodes, so that LLVM keeps them in registers; loops carry `llvm.loop.unroll.disable`, so that
+it cannot unroll what was chosen on purpose. One vector operand row is loaded for each accumulated row, or shared by
+all; broadcast operands are loaded once a row and step.
+Source: facts of TVM 0.27 (textual LLVM IR through the loop annotation ``pragma_import_llvm``); [BLIS] Sec. 3.
+
+Notation: see `register_tile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from anatune.core.hardware.dot import HALF_SUMS, TILES
+from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.emit.llvm import LLVM_TYPE, LlvmCode
+from anatune.errors import BuildError
+from anatune.templates.cpu.program.amx import tile_steps, tile_sums
+from anatune.templates.cpu.program.epilogue import added, finish
+from anatune.templates.cpu.program.prefetch import (
+    Spread,
+    prefetch_ahead,
+    prefetch_some,
+    prefetch_stream,
+    result_lines,
+    spreads_of,
+)
+from anatune.templates.cpu.program.register_tile import Microkernel, Tile
+
+__all__ = ["choice_ir", "microkernel_ir", "module_ir"]
+
+_SHORT_STEPS = 4
+"""Unrolled steps up to which LLVM keeps to the order of the loads by itself where registers are free. Source: tiles of
+10x2, 8 steps: 184 spilled vectors, none with 4 or with fences; half the speed on an Emerald Rapids."""
+_HOISTED_ROWS = 7
+"""Rows whose elements LLVM loads ahead of the products they feed: where fewer registers are free it spills elements,
+so that no more rows than there are free registers stand between two fences. Without, a 14x2 tile of 16 steps loads and
+stores 470 vectors (Zen 4, LLVM of TVM 0.27)."""
+
+
+def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
+    """Return (the function, the declarations it needs).
+
+    The function is ``void name(ptr operand, i64 offset, ..., ptr result, i64 offset, ptr epilogue operand, i64 offset,
+    ..., i32 flags)``; offsets in elements; flags: 1 the sums go on from the result, 2 more calls will follow. Where
+    there is a `start`, its pointer and offset follow the epilogue's; where `keeps_sums`, those of the partial sums. For
+    each loop in `moving`, two i64 follow the flags: its first iteration and the one past its last.
+    """
+    code = LlvmCode(kernel.lanes, kernel.accumulator, kernel.body)
+    count = len(kernel.operands)
+    extra = [operand for _, operand in kernel.epilogue if operand is not None]
+    dtypes, arguments = _dtypes(kernel), _arguments(kernel)
+    code.line(f"define internal void @{kernel.name}({', '.join(arguments)}) noinline nounwind {kernel.attributes} {{")
+    code.line("entry:")
+    code.align_frame(kernel.lanes * DTYPE_BYTES[kernel.accumulator])
+    bases = [code.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr %p{i}, i64 %o{i}") for i, dtype in enumerate(dtypes)]
+    for i, operand in enumerate(kernel.operands):
+        if operand.stream is not None:
+            code.line(f"  %later{i} = getelementptr {LLVM_TYPE[operand.dtype]}, ptr %p{i}, i64 %stream{i}")
+    tiles = [(row, vector) for row in range(len(kernel.result.rows)) for vector in range(kernel.num_vectors)]
+    spreads = spreads_of(kernel, bases)
+    if kernel.reduces and not kernel.simd_reduction and not any(spread.to_write for spread in spreads):
+        base, result = kernel.sums(bases)
+        for offset in result_lines(kernel, result):
+            code.prefetch(code.address(base, result.dtype, offset), to_write=True)
+    first: Tile = dict.fromkeys(tiles, code.neutral()) if kernel.reduces else {}
+    if kernel.start is not None:
+        first = _started(code, kernel, bases[count + 1 + len(extra)], first)
+    if any(operand.flips for operand in kernel.operands):
+        code.highest = code.highest_bits()
+    if kernel.dot in TILES:
+        final = tile_sums(code, kernel, first, lambda view, zeros: _loops(view, kernel, bases[:count], zeros, []))
+    else:
+        final = _loops(code, kernel, bases[:count], first, spreads)
+    if kernel.dot in HALF_SUMS:
+        final = {tile: code.whole_sums(value) for tile, value in final.items()}
+    if kernel.is_partial and kernel.reduces and not kernel.simd_reduction:
+        final = added(code, kernel, bases, final)
+    finish(code, kernel, bases, final)
+    code.line("  ret void")
+    code.line("}")
+    return "\n".join(code.lines), code.declared
+
+
+def _dtypes(kernel: Microkernel) -> list[str]:
+    """Return the element dtype of each pointer argument."""
+    extra = [operand for _, operand in kernel.epilogue if operand is not None]
+    dtypes = [*(operand.dtype for operand in kernel.operands), kernel.result.dtype, *(e.dtype for e in extra)]
+    if kernel.start is not None:
+        dtypes.append("int8")
+    if kernel.keeps_sums:
+        dtypes.append(kernel.accumulator)
+    return dtypes
+
+
+def _arguments(kernel: Microkernel) -> list[str]:
+    """Return the arguments of the function, types and names."""
+    arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(len(_dtypes(kernel)))]
+    arguments.append("i32 %flags")
+    arguments += [f"i64 %first{level}, i64 %end{level}" for level in kernel.moving]
+    arguments += [f"i64 %stream{i}" for i, operand in enumerate(kernel.operands) if operand.stream is not None]
+    return arguments
+
+
+def choice_ir(name: str, kernels: Mapping[int, Microkernel]) -> str:
+    """Return a function ``void name(arguments of the microkernels, i64 size)`` that calls the one of that size.
+
+    Parameters
+    ----------
+    kernels : mapping of int to Microkernel
+        Size -> a microkernel; all take the same arguments.
+    """
+    some = next(iter(kernels.values()))
+    arguments = ", ".join(_arguments(some))
+    cases = " ".join(f"i64 {size}, label %size{size}" for size in kernels)
+    lines = [
+        f"define internal void @{name}({arguments}, i64 %size) noinline nounwind {some.attributes} {{",
+        "entry:",
+        f"  switch i64 %size, label %none [ {cases} ]",
+    ]
+    for size, kernel in kernels.items():
+        lines += [f"size{size}:", f"  tail call void @{kernel.name}({arguments})", "  ret void"]
+    return "\n".join([*lines, "none:", "  unreachable", "}"])
+
+
+def _started(code: LlvmCode, kernel: Microkernel, base: str, neutral: Tile) -> Tile:
+    """Return what the accumulators of the first call start from, and `neutral` in the others."""
+    assert kernel.start is not None
+    goes_on = ""
+    if kernel.is_partial:
+        goes_on = code.emit(f"icmp ne i32 {code.emit('and i32 %flags, 1')}, 0")
+    loaded: dict[int, str] = {}
+    first: Tile = {}
+    for (row, vector), zero in neutral.items():
+        place = kernel.start[row] + vector * kernel.lanes * DTYPE_BYTES["int32"]
+        if place not in loaded:
+            value = code.load_vector(code.address(base, "int8", place), "int32", 1, kernel.lanes)
+            if goes_on:
+                value = code.emit(f"select i1 {goes_on}, {code.vector} {zero}, {code.vector} {value}")
+            loaded[place] = value
+        first[row, vector] = loaded[place]
+    return first
+
+
+def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, spreads: Sequence[Spread]) -> Tile:
+    """Emit the reduction loops and return the accumulators behind them."""
+    depth = len(kernel.trips)
+    tiles = list(first) or [
+        (row, vector) for row in range(len(kernel.result.rows)) for vector in range(kernel.num_vectors)
+    ]
+    if depth == 0:
+        return _steps(code, kernel, bases, first, tiles, "0")
+    if 0 in kernel.moving:
+        bases = _advance(code, kernel, bases, 0)
+    code.line("  br label %head0")
+    pointers = bases
+    before = first
+    for level in range(depth):
+        came_from = "entry" if level == 0 else f"head{level - 1}"
+        code.line(f"head{level}:")
+        begin = f"%first{level}" if level in kernel.moving else "0"
+        code.line(f"  %i{level} = phi i64 [{begin}, %{came_from}], [%next{level}, %latch{level}]")
+        inner = []
+        for i, pointer in enumerate(pointers):
+            code.line(f"  %q{level}_{i} = phi ptr [{pointer}, %{came_from}], [%r{level}_{i}, %latch{level}]")
+            inner.append(f"%q{level}_{i}")
+        following = {}
+        for row, vector in tiles:
+            name = f"%c{level}_{row}_{vector}"
+            code.line(
+                f"  {name} = phi {code.vector} [{before[row, vector]}, %{came_from}], "
+                f"[%d{level}_{row}_{vector}, %latch{level}]"
+            )
+            following[row, vector] = name
+        pointers, before = inner, following
+        if level + 1 in kernel.moving:
+            pointers = _advance(code, kernel, pointers, level + 1)
+        if level < depth - 1:
+            code.line(f"  br label %head{level + 1}")
+    place = "%i0"
+    for level in range(1, depth):
+        place = code.emit(f"add i64 {code.emit(f'mul i64 {place}, {kernel.trips[level]}')}, %i{level}")
+    done = _steps(code, kernel, pointers, before, tiles, f"%i{depth - 1}", spreads, place)
+    code.line(f"  br label %latch{depth - 1}")
+    for level in range(depth - 1, -1, -1):
+        came_from = f"head{level}" if level == depth - 1 else f"latch{level + 1}"
+        code.line(f"latch{level}:")
+        for row, vector in tiles:
+            value = done[row, vector] if level == depth - 1 else f"%d{level + 1}_{row}_{vector}"
+            code.line(f"  %d{level}_{row}_{vector} = phi {code.vector} [{value}, %{came_from}]")
+        code.line(f"  %next{level} = add nuw nsw i64 %i{level}, 1")
+        for i, operand in enumerate(kernel.operands):
+            code.line(
+                f"  %r{level}_{i} = getelementptr {LLVM_TYPE[operand.dtype]}, ptr %q{level}_{i}, "
+                f"i64 {operand.loops[level]}"
+            )
+        end = f"%end{level}" if level in kernel.moving else str(kernel.trips[level])
+        code.line(f"  %last{level} = icmp eq i64 %next{level}, {end}")
+        out = f"latch{level - 1}" if level else "done"
+        code.line(f"  br i1 %last{level}, label %{out}, label %head{level}, !llvm.loop !{level}")
+    code.line("done:")
+    return {(row, vector): f"%d0_{row}_{vector}" for row, vector in tiles}
+
+
+def _advance(code: LlvmCode, kernel: Microkernel, pointers: list[str], level: int) -> list[str]:
+    """Return the operands' addresses at the first iteration of a moving loop."""
+    moved = []
+    for pointer, operand in zip(pointers, kernel.operands, strict=True):
+        distance = code.emit(f"mul i64 %first{level}, {operand.loops[level]}")
+        moved.append(code.emit(f"getelementptr {LLVM_TYPE[operand.dtype]}, ptr {pointer}, i64 {distance}"))
+    return moved
+
+
+def _steps(
+    code: LlvmCode,
+    kernel: Microkernel,
+    pointers: list[str],
+    accumulators: Tile,
+    tiles: list[tuple[int, int]],
+    iteration: str,
+    spreads: Sequence[Spread] = (),
+    place: str = "0",
+) -> Tile:
+    """Emit the straight-line body: every unrolled step for every row and vector."""
+    if kernel.dot in TILES:
+        return tile_steps(code, kernel, pointers, accumulators)
+    current: dict[tuple[int, int], str | None] = {tile: accumulators.get(tile) for tile in tiles}
+    mask = _tail_mask(code, kernel, iteration) if kernel.tail else None
+    fenced_rows = _fenced_rows(kernel)
+    recent: list[tuple[int, int]] = []
+    start = pointers
+    for step in range(kernel.num_steps):
+        prefetch_ahead(code, kernel, start, iteration, step)
+        for spread in spreads:
+            prefetch_some(code, spread, place, step, kernel.num_steps)
+        for i, operand in enumerate(kernel.operands):
+            if operand.stream is not None:
+                prefetch_stream(code, kernel, i, f"%later{i}", place, step)
+        if step:
+            pointers = _fenced(code, kernel, pointers, current, recent)
+        loaded: dict[tuple[int, int, int], str] = {}
+
+        for row, vector in tiles:
+            if (row, step) in kernel.skipped:
+                continue
+            if fenced_rows and row and vector == 0 and row % fenced_rows == 0:
+                pointers = _fenced(code, kernel, pointers, current, recent)
+            recent.append((row, vector))
+            values = [
+                _loaded(code, kernel, i, pointers[i], row, vector, step, mask, loaded)
+                for i in range(len(kernel.operands))
+            ]
+            if mask and kernel.body == "max":
+                kept = code.emit(
+                    f"select <{kernel.lanes} x i1> {mask}, {code.vector} {values[0]}, {code.vector} {code.neutral()}"
+                )
+                values[0] = kept
+            sums = current[row, vector]
+            if kernel.dot and sums is not None:
+                # the broadcast operand comes first, of whatever dtype: instructions take it as the unsigned one
+                places = sorted(range(len(values)), key=lambda i: kernel.operands[i].lane_stride)
+                current[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
+            else:
+                current[row, vector] = code.combine(sums, values)
+    return {tile: name for tile, name in current.items() if name is not None}
+
+
+def _fenced_rows(kernel: Microkernel) -> int:
+    """Return the rows of a step after which a fence stands, 0: none."""
+    if not kernel.registers or not kernel.reduces:
+        return 0
+    rows = len(kernel.result.rows)
+    held = sum(kernel.num_vectors for operand in kernel.operands if operand.lane_stride and len(set(operand.rows)) == 1)
+    free = kernel.num_registers - rows * kernel.num_vectors - held
+    return max(1, free) if free < min(rows, _HOISTED_ROWS) else 0
+
+
+def _fenced(
+    code: LlvmCode,
+    kernel: Microkernel,
+    pointers: list[str],
+    current: dict[tuple[int, int], str | None],
+    recent: list[tuple[int, int]],
+) -> list[str]:
+    """Return the operands' addresses, such that nothing is loaded through them before what came so far.
+
+    In long bodies and full registers that includes the products `recent`, which it forgets: left alone, LLVM orders
+    all loads before the products they feed.
+    """
+    is_held = bool(kernel.registers) and (kernel.num_steps > _SHORT_STEPS or _fenced_rows(kernel) > 0)
+    tiles = [tile for tile in recent if is_held and current[tile] is not None]
+    recent.clear()
+    pointers, values = code.fence(pointers, [str(current[tile]) for tile in tiles], kernel.registers)
+    current.update(zip(tiles, values, strict=True))
+    return pointers
+
+
+def _loaded(
+    code: LlvmCode,
+    kernel: Microkernel,
+    i: int,
+    pointer: str,
+    row: int,
+    vector: int,
+    step: int,
+    mask: str | None,
+    loaded: dict[tuple[int, int, int], str],
+) -> str:
+    """Return operand `i` for one row and vector of a step; what the step has loaded already is in `loaded`."""
+    operand = kernel.operands[i]
+    offset = operand.rows[row] + operand.steps[step]
+    place = vector if operand.lane_stride else 0
+    key = (i, offset, place)
+    if key not in loaded:
+        if operand.group > 1:
+            address = code.address(pointer, operand.dtype, offset + place * kernel.lanes * operand.lane_stride)
+            used = operand.used[step] if operand.used else operand.group
+            value = code.load_groups(address, operand.dtype, operand.group, used, is_vector=operand.lane_stride > 0)
+            loaded[key] = code.flip(value, code.highest) if operand.flips else value
+            return loaded[key]
+        partly = operand.masked and not kernel.simd_reduction  # a reduction's lanes are cut by `mask` alone
+        used = kernel.used_lanes(vector) if partly else kernel.lanes
+        address = code.address(pointer, operand.dtype, offset + place * kernel.lanes * operand.lane_stride)
+        masked = mask if operand.lane_stride else None
+        value = code.load_vector(address, operand.dtype, operand.lane_stride, used, masked)
+        if operand.zero_point:
+            value = code.binary("add", value, code.constant(-operand.zero_point))
+        loaded[key] = value
+    return loaded[key]
+
+
+def _tail_mask(code: LlvmCode, kernel: Microkernel, iteration: str) -> str:
+    """Return which lanes of a SIMD reduction lie before its end; each trip is one vector (see `Nest.tail`)."""
+    lanes = kernel.lanes
+    start = code.emit(f"mul i64 {iteration}, {lanes}") if kernel.tail_loops else "0"
+    first = code.splat(start, "i64")
+    places = ", ".join(f"i64 {lane}" for lane in range(lanes))
+    place = code.emit(f"add <{lanes} x i64> {first}, <{places}>")
+    end = ", ".join(f"i64 {kernel.tail}" for _ in range(lanes))
+    return code.emit(f"icmp ult <{lanes} x i64> {place}, <{end}>")
+
+
+def module_ir(functions: Sequence[tuple[str, set[str]]], num_loops: int = 8) -> str:
+    """Return one LLVM module of functions, their declarations and the loop metadata."""
+    if not functions:
+        raise BuildError("no microkernel to build: the schedule has no calls")
+    declared = sorted(set().union(*(needs for _, needs in functions)))
+    text = [body for body, _ in functions] + declared
+    text += [f"!{level} = distinct !{{!{level}, !{num_loops}}}" for level in range(num_loops)]
+    text.append(f'!{num_loops} = !{{!"llvm.loop.unroll.disable"}}')
+    return "\n".join(text) + "\n"

@@ -1,0 +1,245 @@
+"""The loops of a CPU schedule as numbers: steps, trip counts, and what each microkernel call covers.
+
+Notation
+--------
+loop : one level of one axis: `extent` iterations that each advance the axis by `step` elements.
+part : consecutive microkernel calls of one size along one axis; a pair of microkernels has two, and a last vector
+    that is not full has its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Access
+from anatune.errors import SpaceError
+from anatune.templates.cpu.dot import dot_group
+from anatune.templates.cpu.rules import ORDER_LEVELS, levels_of
+
+__all__ = ["Loop", "LoopNest", "Part", "nest_of", "program_key"]
+
+
+class Loop(NamedTuple):
+    """`extent` iterations, each `step` elements of `axis` further."""
+
+    axis: str
+    level: str
+    extent: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """`count` calls of `size` elements from element `start` of a segment."""
+
+    start: int
+    count: int
+    size: int
+
+
+class Group(NamedTuple):
+    """How the microkernel groups products (see `cpu.dot`).
+
+    Attributes
+    ----------
+    instruction, axis, size, vectors, broadcast, flips, shift
+        As in `DotGroup`.
+    unroll : int
+        Elements along the axis that a pass of the unrolled steps covers; the last group may be partly used.
+    """
+
+    instruction: str
+    axis: str
+    size: int
+    vectors: str
+    broadcast: str
+    flips: bool
+    shift: int
+    unroll: int
+
+    @property
+    def last(self) -> int:
+        """Elements of the last group of a pass."""
+        return (self.unroll - 1) % self.size + 1
+
+
+class LoopNest(NamedTuple):
+    """The loops around and inside the microkernels of one schedule.
+
+    Attributes
+    ----------
+    cache : tuple of Loop
+        Loops of the levels outer, l3 and l2, outer to inner, without those of one iteration.
+    num_outer : int
+        How many of them are "outer" (distributed over the cores where the schedule says so).
+    calls : tuple of str
+        Spatial axes in the order of their loops of microkernel calls, outer to inner.
+    parts : dict of str to tuple of Part
+        Spatial axis -> what the calls of one l2 tile cover.
+    inner : tuple of Loop
+        Reduction loops inside the microkernel, outer to inner, without those of one iteration.
+    unroll : tuple of Loop
+        Unrolled reduction loops of the microkernel (level "unroll"), outer to inner.
+    simd_axis, lanes
+        The vectorised axis and the elements of a vector.
+    simd_reduction : bool
+        The SIMD axis is summed over: accumulators hold partial sums of its lanes.
+    tail : int
+        Reductions along the SIMD axis that vectors do not divide: its extent in the microkernel, else 0. Lanes past
+        it are masked.
+    group : Group, optional
+        How products are grouped; the unrolled loop of the group's axis then steps from group to group.
+    """
+
+    cache: tuple[Loop, ...]
+    num_outer: int
+    calls: tuple[str, ...]
+    parts: dict[str, tuple[Part, ...]]
+    inner: tuple[Loop, ...]
+    unroll: tuple[Loop, ...]
+    simd_axis: str
+    lanes: int
+    simd_reduction: bool
+    tail: int
+    group: Group | None = None
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether sums are completed in several calls: a reduction axis has a loop outside the microkernel."""
+        spatial = set(self.parts)
+        return any(loop.axis not in spatial for loop in self.cache)
+
+    def flips(self, access: Access) -> bool:
+        """Whether an operand is read with its highest bit flipped; copies hold it so."""
+        return self.group is not None and self.group.flips and access.tensor == self.group.broadcast
+
+    def segment(self, axis: str) -> int:
+        """Elements of one register tile, or of what a pair covers."""
+        parts = self.parts[axis]
+        return parts[0].size if len(parts) == 1 else sum(part.count * part.size for part in parts)
+
+
+def _words(schedule: Schedule, name: str) -> tuple[str, ...]:
+    words: tuple[str, ...] = schedule.options.get(name, ())  # type: ignore[assignment]
+    return words
+
+
+def _complete(order: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `order` and, in front, the axes that it leaves out (their loops have one iteration)."""
+    return (*(axis for axis in axes if axis not in order), *(axis for axis in order if axis in axes))
+
+
+def _parts(schedule: Schedule, axis: str, lanes: int, is_simd: bool, calls: int, size: int) -> tuple[Part, ...]:
+    pair = schedule.options.get(f"pair.{axis}")
+    if pair is None:
+        return (Part(0, calls, size),)
+    assert isinstance(pair, tuple)
+    unit = lanes if is_simd else 1
+    first, small, second, large = (int(number) for number in pair)
+    parts = [Part(0, first, small * unit)] if first else []
+    if second:
+        parts.append(Part(first * small * unit, second, large * unit))
+    over = sum(part.count * part.size for part in parts) - size
+    if over:
+        last = parts.pop()
+        end = last.start + (last.count - 1) * last.size
+        if last.count > 1:
+            parts.append(replace(last, count=last.count - 1))
+        parts.append(Part(end, 1, last.size - over))
+    return tuple(parts)
+
+
+def nest_of(schedule: Schedule) -> LoopNest:
+    """Return the loops of a checked schedule of the CPU template."""
+    workload = schedule.workload
+    lanes = int(schedule.options["simd_lanes"])  # type: ignore[arg-type]
+    simd = str(schedule.options["simd_axis"])
+    spatial = tuple(axis.name for axis in workload.spatial_axes)
+    reductions = tuple(axis.name for axis in workload.reduction_axes)
+    factors = {
+        axis: dict(zip(levels, schedule.tiles[axis], strict=True)) for axis, levels in levels_of(workload).items()
+    }
+
+    def step(axis: str, level: str) -> int:
+        levels = list(factors[axis])
+        return math.prod(factors[axis][inner] for inner in levels[levels.index(level) + 1 :])
+
+    cache: list[Loop] = []
+    num_outer = 0
+    for level in ORDER_LEVELS[:3]:
+        axes = tuple(axis for axis in factors if level in factors[axis])
+        for axis in _complete(_words(schedule, f"order.{level}"), axes):
+            if factors[axis][level] > 1:
+                cache.append(Loop(axis, level, factors[axis][level], step(axis, level)))
+        if level == "outer":
+            num_outer = len(cache)
+    parts = {
+        axis: _parts(schedule, axis, lanes, axis == simd, factors[axis]["l1"], factors[axis]["register"])
+        for axis in spatial
+    }
+    order = _complete(_words(schedule, "order.reduction"), reductions)
+    inner = [Loop(a, "l1", factors[a]["l1"], step(a, "l1")) for a in order]
+    dot = None
+    if isinstance(schedule.hardware, CpuSpec):
+        dot = dot_group(workload, schedule.hardware, simd, extension=str(schedule.options.get("extension", "")))
+    group = None
+    if dot is not None:
+        own = (dot.instruction, dot.axis, dot.size, dot.vectors, dot.broadcast, dot.flips, dot.shift)
+        group = Group(*own, factors[dot.axis]["unroll"])
+    unroll = [
+        Loop(a, "unroll", -(-factors[a]["unroll"] // group.size), group.size)
+        if group is not None and a == group.axis
+        else Loop(a, "unroll", factors[a]["unroll"], 1)
+        for a in order
+        if a != simd
+    ]
+    tail = 0
+    if simd in reductions:
+        within = factors[simd]["l1"] * factors[simd]["unroll"]
+        vectors = -(-factors[simd]["unroll"] // lanes)
+        if f"pair.{simd}" in schedule.options or factors[simd]["unroll"] % lanes:
+            tail = within if within % lanes else 0
+            vectors = 1
+        inner = [loop for loop in inner if loop.axis != simd]
+        inner.append(Loop(simd, "l1", -(-within // (vectors * lanes)), vectors * lanes))
+        unroll.append(Loop(simd, "unroll", vectors, lanes))
+    return LoopNest(
+        cache=tuple(cache),
+        num_outer=num_outer,
+        calls=_complete(_words(schedule, "order.l1"), spatial),
+        parts=parts,
+        inner=tuple(loop for loop in inner if loop.extent > 1),
+        unroll=tuple(loop for loop in unroll if loop.extent > 1),
+        simd_axis=simd,
+        lanes=lanes,
+        simd_reduction=simd in reductions,
+        tail=tail,
+        group=group,
+    )
+
+
+def program_key(schedule: Schedule) -> Hashable:
+    """Return all that the generated CPU program depends on beside the workload; the key of what has no program.
+
+    The program's text would do as well, but takes 10 ms to write.
+    """
+    try:
+        nest = nest_of(schedule.check())
+    except SpaceError:
+        return schedule.key
+    parallel = bool(schedule.options.get("parallel", False))
+    return (
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.cache),
+        nest.num_outer if parallel else None,
+        tuple(axis for axis in nest.calls if len(nest.parts[axis]) > 1 or nest.parts[axis][0].count > 1),
+        tuple(nest.parts.items()),
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.inner),
+        tuple((loop.axis, loop.extent, loop.step) for loop in nest.unroll),
+        (nest.simd_axis, nest.lanes, nest.simd_reduction, nest.tail, nest.group),
+        (schedule.options.get("packed"), schedule.options.get("packed_ahead")),
+    )

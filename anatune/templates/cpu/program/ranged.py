@@ -1,0 +1,101 @@
+"""CPU programs that take the extent of an axis at run time.
+
+The loops are those of `cpu.range_space.schedule_at` for every extent, with the number of calls as a variable.
+Each call computes one of few numbers of elements: there is a microkernel for each of them, and a function that chooses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+from anatune.core.schedule import Schedule
+from anatune.errors import SpaceError
+from anatune.templates.cpu.program.extents import RunTimeExtent
+from anatune.templates.cpu.program.kernels import Kernels
+from anatune.templates.cpu.program.microkernel import choice_ir, microkernel_ir, module_ir
+from anatune.templates.cpu.program.nest import Part
+from anatune.templates.cpu.program.program import CpuProgram, ProgramWriter, Tile, packings_of
+from anatune.templates.cpu.program.register_tile import Microkernel
+from anatune.templates.cpu.range_space import most_elements, sizes_of_calls
+
+__all__ = ["ranged_program"]
+
+
+def ranged_program(
+    schedule: Schedule, axis: str, least: int, *, threads: int = 1, name: str = "main", prefix: str = "microkernel"
+) -> CpuProgram:
+    """Write a schedule as a program for extents of `axis` from `least` to the schedule's own.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of the largest extent.
+    threads : int
+        1 makes the parallel loop serial.
+    name : str
+        Of the function. It takes tensors of any extent of the range, all of the same one, constants packed ahead.
+    prefix : str
+        Of the microkernels' names: they are global in a library.
+
+    Raises
+    ------
+    SpaceError
+        One program cannot run other extents (see `cpu.range_space`), or options contradict the tiles.
+    BuildError
+        A tensor is too large for 32-bit indices.
+    """
+    largest = schedule.workload.extents[axis]
+    if not 1 <= least <= largest:
+        raise SpaceError(f"range of {axis} is {least} to {largest}, expected 1 or more, ascending")
+    most = most_elements(schedule, axis)
+    middle = max(least, math.isqrt(least * largest))
+    kernels = Kernels(schedule)
+    in_calls = all(loop.axis != axis for loop in kernels.nest.cache)
+    repeats = max(2, -(-middle // most)) if in_calls else 0
+    moving = RunTimeExtent(axis, most, repeats)
+    sizes = sorted({size for extent in range(least, largest + 1) for size in sizes_of_calls(extent, most)})
+
+    tiles: list[Tile] = []
+    functions: list[tuple[str, set[str]]] = []
+    made: list[Microkernel] = []
+    others = [other for other in kernels.nest.calls if other != axis]
+    for number, found in enumerate(itertools.product(*(kernels.parts[other] for other in others))):
+        parts = dict(zip(others, found, strict=True))
+        own: dict[int, Microkernel] = {}
+        for size in sizes:
+            part = Part(0, max(repeats, 1), size)
+            kernels.parts[axis] = (part,)
+            own[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
+        own = {size: _as_asked(kernel, own[sizes[-1]]) for size, kernel in own.items()}
+        functions += [microkernel_ir(kernel) for kernel in own.values()]
+        chosen = own[sizes[-1]]
+        made += own.values()
+        if most > 1:
+            chosen = replace(chosen, name=f"{prefix}_{number}")
+            functions.append((choice_ir(chosen.name, own), set()))
+        tiles.append(({axis: Part(0, max(repeats, 1), sizes[-1]), **parts}, chosen))
+    ahead = frozenset(str(tensor) for tensor in _words(schedule, "packed_ahead"))
+    parallel = bool(schedule.options.get("parallel", False)) and threads > 1
+    packings = packings_of(kernels, ahead, parallel=parallel)
+    return CpuProgram(
+        main=ProgramWriter(kernels, ahead, parallel=parallel, moving=moving).main(tiles, name),
+        packing=packings.packing,
+        packed_sizes=packings.packed_sizes,
+        llvm=module_ir(functions),
+        kernels=tuple(made),
+        largest=largest,
+    )
+
+
+def _as_asked(kernel: Microkernel, largest: Microkernel) -> Microkernel:
+    """Return a microkernel that asks for as much ahead as the largest: all take the same arguments."""
+    streams = [operand.stream for operand in largest.operands]
+    operands = [replace(operand, stream=own) for operand, own in zip(kernel.operands, streams, strict=True)]
+    return replace(kernel, operands=tuple(operands))
+
+
+def _words(schedule: Schedule, name: str) -> tuple[str, ...]:
+    words: tuple[str, ...] = schedule.options.get(name, ())  # type: ignore[assignment]
+    return words

@@ -1,0 +1,143 @@
+"""Schedules of the template "cpu" whose loops one program runs for every extent of an axis.
+
+Such a schedule has the whole extent of the ranged axis in loops of one level: single iterations (each level), or the
+calls of microkernels in an L1 tile. Then the nest of another extent differs in numbers of iterations only, and
+`schedule_at` is the schedule that says which; what is predicted, checked and proven of it holds for the program.
+
+Notation
+--------
+most : the largest number of elements along the axis that one call of a microkernel computes.
+    The option "most.<axis>" of a schedule says it; without, it is the largest size of the schedule's own calls.
+calls : ``ceil(extent / most)``; they share the extent out evenly, so that sizes differ by one at most
+    (`cpu_microkernels.segment_shape`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from anatune.core.schedule import OptionValue, Schedule
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.ranges import ranged
+from anatune.errors import SpaceError
+from anatune.templates.cpu.microkernels import segment_shape
+
+__all__ = ["calls_of", "check_axis", "most_elements", "schedule_at", "sizes_of_calls"]
+
+_TEMPLATE = "cpu"
+
+
+def check_axis(workload: Workload, axis: str) -> None:
+    """Raise SpaceError unless addresses do not depend on the extent of `axis`.
+
+    It has to be spatial and, wherever a tensor uses it, alone in the outermost dimension.
+    """
+    spatial = [one.name for one in workload.spatial_axes]
+    if axis not in spatial:
+        raise SpaceError(f"{workload.operator}: no range of {axis!r:.40} on CPUs, expected one of {', '.join(spatial)}")
+    for access in workload.tensors:
+        if not access.uses(axis):
+            continue
+        first, *others = access.indices
+        alone = len(first) == 1 and first[0].axis == axis and first[0].coefficient == 1 and access.offsets[0] == 0
+        inside = any(term.axis == axis for terms in others for term in terms)
+        if not alone or inside or access.shape[0] != workload.extents[axis]:
+            raise SpaceError(
+                f"{workload.operator}: no range of {axis} on CPUs: it is not the outermost dimension of "
+                f"{access.tensor}, so that addresses depend on its extent"
+            )
+
+
+def most_elements(schedule: Schedule, axis: str) -> int:
+    """Return the largest number of elements along `axis` that one call of a microkernel computes.
+
+    Raises
+    ------
+    SpaceError
+        One program cannot run other extents of `axis`: another template, the axis is vectorised, part of a packed
+        form that depends on its extent, or in loops of several levels.
+    """
+    if schedule.template != _TEMPLATE or "extension" in schedule.options:
+        raise SpaceError(f"no range for schedules of template {schedule.template}, expected plain ones of {_TEMPLATE}")
+    check_axis(schedule.workload, axis)
+    if schedule.options["simd_axis"] == axis:
+        raise SpaceError(f"no range of {axis}: vectors run along it")
+    factors = schedule.tiles[axis]
+    calls, size = calls_of(schedule, axis)
+    if sum(factor > 1 for factor in (*factors[:-2], calls * size)) > 1:
+        raise SpaceError(f"no range of {axis}: its tiles {factors} are loops of several levels, expected one")
+    _check_packed(schedule, axis)
+    most = schedule.options.get(f"most.{axis}", size)
+    assert isinstance(most, int)
+    return most
+
+
+def _check_packed(schedule: Schedule, axis: str) -> None:
+    """Raise SpaceError unless packed forms can grow with the extent: tile by tile of the ranged axis alone."""
+    packed = schedule.options.get("packed", ())
+    ahead = schedule.options.get("packed_ahead", ())
+    assert isinstance(packed, tuple)
+    assert isinstance(ahead, tuple)
+    workload = schedule.workload
+    for tensor in packed:
+        access = workload.tensor(str(tensor))
+        others = [one.name for one in workload.spatial_axes if one.name != axis and access.uses(one.name)]
+        outside = any(factor > 1 for factor in schedule.tiles[axis][:-2])
+        if access.uses(axis) and (tensor in ahead or others or outside):
+            raise SpaceError(f"no range of {axis}: {tensor} is packed, and its packed form depends on the extent")
+
+
+def calls_of(schedule: Schedule, axis: str) -> tuple[int, int]:
+    """Return the calls of microkernels along an axis in an L1 tile, and the elements of the largest one."""
+    pair = schedule.options.get(f"pair.{axis}")
+    if pair is None:
+        return schedule.tiles[axis][-2:]  # type: ignore[return-value]
+    assert isinstance(pair, tuple)
+    return int(pair[0]) + int(pair[2]), max(int(pair[1]), int(pair[3]))
+
+
+def schedule_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
+    """Return the schedule of another extent that the program of `schedule` runs.
+
+    Raises
+    ------
+    SpaceError
+        As `most_elements`.
+    WorkloadError
+        The workload takes no such extent.
+    """
+    most = most_elements(schedule, axis)
+    factors = schedule.tiles[axis]
+    options = {name: value for name, value in schedule.options.items() if name != f"pair.{axis}"}
+    if extent == 1:  # a loop of one iteration has no place among the others
+        options |= {name: _without(words, axis) for name, words in options.items() if name.startswith("order.")}
+    level = next((place for place, factor in enumerate(factors[:-2]) if factor > 1), None)
+    if level is not None:
+        tiles = tuple(extent if place == level else 1 for place in range(len(factors)))
+    else:
+        options[f"most.{axis}"] = most
+        calls = -(-extent // most)
+        tiles = (*(1 for _ in factors[:-2]), calls, extent // calls)
+        if extent % calls:
+            tiles = (*tiles[:-2], 1, extent)
+            options[f"pair.{axis}"] = segment_shape(extent, 1, calls)
+    return Schedule(
+        ranged(schedule.workload, axis, (extent,)).largest,
+        schedule.hardware,
+        schedule.template,
+        {**schedule.tiles, axis: tiles},
+        schedule.unroll,
+        schedule.vector,
+        options,
+    )
+
+
+def _without(words: OptionValue, axis: str) -> OptionValue:
+    assert isinstance(words, tuple)
+    return tuple(word for word in words if word != axis)
+
+
+def sizes_of_calls(extent: int, most: int) -> tuple[int, ...]:
+    """Return the elements of the calls that cover `extent`: one size, or two that differ by one."""
+    calls = math.ceil(extent / most)
+    return tuple(sorted({extent // calls, -(-extent // calls)}))

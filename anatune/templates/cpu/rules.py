@@ -1,0 +1,180 @@
+"""Schedules of CPUs: the template "cpu"; `cpu.space` says what the options mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.access import is_integer
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.templates.base.values import check_count, check_names, check_tiles
+from anatune.templates.cpu.dot import (
+    DotGroup,
+    check_tile_registers,
+    dot_group,
+    most_half_terms,
+    packable_in_groups,
+    pairable_axes,
+)
+from anatune.templates.cpu.microkernels import pair_calls, segment_shape, simd_lanes, window_axes
+
+__all__ = [
+    "ORDER_LEVELS",
+    "REDUCTION_LEVELS",
+    "SPATIAL_LEVELS",
+    "WINDOW_LEVELS",
+    "check_cpu",
+    "check_half_sums",
+    "levels_of",
+]
+
+SPATIAL_LEVELS = ("outer", "l3", "l2", "l1", "register")
+ORDER_LEVELS = ("outer", "l3", "l2", "l1")
+REDUCTION_LEVELS = ("l3", "l2", "l1", "unroll")
+WINDOW_LEVELS = ("l2", "l1", "unroll")
+
+
+def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """Return axis -> names of its factors, outer to inner."""
+    windows = window_axes(workload)
+    return {
+        axis.name: SPATIAL_LEVELS
+        if axis.kind == "spatial"
+        else WINDOW_LEVELS
+        if axis.name in windows
+        else REDUCTION_LEVELS
+        for axis in workload.axes
+    }
+
+
+def check_cpu(
+    workload: Workload,
+    hardware: CpuSpec,
+    tiles: Mapping[str, Any],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, Any],
+) -> None:
+    """Raise SpaceError unless these are a schedule of the template "cpu"."""
+    if "extension" not in options:
+        _check(workload, hardware, tiles, unroll, vector, options)
+        return
+    dot = _check(workload, hardware, tiles, unroll, vector, options, extension="amx")
+    assert dot is not None
+    if paired := [name for name in options if name.startswith("pair.")]:
+        raise SpaceError(f"option {paired[0]} is given, but there are no pairs of microkernels on AMX's tiles")
+    simd, register = options["simd_axis"], {axis.name: tiles[axis.name][-1] for axis in workload.spatial_axes}
+    vectors = -(-register.pop(simd) // options["simd_lanes"])
+    unrolled = {axis.name: tiles[axis.name][-1] for axis in workload.reduction_axes}
+    steps = -(-unrolled.pop(dot.axis) // dot.size) * math.prod(unrolled.values())
+    check_tile_registers(math.prod(register.values()), vectors, steps)
+
+
+def check_half_sums(
+    workload: Workload,
+    hardware: CpuSpec,
+    tiles: Mapping[str, Any],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, Any],
+) -> None:
+    """Raise SpaceError unless these are a schedule of the template "fp16_accumulation"."""
+    dot = _check(workload, hardware, tiles, unroll, vector, options, extension="fp16")
+    assert dot is not None
+    most, terms = most_half_terms(workload, dot), math.prod(tiles[dot.axis][-2:])
+    if terms > most:
+        raise SpaceError(
+            f"tiles[{dot.axis!r}] is {tiles[dot.axis]}: a call sums {terms} products along it in half precision, "
+            f"expected at most {most}"
+        )
+
+
+def _check(
+    workload: Workload,
+    hardware: CpuSpec,
+    tiles: Mapping[str, Any],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, Any],
+    *,
+    extension: str = "",
+) -> DotGroup | None:
+    """Raise SpaceError unless these are a schedule of such loops; return how it groups products."""
+    if options.get("extension", "") != extension:
+        raise SpaceError(f"option extension is {options.get('extension')!r:.40}, expected {extension!r}")
+    levels = levels_of(workload)
+    check_tiles(tiles, levels, workload.extents)
+    if vector:
+        raise SpaceError(f"vector is {dict(vector)!r:.60}, expected none: the CPU template fetches whole vectors")
+    simd = options.get("simd_axis")
+    if not isinstance(simd, str) or simd not in levels:
+        raise SpaceError(f"option simd_axis is {simd!r:.40}, expected one of {', '.join(levels)}")
+    lanes = simd_lanes(workload, hardware.compute.simd_bits)
+    check_count("option simd_lanes", options.get("simd_lanes"), lanes, lanes)
+    spatial = {axis.name for axis in workload.spatial_axes}
+    dot = dot_group(workload, hardware, simd, extension=extension)
+    if extension and dot is None:
+        raise SpaceError(f"{hardware.name} has no instruction of {extension} for these products along {simd}")
+    orders: dict[str, Sequence[str]] = {
+        level: [axis for axis, names in levels.items() if level in names and (level != "l1" or axis in spatial)]
+        for level in ORDER_LEVELS
+    }
+    orders["reduction"] = [axis for axis in levels if axis not in spatial]
+    pairs = {f"pair.{axis}": axis for axis in pairable_axes(workload, simd, dot)}
+    mosts = {f"most.{axis}": axis for axis in spatial if axis != simd}
+    known = ("simd_axis", "simd_lanes", *pairs, *(f"order.{level}" for level in orders), "packed", "packed_ahead")
+    check_names("options", options, (*known, *mosts, "extension", "parallel"))
+    for name, axis in pairs.items():
+        if name in options:
+            unit = lanes if axis == simd else 1
+            _check_pair(name, options[name], tiles[axis], unit, hardware.compute.num_vector_registers)
+    for name, axis in mosts.items():
+        if name in options:
+            pair: Any = options.get(f"pair.{axis}")
+            own = tiles[axis][-1] if pair is None else max(pair[1], pair[3])
+            check_count(f"option {name}", options[name], own, max(own, hardware.compute.num_vector_registers))
+    for level, axes in orders.items():
+        _check_words(f"order.{level}", options.get(f"order.{level}", ()), axes)
+    packed = options.get("packed", ())
+    _check_words("packed", packed, packable_in_groups(workload, simd, dot))
+    if dot is not None and not set(dot.packed) <= set(packed):
+        raise SpaceError(
+            f"option packed is {packed!r:.60}, expected {', '.join(dot.packed)} among it: "
+            f"{dot.instruction} reads groups of {dot.size}"
+        )
+    _check_words("packed_ahead", options.get("packed_ahead", ()), packed)
+    if not isinstance(options.get("parallel", False), bool):
+        raise SpaceError(f"option parallel is {options['parallel']!r:.40}, expected true or false")
+    steps = math.prod(tiles[axis][-1] for axis in orders["reduction"] if axis != simd)
+    if type(unroll) is not int or unroll != steps:
+        raise SpaceError(f"unroll is {unroll!r:.40}, but the unroll factors of tiles multiply to {steps}")
+    return dot
+
+
+def _check_words(name: str, words: Any, known: Collection[str]) -> None:
+    is_list = isinstance(words, tuple) and all(isinstance(word, str) for word in words)
+    if not is_list or len(set(words)) < len(words) or not set(words) <= set(known):
+        raise SpaceError(
+            f"option {name} is {words!r:.60}, expected each of {', '.join(known) or 'none'} at most once, in a tuple"
+        )
+
+
+def _check_pair(name: str, pair: Any, factors: tuple[int, ...], unit: int, largest: int) -> None:
+    """Raise SpaceError unless two microkernels cover the segment, which is then the innermost factor."""
+    segment = factors[-1]
+    calls = 0
+    if isinstance(pair, tuple) and len(pair) == 4 and all(is_integer(number, 0) for number in pair):
+        calls = pair[0] + pair[2]
+    if (
+        calls not in pair_calls(segment, unit, largest)
+        or factors[-2] != 1
+        or pair != segment_shape(segment, unit, calls)
+    ):
+        shapes = [segment_shape(segment, unit, number) for number in pair_calls(segment, unit, largest)]
+        raise SpaceError(
+            f"option {name} is {pair!r:.60}, expected (calls, units, calls, units) of a segment of {segment} whose l1 "
+            f"factor is 1: one of {shapes!s:.80}"
+        )

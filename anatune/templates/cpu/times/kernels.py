@@ -1,0 +1,259 @@
+"""Core cycles of chunks of points: which microkernels cover the L1 tile, what each of them costs."""
+
+from __future__ import annotations
+
+import math
+
+from anatune.numerics._jit import jit_helper, jit_sequence
+from anatune.numerics.columns import CHUNK_SIZE, Ints
+from anatune.templates.cpu.times.columns import CpuChunk, CpuCol
+from anatune.templates.cpu.times.microkernel import call_one, result_stores, rule_one, step_one
+from anatune.templates.cpu.times.nest import CpuCore, CpuNest, leaves_out_padding, steps_of
+
+__all__ = ["core_columns", "load_points"]
+
+_N = CHUNK_SIZE
+_FMA = int(CpuCol.FMA_S) * _N
+_LOAD = int(CpuCol.LOAD_S) * _N
+_LATENCY = int(CpuCol.LATENCY_S) * _N
+_ISSUE = int(CpuCol.ISSUE_S) * _N
+_OVERHEAD = int(CpuCol.OVERHEAD_S) * _N
+_CHUNKS = int(CpuCol.CHUNKS) * _N
+_ACCUMULATORS = int(CpuCol.ACCUMULATORS) * _N
+_REGISTERS = int(CpuCol.REGISTERS) * _N
+_STEPS = int(CpuCol.STEPS) * _N
+_UNROLLED = int(CpuCol.UNROLLED_FMA) * _N
+_RULE = int(CpuCol.RULE) * _N
+_PARALLEL = int(CpuCol.PARALLEL) * _N
+_PAIRS = int(CpuCol.PAIRS) * _N
+_PAIR_AXIS = int(CpuCol.PAIR_AXIS) * _N
+_UNROLL = int(CpuCol.UNROLL) * _N
+_TILES = int(CpuCol.TILES) * _N
+_PARTIAL = int(CpuCol.PARTIAL) * _N
+_SMALL_ROWS_CALLS = int(CpuCol.SMALL_ROWS_CALLS) * _N
+_LARGE_ROWS_CALLS = int(CpuCol.LARGE_ROWS_CALLS) * _N
+_SMALL_VECTORS = int(CpuCol.SMALL_VECTORS) * _N
+_SMALL_VECTORS_CALLS = int(CpuCol.SMALL_VECTORS_CALLS) * _N
+_LARGE_VECTORS_CALLS = int(CpuCol.LARGE_VECTORS_CALLS) * _N
+_ROWS = int(CpuCol.ROWS) * _N
+_OWN = int(CpuCol.OWN) * _N
+_VECTOR_LOADS = int(CpuCol.VECTOR_LOADS) * _N
+_VECTORS_HELD = int(CpuCol.VECTORS_HELD) * _N
+_HELD = int(CpuCol.HELD) * _N
+_BROADCAST = int(CpuCol.BROADCAST) * _N
+_RELOADED = int(CpuCol.RELOADED) * _N
+_CYCLES = int(CpuCol.CYCLES) * _N
+_INSIDE = int(CpuCol.INSIDE) * _N
+_PADDING = int(CpuCol.PADDING) * _N
+_COPY = int(CpuCol.OWN_COPY) * _N
+
+
+@jit_helper
+def load_points(points: Ints, start: int, n: int, nest: CpuNest, c: CpuChunk) -> None:
+    """Read points[start : start + n] (rows in the order of CpuSpace.columns) into the chunk; the last one fills it."""
+    v = c.values
+    for column in range(points.shape[1]):
+        for i in range(_N):
+            c.raw[column, i] = points[start + min(i, n - 1), column]
+    parallel = nest.simd[2]
+    for i in range(_N):
+        v[_CHUNKS + i] = 1.0
+        v[_PARALLEL + i] = c.raw[parallel, i]
+        v[_PAIRS + i] = 0.0
+        v[_PAIR_AXIS + i] = -1.0
+    lanes = float(nest.simd[1])
+    for a in range(nest.extents.shape[0]):
+        outer, l1, kernel, pair = nest.columns[a, 0], nest.columns[a, 3], nest.columns[a, 4], nest.columns[a, 5]
+        other = 0.0 if a == nest.simd[0] else 1.0
+        unit = lanes if a == nest.simd[0] else 1.0
+        for i in range(_N):
+            pair_calls = c.raw[pair, i] if pair >= 0 else 0.0
+            is_pair = 1.0 if pair_calls > 0.0 else 0.0
+            inner = c.raw[l1, i] * c.raw[kernel, i]
+            c.is_pair[a, i] = is_pair
+            c.calls[a, i] = max(pair_calls, c.raw[l1, i])
+            c.inner[a, i] = inner
+            units = math.floor(math.ceil(inner / unit) / c.calls[a, i])
+            c.small[a, i] = units if is_pair > 0.0 else math.ceil(c.raw[kernel, i] / unit)
+            v[_PAIRS + i] += is_pair * other
+            v[_PAIR_AXIS + i] = float(a) if is_pair * other > 0.0 else v[_PAIR_AXIS + i]
+            v[_CHUNKS + i] *= c.raw[outer, i] if outer >= 0 else 1.0
+    for x in range(nest.uses.shape[0]):
+        flag = nest.pack_columns[x]
+        for i in range(_N):
+            c.packed[x, i] = c.raw[flag, i] if flag >= 0 else 0.0
+
+
+@jit_helper
+def _calls(nest: CpuNest, c: CpuChunk) -> None:
+    """Fill the number of steps, tiles and calls of each kind of microkernel, and clear the sums over them."""
+    v = c.values
+    for i in range(_N):
+        v[_STEPS + i] = 1.0
+        v[_UNROLL + i] = 1.0
+        v[_TILES + i] = 1.0
+        v[_PARTIAL + i] = 0.0
+        v[_SMALL_ROWS_CALLS + i] = 1.0
+        v[_LARGE_ROWS_CALLS + i] = 0.0
+    for a in range(nest.extents.shape[0]):
+        extent = float(nest.extents[a])
+        if nest.is_reduction[a]:
+            is_simd = a == nest.simd[0]
+            group = float(nest.group[1]) if a == nest.group[0] else 1.0
+            for i in range(_N):
+                inner = c.inner[a, i]
+                v[_TILES + i] *= extent / inner
+                v[_PARTIAL + i] = 1.0 if inner < extent else v[_PARTIAL + i]
+                v[_STEPS + i] *= c.calls[a, i] if is_simd else steps_of(inner, c.small[a, i], group)
+                v[_UNROLL + i] *= 1.0 if is_simd else math.ceil(c.small[a, i] / group)
+        else:
+            is_rows = a != nest.simd[0]
+            for i in range(_N):
+                calls = c.calls[a, i]
+                larger = c.inner[a, i] - c.small[a, i] * calls
+                is_last = v[_PAIR_AXIS + i] == float(a)
+                v[_SMALL_ROWS_CALLS + i] = calls - larger if is_last else v[_SMALL_ROWS_CALLS + i]
+                v[_LARGE_ROWS_CALLS + i] = larger if is_last else v[_LARGE_ROWS_CALLS + i]
+                v[_TILES + i] *= extent / c.inner[a, i] * (calls if is_rows and not is_last else 1.0)
+    axis = nest.simd[0]
+    lanes = float(nest.simd[1])
+    is_reduction = nest.is_reduction[axis] == 1
+    for i in range(_N):
+        calls, small = c.calls[axis, i], c.small[axis, i]
+        larger = (math.ceil(c.inner[axis, i] / lanes) - small * calls) * c.is_pair[axis, i]
+        # calls along a summed SIMD axis are steps of one kernel
+        v[_SMALL_VECTORS + i] = small + (1.0 if larger > 0.0 and is_reduction else 0.0)
+        v[_SMALL_VECTORS_CALLS + i] = 1.0 if is_reduction else calls - larger
+        v[_LARGE_VECTORS_CALLS + i] = 0.0 if is_reduction else larger
+    for i in range(_N):
+        v[_CYCLES + i] = 0.0
+        v[_FMA + i] = 0.0
+        v[_LOAD + i] = 0.0
+        v[_LATENCY + i] = 0.0
+        v[_ISSUE + i] = 0.0
+        v[_OVERHEAD + i] = 0.0
+        v[_ACCUMULATORS + i] = 0.0
+        v[_REGISTERS + i] = 0.0
+        v[_UNROLLED + i] = 0.0
+
+
+@jit_helper
+def _padding(nest: CpuNest, c: CpuChunk) -> None:
+    """Fill INSIDE and PADDING: the same as `cpu.times.microkernel` computes for single tiles."""
+    v = c.values
+    for i in range(_N):
+        v[_INSIDE + i] = 1.0
+        v[_PADDING + i] = 0.0
+        v[_COPY + i] = -1.0
+    for p in range(nest.padding.shape[0]):
+        x, a, r = nest.padding[p, 0], nest.padding[p, 1], nest.padding[p, 2]
+        axis, window = max(a, 0), max(r, 0)
+        axis_kernel, window_kernel = nest.columns[axis, 4], nest.columns[window, 4]
+        axis_extent, window_extent = float(nest.extents[axis]), float(nest.extents[window])
+        share, copy = nest.inside_share[p], nest.pad_cycles[x]
+        for i in range(_N):
+            leaves_out = a >= 0 and leaves_out_padding(
+                c.inner[axis, i], axis_extent, c.raw[axis_kernel, i], c.inner[window, i], window_extent,
+                c.raw[window_kernel, i],
+            )  # fmt: skip
+            v[_INSIDE + i] *= share if leaves_out else 1.0
+            is_new = not leaves_out and c.packed[x, i] == 0.0 and v[_COPY + i] != float(x)
+            v[_PADDING + i] += copy if is_new else 0.0
+            v[_COPY + i] = float(x) if is_new else v[_COPY + i]
+
+
+@jit_helper
+def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
+    """Fill what the operands need in the microkernels with fewer (`large` 0) or more rows (1) of a pair."""
+    v = c.values
+    axis = nest.simd[0]
+    for i in range(_N):
+        v[_VECTOR_LOADS + i] = 0.0
+        v[_VECTORS_HELD + i] = 0.0
+        v[_HELD + i] = 0.0
+        v[_BROADCAST + i] = 0.0
+    result = nest.vector_loads.shape[0] - 1
+    for x in range(-1, result):  # first the product of all rows
+        for i in range(_N):
+            v[_OWN + i] = 1.0
+        for a in range(nest.extents.shape[0]):
+            if nest.is_reduction[a] or a == axis or (x >= 0 and not nest.uses[x, a]):
+                continue
+            for i in range(_N):
+                v[_OWN + i] *= c.small[a, i] + (large if v[_PAIR_AXIS + i] == float(a) else 0.0)
+        if x < 0:
+            for i in range(_N):
+                v[_ROWS + i] = v[_OWN + i]
+        elif nest.uses[x, axis]:
+            each = nest.vector_loads[x]
+            for i in range(_N):
+                own = v[_OWN + i]
+                v[_VECTOR_LOADS + i] += own if c.packed[x, i] > 0.0 else own * each
+                v[_VECTORS_HELD + i] += own if own < v[_ROWS + i] else 0.0
+                v[_HELD + i] += 0.0 if own < v[_ROWS + i] else 1.0
+        else:
+            for i in range(_N):
+                v[_BROADCAST + i] += v[_OWN + i]
+    each, lanes, row = nest.vector_loads[result], float(nest.simd[1]), nest.result_row
+    for i in range(_N):
+        v[_RELOADED + i] = each
+    if row >= 0:
+        for i in range(_N):
+            own = c.small[row, i] + (large if v[_PAIR_AXIS + i] == float(row) else 0.0)
+            v[_RELOADED + i] = result_stores(each, lanes, own)
+
+
+@jit_helper
+def _kinds(large: float, nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
+    """Add the cycles of the microkernels with fewer (`large` 0) or more vectors (1) of a pair, after `_rows`."""
+    v = c.values
+    reduces = float(nest.simd[3])
+    stores_vectors = nest.uses[nest.uses.shape[0] - 1, nest.simd[0]] == 1
+    shuffles = 2.0 * math.log2(nest.simd[1])
+    for i in range(_N):
+        vectors = v[_SMALL_VECTORS + i] + large
+        vector_calls = v[_LARGE_VECTORS_CALLS + i] if large > 0.0 else v[_SMALL_VECTORS_CALLS + i]
+        count = v[_TILES + i] * v[_SMALL_ROWS_CALLS + i] * vector_calls
+        accumulators = v[_ROWS + i] * vectors
+        loads = v[_VECTOR_LOADS + i] * vectors + v[_BROADCAST + i]
+        held = v[_VECTORS_HELD + i] * vectors + v[_HELD + i]
+        step, registers, fma, load, latency, issue = step_one(
+            cpu, accumulators, loads, held, v[_BROADCAST + i], v[_UNROLL + i], reduces
+        )
+        stores = accumulators * v[_RELOADED + i] if stores_vectors else accumulators + shuffles
+        reloads = stores if stores_vectors else 1.0
+        extra = call_one(cpu, stores, reloads, reduces, v[_PARTIAL + i])
+        steps = v[_STEPS + i]
+        is_used = count > 0.0
+        steps *= v[_INSIDE + i]
+        v[_CYCLES + i] += count * (steps * step + extra)
+        v[_FMA + i] += count * steps * fma
+        v[_LOAD + i] += count * steps * load
+        v[_LATENCY + i] += count * steps * latency
+        v[_ISSUE + i] += count * steps * issue
+        v[_OVERHEAD + i] += count * extra
+        v[_ACCUMULATORS + i] = max(v[_ACCUMULATORS + i], accumulators if is_used else 0.0)
+        v[_REGISTERS + i] = max(v[_REGISTERS + i], registers if is_used else 0.0)
+        v[_UNROLLED + i] = max(v[_UNROLLED + i], accumulators * v[_UNROLL + i] if is_used else 0.0)
+
+
+@jit_sequence
+def core_columns(nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
+    """Fill CYCLES, the cycles of its parts, registers and the rule, after `load_points`."""
+    v = c.values
+    _calls(nest, c)
+    _padding(nest, c)
+    for row_kind in range(2):
+        if row_kind == 1:
+            for i in range(_N):
+                v[_SMALL_ROWS_CALLS + i] = v[_LARGE_ROWS_CALLS + i]
+        _rows(float(row_kind), nest, c)
+        for vector_kind in range(2):
+            _kinds(float(vector_kind), nest, cpu, c)
+    for i in range(_N):
+        v[_CYCLES + i] += v[_PADDING + i]
+        v[_OVERHEAD + i] += v[_PADDING + i]
+    for i in range(_N):
+        v[_RULE + i] = rule_one(
+            cpu, v[_REGISTERS + i], v[_PAIRS + i], v[_UNROLLED + i], v[_PARALLEL + i], v[_CHUNKS + i]
+        )

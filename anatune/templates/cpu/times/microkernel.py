@@ -1,0 +1,341 @@
+"""Cycles of microkernel calls: registers, ports, latency, spills, loop and store overhead.
+
+Notation
+--------
+rows : product of the register factors of the spatial axes that are not vectorised.
+vectors : vectors of the SIMD axis; accumulators = rows * vectors.
+step : one iteration of the reduction inside the microkernel.
+"""
+
+from __future__ import annotations
+
+import math
+
+from anatune.numerics._jit import jit, jit_helper, jit_inline, jit_scalar
+from anatune.numerics.columns import Bools, Floats, Ints
+from anatune.templates.cpu.times.classes import Microkernel
+from anatune.templates.cpu.times.nest import CpuCore, CpuNest, ceil_div, leaves_out_padding, steps_of
+
+__all__ = [
+    "ACCUMULATORS",
+    "MULTIPLY_ADDS",
+    "NUM_PARTS",
+    "REGISTERS",
+    "call_one",
+    "core_cycles",
+    "kernel_rules",
+    "result_stores",
+    "rule_one",
+    "step_one",
+]
+
+ACCUMULATORS, REGISTERS, MULTIPLY_ADDS, NUM_PARTS = 0, 1, 2, 3
+"""Entries of what `core_cycles` says of the microkernels: the largest accumulators, registers, and multiply-adds of the
+unrolled body; their number."""
+
+
+@jit_inline
+def _together(left: float, right: float) -> float:
+    """Return the cycles of two kinds of work that overlap almost perfectly: ``(left^8 + right^8)^(1/8)``.
+
+    Work that needs as many load slots as multiply-add slots never packs both. Source: anatune tune on a Zen 4 virtual
+    machine, 512x1024x4096 in float32: 28 rows x 1 vector (29 loads for 28 multiply-adds) 10 % slower than 6 x 4 (10 for
+    24); 14 x 2 (16 for 28) less than 1 % slower.
+    """
+    left *= left
+    left *= left
+    left *= left
+    right *= right
+    right *= right
+    right *= right
+    return math.sqrt(math.sqrt(math.sqrt(left + right)))
+
+
+@jit_inline
+def _in_memory(cpu: CpuCore, accumulators: float, broadcast: float) -> bool:
+    """Whether broadcast elements come with the multiply-adds, from memory: one reads each (AVX-512)."""
+    return cpu.folds_broadcasts > 0.0 and broadcast >= accumulators
+
+
+@jit_inline
+def _registers(cpu: CpuCore, accumulators: float, held: float, broadcast: float) -> float:
+    """Return the vector registers of a step: accumulators, operands that several rows share, one broadcast.
+
+    Elements that one multiply-add each reads come with it from memory (AVX-512: 31 rows of one vector reach 98 % of a
+    Zen 4's peak, 32 rows spill).
+    """
+    return accumulators + held + (0.0 if _in_memory(cpu, accumulators, broadcast) else min(broadcast, 1.0))
+
+
+@jit_scalar
+def step_one(
+    cpu: CpuCore,
+    accumulators: float,
+    loads: float,
+    held: float,
+    broadcast: float,
+    unroll: float,
+    reduces: float,
+) -> tuple[float, float, float, float, float, float]:
+    """Return the cycles of one reduction step and its parts.
+
+    ``step = max(acc / fma, loads / load_ports and instructions / issue_width together, fma_latency)``; rows + vectors
+    loads stand against rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
+
+    One register too many and compilers keep all accumulators in memory: a load and a store for each multiply-add.
+    Source: Xeon 6230R table of TTile (5x6 52.7 %, 7x4 45.5 %, 8x4 42.7 % of peak: one store a cycle against two
+    multiply-adds).
+
+    Parameters
+    ----------
+    accumulators, loads, held, broadcast
+        Vectors: of results; loaded in a step; of operands that several rows share; broadcast elements.
+    unroll
+        Steps of the straight-line body.
+    reduces
+        1 where there is a reduction, else 0.
+
+    Returns
+    -------
+    tuple of float
+        Cycles, vector registers needed, and cycles of multiply-adds, loads, latency and issue without spills.
+    """
+    registers = _registers(cpu, accumulators, held, broadcast)
+    fma = accumulators * (1.0 / (cpu.fma_per_cycle * cpu.reachable))
+    load = (loads - broadcast) * (1.0 / cpu.loads) + broadcast * (1.0 / cpu.broadcasts)
+    latency = cpu.fma_latency * reduces
+    separate = loads - (broadcast if _in_memory(cpu, accumulators, broadcast) else 0.0)
+    issue = (accumulators + separate + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
+    step = max(_together(_together(fma, load), issue), latency)
+    # spilled: every accumulator is loaded and stored in each step
+    reloaded = loads + accumulators if held > cpu.held_share * cpu.registers else loads
+    spilled = max(accumulators * (1.0 / cpu.stores), (reloaded + accumulators) * (1.0 / cpu.loads))
+    spilled = max(spilled, (2.0 * accumulators + reloaded) * (1.0 / cpu.issue_width))
+    does_spill = registers > cpu.registers and reduces > 0.0
+    return (max(step, spilled) if does_spill else step), registers, fma, load, latency, issue
+
+
+@jit_scalar
+def call_one(
+    cpu: CpuCore,
+    stores: float,
+    reloads: float,
+    reduces: float,
+    partial: float,
+) -> float:
+    """Return the cycles a call adds to its steps: entry, pipeline drain, stores, and reloads of partial sums."""
+    entry = cpu.call_cycles + cpu.fma_latency if reduces > 0.0 else cpu.loop_instructions / cpu.issue_width
+    return stores * (1.0 / cpu.stores) + entry + partial * reloads * (1.0 / cpu.loads)
+
+
+@jit_inline
+def rule_one(
+    cpu: CpuCore,
+    registers: float,
+    pairs: float,
+    multiply_adds: float,
+    parallel: float,
+    chunks: float,
+) -> float:
+    """Return 0, or the number of the first broken rule of `CpuModel.rules`."""
+    rule = 4.0 if parallel > 0.0 and (chunks < 2.0 or cpu.num_cores < 2.0) else 0.0
+    rule = 3.0 if multiply_adds > cpu.multiply_add_limit else rule
+    rule = 2.0 if registers > cpu.register_limit * cpu.registers else rule
+    return 1.0 if pairs > 1.0 else rule
+
+
+@jit
+def kernel_rules(nest: CpuNest, cpu: CpuCore, kernels: Ints, own_rows: Ints, rules: Ints) -> None:
+    """Fill `rules` with the first rule that each microkernel breaks in a parallel loop, or 0.
+
+    Parameters
+    ----------
+    kernels : (num_kernels, 5) int64
+        Rows, vectors, unrolled steps, pairs beside the SIMD axis, chunks of the parallel loop.
+    own_rows : (num_kernels, X - 1) int64
+        Rows of each operand.
+    rules : (num_kernels,) int64
+        Overwritten, as `rule_one`.
+    """
+    for k in range(kernels.shape[0]):
+        rows, vectors = float(kernels[k, 0]), float(kernels[k, 1])
+        held = 0.0
+        broadcast = 0.0
+        for x in range(own_rows.shape[1]):
+            if nest.uses[x, nest.simd[0]]:
+                held += _held(float(own_rows[k, x]), rows, vectors)
+            else:
+                broadcast += own_rows[k, x]
+        registers = _registers(cpu, rows * vectors, held, broadcast)
+        multiply_adds = rows * vectors * kernels[k, 2]
+        rules[k] = rule_one(cpu, registers, float(kernels[k, 3]), multiply_adds, 1.0, float(kernels[k, 4]))
+
+
+@jit_inline
+def _held(own: float, rows: float, vectors: float) -> float:
+    """Return the vectors of an operand that several of the rows share; one where each row has its own."""
+    return own * vectors if own < rows else 1.0
+
+
+@jit_inline
+def _operands(
+    nest: CpuNest,
+    rows: Ints,
+    packed: Bools,
+    vectors: float,
+) -> tuple[float, float, float, float]:
+    """Return accumulators, loads, held and broadcast vectors of a microkernel."""
+    axis = nest.simd[0]
+    all_rows = 1.0
+    for a in range(rows.shape[0]):
+        all_rows *= rows[a]
+    loads = 0.0
+    held = 0.0
+    broadcast = 0.0
+    for x in range(nest.vector_loads.shape[0] - 1):
+        own = 1.0
+        for a in range(rows.shape[0]):
+            if nest.uses[x, a]:
+                own *= rows[a]
+        if nest.uses[x, axis]:
+            loads += own * vectors * (1.0 if packed[x] else nest.vector_loads[x])
+            held += _held(own, all_rows, vectors)
+        else:
+            loads += own
+            broadcast += own
+    return all_rows * vectors, loads, held, broadcast
+
+
+@jit_inline
+def result_stores(each: float, lanes: float, rows: float) -> float:
+    """Return the stores (and shuffles) for one vector of results that is not contiguous along the SIMD axis.
+
+    With several rows contiguous in memory the microkernel transposes in registers: log2(lanes) shuffles a vector, and
+    one store for each lane and group of rows; otherwise every lane is stored alone.
+    """
+    if each == lanes and rows > 1.0:
+        return max(lanes / rows, 1.0) + math.log2(lanes)
+    return each
+
+
+@jit_helper
+def _padding(nest: CpuNest, on: Microkernel, packed: Bools, is_bound: bool) -> tuple[float, float]:
+    """Return the share of steps that is left when padding is left out, and the cycles of padded copies."""
+    inner, kernel = on.inner, on.kernel
+    inside = 1.0
+    cycles = 0.0
+    copied = -1
+    for p in range(nest.padding.shape[0]):
+        x, a, r = nest.padding[p]
+        leaves_out = False
+        if a >= 0:
+            leaves_out = is_bound or leaves_out_padding(
+                inner[a], nest.extents[a], kernel[a], inner[r], nest.extents[r], kernel[r]
+            )
+        if leaves_out:
+            inside *= nest.inside_share[p]
+        elif copied != x and not packed[x] and not is_bound:
+            cycles += nest.pad_cycles[x]  # dimensions of a tensor are neighbours
+            copied = x
+    return inside, cycles
+
+
+@jit_inline
+def _vectors(inner: int, calls: int, kernel: int, lanes: int, is_summed: bool) -> tuple[int, int, int]:
+    """Return the vectors of the smaller microkernel along the SIMD axis, its calls, and those with one vector more."""
+    if kernel > 0:
+        vectors = ceil_div(kernel, lanes)
+        num_large = 0
+    else:
+        units = ceil_div(inner, lanes)
+        vectors = int(units / calls)
+        num_large = units - vectors * calls
+    num_small = calls - num_large
+    if is_summed:  # calls along a summed SIMD axis are steps of one kernel
+        vectors += 1 if num_large > 0 else 0
+        num_large = 0
+        num_small = 1
+    return vectors, num_small, num_large
+
+
+@jit_helper
+def core_cycles(
+    nest: CpuNest, cpu: CpuCore, on: Microkernel, packed: Bools, rows: Ints, parts: Floats, is_bound: bool
+) -> float:
+    """Return the core cycles of all microkernel calls of one nest, on one core, padded copies included.
+
+    The same as `cpu.times.point` computes for columns of points, for the search's single tiles.
+
+    Parameters
+    ----------
+    packed : (X,) bool
+    rows : (A,) int64
+        Scratch.
+    parts : (NUM_PARTS,) float64
+        Overwritten.
+    is_bound : bool
+        Return cycles that no unrolling undercuts, given that of ``on.kernel`` as the most.
+    """
+    inner, calls, kernel = on.inner, on.calls, on.kernel
+    axis = nest.simd[0]
+    lanes = nest.simd[1]
+    reduces = float(nest.simd[3])
+    result = nest.vector_loads.shape[0] - 1
+    steps = 1.0
+    unroll = 1.0
+    tiles = 1.0
+    partial = 0.0
+    pair_axis = -1
+    for a in range(inner.shape[0]):
+        tiles *= nest.extents[a] / inner[a]
+        rows[a] = 1
+        if nest.is_reduction[a]:
+            if inner[a] < nest.extents[a]:
+                partial = 1.0
+            if a == axis:
+                steps *= calls[a]
+            else:
+                group = float(nest.group[1]) if a == nest.group[0] else 1.0
+                steps *= inner[a] / group if is_bound else steps_of(float(inner[a]), float(kernel[a]), group)
+                unroll *= math.ceil(kernel[a] / group)
+        elif a != axis:
+            if kernel[a] == 0:
+                pair_axis = a
+            else:
+                rows[a] = kernel[a]
+                tiles *= calls[a]
+    vectors, num_small, num_large = _vectors(
+        inner[axis], calls[axis], kernel[axis], lanes, nest.is_reduction[axis] == 1
+    )
+    inside, total = _padding(nest, on, packed, is_bound)
+    for i in range(NUM_PARTS):
+        parts[i] = 0.0
+    for row_kind in range(2):
+        row_count = 1.0
+        if pair_axis >= 0:
+            small = int(inner[pair_axis] / calls[pair_axis])
+            larger = inner[pair_axis] - small * calls[pair_axis]
+            rows[pair_axis] = small + row_kind
+            row_count = float(larger) if row_kind else float(calls[pair_axis] - larger)
+        elif row_kind:
+            break
+        for vector_kind in range(2):
+            count = tiles * row_count * (num_large if vector_kind else num_small)
+            if count == 0.0:
+                continue
+            accumulators, loads, held, broadcast = _operands(nest, rows, packed, float(vectors + vector_kind))
+            step, registers, _, _, _, _ = step_one(cpu, accumulators, loads, held, broadcast, unroll, reduces)
+            if nest.uses[result, axis]:
+                own = kernel[nest.result_row] if nest.result_row >= 0 else 1
+                if nest.result_row == pair_axis and pair_axis >= 0:
+                    own = rows[pair_axis]
+                stores = accumulators * result_stores(nest.vector_loads[result], float(lanes), float(own))
+                reloads = stores
+            else:  # the SIMD axis is summed over: a horizontal sum of log2(lanes) shuffles and adds for each call
+                stores = accumulators + 2.0 * math.log2(lanes)
+                reloads = 1.0
+            total += count * (inside * steps * step + call_one(cpu, stores, reloads, reduces, partial))
+            parts[ACCUMULATORS] = max(parts[ACCUMULATORS], accumulators)
+            parts[REGISTERS] = max(parts[REGISTERS], registers)
+            parts[MULTIPLY_ADDS] = max(parts[MULTIPLY_ADDS], accumulators * unroll)
+    return total

@@ -1,0 +1,186 @@
+"""Predicted time of CPU points, chunk by chunk. One compiled entry, so that it compiles once.
+
+Time: ``max(core, memory) + exposed * min(core, memory) + copies + parallel start`` on the busiest core, where memory is
+the sum over the levels (transfers through the hierarchy are serialised: [ECM] Sec. 2.2). It is the time of a call that
+others like it precede: a cache that holds the whole nest brings nothing in.
+"""
+
+from __future__ import annotations
+
+import math
+
+from anatune.numerics._jit import jit, jit_helper
+from anatune.numerics.columns import CHUNK_SIZE, Floats, Ints
+from anatune.templates.cpu.times.columns import CpuChunk, CpuCol
+from anatune.templates.cpu.times.kernels import core_columns, load_points
+from anatune.templates.cpu.times.nest import CpuMachine, CpuNest, combine, slowdown
+from anatune.templates.cpu.times.traffic import traffic
+
+__all__ = ["CHECK", "PREDICT", "run_points"]
+
+CHECK, PREDICT = 0, 1
+"""What `run_points` does: rules only; predict."""
+
+_N = CHUNK_SIZE
+_TIME = int(CpuCol.TIME_S) * _N
+_FMA = int(CpuCol.FMA_S) * _N
+_CORE = int(CpuCol.CORE_S) * _N
+_MEMORY = int(CpuCol.MEMORY_S) * _N
+_PACKING = int(CpuCol.PACKING_S) * _N
+_START = int(CpuCol.START_S) * _N
+_LOAD = int(CpuCol.LOAD_S) * _N
+_LATENCY = int(CpuCol.LATENCY_S) * _N
+_ISSUE = int(CpuCol.ISSUE_S) * _N
+_OVERHEAD = int(CpuCol.OVERHEAD_S) * _N
+_L2_ROW, _L1_BYTES_ROW, _L1_TILE_ROW = int(CpuCol.L2_S), int(CpuCol.L1_BYTES), int(CpuCol.L1_TILE_BYTES)
+_THREADS = int(CpuCol.THREADS) * _N
+_SHARE = int(CpuCol.SHARE) * _N
+_CHUNKS = int(CpuCol.CHUNKS) * _N
+_RULE = int(CpuCol.RULE) * _N
+_PARALLEL = int(CpuCol.PARALLEL) * _N
+_SECONDS, _COPIED, _IS_BEYOND = int(CpuCol.OWN) * _N, int(CpuCol.BYTES) * _N, int(CpuCol.SPREAD) * _N  # work space
+_CYCLES = int(CpuCol.CYCLES) * _N
+
+
+@jit_helper
+def _threads(machine: CpuMachine, c: CpuChunk) -> None:
+    """Fill THREADS, SHARE (longer where threads slow each other down), and what one thread has of each cache."""
+    v = c.values
+    cpu = machine.core
+    for i in range(_N):
+        threads = min(cpu.num_cores, v[_CHUNKS + i]) if v[_PARALLEL + i] > 0.0 else 1.0
+        share = math.ceil(v[_CHUNKS + i] / threads) / v[_CHUNKS + i]
+        v[_THREADS + i] = threads
+        share *= slowdown(cpu, threads)
+        v[_SHARE + i] = share if v[_PARALLEL + i] > 0.0 else 1.0
+    last = c.size.shape[0] - 1
+    for level in range(last + 1):
+        size, fill_s = c.size[level], c.fill_s[level]
+        size_bytes, shared_by = machine.size_bytes[level], machine.shared_by[level]
+        seconds = 1.0 / (machine.fill_bytes_per_cycle[level] * cpu.clock_hz)
+        for i in range(_N):
+            size[i] = size_bytes / min(v[_THREADS + i], shared_by)
+            fill_s[i] = seconds
+    fill_s = c.fill_s[last]
+    for i in range(_N):
+        threads = v[_THREADS + i]  # DRAM's share does not become smaller with the core's
+        fill_s[i] = 1.0 / (min(cpu.dram_core_bytes_s, cpu.dram_socket_bytes_s / threads) * slowdown(cpu, threads))
+
+
+@jit_helper
+def _copies(nest: CpuNest, machine: CpuMachine, c: CpuChunk) -> None:
+    """Fill PACKING_S: packing and padding copies, made once around the nest by all threads."""
+    v = c.values
+    last = c.size.shape[0] - 1
+    for i in range(_N):
+        v[_PACKING + i] = 0.0
+    for x in range(nest.copy_bytes.shape[0]):
+        plain, repacked = nest.copy_bytes[x, 0], nest.copy_bytes[x, 1]
+        if max(plain, repacked) == 0.0:
+            continue
+        least_s = 1.0 / (nest.copy_rate[x] * machine.core.clock_hz)
+        for i in range(_N):
+            v[_SECONDS + i] = c.fill_s[0, i]
+            v[_COPIED + i] = repacked if c.packed[x, i] > 0.0 else plain
+            v[_IS_BEYOND + i] = 1.0
+        for level in range(1, last + 1):  # from the first cache that holds it
+            for i in range(_N):
+                is_beyond = v[_IS_BEYOND + i] > 0.0 and v[_COPIED + i] > c.size[level, i] * v[_THREADS + i]
+                v[_SECONDS + i] = c.fill_s[level, i] if is_beyond else v[_SECONDS + i]
+                v[_IS_BEYOND + i] = 1.0 if is_beyond else 0.0
+        for i in range(_N):
+            v[_PACKING + i] += v[_COPIED + i] * max(v[_SECONDS + i], least_s)
+    for i in range(_N):
+        v[_PACKING + i] *= slowdown(machine.core, v[_THREADS + i]) / v[_THREADS + i]
+
+
+@jit_helper
+def _times(machine: CpuMachine, c: CpuChunk) -> None:
+    """Fill TIME_S and its parts, after all others; cycles of the microkernel's parts become seconds."""
+    v = c.values
+    cpu = machine.core
+    for i in range(_N):
+        v[_MEMORY + i] = 0.0
+    for level in range(c.traffic.shape[0]):
+        for i in range(_N):
+            v[_MEMORY + i] += c.timed[level, i] * c.fill_s[level, i]
+    for i in range(_N):
+        share = v[_SHARE + i]
+        core_s = share * v[_CYCLES + i] / cpu.clock_hz
+        memory_s = share * v[_MEMORY + i]
+        start_s = cpu.start_s if v[_PARALLEL + i] > 0.0 else 0.0
+        v[_CORE + i] = core_s
+        v[_MEMORY + i] = memory_s
+        v[_START + i] = start_s
+        v[_TIME + i] = combine(core_s, memory_s, cpu.exposed_share) + v[_PACKING + i] + start_s
+    cycle_s = 1.0 / cpu.clock_hz
+    for i in range(_N):
+        each_s = v[_SHARE + i] * cycle_s
+        v[_FMA + i] *= each_s
+        v[_LOAD + i] *= each_s
+        v[_LATENCY + i] *= each_s
+        v[_ISSUE + i] *= each_s
+        v[_OVERHEAD + i] *= each_s
+
+
+@jit_helper
+def _results(start: int, n: int, c: CpuChunk, columns: Floats) -> None:
+    """Write the columns of the first `n` points of the chunk from column `start` on."""
+    v = c.values
+    for row in range(columns.shape[0]):
+        for i in range(n):
+            columns[row, start + i] = v[row * _N + i]
+    for level in range(c.traffic.shape[0]):
+        for i in range(n):
+            seconds = c.timed[level, i] * c.fill_s[level, i]
+            columns[_L2_ROW + level, start + i] = v[_SHARE + i] * seconds
+            columns[_L1_BYTES_ROW + level, start + i] = c.traffic[level, i]
+    for level in range(3):
+        for i in range(n):
+            columns[_L1_TILE_ROW + level, start + i] = c.held[level, i]
+
+
+@jit
+def run_points(
+    points: Ints,
+    task: int,
+    nest: CpuNest,
+    machine: CpuMachine,
+    c: CpuChunk,
+    rules: Ints,
+    times: Floats,
+    columns: Floats,
+) -> None:
+    """Check or predict `points` (num_points, columns of the space) int64.
+
+    Points that break a rule are timed as if the limit were not there.
+
+    Parameters
+    ----------
+    task : int
+        CHECK or PREDICT.
+    rules : (num_points,) int64
+        Filled with the code of the first broken rule, 0 where legal.
+    times : (num_points,) float64
+        Filled with seconds, unless `task` is CHECK.
+    columns : (CpuCol.NUM_RESULTS, num_points) float64, or (0, 0)
+        Filled with every quantity if it has rows.
+    """
+    line = machine.core.line_bytes
+    v = c.values
+    for start in range(0, points.shape[0], _N):
+        n = min(_N, points.shape[0] - start)
+        load_points(points, start, n, nest, c)
+        core_columns(nest, machine.core, c)
+        for i in range(n):
+            rules[start + i] = int(v[_RULE + i])
+        if task == CHECK:
+            continue
+        _threads(machine, c)
+        traffic(nest, line, c)
+        _copies(nest, machine, c)
+        _times(machine, c)
+        for i in range(n):
+            times[start + i] = v[_TIME + i]
+        if columns.shape[0] > 0:
+            _results(start, n, c, columns)

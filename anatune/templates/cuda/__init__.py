@@ -1,0 +1,1 @@
+"""Templates "cuda" and "pipelined": tiles on CUDA cores."""

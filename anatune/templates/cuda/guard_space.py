@@ -1,0 +1,109 @@
+"""Tiles that do not divide an extent: which ones the spaces of CUDA cores list beside the perfect divisors.
+
+An extent whose divisors come near every power of two up to `MOST_BLOCK` has no others: 56, 196 and 4096 keep the
+spaces that they have. A prime has none near 16, 147 none near 32: blocks would be far too small or too large. They get
+smooth tile sizes (products of 2, 3, 5 and 7, which can be split into threads and registers) that waste little: all of
+them from `LEAST_FREE` on, one an octave below. Of a reduction they get powers of two and three times these.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.workload.nest import Workload
+from anatune.templates.base.factor import count_factorisations, divisors, factorisations, prime_exponents
+from anatune.templates.base.space import Part, tilings
+from anatune.templates.cuda.guards import guardable
+
+__all__ = ["MOST_BLOCK", "MOST_DEPTH", "axis_tilings", "guarded_tiles", "has_poor_divisors"]
+
+MOST_BLOCK = 256
+"""Largest guarded tile of a spatial axis: as far as blocks of one axis reach in the best plans of even extents."""
+MOST_DEPTH = 128
+"""Largest guarded tile of a reduction axis; more does not fit the shared memory beside a block of any width."""
+LEAST_TILE = 8
+"""Powers of two from here on are asked for; below, a divisor or the whole extent is as good."""
+NEAR = 1.5
+"""By what factor a divisor may be larger or smaller than a power of two that it stands for."""
+LEAST_FREE = 256
+"""Extents from here on have all sizes: images have two of the smaller ones, and spaces grow with the product."""
+MOST_WASTE = 0.125
+"""Largest share of iterations behind the end of an axis, of those before it."""
+
+
+def has_poor_divisors(extent: int, most: int) -> bool:
+    """Return whether no divisor comes near some power of two up to the extent and to `most`."""
+    sizes = (2**e for e in range(LEAST_TILE.bit_length() - 1, min(extent, most).bit_length()))
+    known = divisors(extent)
+    return any(not any(size <= _below(size) * one and one <= NEAR * size for one in known) for size in sizes)
+
+
+def _below(size: int) -> float:
+    """Return by what factor a divisor may be smaller than a power of two: 4 stands for the least one."""
+    return 2.0 if size == LEAST_TILE else NEAR
+
+
+@lru_cache(maxsize=1024)
+def guarded_tiles(extent: int, most: int) -> tuple[int, ...]:
+    """Return tile sizes up to `most` that cover an extent without dividing it, ascending; () where divisors serve.
+
+    They are multiples of 2, 4 or 8, the larger the coarser, and smooth; of small extents one an octave, the one that
+    wastes least (of these the one that is divided by 2 most often).
+
+    Parameters
+    ----------
+    most : int
+        `MOST_BLOCK` or, of a reduction axis, whose depth matters less than its evenness, `MOST_DEPTH`.
+    """
+    if not has_poor_divisors(extent, most):
+        return ()
+    sizes = [size for size in _rounded(most) if extent % size and _covered(extent, size) <= (1.0 + MOST_WASTE) * extent]
+    if extent >= LEAST_FREE:
+        return tuple(sizes)
+    octaves: dict[int, list[int]] = {}
+    for size in sizes:
+        octaves.setdefault(size.bit_length(), []).append(size)
+    return tuple(min(few, key=lambda size: (_covered(extent, size), -(size & -size))) for few in octaves.values())
+
+
+def _covered(extent: int, size: int) -> int:
+    """Return the iterations of as many tiles as cover an extent."""
+    return -(-extent // size) * size
+
+
+@lru_cache(maxsize=16)
+def _rounded(most: int) -> tuple[int, ...]:
+    if most == MOST_DEPTH:
+        return tuple(sorted(factor * 2**e for factor in (1, 3) for e in range(1, 8) if factor * 2**e <= most))
+    return tuple(
+        size
+        for size in range(2, most + 1)
+        if size % (2 if size < 16 else 4 if size < 128 else 8) == 0 and prime_exponents(size)[-1][0] <= 7
+    )
+
+
+def axis_tilings(workload: Workload, axis: str, levels: tuple[str, ...]) -> Part:
+    """Return the tilings of an axis: perfect divisors, and where these are poor, guarded ones; lexicographic."""
+    extent = workload.extents[axis]
+    is_spatial = any(one.name == axis for one in workload.spatial_axes)
+    sizes = guarded_tiles(extent, MOST_BLOCK if is_spatial else MOST_DEPTH) if axis in guardable(workload) else ()
+    if not sizes:
+        return tilings(axis, levels, extent)
+    count = count_factorisations(extent, len(levels))
+    count += sum(count_factorisations(size, len(levels) - 1) for size in sizes)
+    columns = [f"{axis}.{level}" for level in levels]
+    rows = partial(_all_rows, extent, sizes, len(levels))
+    return Part(axis, columns, count, rows, f"perfect divisors of {extent}, or tiles of the space that cover it")
+
+
+def _all_rows(extent: int, sizes: tuple[int, ...], width: int) -> NDArray[np.int64]:
+    tables = [factorisations(extent, width)]
+    for size in sizes:
+        inner = factorisations(size, width - 1)
+        tables.append(np.column_stack([np.full(len(inner), math.ceil(extent / size), dtype=np.int64), inner]))
+    rows = np.concatenate(tables)
+    return np.ascontiguousarray(rows[np.lexsort(rows.T[::-1])])

@@ -1,0 +1,1 @@
+"""The analytical model of tiles on CUDA cores."""

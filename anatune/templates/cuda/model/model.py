@@ -1,0 +1,49 @@
+"""The analytical GPU model: ranks and explains the schedules of one workload on one device."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from anatune.templates.base.features import FeatureTable
+from anatune.templates.base.model import Columns, Floats, Guarantee, Points, Progress, Ranking
+from anatune.templates.base.watch import Watch
+from anatune.templates.cuda.model.bands import points_within
+from anatune.templates.cuda.model.features import gpu_features
+from anatune.templates.cuda.model.ranking import rank_gpu
+from anatune.templates.cuda.model.registers import expected_registers
+from anatune.templates.cuda.model.scoring import GpuScoring
+
+__all__ = ["GpuModel"]
+
+
+class GpuModel(GpuScoring):
+    """Predicts the time of schedules of `workload` on `hardware`, and ranks them exactly.
+
+    Parameters as `GpuScoring`.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        stages, pad = self._pipeline
+        made = partial(type(self), stages=stages, pad=pad, plain=self.space.plain)
+        return made, (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
+
+    def feature_table(self, points: Points) -> FeatureTable:
+        """Return the features of points, see `cuda.features`."""
+        return gpu_features(self, np.atleast_2d(points))
+
+    def points_within(self, limit_s: float, progress: Progress | None = None) -> tuple[Points, Floats] | None:
+        """Return every legal point of a predicted time up to `limit_s`, and the times, in ranking order."""
+        return points_within(self, limit_s, Watch(progress=progress))
+
+    def _estimates(self, points: Points, quantities: Floats) -> Columns:
+        registers = expected_registers(self, points, quantities)
+        return {} if registers is None else {"registers_per_thread": registers}
+
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+        if self.refusal is not None:
+            rejected = {rule.id: self.space.size if rule is self.refusal else 0 for rule in self.rules}
+            none = np.empty((0, len(self.space.columns)), dtype=np.int64)
+            return Ranking(none, Guarantee("exhaustive"), 0, rejected)
+        return rank_gpu(self, top_k, watch, distinct=distinct)

@@ -1,0 +1,336 @@
+"""Programs of CUDA cores for a range: blocks of any size along the ranged axis, and what any of them can reach.
+
+Notation
+--------
+macro : block, thread and stage sizes of every axis, the rest left open; a row of option numbers, one an axis.
+point : the columns of `GpuSpace`, then split, leftovers, atomic (`gpu.split_space`). The first factor of the ranged
+    axis follows from the extent: `RangedTiles.at` writes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.ranges import RangedWorkload
+from anatune.templates.base.factor import divisors, factorisations
+from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.scoring import floor_of
+from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, PREDICT, run_points
+from anatune.templates.cuda.times.shared_memory import conflict_table
+from anatune.templates.gpu.pack import pack_chunk, pack_nest
+from anatune.templates.gpu.split_space import SPLIT_COLUMNS, split_part
+from anatune.templates.gpu.times.columns import Nest
+
+__all__ = ["ANY_BOUND", "BOUND", "MACRO_BOUND", "MOST_DEPTH", "MOST_TILE", "PREDICT", "RangedTiles"]
+
+MOST_TILE = 512
+"""Largest block along a ranged spatial axis: twice the largest guarded tile of single shapes."""
+MOST_DEPTH = 256
+"""Largest stage along a ranged reduction axis, likewise."""
+ROW = 32
+"""Elements whose multiples begin at those of a sector and of every vector, whatever the dtype."""
+MARGIN = 0.01
+"""By what share bounds are lowered where rows of a tensor lie along the ranged axis: times may fall there by up to
+0.3 % as rows get longer (tests/unit/model/cuda/test_ranges.py), for sectors that are used in part."""
+SLAB = 131_072
+"""Macro choices that are made and bounded together."""
+
+MOST_ROWS, MOST_CLASSES = 100, 200
+"""Macro choices with a split, and classes of consecutive results and fetch widths, of which all points are
+listed together; an interval that has more is halved."""
+
+Points = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Macros = NDArray[np.int32]
+
+
+class RangedTiles:
+    """Every tiling of a ranged workload, its times and bounds at any extent.
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    """
+
+    def __init__(self, workload: RangedWorkload, hardware: GpuSpec) -> None:
+        self.workload, self.hardware = workload, hardware
+        self.model = GpuModel(workload.largest, hardware)
+        space = self.space = self.model.space
+        axes = [*workload.largest.spatial_axes, *workload.largest.reduction_axes]
+        self.spatial = [axis.name for axis in workload.largest.spatial_axes]
+        self.axes = [axis.name for axis in axes]
+        self.first = {name: space.columns.index(f"{name}.{space.levels[name][0]}") for name in self.axes}
+        self.num_columns = space.columns.index("unroll") + 1 + len(space.staged)
+        self._unroll = space.columns.index("unroll")
+        ranged = self.first[workload.axis]
+        self._inner = list(range(ranged + 1, ranged + len(space.levels[workload.axis])))
+        self._first = ranged
+        self.options = [self._options(name) for name in self.axes]
+        self.num_macros = int(np.prod([len(table) for table in self.options], dtype=np.float64))
+        self._chunk = pack_chunk(self._nest(int(workload.numbers[-1])))
+        self._nests: dict[int, Nest] = {}
+
+    def _options(self, name: str) -> Points:
+        """Return (grid, threads, results of a thread) of an axis, or (steps, 1, depth); a grid of 0 follows."""
+        is_spatial = name in self.spatial
+        if name == self.workload.axis:
+            most = min(MOST_TILE if is_spatial else MOST_DEPTH, _power_above(int(self.workload.numbers[-1])))
+            threads = range(1, min(most, self.hardware.compute.max_threads_per_block) + 1) if is_spatial else [1]
+            rows = [(0, thread, each) for thread in threads for each in range(1, most // thread + 1)]
+            return np.array(rows, dtype=np.int64)
+        factors: Points = self.space.table(name)
+        inner = factors[:, [1, 3, 4]].prod(axis=1) if is_spatial else factors[:, 1:].prod(axis=1)
+        thread = factors[:, 2] if is_spatial else np.ones_like(inner)
+        found = np.unique(np.column_stack([factors[:, 0], thread, inner]), axis=0)
+        return np.asarray(found[found[:, 1] <= self.hardware.compute.max_threads_per_block])
+
+    @cached_property
+    def splits(self) -> Points:
+        """Rows (split, leftovers, atomic) of all extents, that of what is not split first."""
+        found = {(1, 0, 0)}
+        for extent in {*self.workload.numbers[[0, -1]].tolist(), *_octaves(self.workload.numbers)}:
+            part = split_part(self.workload.at(extent), self.hardware, "standard")
+            found |= set(map(tuple, part.table.tolist())) if part is not None else set()
+        return np.array(sorted(found), dtype=np.int64)
+
+    # ---- times and bounds ----------------------------------------------------------------------------------
+
+    def _nest(self, extent: int) -> Nest:
+        return pack_nest(self.workload.at(extent), staged=bool(self.space.staged), splits=True)
+
+    def run(self, extent: int, points: Points, task: int, *, evenly: bool = False) -> Floats:
+        """Return seconds of points at an extent, (num_points,); inf where a rule is broken.
+
+        Parameters
+        ----------
+        task : int
+            `PREDICT`, or a bound.
+        evenly : bool
+            Leave out what tests at the edges of the ranged axis cost, so that times do not fall as the extent grows.
+        """
+        nest = self._nests.get(extent)
+        if nest is None:
+            nest = self._nests[extent] = self._nest(extent)
+        rows = self.at(extent, points)
+        if not evenly:
+            return self._run(nest, rows, task)
+        nest = nest._replace(unguarded=self.axes.index(self.workload.axis))
+        found = self._run(nest, rows, task)
+        even = self._even(nest)
+        return found if even is None else np.minimum(found, self._run(even, rows, task)) * (1.0 - MARGIN)
+
+    def _run(self, nest: Nest, rows: Points, task: int) -> Floats:
+        rules, times = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
+        none = np.empty((0, 0))
+        run_points(rows, task, nest, self.model._gpu, conflicts(), self._chunk, rules, times, none, none)
+        legal = (rules == 0) if self.model.refusal is None else np.zeros(len(rows), dtype=bool)
+        return np.where(legal, times, np.inf)
+
+    def _even(self, nest: Nest) -> Nest | None:
+        """Return a nest whose rows along the ranged axis begin at multiples of every vector; None: all do so."""
+        tensors = [*self.workload.largest.reads, self.workload.largest.write]
+        ranged = [any(term.axis == self.workload.axis for term in one.indices[-1]) for one in tensors if one.indices]
+        if not any(ranged):
+            return None
+        sizes, misaligned = nest.dim_size.copy(), nest.misaligned.copy()
+        for tensor, is_ranged in enumerate(ranged):
+            if is_ranged:
+                last = nest.dim_start[tensor + 1] - 1
+                sizes[last] = -(-sizes[last] // ROW) * ROW
+                misaligned[tensor] = 0
+        return nest._replace(dim_size=sizes, misaligned=misaligned)
+
+    def at(self, extent: int, points: Points) -> Points:
+        """Return points with the blocks, or steps, that cover an extent."""
+        rows = np.array(points, dtype=np.int64, order="C")
+        tile = rows[:, self._inner].prod(axis=1)
+        rows[:, self._first] = -(-extent // tile)
+        return rows
+
+    # ---- macro choices -------------------------------------------------------------------------------------
+
+    @property
+    def num_slabs(self) -> int:
+        """How many parts of about `SLAB` all macro choices have."""
+        return -(-self.num_macros // SLAB)
+
+    def slab(self, number: int) -> Macros:
+        """Return a part of the macro choices without those that have too many threads, (count, num_axes) int32.
+
+        Every `num_slabs`-th one: the first part is a fair sample already.
+        """
+        sizes = [len(table) for table in self.options]
+        numbers = np.arange(number, self.num_macros, self.num_slabs)
+        rows = np.column_stack(np.unravel_index(numbers, sizes)).astype(np.int32)
+        threads = np.ones(len(rows), dtype=np.int64)
+        for place in range(len(self.spatial)):
+            threads *= self.options[place][rows[:, place], 1]
+        return np.asarray(rows[threads <= self.hardware.compute.max_threads_per_block])
+
+    def floor(self, extent: int) -> float:
+        """Return seconds that no program beats at an extent or a larger one."""
+        return floor_of(self.workload.at(extent), self._nest(extent), self.model._gpu)
+
+    def points(self, macros: Macros) -> Points:
+        """Return macro choices as points whose other levels are open, as bounds want them."""
+        found = np.ones((len(macros), self.num_columns + len(SPLIT_COLUMNS)), dtype=np.int64)
+        for place, name in enumerate(self.axes):
+            grid, thread, inner = self.options[place][macros[:, place]].T
+            first = self.first[name]
+            found[:, first] = grid
+            if name in self.spatial:
+                found[:, first + 2], found[:, first + 4] = thread, inner
+            else:
+                found[:, first + 2] = inner
+        found[:, self._unroll] = self.space.unroll_depths[-1]
+        found[:, self.num_columns :] = (1, 0, 0)
+        return found
+
+    def bounds(self, extent: int, macros: Macros) -> Floats:
+        """Return seconds that no program of each macro choice beats at this extent or at a larger one."""
+        found = []
+        for at in range(0, len(macros), SLAB):
+            points = self.points(macros[at : at + SLAB])
+            seconds = self.run(extent, points, MACRO_BOUND, evenly=True)
+            if len(self.splits) > 1:
+                seconds = np.minimum(seconds, self.run(extent, points, ANY_BOUND, evenly=True))
+            found.append(seconds)
+        return np.concatenate(found) if found else np.empty(0)
+
+    def lowest(self, extent: int, last: int, points: Points, task: int) -> Floats:
+        """Return seconds that points do not beat from an extent to a last one, evenly.
+
+        Leftovers are what is behind full rounds of blocks: where a round gets full, there are none, and such points are
+        not legal; nor are parts of a reduction without steps. Both are looked at wherever blocks, or steps, join.
+        """
+        found = self.run(extent, points, task, evenly=True)
+        split = -2 if self.workload.axis in self.spatial else -3
+        loose = np.flatnonzero(points[:, split] > (0 if split == -2 else 1))
+        if not len(loose) or last <= extent:
+            return found
+        tile = points[loose][:, self._inner].prod(axis=1)
+        next_ = -(-extent // tile) * tile + 1
+        while len(loose):
+            inside = next_ <= last
+            loose, tile, next_ = loose[inside], tile[inside], next_[inside]
+            for at in np.unique(next_).tolist():
+                here = next_ == at
+                times = self.run(int(at), points[loose[here]], task, evenly=True)
+                found[loose[here]] = np.minimum(found[loose[here]], times)
+            next_ = next_ + tile
+        return found
+
+    def split(self, macros: Macros, splits: Points) -> Points:
+        """Return the points of macro choices with each of some splits."""
+        rows = np.repeat(self.points(macros), len(splits), axis=0)
+        rows[:, self.num_columns :] = np.tile(splits, (len(macros), 1))
+        return rows
+
+    def rows_below(self, extent: int, last: int, macros: Macros, limit_s: float) -> tuple[Points, Floats]:
+        """Return macro choices with each split that may be faster than a limit from an extent to a last one, evenly.
+
+        With what they do not beat there.
+        """
+        kept, bounds = [], []
+        step = max(1, SLAB // len(self.splits))
+        for at in range(0, len(macros), step):
+            rows = self.split(macros[at : at + step], self.splits)
+            found = self.lowest(extent, last, rows, MACRO_BOUND)
+            kept.append(rows[found < limit_s])
+            bounds.append(found[found < limit_s])
+        return np.concatenate(kept), np.concatenate(bounds)
+
+    def expand(self, extent: int, last: int, rows: Points, limit_s: float) -> Points | None:
+        """Return every point of macro choices with splits that may be faster than a limit, as `rows_below`.
+
+        None: too many.
+        """
+        rows = rows[self.lowest(extent, last, rows, MACRO_BOUND) < limit_s]
+        if len(rows) > MOST_ROWS:
+            return None
+        classes = np.concatenate([rows[:0], *map(self._classes, rows)])
+        classes = classes[self.lowest(extent, last, classes, BOUND) < limit_s]
+        if len(classes) > MOST_CLASSES:
+            return None
+        points = np.concatenate([rows[:0], *map(self._members, classes)])
+        return points[self.lowest(extent, last, points, PREDICT) < limit_s]
+
+    def best_of(self, extent: int, row: Points, limit_s: float) -> tuple[Points | None, float]:
+        """Return the fastest point of a macro choice with a split at an extent, and its time; None: none is so fast."""
+        classes = self._classes(row)
+        bounds = self.run(extent, classes, BOUND)
+        order = np.argsort(bounds, kind="stable")
+        best, at = None, 0
+        while at < len(order) and bounds[order[at]] < limit_s:
+            taken = order[at : at + 8]
+            points = np.concatenate([self._members(one) for one in classes[taken[bounds[taken] < limit_s]]])
+            times = self.run(extent, points, PREDICT)
+            if times.min() < limit_s:
+                best, limit_s = points[times.argmin()], float(times.min())
+            at += 8
+        return best, limit_s
+
+    def _classes(self, row: Points) -> Points:
+        """Return a macro choice with every number of consecutive results along each axis, and every fetch width."""
+        places = [self.first[name] for name in self.spatial]
+        inner = _products(tuple(divisors(int(row[place + 4])) for place in places))
+        widths = _products(tuple(self.space.fetch_widths for _ in self.space.staged))
+        found = np.tile(row, (len(inner) * len(widths), 1))
+        chunks = np.repeat(inner, len(widths), axis=0)
+        for at, place in enumerate(places):
+            found[:, place + 1] = row[place + 4] // chunks[:, at]
+            found[:, place + 4] = chunks[:, at]
+        found[:, self._unroll + 1 : self.num_columns] = np.tile(widths, (len(inner), 1))
+        return found
+
+    def _members(self, row: Points) -> Points:
+        """Return every point of a class: loop splits and unroll depths."""
+        tables, places = [], []
+        for name in self.axes:
+            first = self.first[name]
+            last = first + (4 if name in self.spatial else 2)
+            tables.append(factorisations(int(row[last]), 2))
+            places.append(last)
+        shape = (*(len(table) for table in tables), len(self.space.unroll_depths))
+        index = _grid(shape)
+        found = np.tile(row, (len(index), 1))
+        for at, (table, last) in enumerate(zip(tables, places, strict=True)):
+            found[:, last - 1 : last + 1] = table[index[:, at]]
+        found[:, self._unroll] = np.array(self.space.unroll_depths)[index[:, -1]]
+        return found
+
+
+@lru_cache(maxsize=1)
+def conflicts() -> NDArray[np.uint8]:
+    """Return the table of bank conflicts, made once."""
+    return conflict_table()
+
+
+@lru_cache(maxsize=4096)
+def _products(lists: tuple[tuple[int, ...], ...]) -> Points:
+    return np.array(list(itertools.product(*lists)), dtype=np.int64).reshape(-1, len(lists))
+
+
+@lru_cache(maxsize=4096)
+def _grid(shape: tuple[int, ...]) -> Points:
+    return np.stack(np.unravel_index(np.arange(int(np.prod(shape))), shape), axis=1)
+
+
+def _octaves(numbers: Points) -> list[int]:
+    """Return the first extent of each octave of a range."""
+    kept, last = [], 0
+    for number in numbers.tolist():
+        if number >= 2 * last:
+            kept.append(number)
+            last = number
+    return kept
+
+
+def _power_above(extent: int) -> int:
+    return 1 << (extent - 1).bit_length()

@@ -1,0 +1,293 @@
+"""Exact ranking of the GPU space.
+
+Small spaces are evaluated whole. In larger ones every macro choice (block, thread and stage sizes; the other levels
+and choices left open) gets an admissible bound: the model's own time with the best values any completion can have.
+Splits of the reduction are part of the macro choice; those of blocks that no split can make fast enough are left out
+together. Choices are then refined in the order of their bounds, first to classes (how many consecutive results a
+thread has along each axis, fetch widths), then to points, until the next bound is slower than the k-th best point.
+
+Ties: points of equal predicted time are ordered by unroll depth (512, 1024, 64, 16, 0), then by the fewest loop
+levels (reg_outer and k2 small), then lexicographically.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.templates.base.factor import divisors, factorisations
+from anatune.templates.base.model import Guarantee, Ranking
+from anatune.templates.base.ranking import Best, gap, rank_whole, rejected
+from anatune.templates.base.watch import Watch
+from anatune.templates.cuda.model.scoring import GpuScoring
+from anatune.templates.cuda.space import GpuSpace
+from anatune.templates.cuda.times.search import Options, list_macros
+from anatune.templates.cuda.times.tile import RULE_SPLIT, RULE_THREADS
+from anatune.templates.gpu.split_space import SPLIT_COLUMNS
+
+__all__ = ["EXHAUSTIVE_POINTS", "BranchAndBound", "best_points", "options_of", "rank_gpu", "tie_keys"]
+
+EXHAUSTIVE_POINTS = 1_000_000
+SLAB_MACROS = 50_000
+SEED_POINTS = 2_000
+_BOUNDING = 0.9
+"""Share of the work that bounding counts as, before what may enter is refined; only progress is told by it."""
+UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
+
+Points = NDArray[np.int64]
+
+
+def tie_keys(space: GpuSpace, points: Points) -> tuple[NDArray[np.int64], ...]:
+    """Return the tie-break keys, least important first (the order np.lexsort wants)."""
+    column = {name: index for index, name in enumerate(space.columns)}
+    unroll = points[:, column["unroll"]]
+    preference = np.full(len(points), len(UNROLL_PREFERENCE), dtype=np.int64)
+    for depth, rank in UNROLL_PREFERENCE.items():
+        preference[unroll == depth] = rank
+    outer = np.ones(len(points), dtype=np.int64)
+    k2 = np.ones(len(points), dtype=np.int64)
+    for name, index in column.items():
+        if name.endswith(".reg_outer"):
+            outer *= points[:, index]
+        elif name.endswith(".k2"):
+            k2 *= points[:, index]
+    return k2, outer, preference
+
+
+def best_points(model: GpuScoring, top_k: int, *, distinct: bool) -> Best:
+    """Return what keeps the best points of a model's space."""
+    return Best(len(model.space.columns), top_k, partial(tie_keys, model.space), distinct=distinct)
+
+
+def rank_gpu(model: GpuScoring, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+    """Return the `top_k` legal points of smallest predicted time, with the guarantee and exact counts.
+
+    With `distinct`, one point (the first of the tie order) of each predicted time.
+    """
+    best = best_points(model, top_k, distinct=distinct)
+    if model.space.size <= EXHAUSTIVE_POINTS:
+        return rank_whole(model, best, model.floor_s, watch)
+    return BranchAndBound(model, best, watch).run()
+
+
+class BranchAndBound:
+    """One exact ranking of a large space."""
+
+    def __init__(self, model: GpuScoring, best: Best, watch: Watch) -> None:
+        self._model = model
+        self._watch = watch
+        self._space = model.space
+        self._best = best
+        self._spatial = [axis.name for axis in model.workload.spatial_axes]
+        self._reduction = [axis.name for axis in model.workload.reduction_axes]
+        self._options = options_of(model)
+        self._splits = _split_rows(model.space)
+        self._first_split = self._space.columns.index("unroll") + 1 + len(self._space.staged)
+        self._evaluated = 0
+        self._bounded = 0
+
+    def run(self) -> Ranking:
+        """Search."""
+        seeds = self._space.sample_points(SEED_POINTS, 0)
+        self._evaluate(seeds)
+        counts = np.zeros(len(self._model.rules) + 1)
+        bounds, numbers, complete = self.bound_all(counts)
+        open_bound = math.inf if complete else self._model.floor_s
+        order = np.argsort(bounds, kind="stable")
+        for number, position in enumerate(order):
+            if bounds[position] > self._best.limit_s:
+                break
+            self._watch.report(_BOUNDING + (1.0 - _BOUNDING) * number / len(order))
+            if self._watch.is_over:
+                open_bound = min(open_bound, float(bounds[position]))
+                break
+            self.refine(int(numbers[position]))
+        self._watch.report(1.0)
+        num_legal, broken = (int(counts[0]), rejected(self._model, counts)) if complete else (None, None)
+        if open_bound <= self._best.limit_s and not (complete and math.isinf(open_bound)):
+            share = gap(self._best.fastest_s, open_bound)
+            guarantee = Guarantee("best_found", share, self._evaluated, self._bounded)
+        else:
+            guarantee = Guarantee("certified", 0.0, self._evaluated, self._bounded)
+        alike_is_exact = guarantee.kind == "certified"  # what is not slower than the last of the best was evaluated
+        return Ranking(self._best.points, guarantee, num_legal, broken, self._best.num_alike(), alike_is_exact)
+
+    def _evaluate(self, points: Points) -> None:
+        times, rules = self._model.times(points)
+        self._evaluated += len(points)
+        self._best.add(points[rules == 0], times[rules == 0])
+
+    def bound_all(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], Points, bool]:
+        """Bound every macro choice; return the bounds and numbers of those that may beat the incumbents.
+
+        Numbers count macro choices of one split of the reduction after the other, unsplit ones first.
+        """
+        total = int(self._options.below[0] * self._options.num_options[0])
+        max_threads = self._model.hardware.compute.max_threads_per_block
+        points = np.ones((SLAB_MACROS, len(self._space.columns)), dtype=np.int64)
+        slab_numbers, weights = np.empty(SLAB_MACROS, dtype=np.int64), np.empty(SLAB_MACROS)
+        bounds, numbers = np.empty(0), np.empty(0, dtype=np.int64)
+        at = 0
+        while at < total:
+            if self._watch.is_over:
+                return bounds, numbers, False
+            at, listed, skipped = list_macros(
+                at, total, len(self._spatial), self._options, max_threads, points, slab_numbers, weights
+            )
+            counts[RULE_THREADS] += skipped * len(self._splits)
+            for found, found_numbers in self._slab_bounds(
+                points[:listed], slab_numbers[:listed], weights, total, counts
+            ):
+                if len(found):
+                    self.refine(int(found_numbers[np.argmin(found)]))
+                bounds = np.concatenate([bounds, found])
+                numbers = np.concatenate([numbers, found_numbers])
+            near = bounds <= self._best.limit_s
+            bounds, numbers = bounds[near], numbers[near]
+            self._watch.report(_BOUNDING * at / total)
+        return bounds, numbers, True
+
+    def _slab_bounds(
+        self, points: Points, numbers: Points, weights: NDArray[np.float64], total: int, counts: NDArray[np.float64]
+    ) -> Iterator[tuple[NDArray[np.float64], Points]]:
+        """Yield the bounds and numbers of macro choices that may enter, unsplit ones first; count points by rule."""
+        if len(self._splits) > 1:
+            points[:, self._first_split : self._first_split + len(SPLIT_COLUMNS)] = self._splits[0]
+        weights = weights[: len(points)]
+        slab_bounds, rules = self._model.macro_bounds(points)
+        counts += np.bincount(rules, weights=weights, minlength=len(counts))
+        self._bounded += len(points)
+        inside = (rules == 0) & (slab_bounds <= self._best.limit_s)
+        yield slab_bounds[inside], numbers[inside]
+        if len(self._splits) == 1:
+            return
+        tiles = points[:, [5 * axis for axis in range(len(self._spatial))]].prod(axis=1)
+        first = 5 * len(self._spatial)
+        steps = points[:, [first + 3 * axis for axis in range(len(self._reduction))]].prod(axis=1)
+        any_bounds = self._model.split_bounds(points)
+        self._bounded += len(points)
+        for place, row in enumerate(self._splits[1:], 1):
+            broken = broken_splits(row, tiles, steps, self._model.hardware.compute.num_sms)
+            codes = np.where((rules == 0) & broken, RULE_SPLIT, rules)
+            counts += np.bincount(codes, weights=weights, minlength=len(counts))
+            chosen = np.flatnonzero((codes == 0) & (any_bounds <= self._best.limit_s))
+            few = points[chosen]
+            few[:, self._first_split : self._first_split + len(row)] = row
+            few_bounds, _ = self._model.macro_bounds(few)
+            self._bounded += len(few)
+            inside = few_bounds <= self._best.limit_s
+            yield few_bounds[inside], numbers[chosen[inside]] + place * total
+
+    def refine(self, number: int) -> None:
+        """Evaluate every class of a macro choice, and every point of the classes that may enter."""
+        model, space = self._model, self._space
+        split, number = divmod(number, int(self._options.below[0] * self._options.num_options[0]))
+        choice = {}
+        for index, axis in enumerate((*self._spatial, *self._reduction)):
+            option, number = divmod(number, int(self._options.below[index]))
+            choice[axis] = option
+        at = {axis: index for index, axis in enumerate((*self._spatial, *self._reduction))}
+        spatial = {a: tuple(int(t[at[a], choice[a]]) for t in self._options[1:4]) for a in self._spatial}
+        reduction = {
+            a: tuple(int(t[at[a], choice[a]]) for t in (self._options[1], self._options[3])) for a in self._reduction
+        }
+        inner = list(itertools.product(*(divisors(spatial[a][2]) for a in self._spatial)))
+        widths = list(itertools.product(*(space.fetch_widths for _ in space.staged)))
+        classes = np.empty((len(inner) * len(widths), len(space.columns)), dtype=np.int64)
+        column = {name: index for index, name in enumerate(space.columns)}
+        chunks = np.repeat(np.array(inner, dtype=np.int64).reshape(len(inner), -1), len(widths), axis=0)
+        for position, axis in enumerate(self._spatial):
+            grid, thread, reg = spatial[axis]
+            first = column[f"{axis}.block"]
+            classes[:, first] = grid
+            classes[:, first + 1] = reg // chunks[:, position]
+            classes[:, first + 2] = thread
+            classes[:, first + 3] = 1
+            classes[:, first + 4] = chunks[:, position]
+        for axis in self._reduction:
+            first = column[f"{axis}.k0"]
+            classes[:, first : first + 3] = (reduction[axis][0], 1, reduction[axis][1])
+        classes[:, column["unroll"]] = space.unroll_depths[-1]
+        if widths:
+            first = column["unroll"] + 1
+            classes[:, first : first + len(space.staged)] = np.tile(
+                np.array(widths, dtype=np.int64).reshape(len(widths), -1), (len(inner), 1)
+            )
+        if len(self._splits) > 1:
+            classes[:, self._first_split :] = self._splits[split]
+        bounds = model.class_bounds(classes)
+        self._bounded += len(classes)
+        for row in np.argsort(bounds, kind="stable"):
+            if bounds[row] > self._best.limit_s:
+                break
+            self._evaluate(self._expand(classes[row]))
+
+    def _expand(self, representative: Points) -> Points:
+        """Return every point of a class: the splits of reg_outer/reg_inner and k1/k2, and the unroll depths."""
+        space = self._space
+        tables: list[Points] = []
+        at = 0
+        for axis in space.axes:
+            if len(space.levels[axis]) == 5:
+                pairs = factorisations(int(representative[at + 4]), 2)
+                head = np.tile(representative[at : at + 3], (len(pairs), 1))
+                tables.append(np.column_stack([head, pairs]))
+                at += 5
+            else:
+                pairs = factorisations(int(representative[at + 2]), 2)
+                tables.append(np.column_stack([np.full(len(pairs), representative[at]), pairs]))
+                at += 3
+        tables.append(np.array(space.unroll_depths, dtype=np.int64)[:, None])
+        counts = [len(table) for table in tables]
+        index = np.unravel_index(np.arange(math.prod(counts)), counts)
+        parts = [table[i] for table, i in zip(tables, index, strict=True)]
+        tail = representative[at + 1 :]
+        return np.column_stack([*parts, np.tile(tail, (math.prod(counts), 1))]).astype(np.int64)
+
+
+def _split_rows(space: GpuSpace) -> Points:
+    """Return the splits of the reduction, (num_splits, 3), that of what is not split first."""
+    return np.array([(1, 0, 0)], dtype=np.int64) if space.splits is None else space.splits.table
+
+
+def broken_splits(row: Points, tiles: Points, steps: Points, num_sms: int) -> NDArray[np.bool_]:
+    """Return which of some choices a split does not fit; as `cuda.times.tile.split_is_broken`."""
+    split, leftovers, _ = row.tolist()
+    per = -(-steps // split)
+    broken = -(-steps // per) != split
+    if leftovers:
+        broken |= (tiles < num_sms) | (tiles % num_sms == 0)
+    return np.asarray(broken)
+
+
+def options_of(model: GpuScoring) -> Options:
+    """Return the macro options of every axis, spatial axes first, as they come in the rows of the space's lists."""
+    axes = [*model.workload.spatial_axes, *model.workload.reduction_axes]
+    rows = []
+    for axis in axes:
+        factors = model.space.table(axis.name)
+        ones = np.ones(len(factors), dtype=np.int64)
+        if axis.kind == "spatial":
+            option = np.column_stack([factors[:, 0], factors[:, 2], factors[:, [1, 3, 4]].prod(axis=1)])
+        else:
+            option = np.column_stack([factors[:, 0], ones, factors[:, 1:].prod(axis=1)])
+        rows.append(np.unique(option, axis=0, return_counts=True))
+    longest = max(len(weight) for _, weight in rows)
+    tables = np.ones((3, len(axes), longest), dtype=np.int64)
+    multiplicity = np.zeros((len(axes), longest))
+    for index, (table, weight) in enumerate(rows):
+        tables[:, index, : len(weight)] = table.T
+        multiplicity[index, : len(weight)] = weight
+    count = np.array([len(weight) for _, weight in rows], dtype=np.int64)
+    below = np.array([math.prod(count[index + 1 :].tolist()) for index in range(len(axes))], dtype=np.int64)
+    space = model.space
+    shared = float(len(space.unroll_depths) * len(space.fetch_widths) ** len(space.staged))
+    multiplicity[0] *= shared  # every point's unroll depth and fetch widths, counted once
+    sums = multiplicity.sum(axis=1)
+    points_below = np.array([math.prod(sums[index + 1 :].tolist()) for index in range(len(axes))])
+    return Options(count, tables[0], tables[1], tables[2], multiplicity, below, points_below)

@@ -1,0 +1,159 @@
+"""Registers that NVIDIA's compiler will give to generated code: a small regression on compiled schedules.
+
+A compiler with registers to spare moves loads ahead and unrolls as it likes: what accumulators, fragments and staged
+loads need explains half of what it uses. The rest is learned from schedules that were compiled
+(``python -m bench.models.gpu_compiler FILE --fit``): boosted trees in ``models/gpu_registers``, with their data,
+versions and errors on operators and architectures that they were not fitted to. Only reports use the estimate; the
+ranking keeps the model's own count, which it needs in closed form for its bounds, and ``plan(compile=N)`` asks the
+compiler itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.decoding import from_json
+from anatune.errors import SpecError
+from anatune.resources import data_folder
+from anatune.templates.cuda.model.scoring import GpuScoring
+from anatune.templates.gpu.times.columns import Col
+
+__all__ = ["FEATURES", "RegisterTrees", "expected_registers", "register_features", "register_trees"]
+
+FIRST_ARCH = 70
+"""Oldest architecture of the data, sm_70. What other compilers make of other devices is not known here."""
+DTYPE = "float32"
+"""Arithmetic of the data; all of its workloads have a reduction, too."""
+LEAST_REGISTERS = 16.0
+"""Fewest that kernels of the data use, about."""
+_MOST_LOADS_AHEAD = 16.0
+"""Fetches of a thread that generated code unrolls (`cuda.program.program`)."""
+
+Floats = NDArray[np.float64]
+
+_COLUMNS = (
+    "ACCUMULATORS", "FRAGMENTS", "THREADS", "REGISTER_CAP", "SPILLED", "DYNAMIC", "VTHREADS", "REG_INNER", "REG_OUTER",
+    "K2", "STEPS", "STAGES", "LOADS", "FETCHES", "UNROLL",
+)  # fmt: skip
+FEATURES = (
+    *(name.lower() for name in _COLUMNS),
+    "k1", "last_k2", "fetched_elements", "fetch_width", "loads_a_step", "inner_body", "step_body", "register_body",
+    "whole_body", "unrolled_k2", "unrolled_outer", "unrolled_k1", "live_while_fetching", "live_while_computing",
+    "live_ahead", "operands", "dimensions", "guarded", "spatial_axes", "reduction_axes", "arch",
+)  # fmt: skip
+"""Names of the columns of `register_features`, in their order. A change needs a new fit."""
+
+
+class RegisterTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Boosted trees as flat tables, all trees behind one another.
+
+    Attributes
+    ----------
+    features : tuple of str
+        What the entries of `feature` count.
+    roots : tuple of int
+        First node of each tree.
+    feature, left, right : tuple of int
+        Of each node: which feature it looks at, where it goes on if that is at most the threshold, and otherwise. A
+        leaf's `left` is its own number.
+    threshold : tuple of float
+    value : tuple of float
+        Of each leaf, registers; the estimate is the sum over the trees.
+    """
+
+    features: tuple[str, ...]
+    roots: tuple[int, ...]
+    feature: tuple[int, ...]
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    threshold: tuple[float, ...]
+    value: tuple[float, ...]
+
+    def evaluate(self, table: Floats) -> Floats:
+        """Return the sum of the trees' leaves for each row of `table`, (num_points, len(features)) float64."""
+        feature, left, right = (np.array(values) for values in (self.feature, self.left, self.right))
+        threshold, value = np.array(self.threshold), np.array(self.value)
+        rows = np.arange(len(table))[:, None]
+        node = np.broadcast_to(np.array(self.roots), (len(table), len(self.roots)))
+        while True:
+            following = np.where(table[rows, feature[node]] <= threshold[node], left[node], right[node])
+            if (following == node).all():
+                return np.asarray(value[node].sum(axis=1))
+            node = following
+
+
+@functools.cache
+def register_trees() -> RegisterTrees:
+    """Return the saved regression.
+
+    Raises
+    ------
+    SpecError
+        The file is damaged or made for other features.
+    """
+    path = data_folder("models") / "gpu_registers" / "model.json"
+    try:
+        trees = from_json(path.read_bytes(), RegisterTrees)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SpecError(f"{path}: {error}; reinstall anatune") from None
+    if trees.features != FEATURES:
+        raise SpecError(f"{path}: made for other features than these; run: python -m bench.models.gpu_compiler --fit")
+    return trees
+
+
+def arch_number(arch: str) -> int:
+    """Return 86 for "sm_86", 0 for what is no NVIDIA architecture."""
+    match = re.fullmatch(r"sm_(\d+)", arch)
+    return int(match[1]) if match else 0
+
+
+def expected_registers(model: GpuScoring, points: NDArray[np.int64], columns: Floats) -> Floats | None:
+    """Return the registers of a thread that the compiler is expected to use, None where nothing is known of it.
+
+    Parameters
+    ----------
+    points : (num_points, len(model.space.columns)) int64
+    columns : (Col.COUNT, num_points) float64
+        What `model.raw_columns` says of them.
+    """
+    workload = model.workload
+    if arch_number(model.hardware.arch) < FIRST_ARCH or workload.dtype != DTYPE or not workload.reduction_axes:
+        return None
+    estimate = register_trees().evaluate(register_features(model, points, columns))
+    return np.rint(np.clip(estimate, LEAST_REGISTERS, columns[Col.REGISTER_CAP]))
+
+
+def register_features(model: GpuScoring, points: NDArray[np.int64], columns: Floats) -> Floats:
+    """Return what the regression looks at, (num_points, len(FEATURES)) float64; arguments as `expected_registers`."""
+    workload, place = model.workload, {name: at for at, name in enumerate(model.space.columns)}
+    reduction = [axis.name for axis in workload.reduction_axes]
+    col = {name: columns[Col[name]] for name in _COLUMNS}
+    ones = np.ones(len(points))
+    k1 = np.prod([points[:, place[f"{axis}.k1"]] for axis in reduction], axis=0) * ones
+    last_k2 = points[:, place[f"{reduction[-1]}.k2"]] * ones if reduction else ones
+    limit = np.maximum(col["UNROLL"], float(model.hardware.compiler.unroll_statements))
+    inner = col["VTHREADS"] * col["REG_INNER"]
+    step, register = inner * col["K2"], inner * col["REG_OUTER"]
+    whole = step * col["REG_OUTER"]
+    unrolled = [step <= limit, whole <= limit, whole * k1 <= np.maximum(col["UNROLL"], 1.0)]
+    fetched = columns[Col.TILE_BYTES] / DTYPE_BYTES[workload.dtype] / col["THREADS"]
+    width = fetched / np.maximum(col["FETCHES"], 1.0)
+    kept = np.where(unrolled[1], col["ACCUMULATORS"], 8.0)
+    operands = max(1, len(workload.reads))
+    ahead = np.minimum(col["FETCHES"], operands * _MOST_LOADS_AHEAD)
+    steps = np.where(unrolled[0], col["K2"], 1.0)
+    rows = [
+        *col.values(),
+        k1, last_k2, fetched, width, col["LOADS"] / np.maximum(col["STEPS"], 1.0), inner, step, register, whole * k1,
+        *unrolled, kept + ahead * (width + 1.0), kept + col["FRAGMENTS"], kept + col["FRAGMENTS"] * steps,
+        operands * ones, sum(len(access.shape) for access in workload.reads) * ones,
+        float(any(offset < 0 for access in workload.reads for offset in access.offsets)) * ones,
+        len(workload.spatial_axes) * ones, len(reduction) * ones, arch_number(model.hardware.arch) * ones,
+    ]  # fmt: skip
+    return np.stack([np.asarray(row, dtype=np.float64) for row in rows], axis=1)

@@ -1,0 +1,194 @@
+"""Times and rules of schedules for CUDA cores: one workload on one device, batches of points."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.accuracy import STANDARD
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.templates.base.composition import Composition, Lane
+from anatune.templates.base.model import Columns, Floats, Points, Rule, Scores
+from anatune.templates.cuda.space import GpuSpace, staged_tensors
+from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, run_points
+from anatune.templates.cuda.times.shared_memory import conflict_table
+from anatune.templates.cuda.times.tile import MAX_GRID, MAX_LOCAL_BYTES
+from anatune.templates.gpu.model import OWN_PARTS, REGISTER_BYTES, SPLIT_RULE, BaseGpuModel
+from anatune.templates.gpu.pack import pack_chunk, pack_nest
+from anatune.templates.gpu.times.columns import Col, Gpu, Limiter, Nest
+
+__all__ = ["PARTS", "RESOURCES", "GpuScoring", "floor_of"]
+
+PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
+RESOURCES = (
+    "registers_per_thread",
+    "counted_registers",
+    "spilled_registers",
+    "shared_bytes_per_block",
+    "threads_per_block",
+    "blocks",
+    "blocks_per_sm",
+    "accumulators_per_thread",
+    "bank_conflicts",
+    "dram_bytes",
+    "l2_bytes",
+)
+_CAPABILITY_TEXT = "compute capability that the dtype needs"
+
+
+def floor_of(workload: Workload, nest: Nest, gpu: Gpu) -> float:
+    """Return seconds that no schedule beats: all SMs multiply-adding, or the compulsory bytes, and the launch."""
+    fma_s = workload.num_points / gpu.fma_per_cycle / gpu.num_sms / gpu.clock_hz
+    dram_s = float(nest.tensor_bytes.sum()) / gpu.dram_bytes_cycle / gpu.clock_hz
+    return max(fma_s, dram_s) + gpu.launch_s
+
+
+class GpuScoring(BaseGpuModel):
+    """What is known of single points; `GpuModel` ranks and explains them.
+
+    Not safe for concurrent use of one object (it owns work space); make one a thread.
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    stages, pad : int
+        Buffers of the staging pipeline and elements between rows of staged tiles, the same for all points; the
+        template "cuda" has 1 and 0, `PipelinedModel` chooses.
+    accuracy : {"standard", "relaxed"}
+        What the arithmetic of the space's schedules may need (`gpu.split_space`).
+    plain : bool
+        As `GpuSpace`: perfect divisors only, and nothing split.
+    """
+
+    space: GpuSpace
+    parts, own_parts, resources = PARTS, OWN_PARTS, RESOURCES
+    composition = Composition(
+        lanes=(
+            Lane(("fma_s", "issue_s", "shared_s", "spill_s"), ("latency_s", "tail_s")),
+            Lane(("l2_s",)),
+            Lane(("dram_s",)),
+        ),
+        added=("launch_s", "combine_s"),
+    )
+
+    def __init__(
+        self,
+        workload: Workload,
+        hardware: GpuSpec,
+        accuracy: str = STANDARD,
+        *,
+        stages: int = 1,
+        pad: int = 0,
+        plain: bool = False,
+    ) -> None:
+        super().__init__(workload, hardware)
+        self.space = GpuSpace(workload, hardware, self._is_legal, accuracy, plain=plain)
+        self._pipeline = (stages, pad)
+        splits = self.space.splits is not None
+        staged = bool(staged_tensors(workload))
+        self._nest = pack_nest(workload, staged=staged, stages=stages, pad=pad, splits=splits)
+        self._chunk = pack_chunk(self._nest)
+        shared, compute = hardware.shared_memory, hardware.compute
+        self.rules = (
+            Rule("threads_per_block", "threads of a block", float(compute.max_threads_per_block)),
+            Rule("shared_bytes_per_block", "bytes of the staged tiles", float(shared.per_block_bytes)),
+            Rule("grid_blocks", "blocks of the grid", MAX_GRID),
+            Rule("local_bytes_per_thread", "bytes of a thread's results", MAX_LOCAL_BYTES),
+        )
+        if splits:
+            self.rules += (SPLIT_RULE,)
+        needed = hardware.needed_capability(workload.dtypes)
+        if needed is not None:
+            capability = float(hardware.compute_capability or 0.0)
+            self.rules += (Rule("compute_capability", _CAPABILITY_TEXT, capability, needed),)
+        self.refusal: Rule | None = next((rule for rule in self.rules if (rule.needed or 0.0) > rule.limit), None)
+        """The rule that rejects every point, whatever else it breaks."""
+
+    @cached_property
+    def _table(self) -> NDArray[np.uint8]:
+        return conflict_table()
+
+    @property
+    def _sharing_threads(self) -> int:
+        return int(bool(self._nest.staged))
+
+    def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
+        """Return (rule codes, seconds, columns of Col if `full`) of `points`."""
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
+        count = len(points)
+        # compiled code reads what lies behind rows that are too short
+        assert not count or points.shape[1] == len(self.space.columns), (points.shape, len(self.space.columns))
+        rules, times = np.empty(count, dtype=np.int64), np.empty(count)
+        columns = np.empty((int(Col.COUNT), count) if full else (0, 0))
+        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+        run_points(points, task, self._nest, self._gpu, self._table, self._chunk, rules, times, columns, known)
+        if self.refusal is not None:
+            rules[:] = 1 + self.rules.index(self.refusal)
+        return rules, times, columns
+
+    def _columns(self, out: Floats, time_s: Floats) -> Columns:
+        """Name the quantities of a prediction; the seven features follow [ICS24] Sec. 4.1, with units and limits right.
+
+        Deviates: OI_Shared_Mem counts cycles of the shared-memory pipe (bank conflicts included), one 128-byte access
+        each; Estimated_Occupancy takes the device's own limits instead of 64 warps and 64 KB everywhere.
+        """
+        hardware, element = self.hardware, float(DTYPE_BYTES[self.workload.dtype])
+        columns = {name: out[Col[name.upper()]] for name in (*PARTS, *OWN_PARTS) if name != "launch_s"}
+        columns["launch_s"] = np.full(out.shape[1], hardware.launch.overhead_s)
+        max_warps = float(hardware.compute.max_warps_per_sm)
+        waves = out[Col.WAVES]
+        steps, accumulators, threads = out[Col.STEPS], out[Col.ACCUMULATORS], out[Col.THREADS]
+        moved = out[Col.TILE_BYTES] if self._nest.staged else out[Col.STEP_BYTES]
+        flop = float(self.workload.flop_per_point or 1)
+        loaded = out[Col.FRAGMENTS] * steps * element + out[Col.LOCAL] * REGISTER_BYTES
+        tiles = out[Col.BLOCKS] - out[Col.SPLIT_TILES] * (out[Col.SPLIT] - 1.0)
+        shared_bytes = loaded * threads * out[Col.STAGES] * tiles
+        return columns | {
+            "occupancy": np.minimum(1.0, out[Col.HELD] * out[Col.WARPS] / max_warps),  # illegal blocks may be larger
+            "limiter": np.where(out[Col.HELD] < out[Col.RESIDENT], float(Limiter.GRID), out[Col.LIMITER]),
+            "waves": waves,
+            "OI_Global_Mem": flop * accumulators * threads * steps / np.maximum(moved, 1.0),
+            "OI_Shared_Mem": flop * accumulators * steps * 32.0 / np.maximum(out[Col.WAVEFRONTS] * 128.0, 1.0),
+            "Reg_Reuse_Factor": flop * steps * out[Col.STAGES] / element,
+            "ILP": accumulators,
+            "WLP": out[Col.HELD] * out[Col.WARPS],
+            "Estimated_Occupancy": np.minimum(1.0, out[Col.RESIDENT] * out[Col.WARPS] / max_warps),
+            "Wave_Efficiency": waves / np.ceil(waves),
+            "dram_bytes": out[Col.DRAM_BYTES] + out[Col.LOCAL_DRAM_BYTES],
+            "l2_bytes": out[Col.L2_BYTES] + out[Col.LOCAL_L2_BYTES],
+            "shared_traffic_bytes": shared_bytes if self._nest.staged else np.zeros(out.shape[1]),
+            "registers_per_thread": out[Col.REGISTERS],
+            "counted_registers": out[Col.REGISTERS],
+            "spilled_registers": out[Col.SPILLED],
+            "shared_bytes_per_block": out[Col.SHARED_BYTES],
+            "threads_per_block": threads,
+            "blocks": out[Col.BLOCKS],
+            "blocks_per_sm": out[Col.HELD],
+            "accumulators_per_thread": accumulators,
+            "bank_conflicts": out[Col.CONFLICT],
+        }
+
+    @cached_property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here: all SMs multiply-adding, or the compulsory bytes, and the launch."""
+        return floor_of(self.workload, self._nest, self._gpu)
+
+    def macro_bounds(self, points: Points) -> tuple[Floats, NDArray[np.int64]]:
+        """Return (seconds, rule codes): no point with the same block, thread and stage sizes is faster."""
+        rules, times, _ = self._run(points, MACRO_BOUND)
+        return times, rules
+
+    def split_bounds(self, points: Points) -> Floats:
+        """Return seconds: no point with the same block, thread and stage sizes whose reduction is split is faster.
+
+        `points` say that nothing is split.
+        """
+        return self._run(points, ANY_BOUND)[1]
+
+    def class_bounds(self, points: Points) -> Floats:
+        """Return seconds that no point beats that differs from `points` only in loop splits and unrolling."""
+        return self._run(points, BOUND)[1]

@@ -1,0 +1,1 @@
+"""Schedules of CUDA cores to TVMScript."""

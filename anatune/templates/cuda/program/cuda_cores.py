@@ -1,0 +1,113 @@
+"""Schedules of the templates for CUDA cores as kernels, and what the compiler is told about them."""
+
+from __future__ import annotations
+
+import re
+
+from anatune.core.schedule import Schedule
+from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.program import GpuProgram
+from anatune.templates.gpu.kernel import KernelProgram, check_limits
+from anatune.templates.gpu.ranged import Ranged
+
+__all__ = ["kernel_program", "with_byte_offsets"]
+
+_CONSTANT = re.compile(r" \+ (\d+)$")
+"""At the end of an index."""
+_FACTOR = re.compile(r"\* (\d+)\)*$")
+"""At the end of a term."""
+_ELEMENT_BYTES = {"float": 4, "int": 4, "half": 2, "nv_bfloat16": 2}
+_OTHER_REGISTERS = 32
+"""Of a thread, beside its accumulators and fragments: addresses, conditions, elements on their way."""
+
+
+def kernel_program(schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
+    """Write the kernel of a schedule, or of a range of extents of which it is the largest one's.
+
+    Raises
+    ------
+    SpaceError
+        The schedule contradicts itself.
+    BuildError
+        The device lacks what it needs.
+    """
+    nest = GpuNest(schedule, ranged)
+    check_limits(nest.hardware, nest.num_threads, nest.shared_bytes)
+    program = GpuProgram(nest)
+    script, resident_blocks = program.script(), _resident_blocks(nest) if program.is_dynamic else 0
+    around = program.reduction
+    return KernelProgram(
+        script,
+        nest.num_blocks,
+        nest.num_threads,
+        nest.shared_bytes,
+        resident_blocks,
+        with_byte_offsets,
+        around.before,
+        around.after,
+        around.workspace,
+        ranged,
+        around.growth,
+    )
+
+
+def _resident_blocks(nest: GpuNest) -> int:
+    """Return how many blocks of a kernel with dynamic shared memory an SM will hold.
+
+    The compiler does not see what a launch asks for. It takes dynamic shared memory for none, and spills registers for
+    the sake of blocks that will never be there. What it is told does not make it spill either: no more blocks than have
+    room for their accumulators, fragments and some addresses.
+    """
+    hardware = nest.hardware
+    shared, registers, compute = hardware.shared_memory, hardware.registers, hardware.compute
+    warps = -(-nest.num_threads // compute.warp_size)
+    fragments = sum(nest.register_extent(tile.access) for tile in nest.tiles)
+    needed = min(nest.num_accumulators + fragments + _OTHER_REGISTERS, registers.per_thread)
+    blocks = min(
+        shared.per_sm_bytes // (nest.shared_bytes + shared.reserved_per_block_bytes),
+        compute.max_warps_per_sm // warps,
+        registers.per_sm // (warps * compute.warp_size * needed),
+    )
+    return max(1, blocks)
+
+
+def with_byte_offsets(body: str) -> str:
+    """Take constants out of indices of shared memory: ``smem[x + 8]`` becomes bytes behind the array's beginning.
+
+    The compiler puts the constant part of an unrolled loop's index into a load's offset. With a second constant behind
+    it, it often adds them up in a register for every load (bench/gpu/machine_code.py counts). Offsets in bytes and of
+    32 bits it takes apart most reliably, but then it no longer sees which loads are neighbours and may be one: vectors,
+    and indices that move by 1 along a loop and begin at aligned places, stay as they are.
+    """
+    declared = re.search(r"(\w+) smem_ptr\[", body)
+    if declared is None or declared[1] not in _ELEMENT_BYTES:
+        return body
+    kind, size = declared[1], _ELEMENT_BYTES[declared[1]]
+    pieces, start = [], 0
+    for use in re.finditer(r"smem_ptr\[\(", body):
+        stop = _closing(body, use.end() - 1)
+        constant = _CONSTANT.search(body, use.end(), stop)
+        index = body[use.end() : constant.start()] if constant else ""
+        if constant is None or _has_neighbours(index):
+            continue
+        address = f"(char*)smem_ptr + {int(constant[1]) * size} + ({index}) * {size}"
+        pieces += [body[start : use.start()], f"(*({kind}*)({address}))"]
+        start = stop + len(")]")
+    return "".join([*pieces, body[start:]])
+
+
+def _has_neighbours(index: str) -> bool:
+    """Whether an index moves by 1 along one loop and by even numbers along everything else: pairs may be one load."""
+    factors = [(int(found[1]) if (found := _FACTOR.search(term)) else 1, term) for term in index.split(" + ")]
+    ones = [term for factor, term in factors if factor == 1]
+    return len(ones) == 1 and "threadIdx" not in ones[0] and sum(f % 2 for f, _ in factors) == 1
+
+
+def _closing(text: str, start: int) -> int:
+    """Return where the parenthesis that opens at `start` closes."""
+    depth = 0
+    for match in re.compile(r"[()]").finditer(text, start):
+        depth += 1 if match[0] == "(" else -1
+        if depth == 0:
+            return match.start()
+    raise AssertionError("TVM's parentheses are balanced")

@@ -1,0 +1,511 @@
+"""The loops of a GPU schedule and where its staged tiles lie in shared memory, as numbers.
+
+Notation
+--------
+level : one factor of an axis; spatial: block, vthread, thread, reg_outer, reg_inner; reduction: k0, k1, k2.
+stride of a level : iterations of the axis that one step of the level covers.
+tile : the box of a tensor that a block needs for one step of the k0 loops, row-major, its rows `pitch` elements apart.
+covered : iterations of an axis's loops, the product of its factors. Of a guarded axis they are more than its extent:
+    the last block, or the last step, passes its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+
+from anatune.core.generation import generation_limit
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.templates import CUDA, PIPELINED
+from anatune.core.workload.nest import DTYPE_BYTES, Access
+from anatune.errors import AnatuneError, BuildError, SpaceError
+from anatune.templates.cuda.guards import covered_extents
+from anatune.templates.cuda.program.fetch import Guard, Side, Walk, fetch_width, guards_of, sides_of, walk_of
+from anatune.templates.cuda.rules import ASYNC_SINCE, REDUCTION_LEVELS, SPATIAL_LEVELS, pipeline_of
+from anatune.templates.gpu.ranged import Count, Growth, Ranged, check_ranged
+from anatune.templates.gpu.split import split_of
+
+__all__ = ["GpuNest", "StagedTile", "program_key"]
+
+_VECTOR_BYTES = 16
+"""Widest load of a thread from shared memory."""
+_LIVE_REGISTERS = 18
+"""Registers beside accumulators and fragments; as `cuda.times.tile.LIVE_REGISTERS`."""
+_MOST_HELD = 32
+"""Elements that a thread holds in registers on their way from global to shared memory; more would cost occupancy."""
+
+Level = tuple[str, str]
+"""(axis, level)."""
+
+
+class StagedTile(NamedTuple):
+    """One staged tensor.
+
+    Attributes
+    ----------
+    access : Access
+    spans : tuple of int
+        Positions of each dimension.
+    pitches : tuple of int
+        Elements from one position of a dimension to the next, in shared memory.
+    base : int
+        First element in the block's shared memory.
+    size : int
+        Elements that it takes there, gaps included.
+    sides : tuple of Side
+        Its dimensions, joined where there are no gaps.
+    fetch : int
+        Elements that a thread copies at once.
+    threads : int
+        Threads of the block.
+    padding : tuple of Guard
+        On which sides of a dimension positions lie outside the tensor although no loop passes its axis's end.
+    guards : tuple of Guard
+        On which sides they may lie outside at all: where loops pass the ends of guarded axes, too.
+    load : int
+        Elements that a thread reads from the tile at once.
+    load_level : (axis, level) or None
+        The register loop along which they follow each other; None: one by one.
+    """
+
+    access: Access
+    spans: tuple[int, ...]
+    pitches: tuple[int, ...]
+    base: int
+    size: int
+    sides: tuple[Side, ...]
+    fetch: int
+    threads: int
+    padding: tuple[Guard, ...]
+    guards: tuple[Guard, ...]
+    load: int
+    load_level: Level | None
+
+    @property
+    def walk(self) -> Walk:
+        """How the block's threads copy it."""
+        return walk_of(self.sides, self.fetch, self.threads, DTYPE_BYTES[self.access.dtype])
+
+    @property
+    def along_reduction(self) -> bool:
+        """Whether the elements that a thread reads at once belong to consecutive reduction steps."""
+        return self.load_level is not None and self.load_level[1] == "k2"
+
+    def stride(self, axis: str) -> int:
+        """Return how far one iteration of `axis` moves the address in the tile, elements."""
+        return sum(
+            term.coefficient * pitch
+            for terms, pitch in zip(self.access.indices, self.pitches, strict=True)
+            for term in terms
+            if term.axis == axis
+        )
+
+
+_TEMPLATES = (CUDA.name, PIPELINED.name)
+
+
+class GpuNest:
+    """Everything about the loops of one checked schedule that the program needs. Immutable.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    ranged : Ranged, optional
+        The axis whose extent is known at run time only; the schedule is that of its largest extent. Numbers of blocks
+        and steps are those of that extent, too, unless said otherwise.
+
+    Raises
+    ------
+    SpaceError
+        The schedule is of another template, or no kernel can have such a range.
+    BuildError
+        A tensor is too large for 32-bit addresses.
+    """
+
+    def __init__(self, schedule: Schedule, ranged: Ranged | None = None) -> None:
+        hardware = schedule.hardware
+        if not isinstance(hardware, GpuSpec) or schedule.template not in _TEMPLATES:
+            raise SpaceError(
+                f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and {' or '.join(_TEMPLATES)}"
+            )
+        self.schedule = schedule
+        self.workload = schedule.workload
+        self.hardware = hardware
+        self._capability = hardware.compute_capability or 0.0
+        self.spatial = tuple(axis.name for axis in self.workload.spatial_axes)
+        self.reduction = tuple(axis.name for axis in self.workload.reduction_axes)
+        stages, self.pad = pipeline_of(schedule.options)
+        self._check_dtype()
+        if limit := generation_limit(self.workload, hardware):
+            raise BuildError(limit)
+        self.split = split_of(schedule.options)
+        self.ranged = ranged
+        if ranged is not None:
+            check_ranged(self.workload, ranged)
+            self._check_ranged_split()
+        # more buffers than steps would never be filled
+        self.stages = min(stages, self.num_steps if self.split.whole else self.split.steps(self.num_steps))
+        self.tiles = self._tiles() if self.workload.reduction_axes else ()
+        if self.stages > 2 and not self.is_async:
+            raise BuildError(
+                f"option stages is {self.stages}, but without cp.async (sm_80 and later, copies of 4, 8 or 16 bytes, "
+                "padding with zeros) at most 2 buffers are of use; choose 1 or 2"
+            )
+
+    def _check_ranged_split(self) -> None:
+        least = self.steps.least
+        if self.split.whole:
+            raise SpaceError(
+                f"option whole is {self.split.whole}, but the tiles of a kernel for a range vary; choose 0"
+            )
+        if self.split.split > least:
+            raise SpaceError(
+                f"option split is {self.split.split}, but the range begins with {least} steps; choose fewer"
+            )
+
+    def _check_dtype(self) -> None:
+        needed = self.hardware.needed_capability(self.workload.dtypes)
+        if needed is not None and self._capability < needed:
+            raise BuildError(
+                f"{self.hardware.name} is of {self.hardware.arch}, which lacks arithmetic for "
+                f"{', '.join(sorted(self.workload.dtypes))} (sm_{10 * needed:.0f} and later have it); "
+                "use float16 or float32"
+            )
+
+    # -- loops -------------------------------------------------------------------------------------------------
+
+    def extent(self, axis: str, level: str) -> int:
+        """Return the iterations of one level."""
+        levels = SPATIAL_LEVELS if axis in self.spatial else REDUCTION_LEVELS
+        return self.schedule.tiles[axis][levels.index(level)]
+
+    @cached_property
+    def last(self) -> str:
+        """The reduction axis of the innermost loop: the last one that is longer than 1 in a staging step.
+
+        The kernel axes of a 1x1 convolution are not: it reads along its channels, as a matmul does.
+        """
+        return [axis for axis in self.reduction if self.tile_extent(axis) > 1 or axis == self.reduction[0]][-1]
+
+    def stride(self, axis: str, level: str) -> int:
+        """Return how many iterations of `axis` one step of `level` covers."""
+        levels = SPATIAL_LEVELS if axis in self.spatial else REDUCTION_LEVELS
+        return math.prod(self.schedule.tiles[axis][levels.index(level) + 1 :])
+
+    def tile_extent(self, axis: str) -> int:
+        """Return the iterations of `axis` inside a block and a staging step."""
+        return math.prod(self.schedule.tiles[axis][1:])
+
+    @cached_property
+    def covered(self) -> Mapping[str, int]:
+        """Axis -> iterations of all its loops, at some extent more than there are where the axis is guarded."""
+        found, ranged = covered_extents(self.schedule.tiles), self.ranged
+        if ranged is not None and ranged.multiple % self.tile_extent(ranged.axis):
+            found[ranged.axis] = max(found[ranged.axis], ranged.most + 1)
+        return found
+
+    @cached_property
+    def guarded(self) -> tuple[str, ...]:
+        """The axes whose loops pass their ends."""
+        return tuple(axis for axis, extent in self.workload.extents.items() if self.covered[axis] > extent)
+
+    # -- what is known at run time only ------------------------------------------------------------------------
+
+    def varies(self, axis: str) -> bool:
+        """Whether the extent of an axis is known at run time only."""
+        return self.ranged is not None and self.ranged.axis == axis
+
+    def end(self, axis: str) -> int | str:
+        """Return the extent of an axis, as an expression where it varies."""
+        return self.ranged.parameter if self.ranged is not None and self.varies(axis) else self.workload.extents[axis]
+
+    def trips(self, axis: str, level: str) -> int | str:
+        """Return the iterations of one level, as an expression where they vary."""
+        if self.ranged is not None and self.varies(axis) and level in (SPATIAL_LEVELS[0], REDUCTION_LEVELS[0]):
+            return Growth(1, self.tile_extent(axis)).text(self.ranged.parameter)
+        return self.extent(axis, level)
+
+    def dimensions(self, access: Access) -> tuple[int | None, ...]:
+        """Return for each dimension of a tensor its length, None where it varies."""
+        return tuple(
+            None if any(self.varies(term.axis) for term in terms) else length
+            for terms, length in zip(access.indices, access.shape, strict=True)
+        )
+
+    def shape(self, access: Access) -> tuple[int | str, ...]:
+        """Return the shape of a tensor, with an expression where it varies."""
+        varying = "" if self.ranged is None else self.ranged.parameter
+        return tuple(varying if length is None else length for length in self.dimensions(access))
+
+    def aligned(self, access: Access) -> Access:
+        """Return a tensor whose lengths have no divisors but those that they have at every extent."""
+        multiple = 1 if self.ranged is None else self.ranged.multiple
+        shape = tuple(multiple if length is None else length for length in self.dimensions(access))
+        return access if shape == access.shape else msgspec.structs.replace(access, shape=shape)
+
+    def multiple_of(self, axis: str) -> int:
+        """Return what divides the extent of an axis, whatever it is."""
+        return self.ranged.multiple if self.ranged is not None and self.varies(axis) else self.workload.extents[axis]
+
+    @cached_property
+    def growth(self) -> Growth | None:
+        """How the number of tiles follows from the extent; None: it does not vary."""
+        ranged = self.ranged
+        if ranged is None or ranged.axis not in self.spatial:
+            return None
+        others = tuple(axis for axis in self.spatial if axis != ranged.axis)
+        return Growth(self._product(others, "block"), self.tile_extent(ranged.axis))
+
+    @cached_property
+    def steps(self) -> Count:
+        """Staging steps of a tile."""
+        ranged, steps = self.ranged, self.num_steps
+        if ranged is None or ranged.axis not in self.reduction:
+            return Count.of(steps)
+        others = tuple(axis for axis in self.reduction if axis != ranged.axis)
+        growth = Growth(self._product(others, "k0"), self.tile_extent(ranged.axis))
+        return Count(f"({growth.text(ranged.parameter)})", growth.grid(ranged.least), growth.grid(ranged.most))
+
+    def _product(self, axes: tuple[str, ...], *levels: str) -> int:
+        return math.prod(self.extent(axis, level) for axis in axes for level in levels)
+
+    @cached_property
+    def num_tiles(self) -> int:
+        """Tiles of the result: blocks of the grid, where no reduction is split."""
+        return self._product(self.spatial, "block")
+
+    @cached_property
+    def num_blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.split.num_blocks(self.num_tiles)
+
+    @cached_property
+    def num_threads(self) -> int:
+        """Threads of a block."""
+        return self._product(self.spatial, "thread")
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Staging steps of a tile: iterations of all k0 loops."""
+        return self._product(self.reduction, "k0")
+
+    @cached_property
+    def num_accumulators(self) -> int:
+        """Results of a thread."""
+        return self._product(self.spatial, "vthread", "reg_outer", "reg_inner")
+
+    @cached_property
+    def limit(self) -> int:
+        """Statements up to which loops are unrolled; as `cuda.times.micro.is_dynamic_one`."""
+        return max(self.schedule.unroll, self.hardware.compiler.unroll_statements)
+
+    @cached_property
+    def unrolled(self) -> frozenset[str]:
+        """Levels whose loops are unrolled: from the inside, as long as the body stays within the limit."""
+        body = self._product(self.spatial, "vthread", "reg_inner")
+        found = {"vthread", "reg_inner"} if body <= self.limit else set()
+        body *= self._product(self.reduction, "k2")
+        if body <= self.limit:
+            found.add("k2")
+        body *= self._product(self.spatial, "reg_outer")
+        if body <= self.limit:
+            found.add("reg_outer")
+        body *= self._product(self.reduction, "k1")
+        # the innermost loop around the register tile: what the schedule asks for, not what compilers do by themselves
+        if body <= max(self.schedule.unroll, 1):
+            found.add("k1")
+        return frozenset(found)
+
+    @cached_property
+    def is_static(self) -> bool:
+        """Whether the register tile is indexed by constants only."""
+        return {"vthread", "reg_inner"} <= self.unrolled
+
+    @cached_property
+    def is_fused(self) -> bool:
+        """Whether the k1 and k2 loops of `last` are one: no register loop runs between them."""
+        return self.is_static and self._product(self.spatial, "reg_outer") == 1
+
+    @cached_property
+    def run(self) -> int:
+        """Iterations of the innermost reduction loop, along `last`."""
+        return self.tile_extent(self.last) if self.is_fused else self.extent(self.last, "k2")
+
+    @cached_property
+    def chunk(self) -> int:
+        """Reduction steps whose elements are read at once from tiles that lie along the reduction."""
+        return max((tile.load for tile in self.tiles if tile.along_reduction), default=1)
+
+    @cached_property
+    def body_steps(self) -> int:
+        """Steps of the innermost reduction loop that are unrolled, a multiple of `chunk` that divides `run`."""
+        if not self.is_fused:
+            return self.run if "k2" in self.unrolled else self.chunk
+        given = self.extent(self.last, "k2") if "k2" in self.unrolled else 1
+        most = max(self.schedule.unroll // self.num_accumulators, given, self.chunk)
+        steps = [n for n in range(self.chunk, min(most, self.run) + 1, self.chunk) if self.run % n == 0]
+        return max(steps, default=self.chunk)
+
+    def register_extent(self, access: Access) -> int:
+        """Return the elements of `access` that a thread needs for one reduction step, one reg_outer tile."""
+        return self._product(tuple(a for a in self.spatial if access.uses(a)), "vthread", "reg_inner")
+
+    # -- tiles -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def shared_elements(self) -> int:
+        """Elements of shared memory of one stage."""
+        return sum(tile.size for tile in self.tiles)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self.stages * self.shared_elements * DTYPE_BYTES[self.workload.dtype]
+
+    @cached_property
+    def through_registers(self) -> bool:
+        """Whether loads of all tiles are written before their stores, without cp.async.
+
+        Conditions on threads lie between a tile's copies and the next one's: a compiler moves no load across them, and
+        each tile would be waited for. Registers must suffice for all elements beside the accumulators; with two buffers
+        there is no other way.
+        """
+        if self.is_async:
+            return False
+        if self.stages > 1:
+            return True
+        held = sum(tile.walk.copies * tile.fetch for tile in self.tiles)
+        needed = held + self.num_accumulators + _LIVE_REGISTERS
+        return DTYPE_BYTES[self.workload.dtype] == 4 and held <= _MOST_HELD and needed <= self.register_cap
+
+    @cached_property
+    def register_cap(self) -> int:
+        """Most registers of a thread that a block of this size can have."""
+        registers = self.hardware.registers
+        warps = -(-self.num_threads // self.hardware.compute.warp_size)
+        return min(registers.per_thread, registers.per_sm // (warps * self.hardware.compute.warp_size))
+
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether the staging pipeline uses cp.async."""
+        element = DTYPE_BYTES[self.workload.dtype]
+        return (
+            self.stages > 1
+            and self._capability >= ASYNC_SINCE
+            and all(
+                tile.fetch * element in (4, 8, 16) and not (self.workload.body == "max" and any(map(any, tile.padding)))
+                for tile in self.tiles
+            )
+        )
+
+    def _tiles(self) -> tuple[StagedTile, ...]:
+        found = [self._tile(access) for access in self.workload.reads]
+        # the most strictly aligned tile comes first: its size is a multiple of its alignment, so all bases are aligned
+        order = sorted(range(len(found)), key=lambda at: -max(found[at].fetch, found[at].load))
+        base = 0
+        for at in order:
+            found[at] = found[at]._replace(base=base)
+            base += found[at].size
+        widest = [max(tile.fetch, tile.load) for tile in found]
+        if self.stages > 1 and any(base % width for width in widest):  # later stages start where this one ends
+            found = [_narrowed(tile, base) for tile in found]
+        return tuple(found)
+
+    def _tile(self, access: Access) -> StagedTile:
+        spans = tuple(
+            1 + sum(term.coefficient * (self.tile_extent(term.axis) - 1) for term in terms) for terms in access.indices
+        )
+        pitches = [1] * len(spans)
+        for d in range(len(spans) - 2, -1, -1):
+            pitches[d] = pitches[d + 1] * spans[d + 1] + (self.pad if d == len(spans) - 2 else 0)
+        size = 1 + sum((span - 1) * pitch for span, pitch in zip(spans, pitches, strict=True))
+        guards = guards_of(access, self.covered)
+        guarded = [any(guard) for guard in guards]
+        # a dimension whose length varies is covered as a whole by no tile
+        apart = [flag or length is None for flag, length in zip(guarded, self.dimensions(access), strict=True)]
+        sides = tuple(sides_of(access, spans, pitches, apart))
+        asked = self.schedule.vector.get(access.tensor, 1)
+        fetch = fetch_width(asked, self.aligned(access), sides, self._fetch_steps(access), guarded)
+        tile = StagedTile(
+            access=access,
+            spans=spans,
+            pitches=tuple(pitches),
+            base=0,
+            size=size,
+            sides=sides,
+            fetch=fetch,
+            threads=self.num_threads,
+            padding=guards_of(access, self.workload.extents),
+            guards=guards,
+            load=1,
+            load_level=None,
+        )
+        load, level = self._shared_vector(tile)
+        return tile._replace(load=load, load_level=level)
+
+    def _fetch_steps(self, access: Access) -> list[int]:
+        """Return for each dimension what divides the positions at which tiles begin, its offset apart."""
+        steps = []
+        for terms in access.indices:
+            moving = [term for term in terms if self.covered[term.axis] > self.tile_extent(term.axis)]
+            steps.append(math.gcd(*(term.coefficient * self.tile_extent(term.axis) for term in moving)))
+        return steps
+
+    def _shared_vector(self, tile: StagedTile) -> tuple[int, Level | None]:
+        """Return how many elements a thread can read at once from the tile, and along which loop."""
+        if not self.is_static:
+            return 1, None
+        widest = _VECTOR_BYTES // DTYPE_BYTES[tile.access.dtype]
+        levels: list[tuple[str, str, int, int]] = []
+        for axis in (*self.spatial, *self.reduction):
+            step = tile.stride(axis)
+            names = ("vthread", "thread", "reg_outer", "reg_inner") if axis in self.spatial else ("k1", "k2")
+            if step:
+                levels += [(axis, n, self.extent(axis, n), step * self.stride(axis, n)) for n in names]
+        last = self.last
+        if self.is_fused and tile.stride(last):
+            levels = [entry for entry in levels if entry[0] != last] + [(last, "k2", self.run, tile.stride(last))]
+        levels = [entry for entry in levels if entry[2] > 1]
+        for axis, level, extent, step in levels:
+            # along the reduction only where one of its loops is unrolled and registers hold several steps
+            along_reduction = level == "k2" and axis == last and (self.is_fused or "k2" in self.unrolled)
+            if step != 1 or not (level == "reg_inner" or along_reduction):
+                continue
+            width = min(widest, extent & -extent)
+            for other_axis, other_level, _, other_step in levels:
+                if (other_axis, other_level) != (axis, level):
+                    width = math.gcd(width, other_step)
+            if along_reduction and self._is_crowded(tile.access, width):
+                continue
+            if width > 1:
+                return width, (axis, level)
+        return 1, None
+
+    def _is_crowded(self, access: Access, width: int) -> bool:
+        """Whether registers do not suffice for the elements of `width` reduction steps; as `cuda.times.micro`."""
+        needed = self.num_accumulators + self.register_extent(access) * width + _LIVE_REGISTERS
+        return needed > self.register_cap
+
+
+def _narrowed(tile: StagedTile, base: int) -> StagedTile:
+    """Return the tile with vectors that stay aligned `base` elements further."""
+    load = math.gcd(tile.load, base)
+    return tile._replace(fetch=math.gcd(tile.fetch, base), load=load, load_level=tile.load_level if load > 1 else None)
+
+
+def program_key(schedule: Schedule) -> str:
+    """Return a key that schedules of CUDA cores share if they become the same program: loops, widths, tiles.
+
+    Schedules that cannot be lowered have keys of their own.
+    """
+    try:
+        nest = GpuNest(schedule)
+    except AnatuneError:
+        return schedule.key
+    tiles = [(tile.pitches, tile.base, tile.fetch, tile.load, tile.load_level) for tile in nest.tiles]
+    return repr((schedule.tiles, sorted(nest.unrolled), nest.stages, tiles, nest.split))

@@ -1,0 +1,512 @@
+"""A schedule of the CUDA-core template as TVMScript text: SSSRRSRS with staging in shared memory.
+
+Loops, outer to inner: blockIdx.x (block), threadIdx.x (thread) | k0: fetch the tiles, barrier | k1 | reg_outer | k2 |
+vthread, reg_inner | barrier. Vthreads are register tiles that are a whole block of threads apart, which is what TVM's
+own virtual threads become in CUDA C. Threads fetch tiles together, in vectors where these are aligned; fragments are
+read in vectors, too. All addresses are affine, so the shared memory is exactly the tiles' bounding boxes.
+
+With ``stages`` buffers the fetch of a later step overlaps the present one's arithmetic: through cp.async from sm_80 on
+(where copies have 4, 8 or 16 bytes), otherwise through registers (two buffers).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
+from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.activations import activated
+from anatune.emit.script import Script, affine, buffer_type, open_function, shape_tuple
+from anatune.templates.cuda.program.nest import GpuNest, StagedTile
+from anatune.templates.cuda.program.staging import Staging, Terms, all_of, digits, neutral, origin, within
+from anatune.templates.gpu.kernel import STATIC_SHARED_BYTES
+from anatune.templates.gpu.ranged import product
+from anatune.templates.gpu.splitting import Part, SplitReduction
+
+__all__ = ["ROLLED", "GpuProgram"]
+
+ROLLED = "rolled_"
+"""Prefix of loops that the compiler must not unroll either: `lower` writes ``#pragma unroll 1`` before them."""
+
+_REGISTER = ("vthread", "reg_inner")
+
+
+class GpuProgram:
+    """Writes the program of one schedule."""
+
+    def __init__(self, nest: GpuNest) -> None:
+        self.nest = nest
+        self.workload = nest.workload
+        self.text = Script()
+        self.dtype = self.workload.dtype
+        self.accumulator = ACCUMULATOR_DTYPE[self.dtype]
+        self.output_axes = tuple(dict.fromkeys(self.workload.output_axes))
+        self.vector = self._result_width()
+        self.staging = Staging(nest, self.text)
+        self.reduction = SplitReduction(
+            nest.split,
+            self.workload,
+            tiles=nest.num_tiles,
+            steps=nest.steps,
+            threads=nest.num_threads,
+            accumulators=nest.num_accumulators,
+            ranged=nest.ranged,
+            growth=nest.growth,
+            shape_of=nest.shape,
+        )
+
+    # -- the whole ---------------------------------------------------------------------------------------------
+
+    def script(self) -> str:
+        """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
+        nest, text = self.nest, self.text
+        open_function(text, "main", [*map(self._parameter, self.workload.tensors), *self._extent()])
+        for access in self.workload.tensors:
+            if None in nest.dimensions(access):  # a buffer's type cannot name an argument
+                shape = shape_tuple(nest.shape(access))
+                text.line(f'{access.tensor} = T.match_buffer({access.tensor}_argument, {shape}, "{access.dtype}")')
+        body = self._staged if self.nest.tiles else self._direct
+        self.reduction.write(text, "kernel", body, self._sum_of_parts)
+        return str(text)
+
+    def _parameter(self, access: Access) -> tuple[str, str]:
+        """Return the name and the type of a tensor among the arguments."""
+        if None in self.nest.dimensions(access):
+            return f"{access.tensor}_argument", "T.handle"
+        return access.tensor, buffer_type(access.shape, access.dtype)
+
+    def _extent(self) -> list[tuple[str, str]]:
+        """Return the name and the type of the extent that varies, if one does."""
+        ranged = self.nest.ranged
+        return [] if ranged is None else [(ranged.parameter, "T.int32")]
+
+    def _staged(self, part: Part) -> None:
+        nest, text = self.nest, self.text
+        scope = "shared.dyn" if self.is_dynamic else "shared"
+        self._allocate("smem", nest.stages * nest.shared_elements, self.dtype, scope)
+        self._allocate("acc", nest.num_accumulators, self.accumulator, "local")
+        if nest.is_static:
+            for tile in nest.tiles:
+                steps = nest.chunk if tile.along_reduction else 1
+                size = nest.register_extent(tile.access) * steps
+                self._allocate(f"frag_{tile.access.tensor}", size, self.dtype, "local")
+        kind = self._accumulator_loop
+        with self.text.scope(f"for r in T.{kind}({nest.num_accumulators}):" if nest.num_accumulators > 1 else ""):
+            place = "r" if nest.num_accumulators > 1 else "0"
+            text.line(f"acc[{place}] = {neutral(self.workload.body, self.accumulator)}")
+        self._pipeline(part)
+        self.reduction.store(text, kind, self._store_sums, self._add_sums)
+
+    def _sum_of_parts(self) -> None:
+        """Write the kernel that stores sums of parts."""
+        self._allocate("acc", self.nest.num_accumulators, self.accumulator, "local")
+        self.reduction.add_up(self.text, self._accumulator_loop, lambda one, other: self._joined(one, [other]))
+        self._store_sums()
+
+    @property
+    def _accumulator_loop(self) -> str:
+        """Kind of a loop over all accumulators."""
+        return "unroll" if self.nest.is_static and "reg_outer" in self.nest.unrolled else "serial"
+
+    def _store_sums(self) -> None:
+        self._store(lambda index: f"acc[{index}]")
+
+    def _add_sums(self) -> None:
+        """Add the accumulators to the result, one by one."""
+        width, self.vector = self.vector, 1
+        self._store(lambda index: f"acc[{index}]", adds=True)
+        self.vector = width
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the shared memory is too large to be declared."""
+        return self.nest.shared_bytes > STATIC_SHARED_BYTES
+
+    def _allocate(self, name: str, size: int, dtype: str, scope: str) -> None:
+        self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
+
+    # -- staging -----------------------------------------------------------------------------------------------
+
+    def _pipeline(self, part: Part) -> None:
+        """Write the loop over the staging steps."""
+        nest = self.nest
+        if nest.is_async:
+            self._async_pipeline(part)
+            return
+        if nest.through_registers:
+            for tile in nest.tiles:
+                self._allocate(_held(tile), tile.walk.copies * tile.fetch, self.dtype, "local")
+        if nest.stages == 1:
+            with self.text.scope(f"for step in range({part.turns}):" if part.most > 1 else ""):
+                self._stage(part.step("step" if part.most > 1 else "0"))
+                self._barrier()
+                self._compute("")
+                if part.most > 1:
+                    self._barrier()
+            return
+        # Registers hold step n + 1 while step n is computed, and go to the other buffer afterwards: all threads have
+        # read it before the barrier of step n, and read it again behind that of step n + 1.
+        self._stage(part.step("0"))
+        with self.text.scope(f"for step in range({part.turns}):"):
+            self._barrier()
+            with self.text.scope(part.before(1)):
+                self._fetch(part.step("(step + 1)"))
+            self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
+            with self.text.scope(part.before(1)):
+                for tile in nest.tiles:
+                    self.staging.put(tile, _held(tile), f"(step + 1) % {nest.stages} * {nest.shared_elements} + ")
+
+    def _stage(self, step: str) -> None:
+        """Copy all tiles of a step into the first buffer."""
+        self._fetch(step)
+        for tile in self.nest.tiles if self.nest.through_registers else ():
+            self.staging.put(tile, _held(tile))
+
+    def _fetch(self, step: str) -> None:
+        """Copy all tiles of a step into registers, or straight into the first buffer."""
+        held, staging = self.nest.through_registers, self.staging
+        staging.of_step(
+            step, lambda tile, guards: staging.fetch(tile, step, guards, target=_held(tile) if held else "")
+        )
+
+    def _async_pipeline(self, part: Part) -> None:
+        """Write the loop with cp.async: step n + stages - 1 is on its way while step n is computed.
+
+        One barrier a step: after it all threads' copies of step n are there, and all have read the buffer of step
+        n - 1, which the next copies overwrite. Source: [PTX-ISA] cp.async; [CUTLASS] multistage mainloop.
+        """
+        nest = self.nest
+        ahead = nest.stages - 1
+        for number in range(ahead):
+            condition = part.has(number)
+            if condition is not None:
+                with self.text.scope(condition):
+                    self._copy_async(part.step(str(number)), f"{number * nest.shared_elements} + ")
+            self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')
+        with self.text.scope(f"for step in range({part.turns}):"):
+            self.text.line(f'T.evaluate(T.ptx["cp.async.wait_group"]({ahead - 1}))')
+            self._barrier()
+            with self.text.scope(part.before(ahead)):
+                buffer = f"(step + {ahead}) % {nest.stages} * {nest.shared_elements} + "
+                self._copy_async(part.step(f"(step + {ahead})"), buffer)
+            self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')
+            self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
+
+    def _copy_async(self, step: str, offset: str) -> None:
+        staging = self.staging
+        staging.of_step(step, lambda tile, guards: staging.copy_async(tile, step, guards, offset))
+
+    def _barrier(self) -> None:
+        self.text.line('T.evaluate(T.tvm_storage_sync("shared"))')
+
+    # -- arithmetic --------------------------------------------------------------------------------------------
+
+    def _loops(self, axes: Sequence[str], level: str) -> list[str]:
+        """Return the heads of the loops of one level, outer to inner."""
+        return [self._loop(f"{level}_{a}", self.nest.extent(a, level), level) for a in axes]
+
+    def _loop(self, name: str, extent: int, level: str) -> str:
+        if extent == 1:
+            return ""
+        if level in self.nest.unrolled:
+            return f"for {name} in T.unroll({extent}):"
+        return f"for {'' if level == 'k1' else ROLLED}{name} in range({extent}):"
+
+    def _variable(self, axis: str, level: str) -> str:
+        return f"{'' if level in (*self.nest.unrolled, 'k1') else ROLLED}{level}_{axis}"
+
+    def _compute(self, offset: str) -> None:
+        """Write the arithmetic of one staging step."""
+        nest = self.nest
+        last = nest.last
+        others = [axis for axis in nest.reduction if axis != last]
+        rounds, body = nest.run // nest.body_steps, nest.body_steps // nest.chunk
+        heads = self._loops(others, "k1")
+        heads.append(self._loop(f"k1_{last}", rounds if nest.is_fused else nest.extent(last, "k1"), "k1"))
+        heads += [*self._loops(nest.spatial, "reg_outer"), *self._loops(others, "k2")]
+        if nest.is_fused:
+            heads.append(f"for k2_{last} in T.unroll({body}):" if body > 1 else "")
+        else:
+            heads.append(self._loop(f"k2_{last}", nest.run // nest.chunk, "k2"))
+        with self.text.scope(*heads):
+            for tile in nest.tiles:
+                if nest.is_static and tile.along_reduction:
+                    self._fragment(tile, offset)
+            with self.text.scope(f"for s in T.unroll({nest.chunk}):" if nest.chunk > 1 else ""):
+                for tile in nest.tiles:
+                    if nest.is_static and not tile.along_reduction:
+                        self._fragment(tile, offset)
+                self._multiply(offset)
+
+    def _reduction_terms(self, tile: StagedTile) -> Terms:
+        """Return how far the present reduction step moves the address in a tile."""
+        nest = self.nest
+        terms: Terms = []
+        for axis in nest.reduction:
+            step = tile.stride(axis)
+            is_last = axis == nest.last
+            for level in ("k1", "k2"):
+                count, size = nest.extent(axis, level), step * nest.stride(axis, level)
+                if is_last and nest.is_fused:
+                    counts = {"k1": nest.run // nest.body_steps, "k2": nest.body_steps // nest.chunk}
+                    count, size = counts[level], step * (nest.body_steps if level == "k1" else nest.chunk)
+                elif is_last and level == "k2":
+                    count, size = nest.run // nest.chunk, step * nest.chunk
+                if count > 1:
+                    name = f"k2_{axis}" if is_last and nest.is_fused and level == "k2" else self._variable(axis, level)
+                    terms.append((name, size))
+            if is_last and nest.chunk > 1 and not tile.along_reduction:
+                terms.append(("s", step))
+        return [(name, size) for name, size in terms if size]
+
+    def _tile_address(self, tile: StagedTile, registers: Terms) -> str:
+        """Return where in shared memory the element of the present iteration lies."""
+        nest = self.nest
+        terms: Terms = []
+        for axis in nest.spatial:
+            step = tile.stride(axis)
+            if step:
+                terms += [(name, size * step) for name, size in digits(nest, "tx", nest.spatial, "thread", axis)]
+                if nest.extent(axis, "reg_outer") > 1:
+                    terms.append((self._variable(axis, "reg_outer"), nest.stride(axis, "reg_outer") * step))
+        terms += self._reduction_terms(tile)
+        return affine(terms + registers, tile.base)
+
+    def _register_loops(self, axes: Sequence[str]) -> list[tuple[str, str]]:
+        """Return (axis, level) of the register loops of `axes`, outer to inner."""
+        pairs = itertools.product(axes, _REGISTER)
+        return [(axis, level) for axis, level in pairs if self.nest.extent(axis, level) > 1]
+
+    def _fragment(self, tile: StagedTile, offset: str) -> None:
+        """Read what a thread needs of a tile for one reduction step, or a chunk of steps if it lies along them."""
+        nest = self.nest
+        axes = self._fragment_axes(tile)
+        along, chunk = tile.along_reduction, nest.chunk
+        heads: list[str] = []
+        source: Terms = []
+        target: Terms = [(name, size * (chunk if along else 1)) for name, size in self._fragment_terms(tile)]
+        for axis, level in self._register_loops(axes):
+            count = nest.extent(axis, level)
+            step = tile.stride(axis) * nest.stride(axis, level)
+            name = f"{level}_{axis}"
+            if (axis, level) == tile.load_level:
+                count //= tile.load
+                target = [(n, size * tile.load if n == name else size) for n, size in target]
+                target = [(n, size) for n, size in target if n != name or count > 1]
+                step *= tile.load
+            if count > 1:
+                heads.append(f"for {name} in T.unroll({count}):")
+                source.append((name, step))
+        if along and chunk > tile.load:
+            heads.append(f"for m in T.unroll({chunk // tile.load}):")
+            source.append(("m", tile.load))
+            target.append(("m", tile.load))
+        if tile.load > 1:
+            heads.append(f"for v in T.vectorized({tile.load}):")
+            source.append(("v", 1))
+            target.append(("v", 1))
+        elif along:
+            raise AssertionError("a tile along the reduction is read in vectors")
+        with self.text.scope(*heads):
+            self.text.line(
+                f"frag_{tile.access.tensor}[{affine(target)}] = smem[{offset}{self._tile_address(tile, source)}]"
+            )
+
+    def _fragment_axes(self, tile: StagedTile) -> list[str]:
+        """Return the spatial axes of a tile, the one along which it is read in vectors last."""
+        axes = [axis for axis in self.nest.spatial if tile.access.uses(axis)]
+        if tile.load_level is not None and tile.load_level[0] in axes:
+            axes.remove(tile.load_level[0])
+            axes.append(tile.load_level[0])
+        return axes
+
+    def _fragment_terms(self, tile: StagedTile) -> Terms:
+        """Return the place of an element among a thread's fragment of `tile`."""
+        terms: Terms = []
+        size = 1
+        for axis, level in reversed(self._register_loops(self._fragment_axes(tile))):
+            terms.append((f"{level}_{axis}", size))
+            size *= self.nest.extent(axis, level)
+        return terms[::-1]
+
+    def _accumulator(self) -> Terms:
+        """Return the place of the present iteration's result among the accumulators, the last output axis fastest."""
+        nest = self.nest
+        terms: Terms = []
+        size = 1
+        for axis in reversed(self.output_axes):
+            for level in ("reg_inner", "reg_outer", "vthread"):
+                if nest.extent(axis, level) > 1:
+                    terms.append((self._variable(axis, level), size))
+                    size *= nest.extent(axis, level)
+        return terms[::-1]
+
+    def _multiply(self, offset: str) -> None:
+        """Write the register tile's statement."""
+        nest = self.nest
+        values = []
+        for tile in nest.tiles:
+            if nest.is_static:
+                along = tile.along_reduction
+                terms = [(name, size * (nest.chunk if along else 1)) for name, size in self._fragment_terms(tile)]
+                values.append(f"frag_{tile.access.tensor}[{affine([*terms, ('s', 1)] if along else terms)}]")
+                continue
+            registers = [
+                (self._variable(axis, level), tile.stride(axis) * nest.stride(axis, level))
+                for axis, level in self._register_loops(nest.spatial)
+                if tile.stride(axis)
+            ]
+            values.append(f"smem[{offset}{self._tile_address(tile, registers)}]")
+        axes = self.output_axes
+        with self.text.scope(*self._loops(axes, "vthread"), *self._loops(axes, "reg_inner")):
+            place = affine(self._accumulator())
+            self.text.line(f"acc[{place}] = {self._combined(f'acc[{place}]', values)}")
+
+    def _cast(self, value: str, dtype: str, to: str) -> str:
+        return value if dtype == to else f'T.Cast("{to}", {value})'
+
+    def _combined(self, before: str, values: Sequence[str]) -> str:
+        """Return the body's expression of the accumulator and the operands."""
+        return self._joined(before, [self._cast(value, self.dtype, self.accumulator) for value in values])
+
+    def _joined(self, before: str, values: Sequence[str]) -> str:
+        """Return the body's expression of the accumulator and values of its dtype."""
+        if self.workload.body == "max":
+            return f"T.max({before}, {values[0]})"
+        return f"{before} + {' * '.join(values)}"
+
+    # -- results -----------------------------------------------------------------------------------------------
+
+    def _result_width(self) -> int:
+        """Return how many results a thread can store at once: neighbours along the last output axis."""
+        nest, access = self.nest, self.workload.write
+        if not {"vthread", "reg_inner", "reg_outer"} <= nest.unrolled or not access.indices:
+            return 1
+        axis = self.output_axes[-1]
+        inner = nest.extent(axis, "reg_inner")
+        width = min(16 // max(4, DTYPE_BYTES[access.dtype]), inner & -inner)
+        tensors = [access, *self.workload.epilogue_reads, *(() if nest.tiles else self.workload.reads)]
+        extent, tensors = nest.multiple_of(axis), [nest.aligned(tensor) for tensor in tensors]
+        # of a guarded axis, a vector must end inside or lie outside as a whole
+        while width > 1 and (extent % width or not all(_aligned(tensor, axis, width) for tensor in tensors)):
+            width //= 2
+        return width
+
+    def _index(self, access: Access, lane: str) -> str:
+        """Return the element of a result-like tensor that belongs to the present iteration."""
+        indices = []
+        for terms in access.indices:
+            parts: Terms = []
+            for term in terms:
+                parts += [(name, size * term.coefficient) for name, size in self._position(term.axis)]
+            indices.append(affine(self._widened(parts)))
+            if lane and terms and any(term.axis == self.output_axes[-1] for term in terms):
+                indices[-1] += lane
+        return f"{access.tensor}[{', '.join(indices) or '()'}]"
+
+    def _position(self, axis: str) -> Terms:
+        """Return the present iteration of a spatial axis."""
+        nest = self.nest
+        found = [*origin(nest, axis, "0"), *digits(nest, "tx", nest.spatial, "thread", axis)]
+        for level in ("vthread", "reg_outer", "reg_inner"):
+            if nest.extent(axis, level) > 1:
+                found.append((self._variable(axis, level), nest.stride(axis, level)))
+        return found
+
+    def _widened(self, terms: Terms) -> Terms:
+        """Return `terms` for a loop over vectors of results instead of single ones."""
+        if self.vector == 1:
+            return terms
+        axis = self.output_axes[-1]
+        name = self._variable(axis, "reg_inner")
+        whole = self.nest.extent(axis, "reg_inner") == self.vector
+        return [(n, s * self.vector if n == name else s) for n, s in terms if not (whole and n == name)]
+
+    def _store(self, value: Callable[[str], str], *, adds: bool = False) -> None:
+        """Write the epilogue and the stores; `value` gives the expression of a result from its place.
+
+        Like copies, they are written twice where axes are guarded: without and with tests for being inside.
+        With `adds` results are added to what is there.
+        """
+        nest = self.nest
+        inside = within(nest)
+        if inside:
+            with self.text.scope(f"if {all_of(inside)}:"):
+                self._results(value, [], adds=adds)
+        with self.text.scope("else:" if inside else ""):
+            self._results(value, [axis for axis in self.output_axes if axis in nest.guarded], adds=adds)
+
+    def _results(self, value: Callable[[str], str], guarded: Sequence[str], *, adds: bool) -> None:
+        """Write the results that lie inside the axes `guarded`."""
+        nest, write = self.nest, self.workload.write
+        axes = self.output_axes
+        heads = [*self._loops(axes, "vthread"), *self._loops(axes, "reg_outer"), *self._loops(axes, "reg_inner")]
+        lane = ""
+        if self.vector > 1:
+            last = axes[-1]
+            heads[-1] = self._loop(f"reg_inner_{last}", nest.extent(last, "reg_inner") // self.vector, "reg_inner")
+            heads.append(f"for v in T.vectorized({self.vector}):")
+            lane = " + v"
+        tests = [f"{affine(self._widened(self._position(a)))} < {nest.end(a)}" for a in guarded]
+        if tests:  # outside of vectors
+            heads.insert(len(heads) - (self.vector > 1), f"if {all_of(tests)}:")
+        with self.text.scope(*heads):
+            result = value(affine(self._widened(self._accumulator())) + lane)
+            if self.workload.body == "average":
+                result = self._mean(result, product(*map(nest.end, nest.reduction)))
+            extra = iter(self.workload.epilogue_reads)
+            for step in self.workload.epilogue:
+                if STEP_OPERANDS[step] is None:
+                    result = activated(step, result, self.accumulator)
+                else:
+                    access = next(extra)
+                    result = f"{result} + {self._cast(self._index(access, lane), access.dtype, self.accumulator)}"
+            result = self._cast(f"({result})", self.accumulator, write.dtype)
+            there = self._index(write, lane)
+            if adds:
+                self.text.line(
+                    f'T.evaluate(T.call_extern("{write.dtype}", "atomicAdd", T.address_of({there}), {result}))'
+                )
+            else:
+                self.text.line(f"{there} = {result}")
+
+    def _mean(self, value: str, count: int | str) -> str:
+        if self.accumulator == "int32":
+            return f"T.truncdiv({value}, {count})"
+        if isinstance(count, str):
+            return f'{value} / T.Cast("float32", {count})'
+        return f"{value} * T.float32({1.0 / count!r})"
+
+    def _direct(self, _: Part) -> None:
+        """Write an operator without a reduction: operands come straight from global memory."""
+        body = self.workload.body
+        lane = " + v" if self.vector > 1 else ""
+
+        def value(_: str) -> str:
+            values = [self._cast(self._index(a, lane), a.dtype, self.accumulator) for a in self.workload.reads]
+            if body in ("multiply_add", "multiply"):
+                return " * ".join(values)
+            if body == "max" and len(values) > 1:
+                return f"T.max({values[0]}, {values[1]})"
+            if body == "relu":
+                return f"T.max({values[0]}, T.{self.accumulator}(0))"
+            return " + ".join(values)
+
+        self._store(value)
+
+
+def _aligned(access: Access, axis: str, width: int) -> bool:
+    """Whether `width` neighbours along `axis` are an aligned vector of the tensor, or one and the same element."""
+    if not access.uses(axis):
+        return True
+    places = [(d, term) for d, terms in enumerate(access.indices) for term in terms if term.axis == axis]
+    if len(places) > 1 or places[0][0] != len(access.shape) - 1 or places[0][1].coefficient != 1:
+        return False
+    others = all(term.coefficient % width == 0 for term in access.indices[-1] if term.axis != axis)
+    return others and access.shape[-1] % width == 0 and access.offsets[-1] % width == 0
+
+
+def _held(tile: StagedTile) -> str:
+    """Return the name of a thread's array for elements of a tile on their way."""
+    return f"next_{tile.access.tensor}"

@@ -1,0 +1,259 @@
+"""Copying tiles from global to shared memory, as TVMScript text: directly, through registers, or with cp.async."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from anatune.core.workload.nest import DTYPE_BYTES
+from anatune.emit.script import Script, affine
+from anatune.templates.cuda.program.fetch import Guard
+from anatune.templates.cuda.program.nest import GpuNest, StagedTile
+from anatune.templates.gpu.ranged import product
+
+__all__ = ["Staging", "Terms", "all_of", "digits", "neutral", "origin", "within"]
+
+_MOST_UNROLLED_COPIES = 32
+"""Copies of a thread up to which all are written out: their loads are on their way together."""
+_UNROLLED_COPIES = 16
+"""Of more copies, so many are written out behind one another."""
+_LOWEST_BITS = -(1 << 23)
+"""Of ``-inf`` in float32."""
+
+Terms = list[tuple[str, int]]
+
+
+class _Piece(NamedTuple):
+    """Copies of a thread that share their conditions.
+
+    Attributes
+    ----------
+    heads : list of str
+        Conditions and loops.
+    positions : dict of int to (Terms, int)
+        Dimension -> where the present copy begins in the tile, as terms and a constant.
+    place : str
+        Number of the present copy among the thread's.
+    """
+
+    heads: list[str]
+    positions: dict[int, tuple[Terms, int]]
+    place: str
+
+
+class Staging:
+    """Writes the copies of one schedule."""
+
+    def __init__(self, nest: GpuNest, text: Script) -> None:
+        self.nest = nest
+        self.text = text
+        self.dtype = nest.workload.dtype
+
+    def of_step(self, step: str, copy: Callable[[StagedTile, Sequence[Guard]], None]) -> None:
+        """Write the copies of all tiles for step `step`; `copy` writes those of one, with tests for its guards.
+
+        Where axes are guarded they are written twice: for blocks and steps that end inside all of them, which test no
+        more than padding, and for those at an edge. All threads of a block go the same way.
+        """
+        tiles, inside = self.nest.tiles, within(self.nest, step)
+        if inside:
+            with self.text.scope(f"if {all_of(inside)}:"):
+                for tile in tiles:
+                    copy(tile, tile.padding)
+        with self.text.scope("else:" if inside else ""):
+            for tile in tiles:
+                copy(tile, tile.guards)
+
+    def fetch(
+        self, tile: StagedTile, step: str, guards: Sequence[Guard], *, target: str = "", offset: str = ""
+    ) -> None:
+        """Copy a tile of step `step` from global memory into shared memory, or into the thread's array `target`."""
+        lane = " + v" if tile.fetch > 1 else ""
+        for piece in self._pieces(tile):
+            if target:
+                there = f"{target}[{affine([(piece.place, tile.fetch)])}{lane}]"
+            else:
+                there = f"smem[{offset}{self._shared(tile, piece)}{lane}]"
+            element, conditions = self._element(tile, step, piece, guards, lane)
+            if conditions:
+                outside = neutral(self.nest.workload.body, tile.access.dtype)
+                element = f"T.if_then_else({all_of(conditions)}, {element}, {outside})"
+            with self.text.scope(*piece.heads, _vector(tile)):
+                self.text.line(f"{there} = {element}")
+
+    def put(self, tile: StagedTile, source: str, offset: str = "") -> None:
+        """Copy a tile from the thread's array `source` into shared memory."""
+        lane = " + v" if tile.fetch > 1 else ""
+        for piece in self._pieces(tile):
+            with self.text.scope(*piece.heads, _vector(tile)):
+                there = f"{offset}{self._shared(tile, piece)}{lane}"
+                self.text.line(f"smem[{there}] = {source}[{affine([(piece.place, tile.fetch)])}{lane}]")
+
+    def copy_async(self, tile: StagedTile, step: str, guards: Sequence[Guard], offset: str) -> None:
+        """Start the copies of a tile of step `step`; positions outside the tensor become zeros.
+
+        What is neutral to a largest value is none: there is no padding then, and what lies behind the ends of guarded
+        axes becomes the last elements before them, which change no largest value.
+        """
+        num_bytes = tile.fetch * DTYPE_BYTES[self.dtype]
+        name = f"cp.async.{'cg' if num_bytes == 16 else 'ca'}.shared.global"
+        for piece in self._pieces(tile):
+            repeats = self.nest.workload.body == "max"
+            element, conditions = self._element(tile, step, piece, guards, "", repeats=repeats)
+            there = f"T.address_of(smem[{offset}{self._shared(tile, piece)}])"
+            size = ""
+            if conditions:
+                size = f", T.Select({all_of(conditions)}, T.uint32({num_bytes}), T.uint32(0))"
+            with self.text.scope(*piece.heads):
+                self.text.line(f'T.evaluate(T.ptx["{name}"]({there}, T.address_of({element}), {num_bytes}{size}))')
+
+    # -- which element -----------------------------------------------------------------------------------------
+
+    def _pieces(self, tile: StagedTile) -> Iterator[_Piece]:
+        """Yield the copies of one thread: along each side those that all threads have, then those of the last ones."""
+        walk = tile.walk
+        is_unrolled = walk.copies <= _MOST_UNROLLED_COPIES
+        parts = []
+        for at, box in enumerate(walk.box):
+            whole, rest = divmod(walk.positions(at), box)
+            parts.append([(0, whole, 0)] * (whole > 0) + [(whole, 1, rest)] * (rest > 0))
+        first = 0
+        for chosen in itertools.product(*parts):
+            conditions = [f"if tx < {walk.threads}:"] if walk.threads < self.nest.num_threads else []
+            loops: list[str] = []
+            positions: dict[int, tuple[Terms, int]] = {}
+            place: Terms = []
+            size, budget = 1, _UNROLLED_COPIES
+            for at in reversed(range(len(chosen))):
+                start, count, rest = chosen[at]
+                side, box = walk.sides[at], walk.box[at]
+                scale = walk.width if at == len(chosen) - 1 else 1
+                thread = _digit("tx", math.prod(walk.box[at + 1 :]), box, math.prod(walk.box[:at]))
+                if rest:
+                    conditions.append(f"if {thread} < {rest}:")
+                terms: Terms = [] if thread == "0" else [(thread, scale)]
+                inner = count if is_unrolled else max(n for n in range(1, budget + 1) if count % n == 0)
+                budget //= inner if inner > 1 or count == 1 else budget
+                for name, kind, extent, apart in (
+                    (f"f{at}", "unroll", inner, 1),
+                    (f"g{at}", "serial", count // inner, inner),
+                ):
+                    if extent > 1:
+                        loops.insert(0, f"for {name} in T.{kind}({extent}):")
+                        terms.append((name, apart * box * scale))
+                        place.append((name, apart * size))
+                positions[side.last] = (terms, start * box * scale)
+                size *= count
+            yield _Piece(conditions + loops, positions, f"({affine(place, first)})")
+            first += size
+
+    def _shared(self, tile: StagedTile, piece: _Piece) -> str:
+        """Return where in shared memory the present copy goes."""
+        constant = tile.base
+        found: Terms = []
+        for dimension, (terms, start) in piece.positions.items():
+            pitch = tile.pitches[dimension]
+            found += [(name, size * pitch) for name, size in terms]
+            constant += start * pitch
+        return affine(found, constant)
+
+    def _element(
+        self, tile: StagedTile, step: str, piece: _Piece, guards: Sequence[Guard], lane: str, *, repeats: bool = False
+    ) -> tuple[str, list[str]]:
+        """Return the element of the tensor where the present copy begins, and the conditions for being inside.
+
+        With `repeats`, copies behind an end are the last ones before it instead.
+
+        Positions of joined dimensions count along the last of them, whose index passes its end: addresses are linear.
+        """
+        access, shape = tile.access, self.nest.shape(tile.access)
+        indices, conditions = [], []
+        for d, (terms, offset) in enumerate(zip(access.indices, access.offsets, strict=True)):
+            parts: Terms = []
+            for term in terms:
+                parts += [(name, term.coefficient * size) for name, size in origin(self.nest, term.axis, step)]
+            inside, start = piece.positions.get(d, ([], 0))
+            index = affine(parts + inside, offset + start)
+            if guards[d].behind and repeats:
+                width = tile.fetch if d == len(access.indices) - 1 else 1
+                index = f"T.min({index}, {shape[d]} - {width})"
+            elif guards[d].behind:
+                conditions.append(f"{index} < {shape[d]}")
+            if guards[d].before:
+                conditions.append(f"0 <= {index}")
+            indices.append(index + (lane if d == len(access.indices) - 1 else ""))
+        return f"{access.tensor}[{', '.join(indices) or '()'}]", conditions
+
+
+def origin(nest: GpuNest, axis: str, step: str) -> Terms:
+    """Return where the tile of a block and a staging step begins along `axis`."""
+    if axis in nest.spatial:
+        return digits(nest, "bx", nest.spatial, "block", axis)
+    return digits(nest, step, nest.reduction, "k0", axis)
+
+
+def digits(nest: GpuNest, name: str, axes: Sequence[str], level: str, axis: str) -> Terms:
+    """Return the part of a fused loop variable that belongs to one level of `axis`, with its stride."""
+    digit = _digit_of(nest, name, axes, level, axis)
+    return [] if digit == "0" else [(digit, nest.stride(axis, level))]
+
+
+def within(nest: GpuNest, step: str = "") -> list[str] | None:
+    """Return when a block ends inside all guarded spatial axes, and step `step`, if given, inside reduction axes.
+
+    None: no block or no step does.
+    """
+    tests = []
+    for axis in nest.guarded:
+        is_spatial = axis in nest.spatial
+        if not is_spatial and not step:
+            continue
+        level, name, axes = ("block", "bx", nest.spatial) if is_spatial else ("k0", step, nest.reduction)
+        last = nest.extent(axis, level) - 1
+        if last == 0:
+            return None
+        digit = _digit_of(nest, name, axes, level, axis)
+        varies = nest.varies(axis)
+        tests.append(f"({digit} + 1) * {nest.tile_extent(axis)} <= {nest.end(axis)}" if varies else f"{digit} < {last}")
+    return tests
+
+
+def neutral(body: str, dtype: str) -> str:
+    """Return what leaves a result as it is."""
+    if body != "max":
+        return f'T.Cast("{dtype}", 0)' if dtype in ("float16", "bfloat16") else f"T.{dtype}(0)"
+    if "float" not in dtype:
+        return f'T.min_value("{dtype}")'
+    lowest = f'T.call_pure_extern("float32", "__int_as_float", T.int32({_LOWEST_BITS}))'  # CUDA C has no word for -inf
+    return lowest if dtype == "float32" else f'T.Cast("{dtype}", {lowest})'
+
+
+def _vector(tile: StagedTile) -> str:
+    return f"for v in T.vectorized({tile.fetch}):" if tile.fetch > 1 else ""
+
+
+def _digit_of(nest: GpuNest, name: str, axes: Sequence[str], level: str, axis: str) -> str:
+    """Return the digit of one level of `axis` in a fused loop variable."""
+    at = axes.index(axis)
+    inner = product(*(nest.trips(other, level) for other in axes[at + 1 :]))
+    outer = product(*(nest.trips(other, level) for other in axes[:at]))
+    return _digit(name, inner, nest.trips(axis, level), outer)
+
+
+def _digit(name: str, inner: int | str, extent: int | str, outer: int | str) -> str:
+    """Return one digit of a mixed-radix number, as an expression; "0" where it can have one value only."""
+    if extent == 1 or name == "0":
+        return "0"
+    shifted = name if inner == 1 else f"{name} // {inner}"
+    if isinstance(inner, str):  # nothing is negative, which TVM cannot see of an extent
+        shifted = f"T.truncdiv({name}, {inner})"
+    if outer == 1:
+        return f"({shifted})"
+    return f"T.truncmod({shifted}, {extent})" if isinstance(extent, str) else f"({shifted} % {extent})"
+
+
+def all_of(conditions: Sequence[str]) -> str:
+    """Return the conjunction of at least one condition."""
+    return conditions[0] if len(conditions) == 1 else f"T.And({conditions[0]}, {all_of(conditions[1:])})"

@@ -1,0 +1,155 @@
+"""Schedules on CUDA cores: the templates "cuda" and "pipelined"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.access import DTYPE_BYTES
+from anatune.core.workload.implicit_gemm import guarded_dimensions
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.templates.base.values import check_count, check_names
+from anatune.templates.cuda.guards import check_covering_tiles
+from anatune.templates.gpu.split import SPLIT, check_split, num_steps, num_tiles
+
+__all__ = [
+    "ASYNC_SINCE",
+    "MAX_FETCH_BYTES",
+    "PIPELINE",
+    "REDUCTION_LEVELS",
+    "SPATIAL_LEVELS",
+    "check_cuda",
+    "check_formats",
+    "check_pipeline_applies",
+    "checked_choice",
+    "levels_of",
+    "pads",
+    "pipeline_of",
+    "stage_counts",
+    "staged_tensors",
+]
+
+SPATIAL_LEVELS = ("block", "vthread", "thread", "reg_outer", "reg_inner")
+REDUCTION_LEVELS = ("k0", "k1", "k2")
+MAX_FETCH_BYTES = 16
+"""Widest load instruction of a thread (128 bits)."""
+ASYNC_SINCE = 8.0
+"""Compute capability that copies from global to shared memory beside the arithmetic (cp.async)."""
+PIPELINE = {"stages": 1, "pad": 0}
+"""Options of the template "pipelined", and what they are where they are left out."""
+
+
+def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """Return axis -> names of its factors, outer to inner."""
+    return {axis.name: SPATIAL_LEVELS if axis.kind == "spatial" else REDUCTION_LEVELS for axis in workload.axes}
+
+
+def check_formats(workload: Workload) -> None:
+    """Raise SpaceError for what no GPU template computes: 8-bit steps and zero points, results wider than operands.
+
+    Raises
+    ------
+    SpaceError
+        The workload has number formats that kernels of CPUs alone take.
+    """
+    if workload.is_quantised or workload.formats != workload.dtype:
+        raise SpaceError(
+            f"{workload.operator}: {workload.formats} with the steps ({', '.join(workload.epilogue)}) and its zero "
+            "points is for CPUs; expected on a GPU one dtype for operands and result (int8: summed in int32) with the "
+            "steps bias, add, relu; change the dtype or take a CPU's --hw"
+        )
+
+
+def staged_tensors(workload: Workload) -> tuple[str, ...]:
+    """Return the operands that the template stages in shared memory: all of them where there is a reduction."""
+    return tuple(access.tensor for access in workload.reads) if workload.reduction_axes else ()
+
+
+def stage_counts(workload: Workload, hardware: GpuSpec) -> tuple[int, ...]:
+    """Return the numbers of buffers that are of use: three where every copy can be asynchronous, else two."""
+    capable = (hardware.compute_capability or 0.0) >= ASYNC_SINCE
+    zero_padded = workload.body != "max" or not any(
+        any(guarded_dimensions(access, workload)) for access in workload.reads
+    )
+    return (1, 2, 3) if capable and zero_padded and DTYPE_BYTES[workload.dtype] >= 4 else (1, 2)
+
+
+def pads(workload: Workload) -> tuple[int, ...]:
+    """Return the gaps between rows, elements: none, or as wide as the widest access (vectors stay aligned)."""
+    return (0, MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype])
+
+
+def pipeline_applies(workload: Workload, hardware: GpuSpec) -> bool:
+    """Whether the template "pipelined" applies: a GPU of NVIDIA's and something to stage."""
+    return hardware.compute_capability is not None and bool(staged_tensors(workload))
+
+
+def check_pipeline_applies(workload: Workload, hardware: GpuSpec) -> None:
+    """Raise SpaceError unless the template "pipelined" applies: a GPU of NVIDIA's and something to stage."""
+    if not pipeline_applies(workload, hardware):
+        is_other = hardware.compute_capability is None
+        what = f"{hardware.name} is of {hardware.arch}" if is_other else f"{workload.operator} has no reduction"
+        raise SpaceError(
+            f"template pipelined: {what}, expected an NVIDIA GPU and operands to stage; use the template cuda"
+        )
+
+
+def checked_choice(name: str, value: object, workload: Workload, hardware: GpuSpec) -> int:
+    """Return a stage count or a gap between rows; raise SpaceError where it is none of the choices."""
+    choices = stage_counts(workload, hardware) if name == "stages" else pads(workload)
+    if isinstance(value, bool) or value not in choices:
+        raise SpaceError(f"{name} is {value!r:.60}, expected one of {', '.join(map(str, choices))}")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def pipeline_of(options: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the buffers and the gap between rows of a checked schedule's options."""
+    stages, pad = (options.get(name, least) for name, least in PIPELINE.items())
+    return int(stages), int(pad)
+
+
+def check_cuda(
+    workload: Workload,
+    hardware: GpuSpec,
+    tiles: Mapping[str, object],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, object],
+) -> None:
+    """Raise SpaceError unless these are a schedule of the template "cuda"."""
+    check_names("options", options, SPLIT, "option")
+    _check_tiling(workload, tiles, unroll, vector, options)
+
+
+def check_pipelined(
+    workload: Workload,
+    hardware: GpuSpec,
+    tiles: Mapping[str, object],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, object],
+) -> None:
+    """Raise SpaceError unless these are a schedule of the template "pipelined"."""
+    check_pipeline_applies(workload, hardware)
+    check_names("options", options, (*PIPELINE, *SPLIT), "option")
+    for name in PIPELINE.keys() & options.keys():
+        checked_choice(name, options[name], workload, hardware)
+    _check_tiling(workload, tiles, unroll, vector, options)
+
+
+def _check_tiling(
+    workload: Workload,
+    tiles: Mapping[str, Any],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, object],
+) -> None:
+    check_formats(workload)
+    check_covering_tiles(workload, tiles, levels_of(workload))
+    check_count("unroll", unroll, 0)
+    check_names("vector", vector, staged_tensors(workload), "tensor")
+    for tensor, width in vector.items():
+        check_count(f"vector[{tensor!r}]", width, 1)
+    check_split(workload, options, num_tiles(tiles, workload), num_steps(tiles, workload))

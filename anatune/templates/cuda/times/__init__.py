@@ -1,0 +1,1 @@
+"""Times of tiles on CUDA cores, compiled."""

@@ -1,0 +1,90 @@
+"""Batches of GPU points: rule codes, times, bounds, all columns. One compiled entry, so that it compiles once."""
+
+from __future__ import annotations
+
+import math
+
+from anatune.numerics._jit import jit
+from anatune.numerics.columns import CHUNK_SIZE, Bytes, Floats, Ints
+from anatune.templates.cuda.times.micro import best_micro, loop_effects, micro
+from anatune.templates.cuda.times.tile import limiters, load_points, macro, take_compiled
+from anatune.templates.cuda.times.time import evenly, time
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+
+__all__ = ["ANY_BOUND", "BOUND", "CHECK", "MACRO_BOUND", "PREDICT", "run_points"]
+
+CHECK, PREDICT, BOUND, MACRO_BOUND, ANY_BOUND = 0, 1, 2, 3, 4
+"""What `run_points` does: rules only; predict; bound over all loop splits and unroll depths; bound over these, the
+order of the register tile and fetch widths; bound over these and all splits of the reduction."""
+
+_DYNAMIC = int(Col.DYNAMIC)
+_REUSE = int(Col.REUSE)
+_STEPS = int(Col.STEPS)
+_RULE = int(Col.RULE)
+_TIME_S = int(Col.TIME_S)
+
+
+@jit
+def run_points(
+    points: Ints,
+    task: int,
+    nest: Nest,
+    gpu: Gpu,
+    table: Bytes,
+    c: Chunk,
+    rules: Ints,
+    times: Floats,
+    columns: Floats,
+    compiled: Floats,
+) -> None:
+    """Check, predict or bound `points` (num_points, columns of the space) int64.
+
+    Points that break a rule are timed as if the limit were not there. A BOUND holds for every point that differs only
+    in the splits of reg_outer/reg_inner and k1/k2 and in the unroll depth: nothing is indexed dynamically, and
+    spilled accumulators are kept over the whole reduction tile. A MACRO_BOUND holds for every point with the same
+    block, thread and stage sizes, an ANY_BOUND besides for every split of the reduction, if points say that nothing is.
+
+    Parameters
+    ----------
+    task : int
+        CHECK, PREDICT, BOUND, MACRO_BOUND or ANY_BOUND.
+    rules : (num_points,) int64
+        Filled with the code of the first broken rule, 0 where legal.
+    times : (num_points,) float64
+        Filled with seconds, unless `task` is CHECK.
+    columns : (Col.COUNT, num_points) float64, or (0, 0)
+        Filled with every quantity if it has rows.
+    compiled : (3, num_points) float64, or (0, 0)
+        What a compiler said, for PREDICT: registers of a thread, shared bytes of a block, accumulators of a thread in
+        local memory. They replace the model's own numbers.
+    """
+    for start in range(0, points.shape[0], CHUNK_SIZE):
+        n = min(CHUNK_SIZE, points.shape[0] - start)
+        load_points(points, start, n, nest, c)
+        macro(n, nest, gpu, c)
+        for i in range(n):
+            rules[start + i] = int(c.values[_RULE, i])
+        if task == CHECK:
+            continue
+        if task == PREDICT:
+            loop_effects(n, gpu, c)
+            if compiled.shape[0] > 0:
+                take_compiled(start, n, compiled, nest, gpu, c)
+        else:
+            for i in range(n):
+                c.values[_DYNAMIC, i] = 0.0
+                c.values[_REUSE, i] = math.sqrt(c.values[_STEPS, i])
+        if task >= MACRO_BOUND:
+            best_micro(n, nest, gpu, c)
+        else:
+            micro(n, nest, gpu, c, table)
+        time(n, nest, gpu, c)
+        if task == ANY_BOUND:
+            evenly(n, nest, gpu, c)
+        for i in range(n):
+            times[start + i] = c.values[_TIME_S, i]
+        if columns.shape[0] > 0:
+            limiters(n, gpu, c)
+        for row in range(columns.shape[0]):
+            for i in range(n):
+                columns[row, start + i] = c.values[row, i]

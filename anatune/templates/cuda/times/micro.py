@@ -1,0 +1,275 @@
+"""What depends on the order of the register tile, k1/k2, unrolling and fetch widths (*micro* quantities)."""
+
+from __future__ import annotations
+
+import math
+
+from anatune.numerics._jit import jit_helper, jit_scalar, jit_sequence
+from anatune.numerics.columns import Bytes
+from anatune.templates.cuda.times.shared_memory import conflict_degree_one
+from anatune.templates.cuda.times.tile import LIVE_REGISTERS, SECTOR
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+
+__all__ = ["best_micro", "is_dynamic_one", "loop_effects", "micro"]
+
+_DYNAMIC = int(Col.DYNAMIC)
+_REUSE = int(Col.REUSE)
+_THREADS = int(Col.THREADS)
+_WARPS = int(Col.WARPS)
+_ACCUMULATORS = int(Col.ACCUMULATORS)
+_STEPS = int(Col.STEPS)
+_REGISTER_CAP = int(Col.REGISTER_CAP)
+_SPILLED = int(Col.SPILLED)
+_LOADS = int(Col.LOADS)
+_WAVEFRONTS = int(Col.WAVEFRONTS)
+_CONFLICT = int(Col.CONFLICT)
+_FETCHES = int(Col.FETCHES)
+_FETCHES_BLOCK = int(Col.FETCHES_BLOCK)
+_STORE_SECTORS = int(Col.STORE_SECTORS)
+_VTHREADS = int(Col.VTHREADS)
+_REG_INNER = int(Col.REG_INNER)
+_REG_OUTER = int(Col.REG_OUTER)
+_K2 = int(Col.K2)
+_UNROLL = int(Col.UNROLL)
+
+
+@jit_scalar
+def warp_sectors_one(warp: float, lanes: float, inner: float, apart_bytes: float) -> float:
+    """Return the 32-byte sectors of one warp-wide access to global memory.
+
+    `lanes` threads follow each other along the innermost dimension, `inner` elements belong to one thread, and
+    neighbouring threads are `apart_bytes` apart.
+    """
+    dense = max(1.0, lanes * apart_bytes / SECTOR)
+    return warp / lanes * (dense if inner == 1.0 else min(lanes, dense))
+
+
+@jit_scalar
+def is_dynamic_one(vthreads: float, reg_inner: float, k2: float, reg_outer: float, limit: float) -> bool:
+    """Whether a loop over the register tile stays a loop, so that accumulators are indexed at run time.
+
+    The innermost loops are unrolled (reg_inner, k2, reg_outer, in this order from the inside) as long as their product
+    times the virtual threads is at most `limit` statements: TVM's unroll depth, or what the device's compiler does by
+    itself. Accumulators that are indexed by a loop variable live in local memory. The arguments are products over
+    all axes: a loop of an inner axis cannot be the first that is too large.
+    """
+    body = vthreads * reg_inner
+    return (reg_inner > 1.0 and body > limit) or (reg_outer > 1.0 and body * k2 * reg_outer > limit)
+
+
+@jit_helper
+def loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
+    """Fill DYNAMIC and REUSE, and move dynamically indexed accumulators to SPILLED.
+
+    The loop k2 runs inside reg_outer: while the inner tile fits the registers, a compiler can keep it there over k2.
+    That it does so only in part is the square root (spilling K80 and MI50 points lie between 1 and k2).
+    """
+    v = c.values
+    for i in range(n):
+        vthreads, reg_inner, k2 = v[_VTHREADS, i], v[_REG_INNER, i], v[_K2, i]
+        limit = max(v[_UNROLL, i], float(gpu.unroll_statements))
+        dynamic = is_dynamic_one(vthreads, reg_inner, k2, v[_REG_OUTER, i], limit)
+        v[_DYNAMIC, i] = 1.0 if dynamic else 0.0
+        v[_SPILLED, i] = v[_ACCUMULATORS, i] if dynamic else v[_SPILLED, i]
+        fits = vthreads * reg_inner + LIVE_REGISTERS <= v[_REGISTER_CAP, i]
+        v[_REUSE, i] = math.sqrt(k2) if fits else 1.0
+
+
+@jit_helper
+def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
+    """Add the shared-memory loads of operand `t`.
+
+    A thread reads vectors of up to 16 bytes where its elements are contiguous and aligned in the staged tile: along
+    reg_inner and reg_outer, and along the reduction where registers suffice to hold several steps. The addresses of a
+    warp are the lattice of the first two axes along which it has several threads; further axes multiply the degree.
+    """
+    v = c.values
+    tmp = c.temporary
+    thread_run, k_run, align, state, distinct = tmp[0], tmp[1], tmp[2], tmp[3], tmp[4]
+    # state: 0 the run goes on over reduction axes only, 1 it goes on, 2 it has ended
+    stride, span, thread_span, broken = tmp[5], tmp[6], tmp[7], tmp[8]
+    stride_1, count_1, stride_2, count_2, others = tmp[9], tmp[10], tmp[11], tmp[12], tmp[13]
+    element = nest.element_bytes
+    for i in range(n):
+        thread_run[i] = 1
+        k_run[i] = 1
+        align[i] = 0
+        state[i] = 0
+        distinct[i] = 1
+        stride[i] = 1
+        stride_1[i] = 0
+        count_1[i] = 1
+        stride_2[i] = 0
+        count_2[i] = 1
+        others[i] = 1
+    for d in range(nest.dim_start[t + 1] - 1, nest.dim_start[t] - 1, -1):
+        for i in range(n):
+            span[i] = 1
+            thread_span[i] = 1
+            broken[i] = 0
+        k_only = True
+        for q in range(nest.term_start[d], nest.term_start[d + 1]):
+            axis = nest.term_axis[q]
+            coefficient = nest.term_coefficient[q]
+            tile = c.tile[axis]
+            if axis >= nest.num_spatial:
+                for i in range(n):
+                    span[i] += coefficient * (tile[i] - 1)
+                    thread_span[i] += coefficient * (tile[i] - 1)
+                continue
+            k_only = False
+            inner, lanes = c.inner[axis], c.lanes[axis]
+            for i in range(n):
+                count = lanes[i]
+                apart = stride[i] * coefficient * inner[i] * element
+                words = apart >> 2
+                count = (count * apart + 3) >> 2 if words == 0 else count  # neighbours share a word
+                words = max(words, 1)
+                several = count > 1
+                is_first = several and count_1[i] == 1
+                is_second = several and not is_first and count_2[i] == 1
+                is_other = several and not is_first and not is_second
+                others[i] *= (count * min(words & -words, 32) + 31) >> 5 if is_other else 1
+                stride_2[i] = words if is_second else stride_2[i]
+                count_2[i] = count if is_second else count_2[i]
+                stride_1[i] = words if is_first else stride_1[i]
+                count_1[i] = count if is_first else count_1[i]
+                span[i] += coefficient * (tile[i] - 1)
+                thread_span[i] += coefficient * (inner[i] - 1)
+                distinct[i] *= lanes[i]
+                broken[i] = 1 if (coefficient != 1 and inner[i] > 1) else broken[i]
+        gap = nest.pad if d == nest.dim_start[t + 1] - 1 else 0
+        for i in range(n):
+            stride[i] = stride[i] * span[i] + gap
+            open_run = state[i] < 2
+            whole = broken[i] == 0
+            thread_run[i] *= thread_span[i] if (open_run and whole) else 1
+            k_run[i] *= thread_span[i] if (state[i] == 0 and whole and k_only) else 1
+            ends = open_run and (thread_span[i] < span[i] or not whole)
+            align[i] = stride[i] if ends else align[i]
+            state[i] = 2 if ends else (state[i] if k_only or thread_span[i] == 1 else max(state[i], 1))
+    widest = 16 // element
+    accumulators, caps, steps = v[_ACCUMULATORS], v[_REGISTER_CAP], v[_STEPS]
+    loads, wavefronts, conflict = v[_LOADS], v[_WAVEFRONTS], v[_CONFLICT]
+    fragment = c.fragment[t]
+    vectors = stride
+    for i in range(n):
+        both = thread_run[i] | align[i]
+        power = both & -both
+        vector = min(power if power > 0 else widest, widest)
+        crowded = accumulators[i] + fragment[i] * vector + LIVE_REGISTERS > caps[i]
+        vectors[i] = 1 if (k_run[i] > 1 and crowded) else vector
+    for i in range(n):
+        phase = 32 // max(1, vectors[i] * element >> 2)
+        degree = conflict_degree_one(table, stride_1[i], count_1[i], stride_2[i], count_2[i], others[i], phase)
+        phases = math.ceil(distinct[i] / phase)
+        cycles = math.ceil(distinct[i] * vectors[i] * element / gpu.shared_bytes_cycle)
+        each = fragment[i] / vectors[i] * steps[i]
+        loads[i] += each
+        wavefronts[i] += each * max(cycles, phases * degree)
+        conflict[i] = max(conflict[i], degree)
+
+
+@jit_scalar
+def fetch_one(footprint: float, width: float, threads: float, warps: float, warp: float) -> tuple[float, float]:
+    """Return (loads of one thread, loads of all warps) that fetch a tile of `footprint` elements once."""
+    each = math.ceil(footprint / (threads * width))
+    return each, min(each * warps, math.ceil(footprint / (min(warp, threads) * width)) + 0.25 * warps)
+
+
+@jit_helper
+def _fetches(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Add the global loads of operand `t`.
+
+    A width that does not divide the rows of the tile or of the tensor, is no power of two or exceeds 16 bytes falls
+    back to single elements, as the generated code does.
+    """
+    v = c.values
+    footprint, run, width, pitch = c.footprint[t], c.run[t], c.width[t], c.pitch[t]
+    threads, warps = v[_THREADS], v[_WARPS]
+    for i in range(n):
+        loadable = width[i] & (width[i] - 1) == 0 and width[i] * nest.element_bytes <= 16
+        both = run[i] | pitch[i]
+        whole = loadable and both & (width[i] - 1) == 0
+        used = float(width[i]) if whole else 1.0
+        each, block = fetch_one(float(footprint[i]), used, threads[i], warps[i], float(gpu.warp_size))
+        v[_FETCHES, i] += each
+        v[_FETCHES_BLOCK, i] += block
+
+
+@jit_helper
+def _direct_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
+    """Add the loads of an operand that is read from global memory without staging."""
+    v = c.values
+    fragment = c.fragment[t]
+    axis = nest.inner_axis[t]
+    apart = float(nest.inner_coefficient[t] * nest.element_bytes)
+    for i in range(n):
+        lanes = float(c.lanes[axis, i]) if axis >= 0 else 1.0
+        inner = float(c.inner[axis, i]) if axis >= 0 and not best else 1.0
+        sectors = warp_sectors_one(float(gpu.warp_size), lanes, inner, inner * apart)
+        v[_FETCHES, i] += fragment[i]
+        v[_FETCHES_BLOCK, i] += fragment[i] * v[_WARPS, i]
+        v[_WAVEFRONTS, i] += fragment[i] * min(sectors, float(gpu.warp_size)) / 4.0
+
+
+@jit_helper
+def _stores(n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
+    result = nest.num_operands
+    axis = nest.inner_axis[result]
+    apart = float(nest.inner_coefficient[result] * nest.result_bytes)
+    sectors = c.values[_STORE_SECTORS]
+    for i in range(n):
+        lanes = float(c.lanes[axis, i]) if axis >= 0 else 1.0
+        inner = float(c.inner[axis, i]) if axis >= 0 and not best else 1.0
+        sectors[i] = min(warp_sectors_one(float(gpu.warp_size), lanes, inner, inner * apart), float(gpu.warp_size))
+
+
+@jit_sequence
+def micro(n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
+    """Fill the micro quantities of the first `n` points from inner and width, after `macro`."""
+    v = c.values
+    for i in range(n):
+        v[_LOADS, i] = 0.0
+        v[_WAVEFRONTS, i] = 0.0
+        v[_FETCHES, i] = 0.0
+        v[_FETCHES_BLOCK, i] = 0.0
+        v[_CONFLICT, i] = 1.0
+    for t in range(nest.num_operands):
+        if nest.staged == 1:
+            _shared_loads(t, n, nest, gpu, c, table)
+            _fetches(t, n, nest, gpu, c)
+        else:
+            _direct_loads(t, n, nest, gpu, c, False)
+    _stores(n, nest, gpu, c, False)
+
+
+@jit_sequence
+def best_micro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Fill the micro quantities with values that no completion of the macro choice can beat (admissible bounds)."""
+    v = c.values
+    for i in range(n):
+        v[_LOADS, i] = 0.0
+        v[_WAVEFRONTS, i] = 0.0
+        v[_FETCHES, i] = 0.0
+        v[_FETCHES_BLOCK, i] = 0.0
+        v[_CONFLICT, i] = 1.0
+    widest = float(16 // nest.element_bytes)
+    steps, threads, warps = v[_STEPS], v[_THREADS], v[_WARPS]
+    for t in range(nest.num_operands):
+        if nest.staged == 0:
+            _direct_loads(t, n, nest, gpu, c, True)
+            continue
+        fragment, footprint = c.fragment[t], c.footprint[t]
+        for i in range(n):
+            distinct = 1.0
+            for a in range(nest.num_spatial):
+                if nest.uses[t, a] == 1:
+                    distinct *= c.lanes[a, i]
+            bytes_cycle = distinct * nest.element_bytes / gpu.shared_bytes_cycle
+            v[_LOADS, i] += fragment[i] * steps[i] / widest
+            v[_WAVEFRONTS, i] += fragment[i] * steps[i] * max(1.0 / widest, bytes_cycle)
+            wide, wide_block = fetch_one(float(footprint[i]), widest, threads[i], warps[i], float(gpu.warp_size))
+            v[_FETCHES, i] += wide
+            v[_FETCHES_BLOCK, i] += wide_block
+    _stores(n, nest, gpu, c, True)

@@ -1,0 +1,420 @@
+"""What follows from the block, thread and stage sizes of points alone (their *macro* quantities).
+
+Notation
+--------
+block tile : iterations of one block; stage : one step of the loop over shared-memory tiles (k0);
+accumulators : results a thread keeps; fragment : operand elements a thread needs for one reduction step.
+Everything else of a point (order of the register tile, k1/k2, unrolling, fetch widths) is in `micro`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar, jit_sequence
+from anatune.numerics.columns import Floats, Ints
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.gpu.times.occupancy import resident_blocks_one
+
+__all__ = [
+    "RULE_GRID",
+    "RULE_LOCAL",
+    "RULE_SHARED",
+    "RULE_SPLIT",
+    "RULE_THREADS",
+    "limiters",
+    "load_points",
+    "macro",
+    "split_is_broken",
+    "take_compiled",
+]
+
+RULE_THREADS, RULE_SHARED, RULE_GRID, RULE_LOCAL, RULE_SPLIT = 1, 2, 3, 4, 5
+MAX_GRID = 2147483647.0
+"""Blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
+MAX_LOCAL_BYTES = 524288.0
+"""Local memory of a thread. Source: [CUDA-guide] technical specifications."""
+BASE_REGISTERS = 24
+"""Addresses, loop counters and staged loads of a thread: what ptxas reports above accumulators + fragments in 22
+matmul kernels on sm_86, on average."""
+LIVE_REGISTERS = 18
+"""Registers besides accumulators and half the fragments below which nothing spills (the rest can be reloaded).
+Calibrated: MI50 and K80 AutoTVM logs put the cliff at 46 of 64 and at about 230 of 255 registers."""
+SPILL_SLOPE = 2
+"""Accumulators that move to local memory for each register too many: reloading one takes a register itself."""
+SECTOR = 32.0
+"""Bytes of the smallest transfer between L2 and an SM."""
+
+_STAGES = int(Col.STAGES)
+_VTHREADS = int(Col.VTHREADS)
+_REG_INNER = int(Col.REG_INNER)
+_REG_OUTER = int(Col.REG_OUTER)
+_K2 = int(Col.K2)
+_UNROLL = int(Col.UNROLL)
+_RULE = int(Col.RULE)
+_THREADS = int(Col.THREADS)
+_WARPS = int(Col.WARPS)
+_BLOCKS = int(Col.BLOCKS)
+_ACCUMULATORS = int(Col.ACCUMULATORS)
+_STEPS = int(Col.STEPS)
+_SHARED_BYTES = int(Col.SHARED_BYTES)
+_FRAGMENTS = int(Col.FRAGMENTS)
+_REGISTERS = int(Col.REGISTERS)
+_REGISTER_CAP = int(Col.REGISTER_CAP)
+_SPILLED = int(Col.SPILLED)
+_RESIDENT = int(Col.RESIDENT)
+_LIMITER = int(Col.LIMITER)
+_TILE_BYTES = int(Col.TILE_BYTES)
+_SECTOR_BYTES = int(Col.SECTOR_BYTES)
+_FETCH_LINES = int(Col.FETCH_LINES)
+_DRAM_BYTES = int(Col.DRAM_BYTES)
+_GUARDED = int(Col.GUARDED)
+_SPLIT = int(Col.SPLIT)
+_LEFTOVERS = int(Col.LEFTOVERS)
+_ATOMIC = int(Col.ATOMIC)
+_SPLIT_TILES = int(Col.SPLIT_TILES)
+_SCRATCH = int(Col.SCRATCH)
+
+
+@jit_helper
+def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
+    """Read points[start : start + n] (rows in the order of GpuSpace.columns) into the chunk."""
+    v = c.values
+    stages, vthreads, reg_inner, reg_outer, k2 = v[_STAGES], v[_VTHREADS], v[_REG_INNER], v[_REG_OUTER], v[_K2]
+    interior = v[_GUARDED]
+    for i in range(n):
+        interior[i] = 1.0
+        stages[i] = 1.0
+        vthreads[i] = 1.0
+        reg_inner[i] = 1.0
+        reg_outer[i] = 1.0
+        k2[i] = 1.0
+    for a in range(nest.num_spatial):
+        at = 5 * a
+        grid, thread, inner, reg, tile = c.grid[a], c.thread[a], c.inner[a], c.reg[a], c.tile[a]
+        inside, extent = c.inside[a], float(nest.extent[a])
+        for i in range(n):
+            point = points[start + i]
+            consecutive = point[at + 3] * point[at + 4]
+            grid[i] = point[at]
+            thread[i] = point[at + 2]
+            inner[i] = consecutive
+            reg[i] = point[at + 1] * consecutive
+            tile[i] = point[at + 1] * point[at + 2] * consecutive
+            inside[i] = extent / (point[at] * tile[i])
+            if a == nest.unguarded:
+                inside[i] = min(inside[i], point[at] / (point[at] + 1.0))
+            else:
+                interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
+            vthreads[i] *= point[at + 1]
+            reg_outer[i] *= point[at + 3]
+            reg_inner[i] *= point[at + 4]
+    for r in range(nest.num_reduction):
+        at = 5 * nest.num_spatial + 3 * r
+        tile, inside = c.tile[nest.num_spatial + r], c.inside[nest.num_spatial + r]
+        extent = float(nest.extent[nest.num_spatial + r])
+        for i in range(n):
+            point = points[start + i]
+            stages[i] *= point[at]
+            tile[i] = point[at + 1] * point[at + 2]
+            inside[i] = extent / (point[at] * tile[i])
+            if nest.num_spatial + r == nest.unguarded:
+                inside[i] = min(inside[i], point[at] / (point[at] + 1.0))
+            else:
+                interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
+            k2[i] *= point[at + 2]
+    at = 5 * nest.num_spatial + 3 * nest.num_reduction
+    unroll = v[_UNROLL]
+    for i in range(n):
+        interior[i] = 1.0 - interior[i]
+        unroll[i] = points[start + i, at]
+    if nest.staged == 1:
+        for t in range(nest.num_operands):
+            width = c.width[t]
+            for i in range(n):
+                width[i] = points[start + i, at + 1 + t]
+    for i in range(n):
+        v[_SPLIT, i] = 1.0
+    if nest.splits == 1:
+        at += 1 + nest.num_operands
+        for i in range(n):
+            v[_SPLIT, i] = points[start + i, at]
+            v[_LEFTOVERS, i] = points[start + i, at + 1]
+            v[_ATOMIC, i] = points[start + i, at + 2]
+
+
+@jit_scalar
+def sector_bytes_one(footprint: float, run: float, misaligned: int, element_bytes: float) -> float:
+    """Return the bytes of the 32-byte sectors that a tile with rows of `run` elements touches.
+
+    A row that may start anywhere covers (bytes - element) / 32 + 1 sectors on average.
+    """
+    row = run * element_bytes
+    rows = footprint / run
+    loose = misaligned == 1 or (row > SECTOR and row != math.floor(row / SECTOR) * SECTOR)
+    return rows * (row + SECTOR - element_bytes) if loose else rows * max(SECTOR, row)
+
+
+@jit_helper
+def _footprints(n: int, nest: Nest, c: Chunk) -> None:
+    span = c.temporary[0]
+    contiguous = c.temporary[1]
+    for t in range(nest.num_operands):
+        footprint, run, pitch = c.footprint[t], c.run[t], c.pitch[t]
+        inner = 1
+        for i in range(n):
+            footprint[i] = 1
+            run[i] = 1
+            pitch[i] = 0
+            contiguous[i] = 1
+        for d in range(nest.dim_start[t + 1] - 1, nest.dim_start[t] - 1, -1):
+            size = nest.dim_size[d]
+            for i in range(n):
+                span[i] = 1
+            for q in range(nest.term_start[d], nest.term_start[d + 1]):
+                tile = c.tile[nest.term_axis[q]]
+                coefficient = nest.term_coefficient[q]
+                for i in range(n):
+                    span[i] += coefficient * (tile[i] - 1)
+            inner *= size
+            row = inner if d > nest.dim_start[t] else 0  # runs of an outermost dimension follow one another
+            for i in range(n):
+                ends = contiguous[i] == 1 and span[i] < size
+                footprint[i] *= span[i]
+                run[i] *= min(span[i], size) if contiguous[i] == 1 else 1
+                pitch[i] = row if ends else pitch[i]
+                contiguous[i] = 0 if ends else contiguous[i]
+        for i in range(n):
+            run[i] = min(run[i], footprint[i])
+
+
+@jit_helper
+def _lanes(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    rest = c.temporary[0]
+    for i in range(n):
+        rest[i] = gpu.warp_size
+    for a in range(nest.num_spatial - 1, -1, -1):
+        lanes, thread = c.lanes[a], c.thread[a]
+        for i in range(n):
+            lanes[i] = min(thread[i], rest[i])
+            left = math.ceil(rest[i] / thread[i])
+            rest[i] = left if thread[i] < rest[i] else 1
+
+
+@jit_helper
+def _shared_bytes(t: int, n: int, nest: Nest, c: Chunk) -> None:
+    """Add the shared memory of operand `t`: its tile in every buffer, rows of the innermost dimension apart."""
+    shared = c.values[_SHARED_BYTES]
+    footprint = c.footprint[t]
+    element = float(nest.element_bytes)
+    if nest.pad == 0 or nest.dim_start[t] == nest.dim_start[t + 1]:
+        for i in range(n):
+            shared[i] += footprint[i] * element
+        return
+    row = c.temporary[0]
+    for i in range(n):
+        row[i] = 1
+    last = nest.dim_start[t + 1] - 1
+    for q in range(nest.term_start[last], nest.term_start[last + 1]):
+        tile = c.tile[nest.term_axis[q]]
+        for i in range(n):
+            row[i] += nest.term_coefficient[q] * (tile[i] - 1)
+    for i in range(n):
+        shared[i] += (footprint[i] + nest.pad * (footprint[i] / row[i] - 1.0)) * element
+
+
+@jit_helper
+def _operands(n: int, nest: Nest, c: Chunk) -> None:
+    v = c.values
+    for i in range(n):
+        v[_FRAGMENTS, i] = 0.0
+        v[_TILE_BYTES, i] = 0.0
+        v[_SHARED_BYTES, i] = 0.0
+        v[_SECTOR_BYTES, i] = 0.0
+        v[_FETCH_LINES, i] = 0.0
+    for t in range(nest.num_operands):
+        fragment, fetched = c.fragment[t], c.fetched[t]
+        for i in range(n):
+            fragment[i] = 1
+            fetched[i] = 1.0
+        for a in range(nest.num_spatial + nest.num_reduction):
+            if nest.uses[t, a] == 1:
+                inside = c.inside[a]
+                for i in range(n):
+                    fetched[i] *= inside[i]
+        for a in range(nest.num_spatial):
+            if nest.uses[t, a] == 1:
+                reg = c.reg[a]
+                for i in range(n):
+                    fragment[i] *= reg[i]
+        fragments, tile_bytes, sector_bytes, lines = v[_FRAGMENTS], v[_TILE_BYTES], v[_SECTOR_BYTES], v[_FETCH_LINES]
+        for i in range(n):
+            fragments[i] += fragment[i]
+        if nest.staged == 1:
+            element = float(nest.element_bytes)
+            misaligned = nest.misaligned[t]
+            footprints, runs = c.footprint[t], c.run[t]
+            for i in range(n):
+                footprint, run = float(footprints[i]), float(runs[i])
+                tile_bytes[i] += footprint * element
+                sector_bytes[i] += fetched[i] * sector_bytes_one(footprint, run, misaligned, element)
+                lines[i] += footprint / min(run, 32.0)
+            _shared_bytes(t, n, nest, c)
+
+
+@jit_scalar
+def split_is_broken(split: float, leftovers: float, tiles: float, steps: float, num_sms: float) -> bool:
+    """Whether parts of a tile would have no step, or there are no full rounds, or no tiles behind them."""
+    if split == 1.0:
+        return False
+    rounds = math.floor(tiles / num_sms)
+    without = leftovers == 1.0 and (rounds == 0.0 or rounds * num_sms == tiles)
+    return without or math.ceil(steps / math.ceil(steps / split)) != split
+
+
+@jit_helper
+def _split(n: int, gpu: Gpu, c: Chunk) -> None:
+    """Fill SPLIT_TILES, make BLOCKS of tiles those of the grid, and reject splits that are none."""
+    v = c.values
+    num_sms = float(gpu.num_sms)
+    for i in range(n):
+        split, tiles = v[_SPLIT, i], v[_BLOCKS, i]
+        whole = math.floor(tiles / num_sms) * num_sms if v[_LEFTOVERS, i] == 1.0 else 0.0
+        split_tiles = tiles - whole if split > 1.0 else 0.0
+        v[_SPLIT_TILES, i] = split_tiles
+        v[_BLOCKS, i] = tiles + split_tiles * (split - 1.0)
+        if v[_RULE, i] == 0.0 and split_is_broken(split, v[_LEFTOVERS, i], tiles, v[_STAGES, i], num_sms):
+            v[_RULE, i] = float(RULE_SPLIT)
+
+
+@jit_inline
+def _resident_one(warps: int, registers: int, shared_bytes: float, gpu: Gpu) -> float:
+    """Return the blocks that an SM holds at once, at least 1."""
+    need = math.ceil((shared_bytes + gpu.shared_reserved_bytes) / gpu.shared_unit_bytes) * gpu.shared_unit_bytes
+    by_registers = gpu.resident_by_registers[warps, registers]
+    by_shared = math.floor(gpu.shared_sm_bytes / max(1.0, float(need)))
+    return float(max(1, min(by_registers, by_shared)))
+
+
+@jit_helper
+def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    v = c.values
+    threads, warps, blocks = v[_THREADS], v[_WARPS], v[_BLOCKS]
+    accumulators, steps, shared = v[_ACCUMULATORS], v[_STEPS], v[_SHARED_BYTES]
+    for i in range(n):
+        threads[i] = 1.0
+        blocks[i] = 1.0
+        accumulators[i] = 1.0
+        steps[i] = 1.0
+    for a in range(nest.num_spatial):
+        thread, reg, grid = c.thread[a], c.reg[a], c.grid[a]
+        for i in range(n):
+            threads[i] *= thread[i]
+            accumulators[i] *= reg[i]
+            blocks[i] *= grid[i]
+    for r in range(nest.num_reduction):
+        tile = c.tile[nest.num_spatial + r]
+        for i in range(n):
+            steps[i] *= tile[i]
+    if nest.stages > 1:
+        stages = v[_STAGES]
+        for i in range(n):  # more buffers than steps would never be filled
+            shared[i] *= min(float(nest.stages), stages[i])
+    rule = v[_RULE]
+    for i in range(n):
+        warps[i] = math.ceil(threads[i] / gpu.warp_size)
+        local = 4.0 * accumulators[i]
+        code = float(RULE_LOCAL) if local > MAX_LOCAL_BYTES else 0.0
+        code = float(RULE_GRID) if blocks[i] > MAX_GRID else code
+        code = float(RULE_SHARED) if shared[i] > gpu.shared_block_bytes else code
+        rule[i] = float(RULE_THREADS) if threads[i] > gpu.max_threads_block else code
+    fragments = v[_FRAGMENTS]
+    most_warps = gpu.register_cap.shape[0] - 1
+    for i in range(n):
+        block_warps = int(min(warps[i], float(most_warps)))
+        cap = gpu.register_cap[block_warps]
+        registers = int(min(max(32.0, accumulators[i] + fragments[i] + BASE_REGISTERS), float(cap)))
+        excess = accumulators[i] + LIVE_REGISTERS + math.floor(0.5 * fragments[i]) - cap
+        v[_REGISTERS, i] = registers
+        v[_REGISTER_CAP, i] = cap
+        v[_SPILLED, i] = min(accumulators[i], max(0.0, excess) * SPILL_SLOPE)
+        v[_RESIDENT, i] = _resident_one(block_warps, registers, shared[i], gpu)
+
+
+@jit_helper
+def limiters(n: int, gpu: Gpu, c: Chunk) -> None:
+    """Fill LIMITER, the resource that limits RESIDENT."""
+    v = c.values
+    for i in range(n):
+        threads = int(min(v[_THREADS, i], float(gpu.max_threads_block)))
+        shared_bytes = int(min(v[_SHARED_BYTES, i], 1e9))  # no overflow for huge illegal tiles
+        v[_LIMITER, i] = resident_blocks_one(threads, int(v[_REGISTERS, i]), shared_bytes, gpu)[1]
+
+
+@jit_helper
+def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Fill DRAM_BYTES.
+
+    An operand that fits half the L2 is read once; else each window of concurrent blocks reads its distinct tiles. The
+    parts of a tile, which follow one another, read different ones.
+
+    Source: [Origami] window of concurrently running tiles.
+    """
+    v = c.values
+    dram, blocks, resident, stages = v[_DRAM_BYTES], v[_BLOCKS], v[_RESIDENT], v[_STAGES]
+    distinct, rest = v[_SCRATCH], v[_SCRATCH + 1]
+    for i in range(n):
+        dram[i] = nest.tensor_bytes[nest.num_operands] + nest.epilogue_bytes
+    for t in range(nest.num_operands):
+        whole = nest.tensor_bytes[t]
+        if nest.staged == 0 or whole < 0.5 * gpu.l2_bytes:
+            for i in range(n):
+                dram[i] += whole
+            continue
+        for i in range(n):
+            distinct[i] = 1.0
+            rest[i] = min(blocks[i], gpu.num_sms * resident[i])
+        if nest.splits == 1:
+            for i in range(n):
+                split = v[_SPLIT, i] if v[_LEFTOVERS, i] == 0.0 else 1.0
+                distinct[i] = min(split, rest[i])
+                rest[i] = max(1.0, rest[i] / split)
+        for a in range(nest.num_spatial - 1, -1, -1):
+            grid = c.grid[a]
+            used = nest.uses[t, a] == 1
+            for i in range(n):
+                distinct[i] *= min(float(grid[i]), rest[i]) if used else 1.0
+                rest[i] = max(1.0, rest[i] / grid[i])
+        footprint, fetched = c.footprint[t], c.fetched[t]
+        for i in range(n):
+            tiles = blocks[i] - v[_SPLIT_TILES, i] * (v[_SPLIT, i] - 1.0)
+            block_bytes = float(footprint[i]) * fetched[i] * nest.element_bytes * (stages[i] * tiles / blocks[i])
+            traffic = block_bytes * blocks[i]
+            windows = blocks[i] / min(blocks[i], gpu.num_sms * resident[i])
+            dram[i] += max(min(block_bytes * distinct[i] * windows, traffic), min(whole, traffic))
+
+
+@jit_sequence
+def macro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Fill the macro quantities of the first `n` points from grid, thread, reg, tile and STAGES."""
+    _footprints(n, nest, c)
+    _operands(n, nest, c)
+    _lanes(n, nest, gpu, c)
+    _resources(n, nest, gpu, c)
+    _split(n, gpu, c)
+    _dram(n, nest, gpu, c)
+
+
+@jit_helper
+def take_compiled(start: int, n: int, compiled: Floats, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Replace registers, shared bytes and spills by a compiler's (see `batch.run_points`), and what follows."""
+    v = c.values
+    most_warps = gpu.register_cap.shape[0] - 1
+    for i in range(n):
+        warps = int(min(v[_WARPS, i], float(most_warps)))
+        registers = int(min(compiled[0, start + i], float(gpu.register_cap[warps])))
+        v[_REGISTERS, i] = registers
+        v[_SHARED_BYTES, i] = compiled[1, start + i]
+        v[_SPILLED, i] = compiled[2, start + i]
+        v[_RESIDENT, i] = _resident_one(warps, registers, v[_SHARED_BYTES, i], gpu)
+    _dram(n, nest, gpu, c)

@@ -1,0 +1,335 @@
+"""Predicted time of GPU points: a bottleneck model in cycles of one SM, then waves of blocks.
+
+Per block and staging step the model counts issue slots, multiply-adds, shared-memory cycles (with vector widths and
+bank conflicts), bytes from L2, and local-memory traffic of accumulators that do not fit the registers. Parts that
+overlap are combined with a p-norm, a smooth maximum (p = 2 for the pipes of an SM, 4 for memories beside them); what
+one block cannot overlap (the first load of a step, barrier, dependent instructions) is hidden by the other resident
+blocks ([Volkov16] latency hiding, Little's law).
+
+Constants marked *calibrated* were set once on the recorded Ansor, AutoTVM and CLBlast tables; the rank correlations
+move by a few hundredths when one of them is halved or doubled.
+"""
+
+from __future__ import annotations
+
+import math
+
+from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar
+from anatune.templates.cuda.times.tile import SECTOR
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+
+__all__ = ["combine_s_one", "evenly", "norm4", "time"]
+
+FETCH_INSTRUCTIONS = 16.0
+"""Instructions a fetched element costs: load, store, and about 14 for the address of a fused tile index (divisions by
+constants) and its bounds check. Calibrated."""
+GUARD_INSTRUCTIONS = 3.0
+"""Of a fetched element at an edge, beside these: compare, predicate or select."""
+BRANCH_INSTRUCTIONS = 4.0
+"""Of a warp and staging step that asks whether its fetches are at an edge."""
+STAGE_INSTRUCTIONS = 12.0
+"""Loop and barrier instructions of a warp and staging step."""
+STAGE_CYCLES = 30.0
+"""Barrier and loop latency of a staging step, cycles (one shared-memory latency)."""
+FETCHES_IN_FLIGHT = 8.0
+"""Global loads of a thread that overlap: the fetch loop is unrolled, registers limit how far. Calibrated."""
+SINGLE_WARP_CYCLES = 2.0
+"""Cycles between two instructions of one warp. Source: [Jia18] Sec. 2: a 16-lane unit takes a warp in 2 cycles."""
+STEPS_IN_FLIGHT = 2.0
+"""Reduction steps whose shared loads overlap in one warp."""
+LOCAL_IN_FLIGHT = 2.0
+"""Local-memory accesses of a thread that overlap. Calibrated on spilling Ansor points (K80, MI50)."""
+STORE_CYCLES = 2.0
+"""Issue and address cycles of a store instruction."""
+TAIL_OVERLAP = 0.7
+"""Length of the last, partly filled wave relative to one that starts after all others ended: blocks start as soon as
+earlier ones end. Calibrated."""
+COMBINE_LOADS = 32.0
+"""Loads of a thread of the second kernel that are on their way together, of one part or of several; as
+`gpu.splitting` writes it."""
+ATOMIC_BYTES = 32.0
+"""Bytes that the L2 handles in place of each atomically added one: an addition reads, adds and writes a sector.
+Assumed."""
+SM_FILL_BYTES = 64.0
+"""Bytes an SM takes from L2 per cycle. Source: [Accel-Sim] L1 fill width."""
+
+_REUSE = int(Col.REUSE)
+_WARPS = int(Col.WARPS)
+_THREADS = int(Col.THREADS)
+_BLOCKS = int(Col.BLOCKS)
+_ACCUMULATORS = int(Col.ACCUMULATORS)
+_STAGES = int(Col.STAGES)
+_STEPS = int(Col.STEPS)
+_SHARED_BYTES = int(Col.SHARED_BYTES)
+_SPILLED = int(Col.SPILLED)
+_RESIDENT = int(Col.RESIDENT)
+_TILE_BYTES = int(Col.TILE_BYTES)
+_SECTOR_BYTES = int(Col.SECTOR_BYTES)
+_FETCH_LINES = int(Col.FETCH_LINES)
+_DRAM_BYTES = int(Col.DRAM_BYTES)
+_GUARDED = int(Col.GUARDED)
+_SPLIT = int(Col.SPLIT)
+_LEFTOVERS = int(Col.LEFTOVERS)
+_ATOMIC = int(Col.ATOMIC)
+_SPLIT_TILES = int(Col.SPLIT_TILES)
+_COMBINE_S = int(Col.COMBINE_S)
+_LOADS = int(Col.LOADS)
+_WAVEFRONTS = int(Col.WAVEFRONTS)
+_FETCHES = int(Col.FETCHES)
+_FETCHES_BLOCK = int(Col.FETCHES_BLOCK)
+_STORE_SECTORS = int(Col.STORE_SECTORS)
+_TIME_S = int(Col.TIME_S)
+_FMA_S = int(Col.FMA_S)
+_ISSUE_S = int(Col.ISSUE_S)
+_SHARED_S = int(Col.SHARED_S)
+_SPILL_S = int(Col.SPILL_S)
+_L2_S = int(Col.L2_S)
+_DRAM_S = int(Col.DRAM_S)
+_LATENCY_S = int(Col.LATENCY_S)
+_TAIL_S = int(Col.TAIL_S)
+_HELD = int(Col.HELD)
+_WAVES = int(Col.WAVES)
+_STEP_BYTES = int(Col.STEP_BYTES)
+_L2_BYTES = int(Col.L2_BYTES)
+_LOCAL = int(Col.LOCAL)
+_LOCAL_L2_BYTES = int(Col.LOCAL_L2_BYTES)
+_LOCAL_DRAM_BYTES = int(Col.LOCAL_DRAM_BYTES)
+
+
+@jit_scalar
+def norm4(a: float, b: float, c: float) -> float:
+    """Return the 4-norm: a sharper smooth maximum, for resources that overlap well."""
+    a, b, c = a * a, b * b, c * c
+    return math.sqrt(math.sqrt(a * a + b * b + c * c))
+
+
+@jit_inline
+def _waves_one(
+    blocks: float,
+    stages: float,
+    busy_one: float,
+    alone: float,
+    store: float,
+    once: float,
+    resident: float,
+    num_sms: float,
+) -> float:
+    """Return the cycles of equal blocks: full waves, then a tail that begins before all others have ended.
+
+    Parameters
+    ----------
+    stages : float
+        Steps of a block.
+    busy_one, alone : float
+        Cycles that a step keeps an SM busy; that it takes a block alone.
+    store, once : float
+        Cycles of a block's stores; of what each wave waits for once.
+    resident : float
+        Blocks of an SM.
+    """
+    per_wave = num_sms * resident
+    whole_waves = math.floor(blocks / per_wave)
+    left = blocks - whole_waves * per_wave
+    wave_cycles = stages * max(resident * busy_one, alone) + resident * store + once
+    tail = 0.0
+    if left > 0.0:
+        last = math.ceil(left / num_sms)
+        tail = stages * max(last * busy_one, alone) + last * store + once
+        if whole_waves > 0.0:
+            tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
+    cycles: float = whole_waves * wave_cycles + tail
+    return cycles
+
+
+@jit_inline
+def combine_s_one(
+    split: float,
+    tiles: float,
+    accumulators: float,
+    threads: float,
+    part_bytes: float,
+    atomic: float,
+    result_bytes: float,
+    resident: float,
+    gpu: Gpu,
+) -> float:
+    """Return the seconds of the kernel that sums `split` parts of `tiles` tiles, or of zeroing and atomic additions.
+
+    Partial sums come from L2 where they fit its half, else from DRAM, and wait for it in turns.
+    """
+    if atomic == 1.0:
+        zeroing = result_bytes / gpu.l2_bytes_cycle
+        adding = part_bytes * ATOMIC_BYTES / 4.0 / gpu.l2_bytes_cycle
+        return (zeroing + adding) / gpu.clock_hz + gpu.launch_s
+    in_l2 = part_bytes < 0.5 * gpu.l2_bytes
+    rate = gpu.l2_bytes_cycle if in_l2 else gpu.dram_bytes_cycle
+    latency = gpu.l2_latency if in_l2 else gpu.dram_latency
+    sm_rate = min(rate, min(float(gpu.num_sms), max(1.0, tiles)) * SM_FILL_BYTES)  # no tiles: rejected points
+    at_once = max(1.0, math.floor(COMBINE_LOADS / accumulators))
+    turns = math.ceil(split / at_once) * math.ceil(tiles / (gpu.num_sms * resident))
+    cycles = norm4(part_bytes / sm_rate, turns * latency, 0.0) + latency + result_bytes / rate
+    return cycles / gpu.clock_hz + gpu.launch_s
+
+
+@jit_helper
+def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Fill TIME_S and its parts for the first `n` points, after `macro` and `micro` (or `best_micro`).
+
+    TIME_S does not decrease when any micro quantity but REUSE grows, nor when REUSE shrinks: bounds from `best_micro`
+    are admissible. (More fetches of the block alone would lower the share of misses; no completion of a macro choice
+    has them without more fetches of each thread, which outweighs it: a property test holds the bounds.)
+    """
+    v = c.values
+    warp = float(gpu.warp_size)
+    num_sms = float(gpu.num_sms)
+    staged = float(nest.staged)
+    direct_bytes = 0.0
+    if nest.staged == 0:
+        for t in range(nest.num_operands):
+            direct_bytes += nest.tensor_bytes[t]
+    result_bytes = nest.tensor_bytes[nest.num_operands]
+    # divisions are the dearest operations here: what does not depend on the point is inverted once
+    cycle_s = 1.0 / gpu.clock_hz
+    fma_warp = warp / gpu.fma_per_cycle
+    issue_slot = 1.0 / gpu.issue_per_cycle
+    l2_byte = 1.0 / gpu.l2_bytes_cycle
+    dram_byte = 1.0 / gpu.dram_bytes_cycle
+    for i in range(n):
+        warps, steps, accumulators = v[_WARPS, i], v[_STEPS, i], v[_ACCUMULATORS, i]
+        blocks, stages, resident = v[_BLOCKS, i], v[_STAGES, i], v[_RESIDENT, i]
+        spilled, loads = v[_SPILLED, i], v[_LOADS, i]
+        split, split_tiles = v[_SPLIT, i], v[_SPLIT_TILES, i]
+        tiles = blocks - split_tiles * (split - 1.0)
+        active_sms = min(num_sms, blocks)
+        sm_byte = max(1.0 / SM_FILL_BYTES, l2_byte * active_sms)  # cycles a byte from L2 takes an SM
+
+        # accumulators in local memory: L1, then L2, then DRAM hold what is spilled on all SMs
+        local = 0.0
+        missed = 0.0
+        from_memory = 0.0
+        spill_squared = 0.0
+        local_wait = 0.0
+        if spilled > 0.0:
+            local = 2.0 * spilled * steps / v[_REUSE, i]
+            kept = spilled * 4.0 * v[_THREADS, i] * resident
+            in_l1 = min(1.0, gpu.l1_bytes / kept)
+            in_l2 = min(1.0, gpu.l2_bytes / (kept * num_sms))
+            missed = local * warps * warp * 4.0 * (1.0 - in_l1)
+            from_memory = missed * (1.0 - in_l2)
+            from_l2 = missed * sm_byte
+            from_dram = from_memory * dram_byte * active_sms
+            spill_squared = from_l2 * from_l2 + from_dram * from_dram
+            beyond_l1 = in_l2 * gpu.l2_latency + (1.0 - in_l2) * gpu.dram_latency
+            wait_each = in_l1 * gpu.l1_latency + (1.0 - in_l1) * beyond_l1
+            local_wait = 0.5 * local * wait_each / LOCAL_IN_FLIGHT
+
+        # one block, one staging step, alone on its SM: cycles
+        fma = warps * accumulators * steps * fma_warp
+        multiply_adds = accumulators * steps / gpu.packing
+        guarded = v[_GUARDED, i]
+        stage_instructions = STAGE_INSTRUCTIONS + (BRANCH_INSTRUCTIONS if guarded > 0.0 else 0.0)
+        instructions = warps * (multiply_adds + loads + stage_instructions + local)
+        fetch_instructions = FETCH_INSTRUCTIONS + guarded * GUARD_INSTRUCTIONS
+        issue = (instructions + v[_FETCHES_BLOCK, i] * fetch_instructions) * issue_slot
+        staging = v[_FETCH_LINES, i] + v[_TILE_BYTES, i] / 128.0
+        shared = warps * v[_WAVEFRONTS, i] + (staging + warps * local) * warp / 32.0
+        compute = math.sqrt(fma * fma + issue * issue + shared * shared + spill_squared)
+        chain = max(multiply_adds * SINGLE_WARP_CYCLES + loads, steps * gpu.fma_latency)
+        chain += gpu.shared_latency * max(1.0, steps / STEPS_IN_FLIGHT) * staged + local_wait
+
+        # loads of the step; sectors that are used in part stay in L1 for the next step where there is room
+        sector_bytes = v[_SECTOR_BYTES, i]
+        free_l1 = max(0.125 * gpu.l1_bytes, gpu.l1_bytes - resident * v[_SHARED_BYTES, i])
+        kept_fraction = min(1.0, free_l1 / (sector_bytes * resident + 1.0))
+        step_bytes = sector_bytes - max(0.0, sector_bytes - v[_TILE_BYTES, i]) * kept_fraction
+        step_bytes += direct_bytes / blocks
+        memory = step_bytes * sm_byte
+        missing = min(1.0, step_bytes / SECTOR / max(1.0, v[_FETCHES_BLOCK, i]))
+        each_wait = gpu.l2_latency * missing + gpu.l1_latency * (1.0 - missing)
+        more_waits = max(0.0, v[_FETCHES, i] / FETCHES_IN_FLIGHT - 1.0)
+        alone = max(compute, chain) + memory + gpu.l2_latency + each_wait * more_waits + STAGE_CYCLES
+        start = 0.0
+        wait = gpu.l2_latency + each_wait * more_waits
+        buffers = min(float(nest.stages), stages)
+        if buffers > 1.0:  # the next steps are on their way; only the first ones are waited for
+            ahead = buffers - 1.0
+            alone = max(max(compute, chain), max(memory, wait / ahead)) + STAGE_CYCLES
+            start = min(ahead, stages) * memory + wait
+
+        # stores of a block, then waves of blocks
+        store_bytes = v[_STORE_SECTORS, i] * SECTOR
+        store = accumulators * warps * (STORE_CYCLES + store_bytes * sm_byte)
+        busy_one = norm4(compute, memory, 0.0)
+        step_cycles = max(resident * busy_one, alone)
+        per_wave = num_sms * resident
+        waves = blocks / per_wave
+        part_bytes = 0.0
+        even_stages = waves * stages  # steps of an SM, and its cycles, if waves could be filled in part
+        if split == 1.0:
+            once = gpu.l2_latency + start
+            even_cycles = waves * (stages * step_cycles + resident * store + once)
+            cycles = _waves_one(blocks, stages, busy_one, alone, store, once, resident, num_sms)
+        else:
+            # parts write their sums side by side, whatever the order of the results
+            part_stages = math.ceil(stages / split)
+            once = gpu.l2_latency + min(start, wait + part_stages * memory)
+            part_bytes = split_tiles * split * accumulators * v[_THREADS, i] * 4.0
+            part_store = accumulators * warps * (STORE_CYCLES + warp * 4.0 * sm_byte)
+            parts = split_tiles * split
+            even_stages = parts / per_wave * part_stages
+            even_cycles = parts / per_wave * (part_stages * step_cycles + resident * part_store + once)
+            cycles = _waves_one(parts, part_stages, busy_one, alone, part_store, once, resident, num_sms)
+            if parts < blocks:  # full rounds before
+                spread = parts * (part_stages * busy_one + part_store) / num_sms
+                whole, whole_once = blocks - parts, gpu.l2_latency + start
+                first = _waves_one(whole, stages, busy_one, alone, store, whole_once, resident, num_sms)
+                even_stages += whole / per_wave * stages
+                even_cycles += whole / per_wave * (stages * step_cycles + resident * store + whole_once)
+                cycles = first + max(cycles * TAIL_OVERLAP, spread)
+        l2_bytes = step_bytes * stages * tiles + result_bytes + nest.epilogue_bytes + part_bytes
+        l2_s = l2_bytes * l2_byte * cycle_s
+        dram_s = v[_DRAM_BYTES, i] * dram_byte * cycle_s
+        combine_s = 0.0
+        if split > 1.0:
+            combine_s = combine_s_one(
+                split, split_tiles, accumulators, v[_THREADS, i], part_bytes, v[_ATOMIC, i], result_bytes, resident, gpu
+            )
+        v[_COMBINE_S, i] = combine_s
+        v[_TIME_S, i] = norm4(cycles * cycle_s, l2_s, dram_s) + gpu.launch_s + combine_s
+
+        total_s = tiles * stages / num_sms * cycle_s
+        v[_FMA_S, i] = fma * total_s
+        v[_ISSUE_S, i] = issue * total_s
+        v[_SHARED_S, i] = shared * total_s
+        v[_SPILL_S, i] = spill_squared * total_s * total_s
+        v[_L2_S, i] = l2_s
+        v[_DRAM_S, i] = dram_s
+        v[_LATENCY_S, i] = even_stages * (step_cycles - resident * busy_one) * cycle_s
+        v[_TAIL_S, i] = max(0.0, (cycles - even_cycles) * cycle_s)
+        v[_HELD, i] = min(resident, math.ceil(blocks / num_sms))
+        v[_WAVES, i] = waves
+        v[_STEP_BYTES, i] = step_bytes
+        v[_L2_BYTES, i] = l2_bytes
+        v[_LOCAL_L2_BYTES, i] = missed * stages * tiles
+        v[_LOCAL_DRAM_BYTES, i] = from_memory * stages * tiles
+        v[_LOCAL, i] = local
+    for i in range(n):
+        v[_SPILL_S, i] = math.sqrt(v[_SPILL_S, i])
+
+
+@jit_helper
+def evenly(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+    """Replace TIME_S of unsplit points, after `time`, by what no split of their reductions can beat.
+
+    All SMs are as busy as one block keeps them, without waves and waiting; compulsory bytes; one more launch.
+    """
+    v = c.values
+    compulsory = nest.epilogue_bytes
+    for t in range(nest.num_operands + 1):
+        compulsory += nest.tensor_bytes[t]
+    cycle_s = 1.0 / gpu.clock_hz
+    dram_s = compulsory / gpu.dram_bytes_cycle * cycle_s
+    for i in range(n):
+        fma_s, issue_s, shared_s = v[_FMA_S, i], v[_ISSUE_S, i], v[_SHARED_S, i]
+        compute_s = math.sqrt(fma_s * fma_s + issue_s * issue_s + shared_s * shared_s)
+        v[_TIME_S, i] = norm4(compute_s, v[_L2_S, i], dram_s) + 2.0 * gpu.launch_s

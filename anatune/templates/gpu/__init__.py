@@ -1,0 +1,1 @@
+"""What templates for GPUs share: occupancy, splits of reductions, kernels and their ranges."""

@@ -1,0 +1,96 @@
+"""What analytical models of GPUs share: what their predictions show, and what a compiler's numbers change."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from anatune.core.compiler_facts import CompilerFacts
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.prediction import Prediction
+from anatune.core.workload.nest import Workload
+from anatune.templates.base.model import AnalyticalModel, Columns, Points, Rule, Shown
+from anatune.templates.gpu.io_bound import gpu_io_bounds
+from anatune.templates.gpu.pack import pack_gpu
+from anatune.templates.gpu.times.columns import Limiter
+
+__all__ = ["FEATURES", "OWN_PARTS", "REGISTER_BYTES", "SPLIT_RULE", "BaseGpuModel"]
+
+FEATURES = (
+    "OI_Global_Mem",
+    "OI_Shared_Mem",
+    "Reg_Reuse_Factor",
+    "ILP",
+    "WLP",
+    "Estimated_Occupancy",
+    "Wave_Efficiency",
+)
+"""The seven features of [ICS24] Sec. 4.1, under the paper's names."""
+OWN_PARTS = ("combine_s",)
+"""Parts of the time of split points: the second kernel, or zeroing and atomic additions, with its launch."""
+SPLIT_RULE = Rule("split_parts", "parts without steps, rounds without leftovers", 0.0)
+REGISTER_BYTES = 4
+_LIMITERS = {int(limiter): limiter.name.lower() for limiter in Limiter}
+_LEVELS = {"dram": "dram_bytes", "l2": "l2_bytes", "shared": "shared_traffic_bytes"}
+"""Memory level -> column of the bytes that cross it."""
+
+
+class BaseGpuModel(AnalyticalModel):
+    """An analytical model of a GPU's schedules."""
+
+    hardware: GpuSpec
+    parts: ClassVar[tuple[str, ...]]
+    """Columns that are parts of the time."""
+    own_parts: ClassVar[tuple[str, ...]] = ()
+    resources: ClassVar[tuple[str, ...]]
+
+    def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
+        super().__init__(workload, hardware)
+        self._gpu = pack_gpu(hardware, workload.dtype)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.workload, self.hardware)  # its tables are made again
+
+    @property
+    @abstractmethod
+    def _sharing_threads(self) -> int:
+        """Threads that use each other's registers: 1, or a warp; 0: nothing is staged in shared memory."""
+
+    @cached_property
+    def io_bounds(self) -> dict[str, float]:
+        """Memory level -> lower bound on the bytes that cross it; see `gpu_io_bounds`."""
+        return gpu_io_bounds(self.workload, self.hardware, self._sharing_threads)
+
+    def _shown(self, columns: Columns) -> Shown:
+        over_bound = {level: columns[_LEVELS[level]] / bound for level, bound in self.io_bounds.items()}
+        limiter = [_LIMITERS[code] for code in columns["limiter"].astype(np.int64).tolist()]
+        return Shown(self.parts, FEATURES, self.resources, over_bound, limiter, self.own_parts)
+
+    def compiled_predictions(
+        self, points: Points, facts: Sequence[CompilerFacts], before: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """Return the predictions of `points` with a compiler's registers, shared bytes and local memory.
+
+        Parameters
+        ----------
+        points : (num_points, len(space.columns)) int64
+        facts : sequence of CompilerFacts
+            One a point, with the shared memory that the launch asks for.
+        before : sequence of Prediction
+            The model's own: they tell how many results a thread has, the most that can be spilled in the model's sense.
+        """
+        if not len(points):
+            return []
+        table = [
+            [fact.registers for fact in facts],
+            [fact.shared_bytes for fact in facts],
+            [
+                min(prediction.resources["accumulators_per_thread"], fact.local_bytes / REGISTER_BYTES)
+                for fact, prediction in zip(facts, before, strict=True)
+            ],
+        ]
+        return self.predictions(points, np.array(table, dtype=np.float64))

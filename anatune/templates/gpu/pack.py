@@ -1,0 +1,128 @@
+"""The only border between objects and compiled code: workloads and GPU specs become named tuples of numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
+from anatune.templates.gpu.times.columns import Chunk, Gpu, Nest, new_chunk
+from anatune.templates.gpu.times.occupancy import fill_register_tables
+
+__all__ = ["pack_chunk", "pack_gpu", "pack_nest"]
+
+SECTOR_BYTES = 32
+
+
+def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
+    """Return the numbers of `spec` for arithmetic in `dtype`, bandwidths in bytes per core cycle."""
+    compute, registers, shared = spec.compute, spec.registers, spec.shared_memory
+    rate = spec.arithmetic_rate(dtype)
+    clock = float(compute.clock_hz)
+    most_warps = -(-compute.max_threads_per_block // compute.warp_size)
+    gpu = Gpu(
+        num_sms=compute.num_sms,
+        warp_size=compute.warp_size,
+        max_threads_block=compute.max_threads_per_block,
+        max_warps_sm=compute.max_warps_per_sm,
+        max_blocks_sm=compute.max_blocks_per_sm,
+        registers_sm=registers.per_sm,
+        registers_block=registers.per_block,
+        registers_thread=min(registers.per_thread, spec.compiler.registers_per_thread),
+        register_unit=registers.allocation_unit,
+        sub_partitions=registers.num_sub_partitions,
+        shared_sm_bytes=shared.per_sm_bytes,
+        shared_block_bytes=shared.per_block_bytes,
+        shared_reserved_bytes=shared.reserved_per_block_bytes,
+        shared_unit_bytes=shared.granularity_bytes,
+        unroll_statements=spec.compiler.unroll_statements,
+        clock_hz=clock,
+        fma_per_cycle=float(compute.fp32_lanes_per_sm * compute.reachable_fraction * rate),
+        issue_per_cycle=float(compute.issue_per_cycle_per_sm),
+        packing=max(1.0, float(rate)),
+        fma_latency=float(compute.fma_latency_cycles),
+        shared_bytes_cycle=float(shared.bytes_per_cycle_per_sm),
+        shared_latency=float(shared.latency_cycles),
+        l1_bytes=float(spec.l1.size_bytes),
+        l1_latency=float(spec.l1.latency_cycles),
+        l2_bytes=float(spec.l2.size_bytes),
+        l2_bytes_cycle=float(spec.l2.bandwidth_bytes_per_s) / clock,
+        l2_latency=float(spec.l2.latency_cycles),
+        dram_bytes_cycle=float(spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction) / clock,
+        dram_latency=float(spec.dram.latency_cycles),
+        launch_s=float(spec.launch.overhead_s),
+        register_cap=np.zeros(most_warps + 1, dtype=np.int64),
+        resident_by_registers=np.zeros((most_warps + 1, registers.per_thread + 1), dtype=np.int64),
+    )
+    fill_register_tables(gpu)
+    return gpu
+
+
+def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0, splits: bool = False) -> Nest:
+    """Return the loops and accesses of `workload` as arrays, with what its schedules have; see Nest."""
+    axes = [*workload.spatial_axes, *workload.reduction_axes]
+    number = {axis.name: index for index, axis in enumerate(axes)}
+    tensors = [*workload.reads, workload.write]
+    dim_start, term_start = [0], [0]
+    term_axis: list[int] = []
+    coefficient: list[int] = []
+    dim_size: list[int] = []
+    for access in tensors:
+        for terms, size in zip(access.indices, access.shape, strict=True):
+            term_axis += [number[term.axis] for term in terms]
+            coefficient += [term.coefficient for term in terms]
+            term_start.append(len(term_axis))
+            dim_size.append(size)
+        dim_start.append(len(dim_size))
+    inner = [_inner_axis(access, number, len(workload.spatial_axes)) for access in tensors]
+
+    def ints(values: object) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        return np.array(values, dtype=np.int64)
+
+    return Nest(
+        num_spatial=len(workload.spatial_axes),
+        num_reduction=len(workload.reduction_axes),
+        num_operands=len(workload.reads),
+        staged=int(staged),
+        element_bytes=DTYPE_BYTES[workload.dtype],
+        result_bytes=DTYPE_BYTES[workload.write.dtype],
+        epilogue_bytes=float(sum(access.num_bytes for access in workload.epilogue_reads)),
+        dim_start=ints(dim_start),
+        term_start=ints(term_start),
+        term_axis=ints(term_axis),
+        term_coefficient=ints(coefficient),
+        dim_size=ints(dim_size),
+        extent=ints([axis.extent for axis in axes]),
+        uses=ints([[int(access.uses(axis.name)) for axis in axes] for access in tensors]),
+        inner_axis=ints([axis for axis, _ in inner]),
+        inner_coefficient=ints([factor for _, factor in inner]),
+        misaligned=ints([_is_misaligned(access) for access in tensors]),
+        tensor_bytes=np.array(
+            [access.touched_elements(workload.extents) * DTYPE_BYTES[access.dtype] for access in tensors],
+            dtype=np.float64,
+        ),
+        stages=stages,
+        pad=pad,
+        splits=int(splits),
+    )
+
+
+def pack_chunk(nest: Nest) -> Chunk:
+    """Allocate the columns that the compiled functions need for `nest` (one a thread)."""
+    return new_chunk(nest.num_spatial, nest.num_spatial + nest.num_reduction, nest.num_operands)
+
+
+def _inner_axis(access: Access, number: dict[str, int], num_spatial: int) -> tuple[int, int]:
+    """Return (spatial axis, coefficient) that moves along the innermost dimension, (-1, 1) if there is none."""
+    if access.indices:
+        for term in reversed(access.indices[-1]):
+            if number[term.axis] < num_spatial:
+                return number[term.axis], term.coefficient
+    return -1, 1
+
+
+def _is_misaligned(access: Access) -> int:
+    """Whether rows of the tensor may start inside a sector: an offset (padding) or a row of odd length."""
+    if not access.shape:
+        return 0
+    return int(access.offsets[-1] != 0 or access.shape[-1] * DTYPE_BYTES[access.dtype] % SECTOR_BYTES != 0)

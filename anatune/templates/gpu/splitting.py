@@ -1,0 +1,301 @@
+"""Split reductions as TVMScript text: which tile and which steps a block has, and how parts of sums come together.
+
+The principal kernel's blocks are ``whole`` tiles, then ``split`` parts of each other tile. Parts keep their
+accumulators in a workspace, neighbouring threads in neighbouring places, and a kernel behind adds them up in order, so
+that results do not depend on which block ends first; it has a block for each tile, with the same threads, and stores as
+the principal one does. Atomic parts are added to the result itself, which a kernel before sets to zero.
+
+In all kernels ``bx`` is the number of the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from anatune.core.generation import MOST_ELEMENTS, too_large_text
+from anatune.core.workload.access import ACCUMULATOR_DTYPE, Access
+from anatune.core.workload.nest import Workload
+from anatune.emit.buffer import Buffer
+from anatune.emit.script import Script, whole_region
+from anatune.errors import BuildError
+from anatune.templates.gpu.kernel import LaunchSize
+from anatune.templates.gpu.ranged import Count, Growth, Ranged, product
+from anatune.templates.gpu.split import Split
+
+__all__ = ["Part", "SplitReduction"]
+
+_WORKSPACE = "workspace"
+"""The array that parts of sums lie in."""
+_BLOCK = "block"
+"""Number of a block where that is no tile's."""
+_ZEROING_THREADS = 256
+"""Of a block that zeroes a result."""
+_LOADS = 32
+"""Loads of a thread that are on their way together while parts are summed."""
+
+
+class Part(NamedTuple):
+    """The steps of a tile that the present block has.
+
+    Attributes
+    ----------
+    first : str
+        Expression of the first one; "" if that is 0 in every block.
+    turns : str
+        How many.
+    least, most : int
+        Bounds of that over all blocks.
+    """
+
+    first: str
+    turns: str
+    least: int
+    most: int
+
+    def step(self, number: str) -> str:
+        """Return which step of the tile is the block's step `number`."""
+        if not self.first:
+            return number
+        return f"({self.first})" if number == "0" else f"({self.first} + {number})"
+
+    def has(self, number: int) -> str | None:
+        """Return the condition that the block has a step `number`: "" if all have, None if no block has."""
+        if number < self.least:
+            return ""
+        return f"if {number} < {self.turns}:" if number < self.most else None
+
+    def before(self, count: int) -> str:
+        """Return the condition that a step ``step`` is not among the last `count`; "if False:" if it always is."""
+        return f"if step < {self.turns_less(count)}:" if self.most > count else "if False:"
+
+    def turns_less(self, count: int) -> str:
+        """Return the expression of `count` steps less than there are."""
+        return f"{self.turns} - {count}" if self.least < self.most else str(self.most - count)
+
+
+class SplitReduction:
+    """Writes what split reductions add to the program of a kernel. Without a split nothing is added.
+
+    Parameters
+    ----------
+    split : Split
+    workload : Workload
+    tiles : int
+        Of the kernel.
+    steps : Count
+        Of a tile.
+    threads, accumulators : int
+        Threads of a block, accumulators of a thread.
+    keepers : int, optional
+        Threads that have accumulators at the end of a block, the first ones; all of them by default.
+    result_bytes : int
+        Shared memory that a block needs for its stores.
+    ranged : Ranged, optional
+        The axis whose extent varies; `tiles` are those of the largest.
+    growth : Growth, optional
+        How tiles follow from it, if they do.
+    shape_of : callable
+        Returns the shape of a tensor, with an expression where it varies.
+
+    Attributes
+    ----------
+    workspace : Buffer or None
+        Where parts of sums lie.
+    before, after : tuple of LaunchSize
+        The kernels around the principal one.
+    growth : Growth or None
+        How the blocks of the principal one follow from the extent that varies.
+
+    Raises
+    ------
+    BuildError
+        The workspace is too large for 32-bit addresses.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        workload: Workload,
+        *,
+        tiles: int,
+        steps: Count,
+        threads: int,
+        accumulators: int,
+        keepers: int | None = None,
+        result_bytes: int = 0,
+        ranged: Ranged | None = None,
+        growth: Growth | None = None,
+        shape_of: Callable[[Access], tuple[int | str, ...]] = lambda access: access.shape,
+    ) -> None:
+        self.split, self.workload, self._ranged, self._shape_of = split, workload, ranged, shape_of
+        self._steps, self._threads, self._accumulators = steps, keepers or threads, accumulators
+        self.growth = Growth(growth.blocks * split.split, growth.iterations) if growth else None
+        self._size = LaunchSize(split.num_blocks(tiles), threads, growth=self.growth)
+        self._result = self._region(workload.write)
+        self.workspace: Buffer | None = None
+        self.before: tuple[LaunchSize, ...] = ()
+        self.after: tuple[LaunchSize, ...] = ()
+        if split.atomic:
+            elements = workload.write.num_elements
+            self.before = (LaunchSize(-(-elements // _ZEROING_THREADS), _ZEROING_THREADS),)
+            if ranged is not None and growth is not None:  # blocks of as many iterations as its threads zero at once
+                each = elements // ranged.most
+                at_once = max(1, _ZEROING_THREADS // each)
+                zeroing = Growth(-(-at_once * each // _ZEROING_THREADS), at_once)
+                self.before = (LaunchSize(zeroing.grid(ranged.most), _ZEROING_THREADS, growth=zeroing),)
+        elif split.is_split:
+            self.after = (LaunchSize(tiles - split.whole, self._threads, result_bytes, growth),)
+            size = split.num_parts(tiles) * accumulators * self._threads
+            if size > MOST_ELEMENTS:
+                raise BuildError(too_large_text(_WORKSPACE, size))
+            self.workspace = Buffer(_WORKSPACE, ACCUMULATOR_DTYPE[workload.dtype], (size,))
+
+    def write(self, text: Script, name: str, principal: Callable[[Part], None], finish: Callable[[], None]) -> None:
+        """Write all kernels.
+
+        Parameters
+        ----------
+        name : str
+            Of the principal kernel's block.
+        principal : callable
+            Writes its body, given the steps that it has.
+        finish : callable
+            Writes the body of the kernel behind it, in which `add_up` is called.
+        """
+        operands = [*map(self._region, self.workload.operands)]
+        if not self.split.is_split:
+            with self._kernel(text, "bx", name, self._size, operands, [self._result]):
+                principal(Part("", self._steps.text, self._steps.least, self._steps.most))
+            return
+        with text.scope('with T.sblock("root"):'):
+            text.line("T.reads()")
+            text.line("T.writes()")
+            own = []
+            if self.workspace is not None:
+                text.line(f'{_WORKSPACE} = T.sblock_alloc_buffer({self.workspace.shape}, "{self.workspace.dtype}")')
+                own = [f"{_WORKSPACE}[{whole_region(self.workspace.shape)}]"]
+            for size in self.before:
+                with self._kernel(text, _BLOCK, "zero", size, [], [self._result]):
+                    self._zero(text, size)
+            with self._kernel(text, _BLOCK, name, self._size, operands, [*own, self._result]):
+                principal(self._part(text))
+            for size in self.after:
+                with self._kernel(text, _BLOCK, "sum", size, [*own, *operands], [self._result]):
+                    text.line(f"bx: T.int32 = {_BLOCK}{f' + {self.split.whole}' if self.split.whole else ''}")
+                    finish()
+
+    def _region(self, access: Access) -> str:
+        """Return a whole tensor."""
+        return f"{access.tensor}[{whole_region(self._shape_of(access))}]"
+
+    @contextmanager
+    def _kernel(
+        self, text: Script, block: str, name: str, size: LaunchSize, reads: list[str], writes: list[str]
+    ) -> Iterator[None]:
+        grid = str(size.grid)
+        if self._ranged is not None and size.growth is not None:
+            grid = size.growth.text(self._ranged.parameter)
+        heads = (
+            f'for {block} in T.thread_binding({grid}, thread="blockIdx.x"):',
+            f'for tx in T.thread_binding({size.block}, thread="threadIdx.x"):',
+            f'with T.sblock("{name}"):',
+        )
+        with text.scope(*heads):
+            text.line(f"T.reads({', '.join(reads)})")
+            text.line(f"T.writes({', '.join(writes)})")
+            yield
+
+    def _part(self, text: Script) -> Part:
+        """Write which tile and steps the present block has."""
+        split, steps = self.split, self._steps.most
+        if self._steps.least < steps:
+            return self._varying_part(text)
+        per = split.steps(steps)
+        least = steps - (split.split - 1) * per
+        if split.whole:
+            alone, beyond = f"{_BLOCK} < {split.whole}", f"{_BLOCK} - {split.whole}"
+            tile = f"T.truncdiv({beyond}, {split.split}) + {split.whole}"
+            text.line(f"bx: T.int32 = T.Select({alone}, {_BLOCK}, {tile})")
+            text.line(f"first: T.int32 = T.Select({alone}, 0, T.truncmod({beyond}, {split.split}) * {per})")
+            text.line(f"steps: T.int32 = T.Select({alone}, {steps}, T.min({steps} - first, {per}))")
+            return Part("first", "steps", least, steps)
+        text.line(f"bx: T.int32 = {_BLOCK} // {split.split}")
+        text.line(f"first: T.int32 = {_BLOCK} % {split.split} * {per}")
+        if least == per:
+            return Part("first", str(per), per, per)
+        text.line(f"steps: T.int32 = T.min({steps} - first, {per})")
+        return Part("first", "steps", least, per)
+
+    def _varying_part(self, text: Script) -> Part:
+        """Write the same for a number of steps that varies: as equal parts as there are."""
+        split, steps = self.split.split, self._steps
+        text.line(f"bx: T.int32 = {_BLOCK} // {split}")
+        text.line(f"first: T.int32 = T.truncdiv({_BLOCK} % {split} * {steps.text}, {split})")
+        text.line(f"steps: T.int32 = T.truncdiv(({_BLOCK} % {split} + 1) * {steps.text}, {split}) - first")
+        return Part("first", "steps", steps.least // split, self.split.steps(steps.most))
+
+    def store(self, text: Script, kind: str, store: Callable[[], None], add: Callable[[], None]) -> None:
+        """Write the principal kernel's end.
+
+        Parameters
+        ----------
+        kind : str
+            Of loops over accumulators: "unroll" or "serial".
+        store, add : callable
+            Write the stores of whole sums; additions to the result.
+        """
+        split = self.split
+        if not split.is_split:
+            store()
+            return
+        if split.whole:
+            with text.scope(f"if {_BLOCK} < {split.whole}:"):
+                store()
+        with text.scope("else:" if split.whole else ""):
+            if split.atomic:
+                add()
+                return
+            part = f"({_BLOCK} - {split.whole})" if split.whole else _BLOCK
+            with text.scope(f"for r in T.{kind}({self._accumulators}):"):
+                place = f"({part} * {self._accumulators} + r) * {self._threads} + tx"
+                text.line(f"{_WORKSPACE}[{place}] = acc[r]")
+
+    def add_up(self, text: Script, kind: str, combine: Callable[[str, str], str]) -> None:
+        """Write what sets ``acc`` to the sums of the parts of a tile, in order.
+
+        Parameters
+        ----------
+        kind : str
+            Of loops over accumulators: "unroll" or "serial".
+        combine : callable
+            Returns the expression of two sums.
+        """
+        count, split = self._accumulators, self.split.split
+        head = f"for r in T.{kind}({count}):"
+
+        def part(number: str) -> str:
+            return f"{_WORKSPACE}[(({_BLOCK} * {split} + {number}) * {count} + r) * {self._threads} + tx]"
+
+        with text.scope(head):
+            text.line(f"acc[r] = {part('0')}")
+        at_once = max(1, _LOADS // count)
+        rounds, rest = divmod(split - 1, at_once)
+        for first, rolled, unrolled in ((1, rounds, at_once), (1 + rounds * at_once, 1, rest)):
+            if rolled and unrolled:
+                with text.scope(f"for s in range({rolled}):", f"for p in T.unroll({unrolled}):", head):
+                    text.line(f"acc[r] = {combine('acc[r]', part(f'(s * {unrolled} + p + {first})'))}")
+
+    def _zero(self, text: Script, size: LaunchSize) -> None:
+        """Write the zeroing of the result."""
+        write = self.workload.write
+        number, indices = f"({_BLOCK} * {size.block} + tx)", []
+        inner: int | str = 1
+        for extent in reversed(self._shape_of(write)):
+            rest = f"T.truncdiv({number}, {inner})" if isinstance(inner, str) else f"{number} // {inner}"
+            indices.append(f"T.truncmod({rest}, {extent})" if isinstance(extent, str) else f"{rest} % {extent}")
+            inner = product(inner, extent)
+        is_whole = isinstance(inner, int) and inner % size.block == 0
+        with text.scope("" if is_whole else f"if {number} < {inner}:"):
+            text.line(f"{write.tensor}[{', '.join(reversed(indices)) or '()'}] = T.{write.dtype}(0)")

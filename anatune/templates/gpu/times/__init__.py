@@ -1,0 +1,1 @@
+"""What compiled models of GPUs share."""

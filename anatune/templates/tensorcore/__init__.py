@@ -1,0 +1,1 @@
+"""Template "tensorcore": matrix products on matrix units."""

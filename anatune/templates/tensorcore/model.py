@@ -1,0 +1,227 @@
+"""The analytical model of tensor-core schedules: one workload on one device, batches of points."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.accuracy import STANDARD
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.implicit_gemm import Operand, fetch_pattern
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.errors import SpaceError
+from anatune.templates.base.composition import Composition, Lane
+from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Ranking, Rule, Scores
+from anatune.templates.base.ranking import Best, rank_whole
+from anatune.templates.base.watch import Watch
+from anatune.templates.cuda.times.tile import MAX_GRID
+from anatune.templates.gpu.model import OWN_PARTS, SPLIT_RULE, BaseGpuModel
+from anatune.templates.gpu.pack import SECTOR_BYTES
+from anatune.templates.gpu.times.columns import Limiter
+from anatune.templates.tensorcore.ranking import EXHAUSTIVE_POINTS, rank_splits
+from anatune.templates.tensorcore.space import INSTRUCTION, TensorCoreSpace, check_supported
+from anatune.templates.tensorcore.times.block import MOST_COPIES
+from anatune.templates.tensorcore.times.columns import Product, TensorCol, TensorUnits
+from anatune.templates.tensorcore.times.time import run_products
+
+__all__ = ["TensorCoreModel"]
+
+PARTS = ("mma_s", "issue_s", "shared_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
+RESOURCES = (
+    "registers_per_thread",
+    "shared_bytes_per_block",
+    "threads_per_block",
+    "blocks",
+    "blocks_per_sm",
+    "accumulators_per_thread",
+    "useful_share",
+    "dram_bytes",
+    "l2_bytes",
+)
+_STAGE_RANK = np.array([9, 3, 2, 0, 1])
+"""Place of a number of stages among equals."""
+_AXIS_INSTRUCTIONS = 4
+"""Instructions to take a fused index along k apart, for each axis of it. Assumed."""
+_GUARD_INSTRUCTIONS = 3
+"""Instructions to test one dimension against padding. Assumed."""
+_REACHABLE = 0.95
+"""Share of mma.sync's rate that a stream of independent instructions reaches. Assumed."""
+
+
+class TensorCoreModel(BaseGpuModel):
+    """Predicts the time of tensor-core schedules of `workload` on `hardware`, and ranks them exactly.
+
+    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+
+    Raises
+    ------
+    SpaceError
+        The template does not apply (`check_supported`), or the spec does not say what the tensor cores do.
+    """
+
+    space: TensorCoreSpace
+    parts, own_parts, resources = PARTS, OWN_PARTS, RESOURCES
+    composition = Composition(
+        lanes=(Lane(("mma_s", "issue_s", "shared_s"), ("latency_s", "tail_s")), Lane(("l2_s",)), Lane(("dram_s",))),
+        added=("launch_s", "combine_s"),
+    )
+
+    def __init__(self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD) -> None:
+        check_supported(workload, hardware)
+        super().__init__(workload, hardware)
+        self.space = TensorCoreSpace(workload, hardware, self._is_legal, accuracy)
+        self._product = _pack_product(self.space)
+        self._units = _pack_units(workload, hardware)
+        shared, compute = hardware.shared_memory, hardware.compute
+        self.rules = (
+            Rule("threads_per_block", "threads of a block", float(compute.max_threads_per_block)),
+            Rule("shared_bytes_per_block", "bytes of the ring of stages", float(shared.per_block_bytes)),
+            Rule(
+                "registers_per_thread",
+                "accumulators, fragments and addresses of a thread",
+                float(min(hardware.registers.per_thread, hardware.compiler.registers_per_thread)),
+            ),
+            Rule("copies_per_thread", "copies of a thread and stage", float(MOST_COPIES)),
+            Rule("grid_blocks", "blocks of the grid", MAX_GRID),
+        )
+        if self.space.splits is not None:
+            self.rules += (SPLIT_RULE,)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
+
+    @property
+    def _sharing_threads(self) -> int:
+        return self.hardware.compute.warp_size
+
+    def _run(
+        self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
+    ) -> Scores:
+        """Return (rule codes, seconds, columns of TensorCol if `full`) of `points`."""
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
+        count = len(points)
+        rules, times = np.empty(count, dtype=np.int64), np.empty(count)
+        columns = np.empty((int(TensorCol.COUNT), count) if full else (0, 0))
+        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+        run_products(points, self._product, self._gpu, self._units, known, rules, times, columns)
+        return rules, times, columns
+
+    def _columns(self, out: Floats, time_s: Floats) -> Columns:
+        """Name the quantities of a prediction; the features are those of [ICS24] Sec. 4.1 for a warp's instructions."""
+        columns = {name: out[TensorCol[name.upper()]] for name in (*PARTS, *OWN_PARTS) if name != "launch_s"}
+        columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
+        max_warps = float(self.hardware.compute.max_warps_per_sm)
+        waves, warps, accumulators = out[TensorCol.WAVES], out[TensorCol.WARPS], out[TensorCol.ACCUMULATORS]
+        flop = float(self.workload.flop)
+        return columns | {
+            "occupancy": np.minimum(1.0, out[TensorCol.HELD] * warps / max_warps),
+            "limiter": np.where(
+                out[TensorCol.HELD] < out[TensorCol.RESIDENT], float(Limiter.GRID), out[TensorCol.LIMITER]
+            ),
+            "waves": waves,
+            "OI_Global_Mem": flop / np.maximum(out[TensorCol.L2_BYTES], 1.0),
+            "OI_Shared_Mem": flop / np.maximum(out[TensorCol.SHARED_TRAFFIC], 1.0),
+            "Reg_Reuse_Factor": np.full(out.shape[1], 2.0 * self.workload.num_points)
+            / np.maximum(out[TensorCol.BLOCKS] * out[TensorCol.THREADS] * accumulators, 1.0),
+            "ILP": accumulators / 4.0,
+            "WLP": out[TensorCol.HELD] * warps,
+            "Estimated_Occupancy": np.minimum(1.0, out[TensorCol.RESIDENT] * warps / max_warps),
+            "Wave_Efficiency": waves / np.ceil(waves),
+            "dram_bytes": out[TensorCol.DRAM_BYTES],
+            "l2_bytes": out[TensorCol.L2_BYTES],
+            "shared_traffic_bytes": out[TensorCol.SHARED_TRAFFIC],
+            "registers_per_thread": out[TensorCol.REGISTERS],
+            "shared_bytes_per_block": out[TensorCol.SHARED_BYTES],
+            "threads_per_block": out[TensorCol.THREADS],
+            "blocks": out[TensorCol.BLOCKS],
+            "blocks_per_sm": out[TensorCol.HELD],
+            "accumulators_per_thread": accumulators,
+            "useful_share": out[TensorCol.USEFUL],
+        }
+
+    @cached_property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here: all tensor cores busy, or the compulsory bytes, and the launch."""
+        gpu = self._gpu
+        mma_s = self.workload.num_points / self._units.fma_per_cycle / gpu.num_sms / gpu.clock_hz
+        dram_s = self.workload.compulsory_bytes / gpu.dram_bytes_cycle / gpu.clock_hz
+        return max(mma_s, dram_s) + gpu.launch_s
+
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time: every unsplit point is evaluated."""
+        best = Best(len(self.space.columns), top_k, _tie_keys, distinct=distinct)
+        if self.space.splits is not None and self.space.size > EXHAUSTIVE_POINTS:
+            return rank_splits(self, self.space, self._scores, self.floor_s, best, watch)
+        return rank_whole(self, best, self.floor_s, watch)
+
+    def _scores(self, points: Points) -> Scores:
+        return self._run(points, full=True)
+
+
+def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
+    """Return the keys of points of equal time, least important first.
+
+    The number of stages (3, 4, 2, 1: a third buffer costs nothing and forgives late copies), then the widest fetches,
+    then the smallest group of rows.
+    """
+    return points[:, 6], -points[:, 7] * points[:, 8], _STAGE_RANK[points[:, 5]]
+
+
+def _pack_units(workload: Workload, hardware: GpuSpec) -> TensorUnits:
+    peak = hardware.tensor_flop_per_s(workload.dtype)
+    if peak is None or hardware.tensor_cores is None:
+        raise SpaceError(
+            f"{hardware.name}: the spec does not say what its tensor cores do; add a [tensor_cores] group, as "
+            "`anatune hw show a100` has one, or leave out the template"
+        )
+    compute, cores = hardware.compute, hardware.tensor_cores
+    rate = peak * cores.mma_sync_fraction * _REACHABLE / 2.0 / compute.num_sms / compute.clock_hz
+    return TensorUnits(fma_per_cycle=rate, latency=cores.latency_cycles)
+
+
+def _pack_product(space: TensorCoreSpace) -> Product:
+    workload, gemm = space.workload, space.gemm
+    patterns = [fetch_pattern(operand, gemm, workload) for operand in gemm.operands]
+    element = DTYPE_BYTES[workload.dtype]
+
+    def ints(values: list[int]) -> NDArray[np.int64]:
+        return np.array(values, dtype=np.int64)
+
+    return Product(
+        batch=gemm.extents["batch"],
+        m=gemm.extents["m"],
+        n=gemm.extents["n"],
+        k=gemm.extents["k"],
+        instruction_k=INSTRUCTION[workload.dtype][2],
+        element_bytes=element,
+        result_bytes=float(workload.write.num_bytes),
+        epilogue_bytes=float(sum(access.num_bytes for access in workload.epilogue_reads)),
+        store_width=gemm.store_width,
+        convert=int(element == 4),
+        along_k=ints([int(operand.along_k) for operand in gemm.operands]),
+        run=ints([pattern.run for pattern in patterns]),
+        step=ints([pattern.step for pattern in patterns]),
+        misaligned=ints(
+            [
+                _is_misaligned(operand, pattern.run, element)
+                for operand, pattern in zip(gemm.operands, patterns, strict=True)
+            ]
+        ),
+        matrix=ints([int(operand.along_k or element == 2) for operand in gemm.operands]),
+        address=ints([_address_instructions(operand, space) for operand in gemm.operands]),
+        splits=int(space.splits is not None),
+        whole_bytes=ints([operand.access.touched_elements(workload.extents) * element for operand in gemm.operands]),
+    )
+
+
+def _is_misaligned(operand: Operand, run: int, element: int) -> int:
+    """Whether rows of a tile may start inside a sector."""
+    return int(operand.width * element < SECTOR_BYTES // 2 or run * element % SECTOR_BYTES != 0)
+
+
+def _address_instructions(operand: Operand, space: TensorCoreSpace) -> int:
+    """Return what a copy's index along k and its tests against padding cost; the rest is computed once."""
+    moving = [axis for axis in space.gemm.k if space.workload.extents[axis] > 1]
+    return _AXIS_INSTRUCTIONS * max(0, len(moving) - 1) + _GUARD_INSTRUCTIONS * sum(operand.guarded)

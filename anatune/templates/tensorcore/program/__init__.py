@@ -1,0 +1,1 @@
+"""Schedules of tensor cores to TVMScript."""

@@ -1,0 +1,391 @@
+"""A schedule of the tensor-core template as TVMScript text.
+
+A block computes one block tile. Stages of both operands go through a ring of buffers in shared memory, by cp.async
+where vectors have at least 4 bytes, else through registers; positions outside a tensor or its extents become zeros.
+Warps read fragments with ldmatrix, one step ahead of the instruction that uses them, and multiply with mma.sync into
+float32 accumulators. Results pass through shared memory once more (`tensorcore.program.results`).
+
+All instructions are TVM's own PTX intrinsics: each prints as a small function around one line of inline assembly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.emit.script import Script, buffer_type, open_function
+from anatune.templates.gpu.index import all_of, axis_values, element, inside_tests, sum_of
+from anatune.templates.gpu.kernel import STATIC_SHARED_BYTES, KernelProgram, check_limits
+from anatune.templates.gpu.ranged import Count, Ranged, refuse_range
+from anatune.templates.gpu.splitting import Part, SplitReduction
+from anatune.templates.tensorcore.program.layout import OperandTile, TileLayout, layout_of
+from anatune.templates.tensorcore.program.results import RESULT_ARRAYS, write_results
+
+__all__ = ["tensorcore_program"]
+
+_WARP = 32
+_PTX_TYPE = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}
+_LOAD_16 = """__device__ __forceinline__ void anatune_load_u16(unsigned short& d, const void* p, bool inside) {
+  d = inside ? *(const unsigned short*)p : (unsigned short)0;
+}
+"""
+
+
+class _Writer:
+    """Writes the kernel of one schedule."""
+
+    def __init__(self, schedule: Schedule, layout: TileLayout) -> None:
+        self.workload = schedule.workload
+        self.layout = layout
+        self.text = Script()
+        self.reduction = SplitReduction(
+            layout.split,
+            self.workload,
+            tiles=layout.num_tiles,
+            steps=Count.of(layout.grid["k"]),
+            threads=layout.num_threads,
+            accumulators=layout.num_accumulators,
+            result_bytes=layout.result_bytes,
+        )
+
+    # -- frame -------------------------------------------------------------------------------------------------
+
+    def script(self) -> str:
+        """Return the text of ``main``."""
+        accesses = (*self.workload.operands, self.workload.write)
+        open_function(self.text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in accesses])
+        self.reduction.write(self.text, "kernel", self._principal, self._sum_of_parts)
+        return str(self.text)
+
+    def _principal(self, part: Part) -> None:
+        """Write the kernel that multiplies."""
+        text, layout, self.part = self.text, self.layout, part
+        self._allocate_results(layout.shared_bytes)
+        self._allocate("frag_m", 2 * layout.mma["m"] * 4, "uint32")
+        self._allocate("frag_n", 2 * layout.mma["n"] * 2, "uint32")
+        for tile in self._through_registers():
+            self._allocate(f"stage_{tile.tensor}", -(-tile.copies // layout.num_threads), "uint16")
+        self._place()
+        text.open(f"for r in T.unroll({layout.num_accumulators}):")
+        text.line("acc[r] = T.float32(0)")
+        text.close()
+        if layout.stages == 1:
+            self._one_stage()
+        else:
+            self._pipeline()
+            text.line('T.tvm_storage_sync("shared")')
+        self.reduction.store(text, "unroll", self._store, lambda: self._store(adds=True))
+
+    def _sum_of_parts(self) -> None:
+        """Write the kernel that stores sums of parts."""
+        self._allocate_results(self.layout.result_bytes)
+        self._place()
+        self.reduction.add_up(self.text, "unroll", lambda one, other: f"{one} + {other}")
+        self._store()
+
+    def _store(self, *, adds: bool = False) -> None:
+        write_results(self.text, self.layout, self._origin, adds=adds)
+
+    def _allocate_results(self, shared_bytes: int) -> None:
+        """Allocate shared memory, accumulators, and what results need on their way."""
+        element = "uint16" if self.layout.element_bytes == 2 else "uint32"
+        scope = "shared.dyn" if shared_bytes > STATIC_SHARED_BYTES else "shared"
+        self._allocate("smem", shared_bytes // self.layout.element_bytes, element, scope)
+        self._allocate("acc", self.layout.num_accumulators, "float32")
+        for name, size, dtype in RESULT_ARRAYS:
+            self._allocate(name, size, dtype)
+
+    def _allocate(self, name: str, size: int, dtype: str, scope: str = "local") -> None:
+        self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
+
+    def _place(self) -> None:
+        """Set where the block's tile lies: batch entry, first row, first column."""
+        layout, text = self.layout, self.text
+        rows, columns = layout.grid["m"], layout.grid["n"]
+        group = min(layout.group, rows)
+        block = "bx" if layout.gemm.extents["batch"] == 1 else f"(bx % {rows * columns})"
+        batch = "0" if layout.gemm.extents["batch"] == 1 else f"(bx // {rows * columns})"
+        if rows % group == 0:
+            row = f"({block} // {group * columns} * {group} + {block} % {group})"
+            column = f"({block} % {group * columns} // {group})"
+        else:  # the last group has fewer rows
+            text.line(f"group_rows: T.int32 = T.min({rows} - {block} // {group * columns} * {group}, {group})")
+            inside = f"{block} % {group * columns}"
+            text.line(f"row: T.int32 = {block} // {group * columns} * {group} + T.truncmod({inside}, group_rows)")
+            text.line(f"column: T.int32 = T.truncdiv({inside}, group_rows)")
+            row, column = "row", "column"
+        self._origin = {
+            "batch": batch,
+            "m": f"{row} * {layout.block['m']}" if rows > 1 else "0",
+            "n": f"{column} * {layout.block['n']}" if columns > 1 else "0",
+        }
+
+    # -- global memory to shared memory ------------------------------------------------------------------------
+
+    @property
+    def _tiles(self) -> tuple[OperandTile, OperandTile]:
+        return self.layout.left, self.layout.right
+
+    def _through_registers(self) -> list[OperandTile]:
+        return [tile for tile in self._tiles if not tile.asynchronous]
+
+    def _slot(self, step: str) -> str:
+        """Return the first element of the buffer of a stage."""
+        if self.layout.stages == 1:
+            return "0"
+        return f"({step}) % {self.layout.stages} * {self.layout.stage_elements}"
+
+    def _copy_loop(self, tile: OperandTile) -> tuple[str, str, int]:
+        """Open the loop over a thread's copies; return row, first column, and the levels to close."""
+        threads = self.layout.num_threads
+        self.text.open(f"for f in T.unroll({-(-tile.copies // threads)}):")
+        number = f"(f * {threads} + tx)"
+        per_row = tile.row // tile.width
+        levels = 1
+        if tile.copies % threads:
+            self.text.open(f"if {number} < {tile.copies}:")
+            levels += 1
+        column = f"({number} % {per_row} * {tile.width})" if tile.width > 1 else f"({number} % {per_row})"
+        return f"({number} // {per_row})", column, levels
+
+    def _shared_place(self, tile: OperandTile, row: str, column: str, step: str) -> str:
+        within = "0" if tile.width == tile.chunk else f"{column} % {tile.chunk}"
+        return f"{self._slot(step)} + {tile.address(row, f'{column} // {tile.chunk}', within)}"
+
+    def _source(self, tile: OperandTile, row: str, column: str, step: str) -> tuple[str, str]:
+        """Return the element that a copy starts at, and the condition that it lies inside ("" if it always does)."""
+        layout, operand = self.layout, tile.operand
+        along_rows, along_k = (row, column) if operand.along_k else (column, row)
+        places = {
+            "batch": self._origin["batch"],
+            operand.rows: sum_of(self._origin[operand.rows], along_rows),
+            "k": sum_of(f"({self.part.step(step)}) * {layout.block['k']}" if layout.grid["k"] > 1 else "0", along_k),
+        }
+        values = axis_values(layout.gemm, self.workload, places)
+        conditions = [
+            f"{places[index]} < {layout.gemm.extents[index]}"
+            for index in (operand.rows, "k")
+            if layout.grid[index] * layout.block[index] > layout.gemm.extents[index]
+        ]
+        conditions += inside_tests(operand.access, operand.guarded, self.workload, values)
+        return element(operand.access, values), all_of(conditions)
+
+    def _fetch(self, step: str, *, store: bool) -> None:
+        """Start the copies of one stage; what goes through registers is stored at once if `store`."""
+        for tile in self._tiles:
+            row, column, levels = self._copy_loop(tile)
+            source, inside = self._source(tile, row, column, step)
+            if tile.asynchronous:
+                size = tile.width * tile.element_bytes
+                kind = "cg" if size == 16 else "ca"
+                target = f"T.address_of(smem[{self._shared_place(tile, row, column, step)}])"
+                valid = f', T.Cast("uint32", T.Select({inside}, {size}, 0))' if inside else ""
+                self.text.line(
+                    f'T.ptx["cp.async.{kind}.shared.global"]({target}, T.address_of({source}), {size}{valid})'
+                )
+            else:
+                call = f'"anatune_load_u16", stage_{tile.tensor}[f], T.address_of({source}), {inside or "True"}'
+                self.text.line(f"T.evaluate(T.cuda.func_call({call}, source_code={_LOAD_16!r}))")
+            self.text.close(levels)
+        if store:
+            self._store_stage(step)
+
+    def _store_stage(self, step: str) -> None:
+        for tile in self._through_registers():
+            row, column, levels = self._copy_loop(tile)
+            self.text.line(f"smem[{self._shared_place(tile, row, column, step)}] = stage_{tile.tensor}[f]")
+            self.text.close(levels)
+
+    def _commit(self) -> None:
+        if len(self._through_registers()) < 2:
+            self.text.line('T.ptx["cp.async.commit_group"]()')
+
+    def _arrived(self, pending: int) -> None:
+        """Wait until all but the last `pending` stages have arrived, for all threads."""
+        if len(self._through_registers()) < 2:
+            self.text.line(f'T.ptx["cp.async.wait_group"]({pending})')
+        self.text.line('T.tvm_storage_sync("shared")')
+
+    # -- loops over stages -------------------------------------------------------------------------------------
+
+    def _one_stage(self) -> None:
+        layout, text = self.layout, self.text
+        text.open(f"for k0 in T.serial({self.part.turns}):")
+        self._fetch("k0", store=True)
+        self._commit()
+        self._arrived(0)
+        for step in range(layout.mma["k"]):
+            self._fragments("k0", step, 0)
+            self._multiply(0)
+        text.line('T.tvm_storage_sync("shared")')
+        text.close()
+
+    def _pipeline(self) -> None:
+        """Write the loop whose fragments are read one step ahead, the first of a stage at the end of the one before."""
+        layout, text, part = self.layout, self.text, self.part
+        ahead, depth = layout.stages - 1, layout.mma["k"]
+        early = depth % 2 == 0  # fragment buffers alternate: their number must not depend on the stage
+        for stage in range(ahead):
+            condition = part.has(stage)
+            if condition is not None:
+                with text.scope(condition):
+                    self._fetch(str(stage), store=True)
+            self._commit()
+        if early:
+            self._arrived(ahead - 1)
+            self._fragments("0", 0, 0)
+        text.open(f"for k0 in T.serial({part.turns}):")
+        if not early:
+            self._arrived(ahead - 1)
+            self._fragments("k0", 0, 0)
+        for step in range(depth):
+            if step == 0:
+                self._later_stage(lambda: self._fetch(f"k0 + {ahead}", store=False))
+                self._commit()
+            if step == depth - 1:
+                self._later_stage(lambda: self._store_stage(f"k0 + {ahead}"))
+            if step < depth - 1:
+                self._fragments("k0", step + 1, (step + 1) % 2)
+            elif early:
+                self._arrived(ahead - 1)
+                self._fragments(f"T.min(k0 + 1, {part.turns_less(1)})", 0, 0)  # the last stage reads what nobody uses
+            self._multiply(step % 2)
+        text.close()
+
+    def _later_stage(self, write: Callable[[], None]) -> None:
+        """Write what concerns a stage ahead, for as long as there is one."""
+        ahead = self.layout.stages - 1
+        if self.part.most <= ahead:
+            return
+        self.text.open(f"if k0 < {self.part.turns_less(ahead)}:")
+        before = len(self.text.lines)
+        write()
+        if len(self.text.lines) == before:
+            self.text.lines.pop()
+        self.text.close()
+
+    # -- fragments and arithmetic ------------------------------------------------------------------------------
+
+    def _fragments(self, stage: str, step: int, buffer: int) -> None:
+        """Read the fragments of both operands for instruction `step` of a stage."""
+        layout = self.layout
+        slot = self._slot(stage)
+        self._left_fragments(layout.left, slot, step, buffer * layout.mma["m"] * 4)
+        self._right_fragments(layout.right, slot, step, buffer * layout.mma["n"] * 2)
+        if layout.element_bytes == 4:
+            for name, count in (("frag_m", layout.mma["m"] * 4), ("frag_n", layout.mma["n"] * 2)):
+                self.text.open(f"for r in T.unroll({count}):")
+                place = f"{name}[{buffer * count} + r]"
+                self.text.line(f'T.ptx["cvt.rna.tf32.f32"]({place}, T.reinterpret("float32", {place}))')
+                self.text.close()
+
+    def _left_fragments(self, tile: OperandTile, slot: str, step: int, base: int) -> None:
+        """16 x 32 bytes a fragment: quarters (rows 0-7, 8-15) x (k low, k high)."""
+        layout, text = self.layout, self.text
+        rows = layout.block["m"] // layout.warps["m"]
+        first = sum_of(f"(tx // {_WARP * layout.warps['n']}) * {rows}" if layout.warps["m"] > 1 else "0", "mi * 16")
+        text.open(f"for mi in T.unroll({layout.mma['m']}):")
+        if not tile.matrix:
+            self._elements(tile, "frag_m", f"{base} + mi * 4", slot, step, first, ("0", "8", "0", "8"), (0, 0, 4, 4))
+        else:
+            if tile.operand.along_k:
+                place = tile.address(f"{first} + tx % 16", f"{2 * step} + tx % 32 // 16")
+            else:
+                row = f"{16 * step} + tx % 32 // 16 * 8 + tx % 8"
+                place = tile.address(row, f"({first}) // 8 + tx % 16 // 8")
+            self._matrix("frag_m", f"{base} + mi * 4", 4, slot, place, transposed=not tile.operand.along_k)
+        text.close()
+
+    def _right_fragments(self, tile: OperandTile, slot: str, step: int, base: int) -> None:
+        """8 x 32 bytes a fragment: k low, k high; two fragments are read at once."""
+        layout, text = self.layout, self.text
+        count, columns = layout.mma["n"], layout.warp_columns
+        warp = "tx // 32" if layout.warps["m"] == 1 else f"tx // 32 % {layout.warps['n']}"
+        origin = f"({warp}) * {columns}" if layout.warps["n"] > 1 else "0"
+        if not tile.matrix:
+            text.open(f"for ni in T.unroll({count}):")
+            first = sum_of(origin, "ni * 8")
+            self._elements(tile, "frag_n", f"{base} + ni * 2", slot, step, first, ("0", "0"), (0, 4))
+            text.close()
+            return
+        for start, pairs, size in ((0, count // 2, 2), (count - count % 2, count % 2, 1)):
+            if not pairs:
+                continue
+            text.open(f"for ni in T.unroll({pairs}):")
+            first = sum_of(origin, f"{8 * start} + ni * {8 * size}")
+            second = "tx % 32 // 16" if size == 2 else "0"
+            if tile.operand.along_k:
+                row = f"{first} + {second} * 8 + tx % 8"
+                place = tile.address(row, f"{2 * step} + tx % 16 // 8")
+            else:
+                row = f"{16 * step} + tx % 16"
+                place = tile.address(row, f"({first}) // 8 + {second}")
+            target = f"{base + 2 * start} + ni * {2 * size}"
+            self._matrix("frag_n", target, 2 * size, slot, place, transposed=not tile.operand.along_k)
+            text.close()
+
+    def _matrix(self, name: str, target: str, count: int, slot: str, place: str, *, transposed: bool) -> None:
+        registers = ", ".join(f"{name}[{target} + {r}]" for r in range(count))
+        flip = ".trans" if transposed else ""
+        self.text.line(
+            f'T.ptx["ldmatrix.sync.aligned.m8n8.x{count}{flip}.shared.b16"]'
+            f"({registers}, T.address_of(smem[{slot} + {place}]))"
+        )
+
+    def _elements(
+        self,
+        tile: OperandTile,
+        name: str,
+        target: str,
+        slot: str,
+        step: int,
+        first: str,
+        across: Iterable[str],
+        along: Iterable[int],
+    ) -> None:
+        """Read a fragment of 32-bit elements one by one: its registers are `across` columns and `along` k apart."""
+        for register, (column, row) in enumerate(zip(across, along, strict=True)):
+            chunk = f"({first} + {column} + tx % 32 // 4) // 4"
+            place = tile.address(f"{8 * step + row} + tx % 4", chunk, "tx % 32 // 4 % 4")
+            self.text.line(f"{name}[{target} + {register}] = smem[{slot} + {place}]")
+
+    def _multiply(self, buffer: int) -> None:
+        layout, text = self.layout, self.text
+        kind = _PTX_TYPE[self.workload.dtype]
+        size = 16 if layout.element_bytes == 2 else 8
+        text.open(f"for mi in T.unroll({layout.mma['m']}):")
+        text.open(f"for ni in T.unroll({layout.mma['n']}):")
+        sums = ", ".join(f"acc[(mi * {layout.mma['n']} + ni) * 4 + {r}]" for r in range(4))
+        left = ", ".join(f"frag_m[{buffer * layout.mma['m'] * 4} + mi * 4 + {r}]" for r in range(4))
+        right = ", ".join(f"frag_n[{buffer * layout.mma['n'] * 2} + ni * 2 + {r}]" for r in range(2))
+        text.line(
+            f'T.ptx["mma.sync.aligned.m16n8k{size}.row.col.f32.{kind}.{kind}.f32"]({sums}, {left}, {right}, {sums})'
+        )
+        text.close(2)
+
+
+def tensorcore_program(schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
+    """Write the kernel of a schedule of the tensor-core template.
+
+    Raises
+    ------
+    SpaceError, BuildError
+        As `layout_of`; BuildError also if the device lacks what it needs.
+    """
+    refuse_range(schedule.template, ranged)
+    layout = layout_of(schedule)
+    assert isinstance(schedule.hardware, GpuSpec)
+    writer = _Writer(schedule, layout)
+    script = writer.script()
+    check_limits(schedule.hardware, layout.num_threads, layout.shared_bytes)
+    around = writer.reduction
+    return KernelProgram(
+        script,
+        layout.num_blocks,
+        layout.num_threads,
+        layout.shared_bytes,
+        before=around.before,
+        after=around.after,
+        workspace=around.workspace,
+    )

@@ -1,0 +1,1 @@
+"""Times of tiles on tensor cores, compiled."""

@@ -1,0 +1,1 @@
+"""Template "thin": streams of one large operand."""

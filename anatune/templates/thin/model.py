@@ -1,0 +1,205 @@
+"""The analytical model of thin schedules: one workload on one device, batches of points."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.implicit_gemm import pattern_of
+from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
+from anatune.templates.base.composition import Composition, Lane
+from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Ranking, Rule, Scores
+from anatune.templates.base.ranking import Best, rank_whole
+from anatune.templates.base.watch import Watch
+from anatune.templates.cuda.times.tile import MAX_GRID
+from anatune.templates.gpu.model import BaseGpuModel
+from anatune.templates.gpu.pack import SECTOR_BYTES
+from anatune.templates.gpu.times.columns import Limiter
+from anatune.templates.thin.nest import ThinNest
+from anatune.templates.thin.rules import DOTS_SINCE, check_supported
+from anatune.templates.thin.space import ThinSpace
+from anatune.templates.thin.times.block import MOST_PRODUCTS
+from anatune.templates.thin.times.columns import Stream, ThinCol
+from anatune.templates.thin.times.time import run_streams
+
+__all__ = ["ThinModel"]
+
+PARTS = (
+    "fma_s",
+    "issue_s",
+    "l1_s",
+    "l2_s",
+    "dram_s",
+    "latency_s",
+    "meet_s",
+    "tail_s",
+    "second_s",
+    "launch_s",
+)
+RESOURCES = (
+    "registers_per_thread",
+    "shared_bytes_per_block",
+    "threads_per_block",
+    "blocks",
+    "blocks_per_sm",
+    "accumulators_per_thread",
+    "loads_in_flight",
+    "bytes_in_flight",
+    "dram_bytes",
+    "l2_bytes",
+)
+_CONVERSIONS = {"float32": 0.0, "float16": 1.0, "bfloat16": 1.0, "int8": 2.0}
+"""Instructions that make an element of a loaded word a number of the sums' dtype: half-precision conversion, a mask or
+a shift, two shifts."""
+_AXIS_INSTRUCTIONS = 4
+"""Instructions to take a fused index apart, for each axis of it that moves. Assumed, as for tensor cores."""
+_GUARD_INSTRUCTIONS = 3
+"""Instructions to test one dimension against padding. Assumed, as for tensor cores."""
+
+
+class ThinModel(BaseGpuModel):
+    """Predicts the time of thin schedules of `workload` on `hardware`, and ranks them exactly.
+
+    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+
+    Raises
+    ------
+    SpaceError
+        The template does not apply (`check_supported`).
+    """
+
+    space: ThinSpace
+    parts, resources = PARTS, RESOURCES
+    composition = Composition(
+        lanes=(
+            Lane(("fma_s", "issue_s", "l1_s"), ("latency_s", "meet_s", "tail_s")),
+            Lane(("l2_s",)),
+            Lane(("dram_s",)),
+        ),
+        added=("launch_s", "second_s"),
+    )
+
+    def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
+        check_supported(workload, hardware)
+        super().__init__(workload, hardware)
+        self.space = ThinSpace(workload, hardware, self._is_legal)
+        self._stream = _pack_stream(self.space)
+        shared, compute = hardware.shared_memory, hardware.compute
+        self.rules = (
+            Rule("threads_per_block", "threads of a block", float(compute.max_threads_per_block)),
+            Rule("shared_bytes_per_block", "bytes of sums that meet", float(shared.per_block_bytes)),
+            Rule(
+                "registers_per_thread",
+                "sums and loads in flight of a thread",
+                float(min(hardware.registers.per_thread, hardware.compiler.registers_per_thread)),
+            ),
+            Rule("products_per_step", "unrolled products of a thread and step", float(MOST_PRODUCTS)),
+            Rule("split", "parts of a sum that would have no step", 0.0),
+            Rule("grid_blocks", "blocks of the grid", MAX_GRID),
+        )
+
+    @property
+    def _sharing_threads(self) -> int:
+        return 0
+
+    def _run(
+        self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
+    ) -> Scores:
+        """Return (rule codes, seconds, columns of ThinCol if `full`) of `points`."""
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
+        count = len(points)
+        rules, times = np.empty(count, dtype=np.int64), np.empty(count)
+        columns = np.empty((int(ThinCol.COUNT), count) if full else (0, 0))
+        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+        run_streams(points, self._stream, self._gpu, known, rules, times, columns)
+        return rules, times, columns
+
+    def _columns(self, out: Floats, time_s: Floats) -> Columns:
+        """Name the quantities of a prediction; the features are those of [ICS24] Sec. 4.1."""
+        columns = {name: out[ThinCol[name.upper()]] for name in PARTS if name != "launch_s"}
+        columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
+        max_warps = float(self.hardware.compute.max_warps_per_sm)
+        waves, warps, accumulators = out[ThinCol.WAVES], out[ThinCol.WARPS], out[ThinCol.ACCUMULATORS]
+        flop = float(self.workload.flop)
+        return columns | {
+            "occupancy": np.minimum(1.0, out[ThinCol.HELD] * warps / max_warps),
+            "limiter": np.where(out[ThinCol.HELD] < out[ThinCol.RESIDENT], float(Limiter.GRID), out[ThinCol.LIMITER]),
+            "waves": waves,
+            "OI_Global_Mem": flop / np.maximum(out[ThinCol.L2_BYTES], 1.0),
+            "OI_Shared_Mem": flop / np.maximum(out[ThinCol.SHARED_TRAFFIC], 1.0),
+            "Reg_Reuse_Factor": np.full(out.shape[1], float(self.space.nest.extents["m"])),
+            "ILP": accumulators,
+            "WLP": out[ThinCol.HELD] * warps,
+            "Estimated_Occupancy": np.minimum(1.0, out[ThinCol.RESIDENT] * warps / max_warps),
+            "Wave_Efficiency": waves / np.ceil(waves),
+            "dram_bytes": out[ThinCol.DRAM_BYTES],
+            "l2_bytes": out[ThinCol.L2_BYTES],
+            "shared_traffic_bytes": out[ThinCol.SHARED_TRAFFIC],
+            "registers_per_thread": out[ThinCol.REGISTERS],
+            "shared_bytes_per_block": out[ThinCol.SHARED_BYTES],
+            "threads_per_block": out[ThinCol.THREADS],
+            "blocks": out[ThinCol.BLOCKS],
+            "blocks_per_sm": out[ThinCol.HELD],
+            "accumulators_per_thread": accumulators,
+            "loads_in_flight": out[ThinCol.LOADS],
+            "bytes_in_flight": out[ThinCol.FLIGHT_BYTES],
+        }
+
+    @cached_property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here: the compulsory bytes, and the launch."""
+        gpu = self._gpu
+        return self.workload.compulsory_bytes / gpu.dram_bytes_cycle / gpu.clock_hz + gpu.launch_s
+
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
+        best = Best(len(self.space.columns), top_k, _tie_keys, distinct=distinct)
+        return rank_whole(self, best, self.floor_s, watch)
+
+
+def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
+    """Return the keys of points of equal time, least important first: fewest loads, then the widest ones."""
+    return points[:, 1] * points[:, 4], -points[:, 2] * points[:, 5]
+
+
+def _pack_stream(space: ThinSpace) -> Stream:
+    workload, nest, hardware = space.workload, space.nest, space.hardware
+    pattern = pattern_of(nest.big, nest.k if nest.along_k else nest.n, workload)
+    element, extents = DTYPE_BYTES[workload.dtype], nest.extents
+    starts_inside = nest.width * element < SECTOR_BYTES // 2 or pattern.run * element % SECTOR_BYTES != 0
+    return Stream(
+        batch=extents["batch"],
+        m=extents["m"],
+        n=extents["n"],
+        k=extents["k"],
+        element_bytes=element,
+        products=int(nest.small is not None),
+        along_k=int(nest.along_k),
+        run=pattern.run,
+        step=pattern.step,
+        misaligned=int(starts_inside),
+        few_width=nest.small_width,
+        convert=_CONVERSIONS[workload.dtype],
+        dots=int(nest.along_k and workload.dtype == "int8" and (hardware.compute_capability or 0.0) >= DOTS_SINCE),
+        address=_address_instructions(nest, nest.big, nest.guarded, workload),
+        few_address=0.0
+        if nest.small is None
+        else _address_instructions(nest, nest.small, nest.small_guarded, workload),
+        large_bytes=float(nest.big.touched_elements(workload.extents) * element),
+        small_bytes=0.0 if nest.small is None else float(nest.small.touched_elements(workload.extents) * element),
+        result_bytes=float(workload.write.num_bytes),
+        epilogue_bytes=float(sum(access.num_bytes for access in workload.epilogue_reads)),
+    )
+
+
+def _address_instructions(
+    nest: ThinNest, access: Access | None, guarded: tuple[bool, ...], workload: Workload
+) -> float:
+    """Return what a load's index along k and its tests against padding cost; the rest is computed once."""
+    if access is None:
+        return 0.0
+    moving = [axis for axis in nest.k if workload.extents[axis] > 1 and access.uses(axis)]
+    return float(_AXIS_INSTRUCTIONS * max(0, len(moving) - 1) + _GUARD_INSTRUCTIONS * sum(guarded))

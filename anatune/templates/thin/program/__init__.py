@@ -1,0 +1,1 @@
+"""Thin schedules to TVMScript."""

@@ -1,0 +1,347 @@
+"""A schedule of the template thin as TVMScript text.
+
+Each thread holds its part of a step of the large operand in registers: as soon as an element is used, the load for the
+next step takes its place, so that as many loads are in flight as the schedule says. Elements of the small operand stay
+in L1. At the end the lanes of a
+warp that share a result add up by shuffles, the warps of the block in shared memory, in a fixed order; from there
+results are stored, neighbours by neighbouring threads.
+
+Loads are predicated: what lies outside the extents or the tensor (padding) is the neutral element.
+"""
+
+from __future__ import annotations
+
+import math
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Access
+from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.activations import activated
+from anatune.emit.script import Script, buffer_type, open_function
+from anatune.templates.cuda.program.program import ROLLED
+from anatune.templates.cuda.program.staging import neutral
+from anatune.templates.gpu.index import all_of, axis_values, element, inside_tests, sum_of
+from anatune.templates.gpu.kernel import STATIC_SHARED_BYTES, KernelProgram, check_limits
+from anatune.templates.gpu.ranged import Count, Ranged, refuse_range
+from anatune.templates.gpu.split import split_of
+from anatune.templates.gpu.splitting import Part, SplitReduction
+from anatune.templates.thin.program.layout import ThinLayout, layout_of, words
+from anatune.templates.thin.program.pieces import dot_of_bytes, load_call, of_other_lane, value_of
+from anatune.templates.thin.rules import DOTS_SINCE
+
+__all__ = ["thin_program"]
+
+_STEP = f"{ROLLED}_step"
+"""The loop that is never unrolled: what it loads for its next turn has to be on its way when that begins. Loads that
+are used in the same turn the compiler moves to their use, two or three at once, to save registers."""
+
+
+class _Writer:
+    """Writes the kernel of one schedule."""
+
+    def __init__(self, layout: ThinLayout) -> None:
+        self.layout = layout
+        self.nest = layout.nest
+        self.workload = layout.schedule.workload
+        self.text = Script()
+        self.combine = "T.max({}, {})" if self.workload.body == "max" else "{} + {}"
+        self.reduction = SplitReduction(
+            split_of(layout.schedule.options),
+            self.workload,
+            tiles=layout.num_blocks,
+            steps=Count.of(layout.grid["k"]),
+            threads=layout.num_threads,
+            accumulators=layout.turns,
+            keepers=layout.keepers,
+        )
+
+    def script(self) -> str:
+        """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
+        open_function(self.text, "main", [(a.tensor, buffer_type(a.shape, a.dtype)) for a in self.workload.tensors])
+        self.reduction.write(self.text, "kernel", self._principal, self._sum_of_parts)
+        return str(self.text)
+
+    def _principal(self, part: Part) -> None:
+        """Write the kernel that streams the large operand."""
+        text, layout, self.part = self.text, self.layout, part
+        scope = "shared.dyn" if layout.shared_bytes > STATIC_SHARED_BYTES else "shared"
+        self._allocate("smem", layout.slots * layout.results, layout.accumulator, scope)
+        self._allocate("sums", layout.accumulators, layout.accumulator)
+        self._allocate("acc", layout.turns, layout.accumulator)
+        self._allocate("big", layout.each["k"] * layout.each["n"] * layout.load_words, "uint32")
+        if self.nest.small is not None:
+            self._allocate("few", self._few_words, "uint32")
+        self._place()
+        with text.scope(f"for r in T.unroll({layout.accumulators}):"):
+            text.line(f"sums[r] = {neutral(self.workload.body, layout.accumulator)}")
+        with text.scope(f"for u in T.unroll({layout.each['k']}):"):
+            self._load_big("u", "0")
+        with text.scope(f"for {_STEP} in T.serial({part.turns}):"):
+            if self.nest.small is None:
+                self._reduce()
+            elif self.nest.along_k:
+                self._multiply_along_k()
+            else:
+                self._multiply_along_n()
+        self._meet()
+        with text.scope(f"if tx < {layout.keepers}:" if layout.keepers < layout.num_threads else ""):
+            self._collect()
+            self.reduction.store(text, "unroll", self._store, self._store)
+
+    def _sum_of_parts(self) -> None:
+        """Write the kernel that stores sums of parts."""
+        self._allocate("acc", self.layout.turns, self.layout.accumulator)
+        self._place()
+        self.reduction.add_up(self.text, "unroll", self.combine.format)
+        self._store()
+
+    def _allocate(self, name: str, size: int, dtype: str, scope: str = "local") -> None:
+        self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
+
+    def _place(self) -> None:
+        """Set where the block's tile lies, and where the thread is in it."""
+        layout, nest = self.layout, self.nest
+        batches, blocks = nest.extents["batch"], layout.grid["n"]
+        block = "bx" if batches == 1 else f"bx % {blocks}"
+        self.batch = f"bx // {blocks}" if batches > 1 else "0"
+        self.first = f"({block}) * {layout.tile('n')}" if blocks > 1 else "0"
+        inner = "k" if nest.along_k else "n"
+        outer = "n" if nest.along_k else "k"
+        size = layout.thread[inner]
+        self.lane = {
+            inner: "0" if size == 1 else f"tx % {size}" if layout.thread[outer] > 1 else "tx",
+            outer: "0" if layout.thread[outer] == 1 else f"tx // {size}",
+        }
+
+    # -- positions ---------------------------------------------------------------------------------------------
+
+    def _column(self, each: str) -> str:
+        """Return where a load lies along n, from the start of the block's tile."""
+        layout = self.layout
+        number = sum_of(f"{each} * {layout.thread['n']}" if layout.each["n"] > 1 else "0", self.lane["n"])
+        return f"({number}) * {layout.vector['n']}" if number != "0" else "0"
+
+    def _depth(self, each: str, step: str) -> str:
+        """Return where a load lies along k: a thread's are neighbours where vectors follow n."""
+        layout = self.layout
+        step = self.part.step(step)
+        step = f"{step} * {layout.tile('k')}" if layout.grid["k"] > 1 and step != "0" else "0"
+        if not self.nest.along_k:
+            lane = "0" if self.lane["k"] == "0" else f"({self.lane['k']}) * {layout.each['k']}"
+            return sum_of(step, lane, each if layout.each["k"] > 1 else "0")
+        number = sum_of(f"{each} * {layout.thread['k']}" if layout.each["k"] > 1 else "0", self.lane["k"])
+        return sum_of(step, f"({number}) * {layout.vector['k']}" if number != "0" else "0")
+
+    def _inside(self, access: Access, guarded: tuple[bool, ...], places: dict[str, str]) -> tuple[str, list[str]]:
+        """Return the element at some places, and the conditions that it lies inside."""
+        values = axis_values(self.nest, self.workload, places)
+        tests = [
+            f"{places[index]} < {self.nest.extents[index]}"
+            for index in ("n", "k")
+            if index in places and self.layout.is_loose(index)
+        ]
+        tests += inside_tests(access, guarded, self.workload, values)
+        return element(access, values), tests
+
+    # -- loads and arithmetic ----------------------------------------------------------------------------------
+
+    def _load_big(self, u: str, step: str) -> None:
+        """Load the large operand's elements number `u` along k of a step."""
+        layout, nest, text = self.layout, self.nest, self.text
+        with text.scope(f"for c in T.unroll({layout.each['n']}):"):
+            places = {"batch": self.batch, "n": sum_of(self.first, self._column("c")), "k": self._depth(u, step)}
+            source, tests = self._inside(nest.big, nest.guarded, places)
+            if step != "0":
+                tests = [f"{step} < {self.part.turns}", *tests]
+            base = f"({u} * {layout.each['n']} + c) * {layout.load_words}"
+            num_bytes = layout.load * layout.element_bytes
+            inside = all_of(tests) or "True"
+            text.line(load_call("big", base, num_bytes, source, inside, nest.big.dtype, self.workload.body))
+
+    def _load_next(self, u: str) -> None:
+        """Load what the next step needs in the place of what was used."""
+        if self.part.most > 1:
+            self._load_big(u, f"({_STEP} + 1)")
+
+    def _big(self, u: str, lane: int) -> str:
+        """Return an element of load (`u`, ``c``) in the accumulator's dtype."""
+        base = f"({u} * {self.layout.each['n']} + c) * {self.layout.load_words}"
+        return value_of("big", base, lane, self.workload.dtype)
+
+    @property
+    def _few_words(self) -> int:
+        layout = self.layout
+        return layout.few // layout.few_load * words(layout.few_load * layout.element_bytes)
+
+    def _load_few(self, depth: str) -> None:
+        """Load the small operand's elements of row ``r`` from `depth` on."""
+        layout, nest = self.layout, self.nest
+        assert nest.small is not None
+        width = layout.few_load
+        size = words(width * layout.element_bytes)
+        for at in range(layout.few // width):
+            places = {"batch": self.batch, "m": "r", "k": sum_of(depth, str(at * width))}
+            source, tests = self._inside(nest.small, nest.small_guarded, places)
+            num_bytes, inside = width * layout.element_bytes, all_of(tests) or "True"
+            self.text.line(load_call("few", str(at * size), num_bytes, source, inside, nest.small.dtype, "add"))
+
+    def _few(self, at: int) -> str:
+        """Return an element of the small operand in the accumulator's dtype."""
+        width = self.layout.few_load
+        base = at // width * words(width * self.layout.element_bytes)
+        return value_of("few", str(base), at % width, self.workload.dtype)
+
+    def _add(self, place: str, value: str) -> None:
+        self.text.line(f"sums[{place}] = {self.combine.format(f'sums[{place}]', value)}")
+
+    def _reduce(self) -> None:
+        layout, text = self.layout, self.text
+        with text.scope(f"for u in T.unroll({layout.each['k']}):"):
+            with text.scope(f"for c in T.unroll({layout.each['n']}):"):
+                for lane in range(layout.load):
+                    self._add("c" if self.nest.along_k else f"c * {layout.load} + {lane}", self._big("u", lane))
+            self._load_next("u")
+
+    def _multiply_along_k(self) -> None:
+        layout, text = self.layout, self.text
+        place = f"r * {layout.each['n']} + c"
+        with text.scope(f"for u in T.unroll({layout.each['k']}):"):
+            with text.scope(f"for r in T.unroll({layout.rows}):"):
+                self._load_few(self._depth("u", _STEP))
+                text.open(f"for c in T.unroll({layout.each['n']}):")
+                base = f"(u * {layout.each['n']} + c) * {layout.load_words}"
+                for word in range(layout.load_words if self._has_dots else 0):
+                    dot = dot_of_bytes(f"big[{base} + {word}]", f"few[{word}]", f"sums[{place}]")
+                    text.line(f"sums[{place}] = {dot}")
+                for lane in range(0 if self._has_dots else layout.load):
+                    self._add(place, f"{self._big('u', lane)} * {self._few(lane)}")
+            self._load_next("u")
+
+    @property
+    def _has_dots(self) -> bool:
+        """Whether four products of bytes are one instruction here: neighbours along k fill words of both operands."""
+        hardware, layout = self.layout.schedule.hardware, self.layout
+        assert isinstance(hardware, GpuSpec)
+        capable = (hardware.compute_capability or 0.0) >= DOTS_SINCE
+        return capable and self.workload.dtype == "int8" and layout.load % 4 == 0 and layout.few_load % 4 == 0
+
+    def _multiply_along_n(self) -> None:
+        layout, text = self.layout, self.text
+        with text.scope(f"for r in T.unroll({layout.rows}):"):
+            self._load_few(self._depth("0", _STEP))
+            text.open(f"for c in T.unroll({layout.each['n']}):")
+            for u in range(layout.each["k"]):
+                for lane in range(layout.load):
+                    place = f"(r * {layout.each['n']} + c) * {layout.load} + {lane}"
+                    self._add(place, f"{self._big(str(u), lane)} * {self._few(u)}")
+        if self.part.most > 1:
+            with text.scope(f"for u in T.unroll({layout.each['k']}):"):
+                self._load_next("u")
+
+    # -- sums and results --------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        """Add up what threads along k have: in a warp by shuffles, then write it to shared memory."""
+        layout, text, nest = self.layout, self.text, self.nest
+        distance = layout.stride
+        while distance < layout.stride * layout.lanes:
+            with text.scope(f"for r in T.unroll({layout.accumulators}):"):
+                other = of_other_lane("sums[r]", distance, min(layout.num_threads, layout.warp), layout.accumulator)
+                self._add("r", other)
+            distance *= 2
+        slot = self.lane["k"] if layout.lanes == 1 else f"({self.lane['k']}) // {layout.lanes}"
+        leads = f"if ({self.lane['k']}) % {layout.lanes} == 0:" if layout.lanes > 1 else ""
+        with text.scope(leads, f"for r in T.unroll({layout.rows}):", f"for c in T.unroll({layout.each['n']}):"):
+            for lane in range(layout.vector["n"]):
+                column = sum_of(self._column("c"), str(lane))
+                inner = f"({column}) * {layout.rows} + r" if nest.rows_inside else f"r * {layout.tile('n')} + {column}"
+                place = sum_of(f"({slot}) * {layout.results}" if layout.slots > 1 else "0", inner)
+                source = f"(r * {layout.each['n']} + c) * {layout.vector['n']} + {lane}"
+                text.line(f"smem[{place}] = sums[{source}]")
+        if not layout.is_apart:
+            text.line('T.tvm_storage_sync("shared")')
+
+    def _collect(self) -> None:
+        """Set ``acc`` to the block's results, which neighbouring threads have in turn."""
+        layout, text = self.layout, self.text
+        place = self._place_of_result()
+        fits = self._fits(place)
+        with text.scope(f"for turn in T.unroll({layout.turns}):"):
+            if fits:  # what is kept for no result has to be the same in every run, too
+                text.line(f"acc[turn] = {neutral(self.workload.body, layout.accumulator)}")
+                text.open(self._test(fits))
+            text.line(f"acc[turn] = smem[{place}]")
+            if layout.slots > 1:
+                with text.scope(f"for slot in T.serial({layout.slots - 1}):"):
+                    other = f"smem[(slot + 1) * {layout.results} + {place}]"
+                    text.line(f"acc[turn] = {self.combine.format('acc[turn]', other)}")
+
+    def _place_of_result(self) -> str:
+        return f"(turn * {self.layout.keepers} + tx)" if self.layout.turns > 1 else "tx"
+
+    def _fits(self, place: str) -> list[str]:
+        """Return the condition that a thread has a result in its last turn, if it may have none."""
+        layout = self.layout
+        return [f"{place} < {layout.results}"] if layout.results % layout.keepers else []
+
+    def _test(self, conditions: list[str]) -> str:
+        return f"if {all_of(conditions)}:" if conditions else ""
+
+    def _store(self) -> None:
+        """Store the results in ``acc``, their mean and epilogue applied."""
+        layout, text = self.layout, self.text
+        place = self._place_of_result()
+        if self.nest.rows_inside:
+            row, column = f"({place} % {layout.rows})", f"({place} // {layout.rows})"
+        else:
+            row, column = f"({place} // {layout.tile('n')})", f"({place} % {layout.tile('n')})"
+        column = sum_of(self.first, column)
+        tests = self._fits(place)
+        tests += [f"{column} < {self.nest.extents['n']}"] if layout.is_loose("n") else []
+        with text.scope(f"for turn in T.unroll({layout.turns}):", self._test(tests)):
+            values = axis_values(self.nest, self.workload, {"batch": self.batch, "m": row, "n": column})
+            write = self.workload.write
+            result = self._finished("acc[turn]", values)
+            cast = result if write.dtype == layout.accumulator else f'T.Cast("{write.dtype}", {result})'
+            text.line(f"{element(write, values)} = {cast}")
+
+    def _finished(self, value: str, values: dict[str, str]) -> str:
+        """Return a result with its mean and its epilogue."""
+        accumulator = self.layout.accumulator
+        if self.workload.body == "average":
+            count = math.prod(axis.extent for axis in self.workload.reduction_axes)
+            whole = accumulator == "int32"
+            value = f"T.truncdiv({value}, {count})" if whole else f"{value} * T.float32({1.0 / count!r})"
+        extra = iter(self.workload.epilogue_reads)
+        for step in self.workload.epilogue:
+            if STEP_OPERANDS[step] is None:
+                value = activated(step, value, accumulator)
+                continue
+            access = next(extra)
+            other = element(access, values)
+            value += f" + {other}" if access.dtype == accumulator else f' + T.Cast("{accumulator}", {other})'
+        return f"({value})"
+
+
+def thin_program(schedule: Schedule, ranged: Ranged | None = None) -> KernelProgram:
+    """Write the kernel of a schedule of the template thin.
+
+    Raises
+    ------
+    SpaceError, BuildError
+        As `layout_of`; BuildError also if the device lacks what it needs.
+    """
+    refuse_range(schedule.template, ranged)
+    layout = layout_of(schedule)
+    assert isinstance(schedule.hardware, GpuSpec)
+    check_limits(schedule.hardware, layout.num_threads, layout.shared_bytes)
+    writer = _Writer(layout)
+    return KernelProgram(
+        writer.script(),
+        split_of(schedule.options).num_blocks(layout.num_blocks),
+        layout.num_threads,
+        layout.shared_bytes,
+        after=writer.reduction.after,
+        workspace=writer.reduction.workspace,
+    )

@@ -1,0 +1,123 @@
+"""Schedules of streams: the template "thin", for products with a vector or few rows and for long reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.templates.base.values import check_count, check_cover, check_names
+from anatune.templates.cuda.rules import check_formats
+from anatune.templates.gpu.split import check_split
+from anatune.templates.thin.nest import ThinNest, thin_nest
+
+__all__ = [
+    "DOTS_SINCE",
+    "DTYPES",
+    "LEVELS",
+    "MOST_ROWS",
+    "applies",
+    "check_supported",
+    "check_thin",
+    "levels_of",
+    "vectors_of",
+]
+
+LEVELS: dict[str, tuple[str, ...]] = {
+    "n": ("block", "thread", "each", "vector"),
+    "k": ("step", "thread", "each", "vector"),
+}
+"""Factors of the fused indices in ``Schedule.tiles``, outer to inner: threads of a block, loads of a thread that are in
+flight at once, elements of a load. The vector lies along one of the two. All rows (m) belong to every thread."""
+DTYPES = ("float32", "float16", "bfloat16", "int8")
+DOTS_SINCE = 6.1
+"""Compute capability that sums four products of bytes at once (dp4a). Source: [CUDA-guide]."""
+MOST_ROWS = 16
+"""Results of a thread for each element of the big operand."""
+LEAST_DEPTH = 32
+"""Iterations of the sum, from which on threads can share it: a warp."""
+LEAST_STREAM = 2**14
+"""Elements of the big operand: less is there before a launch has ended, whatever the kernel."""
+
+
+def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """Return fused index -> names of its factors, outer to inner."""
+    return dict(LEVELS)
+
+
+def applies(workload: Workload, hardware: GpuSpec) -> bool:
+    """Whether the template takes a workload: few rows, a long sum, a large operand."""
+    try:
+        check_supported(workload, hardware)
+    except SpaceError:
+        return False
+    return True
+
+
+def check_supported(workload: Workload, hardware: GpuSpec) -> None:
+    """Raise SpaceError unless the template applies.
+
+    Raises
+    ------
+    SpaceError
+        The number formats are not for GPUs or not for this template, or the workload is no stream: no product or
+        reduction, too many rows, too short a sum, too small an operand.
+    """
+    check_formats(workload)
+    if workload.dtype not in DTYPES:
+        raise SpaceError(
+            f"{workload.operator}: dtype is {workload.dtype}, expected one of {', '.join(DTYPES)}; leave out the "
+            "template thin"
+        )
+    nest = thin_nest(workload)
+    rows, depth = nest.extents["m"], nest.extents["k"]
+    for what, got, least, most in (
+        ("rows beside the large operand", rows, 1, MOST_ROWS),
+        ("iterations of its sum", depth, LEAST_DEPTH, None),
+        ("elements of the large operand", nest.streamed, LEAST_STREAM, None),
+    ):
+        if got < least or (most is not None and got > most):
+            limit = f"at least {least}" if most is None else f"at most {most}"
+            raise SpaceError(f"{workload.operator} has {got} {what}, the template thin takes {limit}; leave it out")
+
+
+def vectors_of(nest: ThinNest) -> tuple[int, ...]:
+    """Return the elements of the big operand that can be loaded at once, ascending."""
+    return tuple(2**e for e in range(nest.width.bit_length()))
+
+
+def check_thin(
+    workload: Workload,
+    hardware: GpuSpec,
+    tiles: Mapping[str, object],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, object],
+) -> None:
+    """Raise SpaceError unless these are a schedule of the template "thin"."""
+    check_supported(workload, hardware)
+    check_names("options", options, ("split",))
+    check_names("vector", vector, (), "tensor")
+    check_count("unroll", unroll, 0, 0)
+    check_names("tiles", tiles, LEVELS, "index")
+    nest = thin_nest(workload)
+    along, across = ("k", "n") if nest.along_k else ("n", "k")
+    check_cover(across, tiles.get(across), LEVELS[across], nest.extents[across], 1)
+    check_cover(along, tiles.get(along), LEVELS[along], nest.extents[along])
+    _check_inner(tiles, along, nest)
+    blocks, steps = (tiles[index][0] for index in LEVELS)  # type: ignore[index]
+    check_split(workload, options, nest.extents["batch"] * blocks, steps)
+
+
+def _check_inner(tiles: Mapping[str, object], along: str, nest: ThinNest) -> None:
+    """Raise SpaceError for threads that are no power of two, or vectors that are not aligned."""
+    for index, factors in tiles.items():
+        assert isinstance(factors, tuple)
+        if factors[1] & (factors[1] - 1):
+            raise SpaceError(f"tiles[{index!r}] has {factors[1]} threads, expected a power of two")
+        if index == along and factors[3] not in vectors_of(nest):
+            raise SpaceError(
+                f"tiles[{index!r}] loads {factors[3]} elements at once, expected one of {vectors_of(nest)}: wider ones "
+                "are not aligned"
+            )

@@ -1,0 +1,126 @@
+"""The space of streams: threads along both fused indices, loads of a thread in flight, elements of a load.
+
+A block of ``n.thread x k.thread`` threads computes ``n.thread x n.each x n.vector`` columns of the result, all rows; in
+each step it reads ``k.thread x k.each x k.vector`` elements along k of every one. Threads along k add their sums up by
+shuffles and in shared memory. Tiles need not divide the extents: every load is guarded. Sums may be
+split among blocks, whose parts a second kernel adds up.
+
+A point is an integer vector in the order of `ThinSpace.columns`. The space is small enough to be evaluated whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import OptionValue, Schedule
+from anatune.core.templates import THIN
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.templates.base.space import LegalityCheck, Part, Space, listed
+from anatune.templates.base.values import check_names, checked_count, covering_factors
+from anatune.templates.gpu.split import split_of
+from anatune.templates.thin.nest import thin_nest
+from anatune.templates.thin.rules import LEVELS, check_supported, check_thin, vectors_of
+
+__all__ = ["ThinSpace"]
+
+MOST_THREADS = 1024
+"""Threads of a block along one index."""
+LOADS = {"n": (1, 2, 3, 4, 6, 8), "k": (1, 2, 3, 4, 6, 8, 12, 16)}
+"""Loads of a thread along each index that are in flight at once."""
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Parts that a sum is divided into, each a block's."""
+
+
+class ThinSpace(Space):
+    """All thin schedules of one workload on one GPU.
+
+    Guarantees: deterministic; safe to share between threads (immutable).
+
+    Parameters
+    ----------
+    workload, hardware
+        What is computed, where.
+    is_legal : callable
+        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+
+    Raises
+    ------
+    SpaceError
+        As `check_supported`.
+    """
+
+    template = THIN.name
+    hardware: GpuSpec
+
+    def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:
+        check_supported(workload, hardware)
+        super().__init__(workload, hardware, is_legal)
+        self.nest = thin_nest(workload)
+        self.axes = ("n", "k")
+        self.extents = {axis: self.nest.extents[axis] for axis in self.axes}
+        self.levels = {axis: names[1:] for axis, names in LEVELS.items()}
+        self.choices = {"split": SPLITS}
+
+    def _axis(self, axis: str) -> Part:
+        """Return the tiles of an index: none is twice as large as the extent."""
+        extent = self.extents[axis]
+        widths = vectors_of(self.nest) if (axis == "k") == self.nest.along_k else (1,)
+        rows = [
+            (threads, each, width)
+            for threads in (2**e for e in range(MOST_THREADS.bit_length()))
+            for each in LOADS[axis]
+            for width in widths
+            if threads == each == 1 or threads * each * width < 2 * extent
+        ]
+        columns = [f"{axis}.{level}" for level in self.levels[axis]]
+        return listed(axis, columns, np.array(rows, dtype=np.int64), "a tile of the space")
+
+    def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
+        """Decode one point (a vector in the order of `columns`) into a Schedule."""
+        values = self._values(point)
+        return self.schedule(self._tiles(values), values[-1])
+
+    def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
+        """Return the integer vector of `schedule`, (len(columns),) int64.
+
+        Raises
+        ------
+        SpaceError
+            The schedule belongs to another workload or template.
+        """
+        self._check_own(schedule)
+        values = [factor for axis in self.axes for factor in schedule.tiles[axis][1:]]
+        return np.array([*values, split_of(schedule.options).split], dtype=np.int64)
+
+    def schedule(self, tiles: Mapping[str, Sequence[int]], split: int = 1) -> Schedule:
+        """Build the schedule with these tiles, legal on the device or not.
+
+        Parameters
+        ----------
+        tiles : mapping of str to sequence of int
+            "n" and "k" -> (thread, each, vector): threads of a block, loads of a thread, elements of a load (1 along
+            the index that the large operand's neighbours do not follow). What is left out is 1.
+        split : int
+            Parts that the steps along k are divided into, each a block's.
+
+        Raises
+        ------
+        SpaceError
+            Unknown index, wrong number of factors, threads that are no power of two, vectors that are not aligned.
+        """
+        if not isinstance(tiles, Mapping):
+            raise SpaceError("schedule: tiles is a mapping, such as tiles={'n': (1, 4, 1), 'k': (128, 2, 4)}")
+        check_names("tiles", tiles, self.axes, "index")
+        complete = {
+            axis: covering_factors(axis, tiles.get(axis, (1,) * len(levels)), levels, self.extents[axis])
+            for axis, levels in self.levels.items()
+        }
+        options: dict[str, OptionValue] = {} if split == 1 else {"split": checked_count("split", split, 1)}
+        check_thin(self.workload, self.hardware, complete, 0, {}, options)
+        return Schedule(self.workload, self.hardware, self.template, complete, options=options)

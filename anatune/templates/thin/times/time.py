@@ -1,0 +1,275 @@
+"""Predicted time of thin points: a bottleneck model in cycles of one SM, then waves of blocks.
+
+A stream is bound by memory if enough of it is on its way (Little's law): a step of a block takes at least a latency,
+and the blocks that an SM holds read what they have in flight in that time. Beside that: issue slots (loads with their
+predicates and addresses, conversions, products), multiply-adds, cycles of L1 (through which both operands go) and bytes
+from L2, as in `tensorcore.times.time`. The small operand comes from L2 once a block and from L1 afterwards.
+
+At the end of a block sums meet: shuffles, shared memory, stores. Split sums go to memory and are summed by a second
+kernel.
+
+Constants marked *assumed* have not been compared with measurements yet.
+
+Notation
+--------
+resident, held : blocks that an SM can hold at once; that it holds, as the grid may be too small for more.
+sm_byte : cycles that a byte from L2 takes an SM.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from anatune.numerics._jit import jit, jit_inline, jit_sequence
+from anatune.numerics.columns import Floats, Ints
+from anatune.templates.cuda.times.tile import sector_bytes_one
+from anatune.templates.cuda.times.time import SM_FILL_BYTES, TAIL_OVERLAP, norm4
+from anatune.templates.gpu.times.columns import Gpu
+from anatune.templates.gpu.times.occupancy import resident_blocks_one
+from anatune.templates.thin.times.block import Block, block_one, flight_one, registers_one, rule_one
+from anatune.templates.thin.times.columns import Stream, ThinCol
+
+__all__ = ["BLOCK_CYCLES", "LOAD_INSTRUCTIONS", "QUEUE", "STEP_INSTRUCTIONS", "run_streams"]
+
+LOAD_INSTRUCTIONS = 3.0
+"""A load with its predicate and the addition to its address; beside it, what is not loaded is cleared, two registers at
+once."""
+STEP_INSTRUCTIONS = 8.0
+"""Loop and address instructions of a warp and step. Assumed."""
+BLOCK_CYCLES = 600.0
+"""Start of a block and index arithmetic before its loop. Assumed, as for tensor cores."""
+QUEUE = 1.5
+"""Latency of a load beside others, over that of a load alone. Assumed, as for tensor cores."""
+RESULT_INSTRUCTIONS = 12.0
+"""Index arithmetic, test, epilogue and store of a result. Assumed."""
+WARP = 32.0
+LINE = 128.0
+"""Bytes of a line of L1, of which one is looked up in a cycle. Source: [Jia18]; the rate is assumed."""
+
+
+class Step(NamedTuple):
+    """One step of one block: cycles of each part."""
+
+    fma: float
+    issue: float
+    l1: float
+    compute: float
+    """These three together."""
+    memory: float
+    busy: float
+    """All of them together."""
+    bytes: float
+    """From L2."""
+
+
+class Waves(NamedTuple):
+    """All blocks, in cycles."""
+
+    cycles: float
+    number: float
+    each: float
+
+
+@jit_sequence
+def _large_bytes_one(block: Block, stream: Stream) -> float:
+    """Return the bytes of the sectors that a block's step of the large operand lies in, its tail left out."""
+    element = float(stream.element_bytes)
+    inside = float(stream.batch) * stream.n / block.tiles
+    depth = float(stream.k) / block.all_steps
+    row, rows = (depth, inside) if stream.along_k == 1 else (inside, depth)
+    run = max(1.0, min(row, float(stream.run)))
+    pieces = rows * row / run
+    if stream.step <= 1:
+        return sector_bytes_one(pieces * run, run, stream.misaligned, element)
+    return pieces * max(32.0, run * float(stream.step) * element)
+
+
+@jit_inline
+def _lines_one(count: float, step: int, element: float) -> float:
+    """Return the cache lines that so many neighbours lie in: L1 looks one up a cycle."""
+    return max(1.0, count * max(1.0, float(step)) * element / LINE)
+
+
+@jit_sequence
+def _step_one(point: Ints, block: Block, sm_byte: float, stream: Stream, gpu: Gpu) -> Step:
+    element = float(stream.element_bytes)
+    words = stream.dots == 1 and block.load % 4 == 0 and block.few_load % 4 == 0
+    products = float(block.products)
+    large = block.loads * (LOAD_INSTRUCTIONS + 0.5 * block.load_words + stream.address)
+    small = block.few_loads * (LOAD_INSTRUCTIONS + 0.5 * math.ceil(block.few_load * element / 4.0) + stream.few_address)
+    convert = stream.convert * (block.loads * block.load + block.few_loads * block.few_load)
+    if words:
+        products *= 0.25
+        convert = 0.0
+    issue = block.warps * (large + small + convert + products + STEP_INSTRUCTIONS) / gpu.issue_per_cycle
+    # gpu.fma_per_cycle counts products of bytes in words
+    fma = block.warps * WARP * products * gpu.packing / gpu.fma_per_cycle
+    side = min(float(point[3] if stream.along_k == 1 else point[0]), WARP)  # lanes of a warp that read neighbours
+    together = side if stream.along_k == 1 else 1.0  # loads of the small operand that differ
+    l1 = block.loads * WARP / side * _lines_one(side * block.load, stream.step, element)
+    l1 += block.few_loads * _lines_one(together * block.few_load, 1, element)
+    l1 *= block.warps * LINE / gpu.shared_bytes_cycle
+    few_bytes = stream.products * max(32.0, float(stream.m) * stream.k / block.all_steps * element)
+    num_bytes = _large_bytes_one(block, stream) + few_bytes
+    compute = norm4(fma, issue, l1)
+    memory = num_bytes * sm_byte
+    return Step(fma, issue, l1, compute, memory, norm4(compute, memory, 0.0), num_bytes)
+
+
+@jit_sequence
+def _alone_one(block: Block, step: Step, missing: float, stream: Stream, gpu: Gpu) -> float:
+    """Return the cycles of a step that a block alone cannot overlap; `missing` is the share of loads from DRAM."""
+    warp_issue = step.issue / block.warps * gpu.issue_per_cycle  # one instruction a cycle
+    chain = max(block.chain * gpu.fma_latency, warp_issue)
+    latency = gpu.l2_latency + missing * (gpu.dram_latency - gpu.l2_latency)
+    turns = math.ceil(block.loads / float(flight_one(block)))
+    return turns * QUEUE * latency + step.memory + max(chain, step.compute)
+
+
+@jit_sequence
+def _meeting_one(block: Block, sm_byte: float, stream: Stream, gpu: Gpu) -> tuple[float, float]:
+    """Return the cycles that the end of a block keeps an SM busy, and those that pass."""
+    result_bytes = stream.result_bytes / (float(stream.batch) * stream.m * stream.n)
+    if block.split > 1:
+        result_bytes = 4.0
+    turns = float(block.turns)
+    warp_slots = block.accumulators * (2.0 * block.rounds + 2.0)
+    warp_slots += turns * (2.0 * block.slots + RESULT_INSTRUCTIONS)
+    issue = block.warps * warp_slots / gpu.issue_per_cycle
+    shared = block.results * block.slots * 4.0 * 2.0 / gpu.shared_bytes_cycle
+    stores = (block.results if block.split == 1 else block.kept) * result_bytes * sm_byte
+    passed = (block.rounds + 2.0) * gpu.shared_latency + turns * gpu.shared_latency
+    passed += block.accumulators * (2.0 * block.rounds + 2.0)
+    passed += turns * block.slots * gpu.fma_latency
+    busy = norm4(issue, shared, stores)
+    return busy, max(busy, passed)
+
+
+@jit_sequence
+def _waves_one(
+    block: Block, busy: float, alone: float, meeting: tuple[float, float], resident: int, num_sms: float
+) -> Waves:
+    """Return the cycles of all blocks: each runs all steps, adds up and stores its results."""
+    steps = block.steps
+    per_wave = num_sms * resident
+    waves = block.blocks / per_wave
+    wave = steps * max(resident * busy, alone) + max(resident * meeting[0], meeting[1]) + BLOCK_CYCLES
+    whole_waves = math.floor(waves)
+    left = block.blocks - whole_waves * per_wave
+    tail = 0.0
+    if left > 0.0:
+        last = math.ceil(left / num_sms)
+        tail = steps * max(last * busy, alone) + max(last * meeting[0], meeting[1]) + BLOCK_CYCLES
+        if whole_waves > 0.0:
+            # equal blocks that started together end together; after many waves they no longer do
+            overlap = TAIL_OVERLAP + (1.0 - TAIL_OVERLAP) / whole_waves
+            tail = max(tail * overlap, wave * left / per_wave)
+    # blocks of later waves start while others read, if there are others
+    if resident > 1 and whole_waves > 1.0:
+        wave -= BLOCK_CYCLES * (1.0 - 1.0 / resident)
+    return Waves(whole_waves * wave + tail, waves, wave)
+
+
+@jit_sequence
+def _dram_bytes_one(block: Block, step_bytes: float, workspace: float, stream: Stream, gpu: Gpu) -> float:
+    """Return the bytes that cross the DRAM boundary: the large operand once, again only where windows overlap.
+
+    What fits half the L2 is read once; partial sums that fit it do not leave it.
+    """
+    half = 0.5 * gpu.l2_bytes
+    total = stream.large_bytes + stream.small_bytes + stream.result_bytes + stream.epilogue_bytes
+    if stream.large_bytes > half:
+        total += max(0.0, float(stream.batch) * stream.n * stream.k * stream.element_bytes - stream.large_bytes)
+    if workspace > half:
+        total += workspace
+    return total
+
+
+@jit_sequence
+def _second_one(workspace: float, stream: Stream, gpu: Gpu) -> float:
+    """Return the cycles of the kernel that adds up split sums and stores results, its launch left out."""
+    rate = gpu.l2_bytes_cycle if workspace <= 0.5 * gpu.l2_bytes else gpu.dram_bytes_cycle
+    streams = (workspace + stream.result_bytes + stream.epilogue_bytes) / rate
+    return streams + BLOCK_CYCLES + QUEUE * gpu.l2_latency
+
+
+@jit
+def run_streams(
+    points: Ints, stream: Stream, gpu: Gpu, known: Floats, rules: Ints, times: Floats, columns: Floats
+) -> None:
+    """Check and predict `points` (num_points, columns of `ThinSpace`) int64.
+
+    Points that break a rule are timed as if the limit were not there.
+
+    Parameters
+    ----------
+    known : (3, num_points) float64, or (0, 0)
+        What a compiler said: registers, shared bytes, accumulators in local memory (unused).
+    rules : (num_points,) int64
+        Filled with the code of the first broken rule, 0 where legal.
+    times : (num_points,) float64
+        Filled with seconds.
+    columns : (ThinCol.COUNT, num_points) float64, or (0, 0)
+        Filled with every quantity if it has rows.
+    """
+    cycle_s = 1.0 / gpu.clock_hz
+    num_sms = float(gpu.num_sms)
+    for i in range(points.shape[0]):
+        block = block_one(points[i], stream)
+        cap = gpu.register_cap[min(block.warps, gpu.register_cap.shape[0] - 1)]
+        registers = min(registers_one(block, stream.m), cap)
+        shared_bytes = block.slots * block.results * 4
+        if known.shape[0] > 0:
+            registers = int(known[0, i])
+            shared_bytes = int(known[1, i])
+        rules[i] = rule_one(block, shared_bytes, cap, gpu)
+        resident, limiter = resident_blocks_one(min(block.threads, gpu.max_threads_block), registers, shared_bytes, gpu)
+        resident = max(1, resident)
+        held = min(float(resident), math.ceil(block.blocks / num_sms))
+
+        sm_byte = max(1.0 / SM_FILL_BYTES, min(num_sms, block.blocks) / gpu.l2_bytes_cycle)
+        step = _step_one(points[i], block, sm_byte, stream, gpu)
+        workspace = 4.0 * block.blocks * block.kept if block.split > 1 else 0.0
+        l2_bytes = step.bytes * block.all_steps * block.tiles
+        dram_bytes = _dram_bytes_one(block, step.bytes, workspace, stream, gpu)
+        alone = _alone_one(block, step, min(1.0, dram_bytes / l2_bytes), stream, gpu)
+        l2_bytes += 2.0 * workspace + stream.result_bytes + stream.epilogue_bytes
+        meeting = _meeting_one(block, sm_byte, stream, gpu)
+        waves = _waves_one(block, step.busy, alone, meeting, resident, num_sms)
+        l2_s = l2_bytes / gpu.l2_bytes_cycle * cycle_s
+        dram_s = dram_bytes / gpu.dram_bytes_cycle * cycle_s
+        second_s = 0.0
+        if block.split > 1:
+            second_s = _second_one(workspace, stream, gpu) * cycle_s + gpu.launch_s
+        times[i] = norm4(waves.cycles * cycle_s, l2_s, dram_s) + second_s + gpu.launch_s
+        if columns.shape[0] == 0:
+            continue
+
+        total_s = block.tiles * block.all_steps / num_sms * cycle_s
+        waiting = max(held * step.busy, alone) - held * step.busy
+        columns[ThinCol.TIME_S, i] = times[i]
+        columns[ThinCol.FMA_S, i] = step.fma * total_s
+        columns[ThinCol.ISSUE_S, i] = step.issue * total_s
+        columns[ThinCol.L1_S, i] = step.l1 * total_s
+        columns[ThinCol.L2_S, i] = l2_s
+        columns[ThinCol.DRAM_S, i] = dram_s
+        columns[ThinCol.LATENCY_S, i] = waves.number * (block.steps * waiting + BLOCK_CYCLES) * cycle_s
+        columns[ThinCol.MEET_S, i] = waves.number * max(held * meeting[0], meeting[1]) * cycle_s
+        columns[ThinCol.TAIL_S, i] = max(0.0, (waves.cycles - waves.number * waves.each) * cycle_s)
+        columns[ThinCol.SECOND_S, i] = second_s
+        columns[ThinCol.THREADS, i] = block.threads
+        columns[ThinCol.WARPS, i] = block.warps
+        columns[ThinCol.BLOCKS, i] = block.blocks
+        columns[ThinCol.REGISTERS, i] = registers
+        columns[ThinCol.SHARED_BYTES, i] = shared_bytes
+        columns[ThinCol.RESIDENT, i] = resident
+        columns[ThinCol.LIMITER, i] = limiter
+        columns[ThinCol.HELD, i] = held
+        columns[ThinCol.WAVES, i] = waves.number
+        columns[ThinCol.DRAM_BYTES, i] = dram_bytes
+        columns[ThinCol.L2_BYTES, i] = l2_bytes
+        columns[ThinCol.SHARED_TRAFFIC, i] = block.blocks * block.results * block.slots * 8.0
+        columns[ThinCol.ACCUMULATORS, i] = block.accumulators
+        columns[ThinCol.LOADS, i] = flight_one(block)
+        columns[ThinCol.FLIGHT_BYTES, i] = held * block.threads * flight_one(block) * block.load * stream.element_bytes

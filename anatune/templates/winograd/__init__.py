@@ -1,0 +1,1 @@
+"""Template "winograd": 3x3 convolutions by Winograd's transforms."""

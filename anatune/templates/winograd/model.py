@@ -1,0 +1,145 @@
+"""The analytical model of Winograd's transforms: one 3x3 convolution on one CPU, batches of points."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anatune.core.accuracy import RELAXED
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.templates.base.composition import Composition, Lane
+from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Ranking, Rule, Scores, Shown
+from anatune.templates.base.ranking import Best, rank_whole
+from anatune.templates.base.watch import Watch
+from anatune.templates.cpu.model.pack import MULTIPLY_ADD_LIMIT, pack_machine
+from anatune.templates.winograd.pack import pack_tiling
+from anatune.templates.winograd.rules import OUTPUT_TILES
+from anatune.templates.winograd.space import WinogradSpace
+from anatune.templates.winograd.times.columns import WinogradCol, WinogradPoint
+from anatune.templates.winograd.times.time import run_points
+
+__all__ = ["WinogradModel"]
+
+PARTS = ("product_s", "input_s", "output_s", "overhead_s", "l2_s", "l3_s", "dram_s", "start_s")
+"""Parts of a prediction, seconds: the three phases (overhead_s is part of the first), transfers, parallel starts."""
+FEATURES = ("useful_share", "product_share", "transform_share", "output_tile", "error_growth")
+RESOURCES = ("registers", "accumulators", "unrolled_fma", "threads", "weight_bytes", "data_bytes", "product_bytes")
+_STEPS = 4
+_OWN = tuple(col for col in WinogradCol if col not in (WinogradCol.TIME_S, WinogradCol.USEFUL, WinogradCol.COUNT))
+
+
+class WinogradModel(AnalyticalModel):
+    """Predicts the time of Winograd schedules of `workload` on `hardware`, and ranks them exactly.
+
+    `accuracy` is what the arithmetic of its space's schedules may need, "standard" or "relaxed".
+
+    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+
+    Raises
+    ------
+    SpaceError
+        The workload is no convolution that the template can do (`winograd.convolution3x3`); no such accuracy.
+    """
+
+    composition = Composition(
+        lanes=(Lane((), ("product_s", "input_s", "output_s")), Lane(("l2_s",)), Lane(("l3_s",)), Lane(("dram_s",))),
+        added=("start_s",),
+    )
+    """``overhead_s`` is in ``product_s``."""
+    hardware: CpuSpec
+    space: WinogradSpace
+
+    def __init__(self, workload: Workload, hardware: CpuSpec, accuracy: str = RELAXED) -> None:
+        super().__init__(workload, hardware)
+        self.space = WinogradSpace(workload, hardware, self._is_legal, accuracy)
+        self.machine = pack_machine(hardware)
+        self._tiling = pack_tiling(workload, self.space.convolution, self.space.lanes)
+        compute = hardware.compute
+        self.rules = (
+            Rule(
+                "microkernel_registers",
+                "vector registers of the microkernel: accumulators, held operands, one broadcast",
+                compute.num_vector_registers,
+            ),
+            Rule("microkernel_code", "multiply-adds of the microkernel's straight-line code", MULTIPLY_ADD_LIMIT),
+            Rule("block_size", "tiles and channels of a block beyond those there are", 0),
+            Rule(
+                "parallel_cores",
+                "a parallel loop needs two iterations and two cores; cores of the device",
+                compute.num_cores,
+            ),
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
+
+    def _run(
+        self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
+    ) -> Scores:
+        """Return (rule codes, seconds, columns of WinogradCol if `full`) of `points`."""
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
+        count = len(points)
+        rules, times = np.empty(count, dtype=np.int64), np.empty(count)
+        columns = np.empty((int(WinogradCol.COUNT), count) if full else (0, 0))
+        run_points(points, task, self._tiling, self.machine, rules, times, columns)
+        if full:
+            columns = np.vstack([columns, points[:, WinogradPoint.OUTPUT_TILE].astype(np.float64)])
+        return rules, times, columns
+
+    def _columns(self, out: Floats, time_s: Floats) -> Columns:
+        """Name the quantities of a prediction: those of `WinogradCol`, shares, "<level>_over_bound"."""
+        columns = {col.name.lower(): out[col] for col in _OWN}
+        output_tile = out[WinogradCol.COUNT]
+        columns["occupancy"] = columns["threads"] / self.hardware.compute.num_cores
+        columns["waves"] = columns["chunks"] / columns["threads"]
+        columns["useful_share"] = out[WinogradCol.USEFUL]
+        columns["product_share"] = columns["product_s"] / time_s
+        columns["transform_share"] = (columns["input_s"] + columns["output_s"]) / time_s
+        columns["output_tile"] = output_tile
+        growth = {size: self.space.error_growth(size) for size in OUTPUT_TILES}
+        columns["error_growth"] = np.array([growth[int(size)] for size in output_tile.tolist()])
+        for level, bound in self.io_bounds.items():
+            # What stays in a cache between runs is not moved: the bound does not hold for it.
+            columns[f"{level}_over_bound"] = np.maximum(1.0, columns[f"{level}_bytes"] / bound)
+        return columns
+
+    def _shown(self, columns: Columns) -> Shown:
+        over_bound = {level: columns[f"{level}_over_bound"] for level in self.io_bounds}
+        return Shown(PARTS, FEATURES, RESOURCES, over_bound, ["parallel_loop"] * len(columns["occupancy"]))
+
+    @cached_property
+    def io_bounds(self) -> dict[str, float]:
+        """Cache level -> bytes that every schedule moves into it where they are not there yet: all tensors, once.
+
+        Products are fewer than the workload says, so that its capacity bounds do not hold here.
+        """
+        levels = ("l1", "l2", "l3")[: len(self.machine.size_bytes)]
+        return {level: float(self.workload.compulsory_bytes) for level in levels}
+
+    @property
+    def least_flop(self) -> float:
+        """Operations of the products alone, of the tiles in the space that need fewest."""
+        tiling = self._tiling
+        admitted = np.isin(tiling.output_tiles, self.space.choices["output_tile"])
+        products = (tiling.num_tiles * tiling.frequencies)[admitted]
+        return 2.0 * float(products.min()) * tiling.channels * tiling.filters
+
+    @cached_property
+    def floor_s(self) -> float:
+        """Seconds that no schedule can beat here: all products that are needed, on all cores at their peak."""
+        tiling, core = self._tiling, self.machine.core
+        return self.least_flop / 2.0 / tiling.lanes / core.fma_per_cycle / core.num_cores / core.clock_hz
+
+    def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
+        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
+        best = Best(len(self.space.columns), top_k, _tie_keys, distinct=distinct)
+        return rank_whole(self, best, self.floor_s, watch)
+
+
+def _tie_keys(points: Points) -> tuple[NDArray[np.int64], ...]:
+    """Return the keys of points of equal time, least important first: small blocks, 4 steps (short code, few loops)."""
+    steps = np.abs(points[:, WinogradPoint.UNROLL] - _STEPS)
+    return points[:, WinogradPoint.CALLS] * points[:, WinogradPoint.ROWS], steps

@@ -1,0 +1,50 @@
+"""A 3x3 convolution and its transforms as the numbers that `numerics.winograd` takes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from anatune.core.workload.nest import Workload
+from anatune.templates.winograd.convolution3x3 import Convolution3x3
+from anatune.templates.winograd.minimal_filtering import Filtering, filtering
+from anatune.templates.winograd.rules import OUTPUT_TILES
+from anatune.templates.winograd.times.columns import Tiling
+
+__all__ = ["pack_tiling"]
+
+
+def _inside(extent: int, size: int, before: int, filters: Filtering) -> int:
+    """Return how many tiles along a dimension have all their inputs inside the image."""
+    starts = np.arange(math.ceil(extent / filters.outputs)) * filters.outputs - before
+    return int(((starts >= 0) & (starts + filters.inputs <= size)).sum())
+
+
+def _border_share(convolution: Convolution3x3, transform: Filtering) -> float:
+    """Return the share of the tiles that reach over the edge of the image."""
+    inside = _inside(convolution.rows, convolution.height, convolution.top, transform)
+    inside *= _inside(convolution.columns, convolution.width, convolution.left, transform)
+    return 1.0 - convolution.batch * inside / convolution.num_tiles(transform.outputs)
+
+
+def pack_tiling(workload: Workload, convolution: Convolution3x3, lanes: int) -> Tiling:
+    """Return the convolution with every output tile size of the template."""
+    transforms = [filtering(size) for size in OUTPUT_TILES]
+    return Tiling(
+        output_tiles=np.array(OUTPUT_TILES, dtype=np.float64),
+        num_tiles=np.array([convolution.num_tiles(size) for size in OUTPUT_TILES], dtype=np.float64),
+        frequencies=np.array([one.frequencies for one in transforms], dtype=np.float64),
+        data_operations=np.array([one.data_operations for one in transforms], dtype=np.float64),
+        result_operations=np.array([one.result_operations for one in transforms], dtype=np.float64),
+        border_share=np.array([_border_share(convolution, one) for one in transforms]),
+        filters=float(convolution.filters),
+        channels=float(convolution.channels),
+        lanes=float(lanes),
+        channels_last=float(convolution.channels_last),
+        filters_last=float(convolution.filters_last),
+        data_bytes=float(workload.reads[0].num_bytes),
+        result_bytes=float(workload.write.num_bytes),
+        epilogue_bytes=float(sum(access.num_bytes for access in workload.epilogue_reads)),
+        epilogue_loads=float(sum(step == "add" for step in workload.epilogue)),
+    )

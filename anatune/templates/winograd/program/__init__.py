@@ -1,0 +1,1 @@
+"""Winograd schedules to TVMScript and LLVM IR."""

@@ -1,0 +1,92 @@
+"""Inputs whose columns are neighbours in memory, turned: a band of rows becomes vectors of channels, as LLVM IR."""
+
+from __future__ import annotations
+
+from anatune.emit.llvm import LlvmCode
+from anatune.templates.winograd.program.transforms import FLOAT, FLOAT_BYTES, function_head
+
+__all__ = ["band_ir"]
+
+
+def band_ir(
+    name: str, lanes: int, *, rows: int, pitches: tuple[int, int], height: int, width: int, band: int, used: int
+) -> tuple[str, set[str]]:
+    """Return ``void name(ptr data, i64 offset, ptr band, i64 offset, i64 y, i64 x, i64 columns)``.
+
+    It fills ``band[rows][columns][lanes]`` with rows from y on and columns from x on of an image, zeros outside of it;
+    the last columns of a whole vector of them are filled, too.
+
+    Parameters
+    ----------
+    pitches : (int, int)
+        From one channel and one row of the image to the next.
+    height, width : int
+        Of the image.
+    band : int
+        Columns of a row of the band.
+    used : int
+        Channels of the vector that exist.
+    """
+    code = LlvmCode(lanes, FLOAT, "multiply_add")
+    arguments = ["ptr noalias %p0, i64 %o0, ptr noalias %p1, i64 %o1, i64 %y, i64 %x, i64 %columns"]
+    code.line(function_head(name, arguments, lanes))
+    code.line("entry:")
+    code.align_frame(FLOAT_BYTES * lanes)
+    source, target = (code.emit(f"getelementptr float, ptr %p{i}, i64 %o{i}") for i in range(2))
+    channel, row = pitches
+    code.line("  br label %rows")
+    code.line("rows:")
+    code.line("  %r = phi i64 [0, %entry], [%r_next, %row_end]")
+    here = code.emit("add i64 %y, %r")
+    is_row = code.emit(f"icmp ult i64 {here}, {height}")  # a negative one is a large one
+    start = code.emit(f"getelementptr float, ptr {source}, i64 {code.emit(f'mul i64 {here}, {row}')}")
+    out = code.emit(f"getelementptr float, ptr {target}, i64 {code.emit(f'mul i64 %r, {band * lanes}')}")
+    code.line("  br label %columns_head")
+    code.line("columns_head:")
+    code.line("  %j = phi i64 [0, %rows], [%j_next, %column_end]")
+    first = code.emit("add i64 %x, %j")
+    at = code.emit(f"getelementptr float, ptr {start}, i64 {first}")
+    to = code.emit(f"getelementptr float, ptr {out}, i64 {code.emit(f'mul i64 %j, {lanes}')}")
+    code.line(f"  br i1 {is_row}, label %some, label %zeros")
+
+    def store(vectors: list[str]) -> None:
+        for place, value in enumerate(vectors):
+            code.store_vector(value, code.address(to, FLOAT, place * lanes), FLOAT, lanes)
+        code.line("  br label %column_end")
+
+    code.line("some:")
+    is_low = code.emit(f"icmp sge i64 {first}, 0")
+    is_high = code.emit(f"icmp sle i64 {first}, {width - lanes}")
+    code.line(f"  br i1 {code.emit(f'and i1 {is_low}, {is_high}')}, label %whole, label %part")
+    code.line("whole:")
+    store(_turned(code, at, channel, used, None))
+    code.line("part:")
+    places = ", ".join(f"i64 {lane}" for lane in range(lanes))
+    column = code.emit(f"add <{lanes} x i64> {code.splat(first, 'i64')}, <{places}>")
+    most = ", ".join(f"i64 {width}" for _ in range(lanes))
+    mask = code.emit(f"icmp ult <{lanes} x i64> {column}, <{most}>")
+    store(_turned(code, at, channel, used, mask))
+    code.line("zeros:")
+    store(["zeroinitializer"] * lanes)
+    code.line("column_end:")
+    code.line(f"  %j_next = add nuw nsw i64 %j, {lanes}")
+    code.line("  %j_more = icmp slt i64 %j_next, %columns")
+    code.line("  br i1 %j_more, label %columns_head, label %row_end, !llvm.loop !0")
+    code.line("row_end:")
+    code.line("  %r_next = add nuw nsw i64 %r, 1")
+    code.line(f"  %r_more = icmp slt i64 %r_next, {rows}")
+    code.line("  br i1 %r_more, label %rows, label %done, !llvm.loop !1")
+    code.line("done:")
+    code.line("  ret void")
+    code.line("}")
+    return "\n".join(code.lines), code.declared
+
+
+def _turned(code: LlvmCode, at: str, channel: int, used: int, mask: str | None) -> list[str]:
+    """Return a vector of channels for each of the columns from `at` on, of which those under `mask` exist."""
+    lanes = code.lanes
+    loaded = [
+        code.load_vector(code.address(at, FLOAT, c * channel), FLOAT, 1, lanes, mask) if c < used else "zeroinitializer"
+        for c in range(lanes)
+    ]
+    return code.transpose(loaded)

@@ -1,0 +1,481 @@
+"""A Winograd schedule as TVMScript and LLVM IR: the loops around transforms and microkernels.
+
+`winograd.space` draws the loops, `layout` says what the buffers are. Where channels of the inputs are neighbours
+in memory, each tile is transformed from where it lies, or, at the edge of the image, from a copy with zeros; where
+columns are, a row of tiles is turned first, one vector of channels at a time (`bands`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from anatune.core.generation import MOST_ELEMENTS, too_large_text
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.core.workload.number_formats import STEP_OPERANDS
+from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.errors import BuildError
+from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, num_registers, register_letter
+from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
+from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
+from anatune.templates.cpu.program.program import CpuProgram
+from anatune.templates.cpu.program.register_tile import Ahead, Microkernel, Operand, Result, Stream
+from anatune.templates.winograd.program.bands import band_ir
+from anatune.templates.winograd.program.layout import WinogradLayout, layout_of
+from anatune.templates.winograd.program.outputs import Outputs, output_ir
+from anatune.templates.winograd.program.transforms import FLOAT, input_ir, weight_ir
+
+__all__ = ["program_of"]
+
+_PAGE_ELEMENTS = 4096 // DTYPE_BYTES[FLOAT]
+"""How far ahead streamed weights are asked for: the hardware follows a stream to the end of a page, and waits for
+memory at the start of the next. Source: Zen 4, 512 to 512 channels on 7x7, 16 tiles x 1 vector: 2.0 ms without, 1.35
+with; 256 to 256 on 14x14, which come from L3: 1.07 and 1.05."""
+
+Function = tuple[str, set[str]]
+_PRAGMA = 'for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'
+
+
+class _Writer:
+    """Shared state while one schedule is written down."""
+
+    def __init__(self, schedule: Schedule, threads: int, prepacked: bool, prefix: str) -> None:
+        self.schedule = schedule
+        self.workload: Workload = schedule.workload
+        assert isinstance(schedule.hardware, CpuSpec)
+        self.l2_bytes = schedule.hardware.l2.size_bytes
+        self.layout: WinogradLayout = layout_of(schedule)
+        self.prepacked, self.prefix = prepacked, prefix
+        self.split = schedule.options.get("split") if threads > 1 else None
+        layout = self.layout
+        parallel = {"tiles": layout.blocks, "channels": layout.chunks}.get(str(self.split), 1)
+        self.workers = min(threads, parallel)
+        self.data, self.weight = self.workload.reads
+        self.output = self.workload.write
+        self.steps = self.workload.epilogue
+        self.sizes = {"v": layout.data_size, "m": layout.product_size, "gathered": layout.gathered_size}
+        many = self.workers if self.split else 1
+        self.copies = {"v": many if self.split == "tiles" else 1, "m": many, "gathered": many}
+        for name, size in (*self.sizes.items(), (self.weight.tensor, layout.weight_size)):
+            if size * self.copies.get(name, 1) > MOST_ELEMENTS:
+                raise BuildError(too_large_text(name, size * self.copies.get(name, 1)))
+
+    # -- functions in LLVM IR ----------------------------------------------------------------------------------
+
+    def kernel(self) -> Microkernel:
+        """Return the product of `rows` tiles and a sliver of output channels, at one frequency."""
+        layout = self.layout
+        bits = 32 * layout.lanes
+        steps = range(layout.unroll)
+        tiles = Operand(
+            dtype=FLOAT,
+            lane_stride=0,
+            rows=tuple(row * layout.data_row for row in range(layout.rows)),
+            loops=(layout.unroll,),
+            steps=tuple(steps),
+            masked=False,
+            ahead=self._ahead(),
+        )
+        weights = Operand(
+            dtype=FLOAT,
+            lane_stride=1,
+            rows=(0,) * layout.rows,
+            loops=(layout.unroll * layout.width,),
+            steps=tuple(step * layout.width for step in steps),
+            masked=False,
+            ahead=Ahead(_PAGE_ELEMENTS) if self.streams_weights and self.stream is None else None,
+            stream=self.stream,
+        )
+        return Microkernel(
+            name=f"{self.prefix}_product",
+            lanes=layout.lanes,
+            size=layout.width,
+            body="multiply_add",
+            accumulator=FLOAT,
+            operands=(tiles, weights),
+            result=Result(FLOAT, 1, tuple(row * layout.product_row for row in range(layout.rows))),
+            trips=(layout.depth // layout.unroll,),
+            num_steps=layout.unroll,
+            registers=register_letter(self.schedule, layout.rows * layout.vectors),
+            num_registers=num_registers(self.schedule),
+            attributes=f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"',
+        )
+
+    @property
+    def streams_weights(self) -> bool:
+        """Whether the transformed weights come from behind the L2 cache each time that they are read."""
+        return self.layout.weight_size * DTYPE_BYTES[FLOAT] > self.l2_bytes
+
+    @property
+    def stream(self) -> Stream | None:
+        """What each call asks for of the next sliver of weights, where several calls in a row read one; else None."""
+        layout = self.layout
+        if not self.streams_weights or layout.calls < FEWEST_REPEATS:
+            return None
+        lines = -(-layout.weight_sliver * DTYPE_BYTES[FLOAT] // (LINE_BYTES * layout.calls))
+        return Stream(lines, layout.weight_sliver, {"call": lines * LINE_BYTES // DTYPE_BYTES[FLOAT]})
+
+    def _ahead(self) -> Ahead | None:
+        """Return how rows of V that do not stay in L1 from one sliver to the next are asked for, None: they stay."""
+        layout = self.layout
+        per_line = LINE_BYTES // DTYPE_BYTES[FLOAT]
+        if layout.rows * layout.depth <= MOST_LINES * per_line:
+            return None
+        return Ahead(LINES_FURTHER * per_line, layout.data_row, layout.rows)
+
+    def input_functions(self) -> list[Function]:
+        """Return the input transforms, and what gathers their inputs."""
+        layout, found = self.layout, []
+        convolution, lanes, pitch = layout.convolution, layout.lanes, layout.data_pitch
+        rest = convolution.channels % lanes
+        if not convolution.channels_last:
+            size = layout.transform.outputs
+            found.append(
+                input_ir(
+                    f"{self.prefix}_gathered", layout.transform, lanes, row=layout.band_width * lanes, column=lanes,
+                    pitch=pitch, strides=(size * lanes, layout.data_row), used=lanes,
+                )
+            )  # fmt: skip
+            for name, used in (("band", lanes), ("band_rest", rest)):
+                if used and (name == "band_rest" or convolution.channels >= lanes):
+                    found.append(
+                        band_ir(
+                            f"{self.prefix}_{name}", lanes, rows=layout.transform.inputs,
+                            pitches=(convolution.data["c"], convolution.data["y"]), height=convolution.height,
+                            width=convolution.width, band=layout.band_width, used=used,
+                        )
+                    )  # fmt: skip
+            return found
+        whole = layout.channel_vectors * lanes
+        shapes = {
+            "gathered": (layout.transform.inputs * whole, whole, lanes),
+            "input": (convolution.data["y"], convolution.data["x"], lanes),
+            "input_rest": (convolution.data["y"], convolution.data["x"], rest),
+        }
+        for name, (row, column, used) in shapes.items():
+            if used:
+                found.append(
+                    input_ir(
+                        f"{self.prefix}_{name}", layout.transform, lanes, row=row, column=column, pitch=pitch,
+                        strides=(lanes, lanes), used=used,
+                    )
+                )  # fmt: skip
+        return found
+
+    def output_functions(self) -> list[Function]:
+        """Return the output transforms of whole vectors of channels and of the last one."""
+        layout = self.layout
+        to, found = layout.convolution.output, []
+        for name, used in (("output", layout.lanes), ("output_rest", layout.convolution.filters % layout.lanes)):
+            if used:
+                outputs = Outputs(
+                    layout.transform, layout.lanes, (to["f"], to["y"], to["x"]), layout.product_pitch, self.steps, used
+                )
+                found.append(output_ir(f"{self.prefix}_{name}", outputs))
+        return found
+
+    def weight_functions(self) -> list[Function]:
+        """Return the weight transforms of whole vectors of channels and of the last one."""
+        layout = self.layout
+        source, found = layout.convolution.weight, []
+        for name, used in (("weights", layout.lanes), ("weights_rest", layout.convolution.filters % layout.lanes)):
+            if used:
+                found.append(
+                    weight_ir(
+                        f"{self.prefix}_{name}", layout.transform, layout.lanes,
+                        pitches=(source["f"], source["ry"], source["rx"]), pitch=layout.weight_pitch, used=used,
+                    )
+                )  # fmt: skip
+        return found
+
+    # -- the program -------------------------------------------------------------------------------------------
+
+    def parameters(self) -> list[tuple[str, str]]:
+        """Return (tensor, TVMScript buffer) of every argument of the kernel."""
+        shape = (self.layout.weight_size,) if self.prepacked else self.weight.shape
+        found = [
+            (self.data.tensor, buffer_type(self.data.shape, FLOAT)),
+            (self.weight.tensor, buffer_type(shape, FLOAT)),
+        ]
+        others = (*self.workload.epilogue_reads, self.output)
+        return [*found, *((access.tensor, buffer_type(access.shape, access.dtype)) for access in others)]
+
+    def main(self) -> str:
+        """Return the kernel."""
+        text = Script()
+        open_function(text, "main", self.parameters())
+        weights = self.weight.tensor
+        if not self.prepacked:
+            weights = f"{self.weight.tensor}_copy"
+            text.line(f'{weights} = T.sblock_alloc_buffer(({self.layout.weight_size},), "{FLOAT}")')
+        for name, size in self.sizes.items():
+            text.line(f'{name}_copy = T.sblock_alloc_buffer(({size * self.copies[name]},), "{FLOAT}")')
+        if not self.prepacked:
+            self.transform_weights(text, weights)
+        text.open('with T.sblock("nest"):')
+        reads = [self.data, *self.workload.epilogue_reads]
+        regions = [f"{access.tensor}[{whole_region(access.shape)}]" for access in reads]
+        text.line(f"T.reads({', '.join([*regions, f'{weights}[0:{self.layout.weight_size}]'])})")
+        regions = [f"{name}_copy[0:{size * self.copies[name]}]" for name, size in self.sizes.items()]
+        text.line(f"T.writes({', '.join([f'{self.output.tensor}[{whole_region(self.output.shape)}]', *regions])})")
+        with text.scope(_PRAGMA):
+            layout = self.layout
+            with self._spread(text, "block", str(layout.blocks), self.split == "tiles") as (block, worker):
+                first = f"{block} * {layout.block}"
+                rest = layout.num_tiles - (layout.blocks - 1) * layout.block
+                count = (
+                    f"T.min({layout.block}, {layout.num_tiles} - {first})" if rest < layout.block else str(layout.block)
+                )
+                self._inputs(text, first, count, worker)
+                over_channels = self.split == "channels"
+                with self._spread(text, "chunk", str(layout.chunks), over_channels) as (chunk, chunk_worker):
+                    own = chunk_worker if over_channels else worker
+                    self._products(text, chunk, count, weights, (worker, own))
+                    self._outputs(text, chunk, first, count, own)
+        text.close()
+        return str(text)
+
+    @contextmanager
+    def _spread(self, text: Script, name: str, count: str, parallel: bool) -> Iterator[tuple[str, str]]:
+        """Open a loop, distributed over the workers if `parallel`; yield its index and the worker's."""
+        if not parallel or self.workers < 2:
+            with text.scope(f"for {name} in range({count}):"):
+                yield name, "0"
+            return
+        number = self.workers
+        with text.scope(
+            f"for {name}_worker in T.parallel({number}):",
+            f"for {name}_turn in range(({count} - {name}_worker + {number - 1}) // {number}):",
+        ):
+            yield f"({name}_turn * {number} + {name}_worker)", f"{name}_worker"
+
+    def _call(self, text: Script, function: str, places: list[tuple[str, str]], *numbers: str) -> None:
+        """Write a call with buffers and offsets, then plain numbers."""
+        arguments = [f"{name}.data, {_wide(offset)}" for name, offset in places]
+        arguments += [_wide(number) for number in numbers]
+        text.line(f'T.evaluate(T.call_extern("void", "{self.prefix}_{function}", {", ".join(arguments)}))')
+
+    def _own(self, name: str, worker: str, *terms: tuple[str, int]) -> tuple[str, str]:
+        """Return a work buffer and an offset in a worker's part of it."""
+        own = [(worker, self.sizes[name])] if worker != "0" else []
+        return f"{name}_copy", affine([*own, *terms])
+
+    def _inputs(self, text: Script, first: str, count: str, worker: str) -> None:
+        """Write the input transforms of a block."""
+        over_channels = self.split == "channels"
+        if self.layout.convolution.channels_last:
+            with self._spread(text, "tile", count, over_channels) as (tile, own):
+                self._tile(text, tile, first, (worker, own if over_channels else worker))
+            return
+        with self._spread(text, "vector", str(self.layout.channel_vectors), over_channels) as (vector, own):
+            self._bands(text, vector, first, count, (worker, own if over_channels else worker))
+
+    def _tile(self, text: Script, tile: str, first: str, workers: tuple[str, str]) -> None:
+        """Write the transform of a tile whose channels are neighbours."""
+        layout, convolution = self.layout, self.layout.convolution
+        size, inputs, whole = layout.transform.outputs, layout.transform.inputs, layout.channel_vectors * layout.lanes
+        image, row, column = self._place(f"({first} + {tile})")
+        y, x = affine([(row, size)], -convolution.top), affine([(column, size)], -convolution.left)
+        pitch = convolution.data
+        target = self._own("v", workers[0], (tile, layout.data_row))
+        inside = [f"0 <= {y}", f"{y} <= {convolution.height - inputs}"]
+        inside += [f"0 <= {x}", f"{x} <= {convolution.width - inputs}"]
+        text.open(f"if {' and '.join(f'({one})' for one in inside)}:")
+        at = [(image, pitch["n"]), (f"({y})", pitch["y"]), (f"({x})", pitch["x"])]
+        vectors, rest = divmod(convolution.channels, layout.lanes)
+        self._call(text, "input", [(self.data.tensor, affine(at)), target], str(vectors))
+        if rest:
+            done = vectors * layout.lanes
+            places = [(self.data.tensor, affine(at, done)), (target[0], f"{target[1]} + {done}")]
+            self._call(text, "input_rest", places, "1")
+        text.close()
+        text.open("else:")
+        source = self._own("gathered", workers[1])
+        with text.scope(f"for r in range({inputs}):", f"for s in range({inputs}):"):
+            here = affine([(source[1], 1), ("r", inputs * whole), ("s", whole), ("c", 1)])
+            bounds = f"(0 <= {y} + r) and ({y} + r < {convolution.height})"
+            bounds += f" and (0 <= {x} + s) and ({x} + s < {convolution.width})"
+            index = self._index(image, f"{y} + r", f"{x} + s", "c")
+            text.open(f"if {bounds}:")
+            with text.scope(f"for c in range({convolution.channels}):"):
+                text.line(f"gathered_copy[{here}] = {self.data.tensor}[{index}]")
+            if rest:
+                with text.scope(f"for c in range({convolution.channels}, {whole}):"):
+                    text.line(f"gathered_copy[{here}] = T.float32(0)")
+            text.close()
+            text.open("else:")
+            with text.scope(f"for c in range({whole}):"):
+                text.line(f"gathered_copy[{here}] = T.float32(0)")
+            text.close()
+        self._call(text, "gathered", [source, target], str(layout.channel_vectors))
+        text.close()
+
+    def _index(self, *parts: str) -> str:
+        """Return the data's index of an image, row, column and channel."""
+        pitch = self.layout.convolution.data
+        order = sorted(zip(("n", "y", "x", "c"), parts, strict=True), key=lambda part: -pitch[part[0]])
+        return ", ".join(part for _, part in order)
+
+    def _bands(self, text: Script, vector: str, first: str, count: str, workers: tuple[str, str]) -> None:
+        """Write the transforms of a vector of channels, row of tiles by row of tiles."""
+        layout, convolution = self.layout, self.layout.convolution
+        size, columns = layout.transform.outputs, layout.tile_columns
+        whole, rest = divmod(convolution.channels, layout.lanes)
+        start = f"({first}) // {columns}"
+        text.open(f"for line in range(({first} + {count} - 1) // {columns} - {start} + 1):")
+        line = f"({start} + line)"
+        low = f"T.max(0, {first} - {line} * {columns})"
+        high = f"T.min({columns}, {first} + {count} - {line} * {columns})"
+        image, row = f"({line} // {layout.tile_rows})", f"({line} % {layout.tile_rows})"
+        source = self._own("gathered", workers[1])
+        at = affine([(image, convolution.data["n"]), (vector, layout.lanes * convolution.data["c"])])
+        numbers = (
+            affine([(row, size)], -convolution.top),
+            affine([(low, size)], -convolution.left),
+            affine([(f"({high} - {low})", size)], 2),
+        )
+        for name, condition in (("band", f"{vector} < {whole}"), ("band_rest", f"{vector} >= {whole}")):
+            if (name == "band_rest" and not rest) or (name == "band" and not whole):
+                continue
+            with text.scope(f"if {condition}:" if rest and whole else ""):
+                self._call(text, name, [(self.data.tensor, at), source], *numbers)
+        tile = f"({line} * {columns} + {low} - {first})"
+        target = self._own("v", workers[0], (tile, layout.data_row), (vector, layout.lanes))
+        self._call(text, "gathered", [source, target], f"{high} - {low}")
+        text.close()
+
+    def _products(self, text: Script, chunk: str, count: str, weights: str, workers: tuple[str, str]) -> None:
+        """Write the products of a block and a chunk of the output channels."""
+        layout = self.layout
+        slivers = f"T.min({layout.slivers}, {layout.all_slivers} - {chunk} * {layout.slivers})"
+        calls = f"({count} + {layout.rows - 1}) // {layout.rows}"
+        with text.scope(
+            f"for t in range({layout.transform.frequencies}):",
+            f"for sliver in range({slivers if layout.all_slivers % layout.slivers else layout.slivers}):",
+            f"for call in range({calls}):",
+        ):
+            data = ("t", layout.data_pitch), ("call", layout.rows * layout.data_row)
+            at = (chunk, layout.weight_chunk), ("t", layout.weight_pitch), ("sliver", layout.weight_sliver)
+            to = ("t", layout.product_pitch), ("call", layout.rows * layout.product_row), ("sliver", layout.width)
+            places = [self._own("v", workers[0], *data), (weights, affine(at)), self._own("m", workers[1], *to)]
+            arguments = [*(f"{name}.data, {_wide(offset)}" for name, offset in places), "0"]
+            if (stream := self.stream) is not None:
+                arguments.append(_wide(affine([*at, ("call", stream.shares["call"])], stream.distance)))
+            text.line(f'T.evaluate(T.call_extern("void", "{self.prefix}_product", {", ".join(arguments)}))')
+
+    def _outputs(self, text: Script, chunk: str, first: str, count: str, worker: str) -> None:
+        """Write the output transforms of a block and a chunk of the output channels."""
+        layout, convolution = self.layout, self.layout.convolution
+        size, pitch, lanes = layout.transform.outputs, convolution.output, layout.lanes
+        width = layout.product_row
+        image, row, column = self._place(f"({first} + tile)")
+        at = [(image, pitch["n"]), (row, size * pitch["y"]), (column, size * pitch["x"])]
+        whole, rest = divmod(convolution.filters, lanes)
+        vectors = f"T.min({width // lanes}, {whole} - {chunk} * {width // lanes})"
+        num_rows = f"T.min({size}, {convolution.rows} - {row} * {size})"
+        num_columns = f"T.min({size}, {convolution.columns} - {column} * {size})"
+        extra = [
+            (step, access.tensor) for step, access in zip(self._reading, self.workload.epilogue_reads, strict=True)
+        ]
+
+        def places(done: int) -> list[tuple[str, str]]:
+            """Return what a call takes, for vectors `done` channels behind the chunk's first."""
+            channel = f"({chunk} * {width} + {done})" if done >= 0 else f"{whole * lanes}"
+            inside = [("tile", width), (f"({channel} - {chunk} * {width})", 1)]
+            there = affine([*at, (channel, pitch["f"])])
+            found = [self._own("m", worker, *inside), (self.output.tensor, there)]
+            return found + [(tensor, channel if step == "bias" else there) for step, tensor in extra]
+
+        with text.scope(f"for tile in range({count}):"):
+            if whole:
+                with text.scope(f"if {vectors} > 0:" if rest else ""):
+                    self._call(text, "output", places(0), vectors, num_rows, num_columns)
+            if rest:
+                with text.scope(f"if {chunk} == {layout.chunks - 1}:" if layout.chunks > 1 else ""):
+                    self._call(text, "output_rest", places(-1), "1", num_rows, num_columns)
+
+    @property
+    def _reading(self) -> list[str]:
+        return [step for step in self.steps if STEP_OPERANDS[step] is not None]
+
+    def _place(self, tile: str) -> tuple[str, str, str]:
+        """Return the image of a tile, its row and its column among the image's tiles."""
+        layout = self.layout
+        image = f"({tile} // {layout.tile_rows * layout.tile_columns})"
+        return image, f"({tile} // {layout.tile_columns} % {layout.tile_rows})", f"({tile} % {layout.tile_columns})"
+
+    # -- weights -----------------------------------------------------------------------------------------------
+
+    def packing(self) -> str:
+        """Return the function that transforms the weights ahead of the run."""
+        text = Script()
+        packed = ("packed", buffer_type((self.layout.weight_size,), FLOAT))
+        name = self.weight.tensor
+        open_function(text, f"pack_{name}", [(name, buffer_type(self.weight.shape, FLOAT)), packed])
+        self.transform_weights(text, "packed")
+        return str(text)
+
+    def transform_weights(self, text: Script, target: str) -> None:
+        """Write the loops that fill `target` with the transformed weights, zeros where there are no channels."""
+        layout, convolution = self.layout, self.layout.convolution
+        lanes, source = layout.lanes, convolution.weight
+        whole, rest = divmod(convolution.filters, lanes)
+        text.open(f'with T.sblock("{target}_fill"):')
+        text.line(f"T.reads({self.weight.tensor}[{whole_region(self.weight.shape)}])")
+        text.line(f"T.writes({target}[0:{layout.weight_size}])")
+        if layout.weight_size > layout.transform.frequencies * convolution.channels * convolution.filters:
+            with text.scope(f"for i in range({layout.weight_size}):"):
+                text.line(f"{target}[i] = T.float32(0)")
+        group = layout.slivers * layout.vectors
+        with text.scope(_PRAGMA):
+            for name, vectors, start in (("weights", whole, 0), ("weights_rest", min(rest, 1), whole)):
+                if not vectors:
+                    continue
+                with text.scope(
+                    f"for f in range({start}, {start + vectors}):", f"for c in range({convolution.channels}):"
+                ):
+                    at = affine([("f", lanes * source["f"]), ("c", source["c"])])
+                    chunk, sliver = f"(f // {group})", f"(f % {group} // {layout.vectors})"
+                    to = [(chunk, layout.weight_chunk), (sliver, layout.weight_sliver), ("c", layout.width)]
+                    to.append((f"(f % {layout.vectors})", lanes))
+                    self._call(text, name, [(self.weight.tensor, at), (target, affine(to))])
+        text.close()
+
+
+def _wide(index: str) -> str:
+    """Return an index as the 64 bits that a function takes; TVM narrows what was never cast to 32."""
+    return f'T.Cast("int64", T.Cast("int32", {index}))'
+
+
+def program_of(schedule: Schedule, *, threads: int = 1, prepacked: bool = True, prefix: str = "winograd") -> CpuProgram:
+    """Write a schedule of the template "winograd" as TVMScript and LLVM IR.
+
+    Parameters
+    ----------
+    threads : int
+        1 makes the parallel loop serial.
+    prepacked : bool
+        The weights are taken in transformed form; otherwise the kernel transforms them in every run.
+    prefix : str
+        Of the functions' names.
+
+    Raises
+    ------
+    BuildError
+        A buffer is too large for 32-bit indices.
+    """
+    writer = _Writer(schedule, threads, prepacked, prefix)
+    kernel = writer.kernel()
+    functions = [*writer.input_functions(), microkernel_ir(kernel), *writer.output_functions()]
+    weights = writer.weight_functions()
+    name = writer.weight.tensor
+    return CpuProgram(
+        main=writer.main(),
+        packing={name: writer.packing()} if prepacked else {},
+        packed_sizes={name: writer.layout.weight_size} if prepacked else {},
+        llvm=module_ir(functions if prepacked else [*functions, *weights]),
+        kernels=(kernel,),
+        packing_llvm=module_ir(weights) if prepacked else "",
+    )

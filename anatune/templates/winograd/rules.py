@@ -1,0 +1,77 @@
+"""Schedules by Winograd's transforms: the template "winograd"; `winograd.space` says what the options mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
+from anatune.templates.base.values import check_count, check_cover, check_names
+from anatune.templates.cpu.microkernels import simd_lanes
+from anatune.templates.winograd.convolution3x3 import Convolution3x3, convolution3x3
+
+__all__ = ["LEVELS", "OUTPUT_TILES", "SPLITS", "applies", "check_winograd", "covered", "levels_of"]
+
+LEVELS: dict[str, tuple[str, ...]] = {
+    "p": ("block", "call", "row"),
+    "f": ("chunk", "sliver", "vector", "lane"),
+    "c": ("step", "unroll"),
+}
+"""Factors of each index in ``Schedule.tiles``, outer to inner: p counts output tiles, f and c channels."""
+OUTPUT_TILES = (2, 4)
+"""Rows and columns of an output tile: F(2x2, 3x3) and F(4x4, 3x3)."""
+SPLITS = ("tiles", "channels")
+"""What a parallel loop distributes: blocks of tiles, or chunks of output channels."""
+
+
+def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """Return index -> names of its factors, outer to inner."""
+    return dict(LEVELS)
+
+
+def applies(workload: Workload, hardware: CpuSpec) -> bool:
+    """Whether the workload is a convolution that the template can do."""
+    try:
+        convolution3x3(workload)
+    except SpaceError:
+        return False
+    return True
+
+
+def covered(convolution: Convolution3x3, output_tile: int) -> dict[str, int]:
+    """Return index -> its extent: output tiles, output channels, input channels."""
+    tiles = convolution.num_tiles(output_tile)
+    return {"p": tiles, "f": convolution.filters, "c": convolution.channels}
+
+
+def check_winograd(
+    workload: Workload,
+    hardware: CpuSpec,
+    tiles: Mapping[str, Any],
+    unroll: object,
+    vector: Mapping[str, object],
+    options: Mapping[str, Any],
+) -> None:
+    """Raise SpaceError unless these are a schedule of the template "winograd"."""
+    convolution = convolution3x3(workload)
+    if vector:
+        raise SpaceError(f"vector is {dict(vector)!r:.60}, expected none: the template fetches whole vectors")
+    check_names("options", options, ("output_tile", "parallel", "split"))
+    size = options.get("output_tile")
+    if type(size) is not int or size not in OUTPUT_TILES:
+        raise SpaceError(f"option output_tile is {size!r:.40}, expected one of {OUTPUT_TILES}")
+    parallel, split = options.get("parallel", False), options.get("split")
+    if not isinstance(parallel, bool):
+        raise SpaceError(f"option parallel is {parallel!r:.40}, expected true or false")
+    if (split not in SPLITS) if parallel else (split is not None):
+        wanted = f"one of {', '.join(SPLITS)}" if parallel else "none without parallel"
+        raise SpaceError(f"option split is {split!r:.40}, expected {wanted}")
+    check_names("tiles", tiles, LEVELS, "index")
+    lanes = simd_lanes(workload, hardware.compute.simd_bits)
+    for index, extent in covered(convolution, size).items():
+        check_cover(index, tiles.get(index), LEVELS[index], extent, lanes if index == "f" else None)
+    check_count("unroll", unroll, tiles["c"][-1], tiles["c"][-1])
+    if lanes % tiles["c"][-1]:
+        raise SpaceError(f"unroll is {unroll}, expected a divisor of the {lanes} lanes: rows of V are whole vectors")

@@ -1,0 +1,1 @@
+"""Times of Winograd's phases, compiled."""

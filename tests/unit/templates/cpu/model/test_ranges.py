@@ -1,0 +1,81 @@
+"""CPU programs for a range: their times are the model's, their bounds hold for every schedule of a single shape."""
+
+import numpy as np
+import pytest
+
+import anatune
+from anatune import api
+from anatune.core.workload.ranges import ranged
+from anatune.errors import SpaceError
+from anatune.templates.base.watch import Watch
+from anatune.templates.cpu.model.model import CpuModel
+from anatune.templates.cpu.model.ranges import CpuFamily
+from anatune.templates.cpu.range_space import schedule_at
+
+HW = api.hardware("amd_ryzen_7950x").with_threads(2)
+
+
+def family(workload, axis, extents):
+    return CpuFamily(ranged(workload, axis, extents), HW)
+
+
+PRODUCT = family(anatune.matmul(40, 48, 36), "i", range(1, 41))
+BATCH = family(anatune.batch_matmul(5, 9, 32, 8), "b", range(1, 6))
+
+
+@pytest.mark.parametrize("own", [PRODUCT, BATCH])
+def test_times_are_those_of_schedules_of_single_shapes(own):
+    programs = own.candidates(Watch())
+    times = own.times(programs)
+    assert np.isfinite(times).any(axis=1).all()
+    for number in range(0, len(programs), max(1, len(programs) // 12)):
+        for at, extent in enumerate(own.workload.extents):
+            schedule = own.schedule(programs[number], extent).check()
+            model = CpuModel(
+                own.workload.at(extent), HW, simd=str(schedule.options["simd_axis"]), constants=own.constants
+            )
+            assert schedule.workload == own.workload.at(extent)
+            if np.isfinite(times[number, at]):
+                assert times[number, at] == pytest.approx(model.times(model.space.point_of(schedule))[0][0], rel=1e-12)
+
+
+@pytest.mark.parametrize("own", [PRODUCT, BATCH])
+def test_no_plan_of_a_single_shape_undercuts_a_bound(own):
+    times = own.times(own.candidates(Watch())).min(axis=0)
+    plain = own.bounds(np.full(len(times), np.inf), Watch()).seconds
+    found = own.bounds(times, Watch())
+    assert found.is_complete
+    assert (found.seconds <= times).all()
+    assert (times <= 1.02 * found.seconds).all()  # programs of one level of loops lose nothing here
+    for at, extent in enumerate(own.workload.extents):
+        single = api.plan(own.workload.at(extent), HW, top_k=1, template="cpu").predictions[0].time_s
+        assert plain[at] <= single
+        assert found.seconds[at] <= single * (1 + 1e-9)
+
+
+def test_what_is_known_is_proven_when_the_time_is_up():
+    own = family(anatune.matmul(30, 48, 36), "i", range(1, 31))
+    over = Watch(0.0)
+    early = own.bounds(np.full(30, np.inf), over)
+    assert not early.is_complete
+    times = own.times(own.candidates(over)).min(axis=0)
+    late = own.bounds(times, over)
+    assert (late.seconds > 0).all()
+    assert (late.seconds <= own.bounds(times, Watch()).seconds).all()
+
+
+def test_the_number_of_rows_of_a_call_is_kept_at_every_extent():
+    program = next(one for one in PRODUCT.candidates(Watch()) if one.options.get("most.i") == 7)
+    sizes = {(extent, PRODUCT.schedule(program, extent).options.get("pair.i")) for extent in (7, 8, 13, 40)}
+    assert sizes == {(7, None), (8, None), (13, (1, 6, 1, 7)), (40, (2, 6, 4, 7))}
+    assert PRODUCT.schedule(program, 7).tiles["i"] == (1, 1, 1, 1, 7)
+    assert PRODUCT.schedule(program, 8).tiles["i"] == (1, 1, 1, 2, 4)
+    again = anatune.Schedule.from_json(PRODUCT.schedule(program, 23).to_json())
+    assert schedule_at(again, "i", 7) == PRODUCT.schedule(program, 7)
+
+
+def test_what_has_no_range_is_one_line():
+    with pytest.raises(SpaceError, match="no range of i on CPUs: it is not the outermost dimension of A"):
+        family(anatune.batch_matmul(5, 9, 32, 8), "i", range(1, 9))
+    with pytest.raises(SpaceError, match="no range of j on CPUs"):
+        family(anatune.matmul(9, 8, 8), "j", range(1, 9))

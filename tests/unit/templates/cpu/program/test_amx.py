@@ -1,0 +1,275 @@
+"""Microkernels on AMX's tiles: which instructions they are made of, and what they compute with loops in their place."""
+
+import errno
+import re
+
+import msgspec
+import pytest
+
+import anatune
+from anatune import api
+from anatune.errors import BuildError, RunError, SpaceError
+from anatune.measure.cpu.detect import detect_cpu
+from anatune.templates.cpu.dot import dot_group, tile_depths
+
+pytest.importorskip("tvm", reason="code generation needs apache-tvm")
+
+from anatune.codegen import compat
+from anatune.codegen.cpu import lower as lowering
+from anatune.codegen.cpu.export.write import write_c_library
+from anatune.codegen.cpu.lower import lower
+from anatune.measure.cpu import calls, tiles
+from anatune.measure.cpu.tiles import allow_tiles
+
+HOST = detect_cpu()
+SAPPHIRE_RAPIDS = api.hardware("xeon_8480")
+MATMUL = {"i": (1, 1, 1, 2, 32), "j": (1, 1, 1, 3, 32)}
+PRODUCTS = {
+    "bfloat16": (anatune.matmul(64, 96, 256, dtype="bfloat16"), {**MATMUL, "k": (1, 1, 8, 32)}),
+    "bfloat16_partial": (
+        anatune.matmul(32, 48, 256, dtype="bfloat16", epilogue=("bias", "relu")),
+        {"i": (1, 1, 2, 1, 16), "j": (1, 1, 1, 1, 48), "k": (2, 2, 2, 32)},
+    ),
+    "two_products_a_pass": (
+        anatune.matmul(32, 32, 128, dtype="bfloat16:float32"),
+        {"i": (1, 1, 1, 1, 32), "j": (1, 1, 1, 1, 32), "k": (1, 1, 2, 64)},
+    ),
+    "few_rows_and_columns": (
+        anatune.matmul(21, 40, 40, dtype="bfloat16"),
+        {"i": (1, 1, 1, 1, 21), "j": (1, 1, 1, 2, 20), "k": (1, 1, 1, 40)},
+    ),
+    "uint8xint8": (anatune.matmul(64, 96, 256, dtype="uint8xint8"), {**MATMUL, "k": (1, 1, 4, 64)}),
+    "uint8_zero_point": (
+        anatune.matmul(32, 32, 128, dtype="uint8xint8", input_zero_point=131, epilogue=("bias", "requantize")),
+        {"i": (1, 1, 1, 1, 32), "j": (1, 1, 1, 1, 32), "k": (1, 2, 1, 64)},
+    ),
+    "int8": (anatune.matmul(64, 96, 256, dtype="int8"), {**MATMUL, "k": (1, 1, 4, 64)}),
+    "int8_nhwc": (
+        anatune.conv2d(1, 64, 6, 18, 32, 3, 3, layout="NHWC", dtype="int8"),
+        {"x": (1, 1, 1, 1, 16), "f": (1, 1, 1, 1, 32), "rc": (1, 1, 1, 64), "ry": (1, 3, 1), "rx": (1, 3, 1)},
+    ),
+}
+INSTRUCTION = {"bfloat16": "tdpbf16ps", "uint8xint8": "tdpbusd", "int8": "tdpbssd"}
+
+
+def tiled(name, hardware=SAPPHIRE_RAPIDS):
+    workload, tiles = PRODUCTS[name]
+    own = {axis: factors for axis, factors in tiles.items() if axis in workload.extents}
+    schedule = anatune.space(workload, hardware).schedule(own)
+    return msgspec.structs.replace(schedule, options={**schedule.options, "extension": "amx"}).check()
+
+
+def assembly_of(schedule):
+    lowered = lower(schedule)
+    return compat.compile_module(lowered.module, lowered.target).mod.inspect_source("asm")
+
+
+@pytest.mark.parametrize("name", INSTRUCTION)
+def test_four_products_need_four_loads_and_no_tile_leaves_its_register(name):
+    text = assembly_of(tiled(name))
+    loops = re.findall(r"^\.LBB\w+:[^\n]*\n((?:(?!^\.LBB).*\n)*?)\s+j\w+\s+\.LBB\w+\n", text, re.M)
+    (body,) = (body for body in loops if "tdp" in body)
+    found = re.findall(r"^\s+(t\w+)", body, re.M)
+    assert found == ["tileloadd"] * 4 + [INSTRUCTION[name]] * 4
+    counts = {word: len(re.findall(rf"^\s+{word}\b", text, re.M)) for word in ("tilezero", "tilestored", "tileloadd")}
+    assert counts == {"tilezero": 4, "tilestored": 4, "tileloadd": 4}
+    assert len(re.findall(r"^\s+ldtilecfg\b", text, re.M)) == 1
+    assert not re.search(r"\bvdpbf16ps|\bvpdpbusd", text)
+    assert anatune.inspect(tiled(name))["num_instructions"] > 0
+
+
+def loop(name, count, body):
+    """Return LLVM IR that runs `body` for each i32 %name below `count`, between labels of that name."""
+    return f"""
+  br label %{name}_in
+{name}_in:
+  br label %{name}_head
+{name}_head:
+  %{name} = phi i32 [0, %{name}_in], [%{name}_next, %{name}_latch]
+  %{name}_is = icmp ult i32 %{name}, {count}
+  br i1 %{name}_is, label %{name}_body, label %{name}_out
+{name}_body:{body}
+  br label %{name}_latch
+{name}_latch:
+  %{name}_next = add i32 %{name}, 1
+  br label %{name}_head
+{name}_out:"""
+
+
+def copying(to_tile):
+    """Return the body of a loop that copies a row between %tile and memory."""
+    ends = ("%own", "%other") if to_tile else ("%other", "%own")
+    return loop("r", "%rows", f"""
+  %at = mul i32 %r, 64
+  %own = getelementptr i8, ptr %tile, i32 %at
+  %r64 = zext i32 %r to i64
+  %far = mul i64 %r64, %stride
+  %other = getelementptr i8, ptr %pointer, i64 %far
+  call void @llvm.memcpy.p0.p0.i32(ptr {ends[0]}, ptr {ends[1]}, i32 %bytes, i1 false)""")  # fmt: skip
+
+
+def product(kind):
+    """Return the body that adds the products of the groups %x and %y to %c as %sum."""
+    if kind == "tdpbf16ps":
+        lines, before = ["%start = bitcast i32 %c to float"], "%start"
+        for part, place in ((0, "shl i32 {0}, 16"), (1, "and i32 {0}, -65536")):
+            for operand in "xy":
+                lines += [f"%{operand}b{part} = " + place.format(f"%{operand}")]
+                lines += [f"%{operand}f{part} = bitcast i32 %{operand}b{part} to float"]
+            lines += [f"%p{part} = fmul float %xf{part}, %yf{part}", f"%s{part} = fadd float {before}, %p{part}"]
+            before = f"%s{part}"
+        return [*lines, f"%sum = bitcast float {before} to i32"]
+    lines, before = [], "%c"
+    for part in range(4):
+        for operand, extend in (("x", "zext" if kind == "tdpbusd" else "sext"), ("y", "sext")):
+            lines += [f"%{operand}s{part} = lshr i32 %{operand}, {8 * part}"]
+            lines += [f"%{operand}t{part} = trunc i32 %{operand}s{part} to i8"]
+            lines += [f"%{operand}i{part} = {extend} i8 %{operand}t{part} to i32"]
+        lines += [f"%p{part} = mul i32 %xi{part}, %yi{part}", f"%s{part} = add i32 {before}, %p{part}"]
+        before = f"%s{part}"
+    return [*lines, f"%sum = add i32 {before}, 0"]
+
+
+def stand_ins():
+    """Return functions in LLVM IR that do what AMX's instructions do, on tiles as vectors of 256 words."""
+    tile = "<256 x i32>"
+    numbers = "%rows = zext i16 %m to i32\n  %bytes = zext i16 %n to i32\n  %tile = alloca [1024 x i8], align 64"
+    zero = f"store {tile} zeroinitializer, ptr %tile"
+    texts = [
+        f"define internal {tile} @amx_tilezero(i16 %m, i16 %n) {{\n  ret {tile} zeroinitializer\n}}",
+        f"define internal {tile} @amx_tileload(i16 %m, i16 %n, ptr %pointer, i64 %stride) {{\n  {numbers}\n  {zero}"
+        f"{copying(True)}\n  %v = load {tile}, ptr %tile\n  ret {tile} %v\n}}",
+        f"define internal void @amx_tilestore(i16 %m, i16 %n, ptr %pointer, i64 %stride, {tile} %v) {{\n  {numbers}\n"
+        f"  store {tile} %v, ptr %tile{copying(False)}\n  ret void\n}}",
+        "declare void @llvm.memcpy.p0.p0.i32(ptr, ptr, i32, i1)",
+    ]
+    for kind in INSTRUCTION.values():
+        places = {"x": ("%left", "%r", "%g"), "y": ("%right", "%g", "%l"), "c": ("%tile", "%r", "%l")}
+        inner = "".join(
+            f"\n  %{v}r = mul i32 {row}, 16\n  %{v}a = add i32 %{v}r, {column}\n"
+            f"  %{v}p = getelementptr i32, ptr {base}, i32 %{v}a\n  %{v} = load i32, ptr %{v}p"
+            for v, (base, row, column) in places.items()
+        )
+        inner += "".join(f"\n  {line}" for line in product(kind)) + "\n  store i32 %sum, ptr %cp"
+        body = loop("r", "%rows", loop("l", "%lanes", loop("g", "%groups", inner)))
+        texts.append(
+            f"define internal {tile} @amx_{kind}(i16 %m, i16 %n, i16 %k, {tile} %c0, {tile} %a, {tile} %b) {{\n"
+            f"  {numbers}\n  %lanes = lshr i32 %bytes, 2\n  %depth = zext i16 %k to i32\n"
+            f"  %groups = lshr i32 %depth, 2\n  %left = alloca {tile}\n  %right = alloca {tile}\n"
+            f"  store {tile} %a, ptr %left\n  store {tile} %b, ptr %right\n  store {tile} %c0, ptr %tile"
+            f"{body}\n  %v = load {tile}, ptr %tile\n  ret {tile} %v\n}}"
+        )
+    return "\n".join(texts)
+
+
+def without_tiles(text):
+    """Return a module with functions in the place of AMX's intrinsics."""
+    lines = [line for line in text.splitlines() if not (line.startswith("declare") and "x86_amx" in line)]
+    text = "\n".join(lines).replace("x86_amx", "<256 x i32>")
+    text = re.sub(r"@llvm\.x86\.(tilezero|tileload|tilestore|tdp\w+)(d64)?\.internal", r"@amx_\1", text)
+    return f"{text}\n{stand_ins()}\n"
+
+
+@pytest.fixture
+def with_loops(monkeypatch):
+    """The present CPU with AMX, whose instructions loops stand for; what was compiled comes into its list."""
+    if HOST.compute.isa != "avx512":
+        pytest.skip("this CPU has no AVX-512")
+    read, texts = lowering.parse_program, []
+
+    def parse(text, llvm):
+        texts.append(llvm)
+        return read(text, without_tiles(llvm) if "x86_amx" in llvm else llvm)
+
+    monkeypatch.setattr(lowering, "parse_program", parse)
+    monkeypatch.setattr(compat, "tile_features", lambda hardware: ())
+    monkeypatch.setattr(calls, "allow_runs", lambda schedule: None)
+    return msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx), texts
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_with_loops_in_the_place_of_the_instructions_sums_are_right(name, with_loops):
+    hardware, texts = with_loops
+    found = anatune.verify(tiled(name, hardware))
+    assert any("tdp" in text for text in texts)
+    assert found.ok, found
+    assert found.max_rel_error == 0.0 or "bfloat16" in PRODUCTS[name][0].dtype
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("dtype", INSTRUCTION)
+def test_products_of_few_rows_or_columns_are_right(dtype, transpose_b, with_loops):
+    hardware, texts = with_loops
+    for m, n in ((3, 40), (40, 3), (3, 5), (1, 40), (40, 1)):
+        for transpose_a in (False, True):
+            workload = anatune.matmul(m, n, 64, dtype=dtype, transpose_a=transpose_a, transpose_b=transpose_b)
+            schedule = anatune.space(workload, hardware).schedule({"k": (1, 1, 1, 64)})
+            if dot_group(workload, hardware, str(schedule.options["simd_axis"]), extension="amx") is None:
+                continue
+            schedule = msgspec.structs.replace(schedule, options={**schedule.options, "extension": "amx"}).check()
+            found = anatune.verify(schedule)
+            assert found.ok or "no neighbours in memory" in found.message, (workload, found)
+    assert any("tdp" in text for text in texts)
+
+
+def test_what_has_no_tiles(tmp_path):
+    good = tiled("bfloat16")
+    with pytest.raises(SpaceError, match="has no instruction of amx"):
+        tiled("bfloat16", api.hardware("ryzen_9950x"))
+    wide = {**good.tiles, "j": (1, 1, 1, 1, 96)}
+    with pytest.raises(SpaceError, match=r"32 rows and 6 vectors takes 20 tiles"):
+        msgspec.structs.replace(good, tiles=wide).check()
+    with pytest.raises(SpaceError, match="extension is 'avx', expected 'amx'"):
+        msgspec.structs.replace(good, options={**good.options, "extension": "avx"}).check()
+    with pytest.raises(SpaceError, match="no model predicts them"):
+        anatune.predict(good.workload, good.hardware, [good])
+    with pytest.raises(BuildError, match="none is exported"):
+        write_c_library(good, "kernel", tmp_path, threads=1)
+    deep = {"i": (1, 1, 1, 2, 32), "j": (1, 1, 1, 3, 32), "k": (1, 4, 1, 70)}
+    odd = anatune.space(anatune.matmul(64, 96, 280, dtype="bfloat16"), SAPPHIRE_RAPIDS).schedule(deep)
+    assert tile_depths(35) == (16, 16, 3)
+    with pytest.raises(SpaceError, match=r"products of 3 and 16 steps takes 12 tiles"):
+        msgspec.structs.replace(odd, options={**odd.options, "extension": "amx"}).check()
+
+
+def test_products_of_a_call_have_one_depth_where_that_divides():
+    assert [tile_depths(steps) for steps in (1, 16, 17, 20, 32, 36)] == [
+        (1,), (16,), (16, 1), (10, 10), (16, 16), (12, 12, 12),
+    ]  # fmt: skip
+
+
+def refusal():
+    """Return why kernels on tiles do not run here, "": they do."""
+    try:
+        allow_tiles(["amx-bf16", "amx-int8"])
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.skipif(bool(refusal()), reason=refusal())
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_on_a_processor_with_tiles_sums_are_right(name):
+    result = anatune.verify(tiled(name, msgspec.structs.replace(HOST, amx=SAPPHIRE_RAPIDS.amx)))
+    assert result.ok, result
+    assert result.max_rel_error == 0.0 or "bfloat16" in PRODUCTS[name][0].dtype
+
+
+def test_a_processor_without_tiles_is_told(monkeypatch):
+    monkeypatch.setattr(tiles, "lacking_features", lambda features: ("amx-tile",))
+    with pytest.raises(RunError, match=r"this processor lacks amx-tile; anatune\.inspect\(\)"):
+        calls.allow_runs(tiled("bfloat16"))
+    monkeypatch.setattr(tiles, "lacking_features", lambda features: ())
+    monkeypatch.setattr(tiles, "_refusal", lambda: errno.EPERM)
+    with pytest.raises(RunError, match="Operation not permitted"):
+        calls.allow_runs(tiled("bfloat16"))
+
+
+def test_operands_that_one_stride_cannot_load_are_said():
+    workload = anatune.matmul(32, 32, 64, dtype="bfloat16", transpose_a=True)
+    schedule = anatune.space(workload, SAPPHIRE_RAPIDS).schedule(
+        {"i": (1, 1, 1, 1, 32), "j": (1, 1, 1, 1, 32), "k": (1, 1, 2, 32)}
+    )
+    schedule = msgspec.structs.replace(schedule, options={**schedule.options, "extension": "amx"}).check()
+    with pytest.raises(BuildError, match="no neighbours in memory"):
+        lower(schedule)

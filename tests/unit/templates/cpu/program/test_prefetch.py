@@ -1,0 +1,118 @@
+"""Lines that are asked for in the course of a microkernel."""
+
+from __future__ import annotations
+
+import math
+
+import anatune
+from anatune.core.schedule import Schedule
+from anatune.templates.cpu.program.kernels import Kernels
+from anatune.templates.cpu.program.prefetch import LINES_AT_ONCE, new_lines, spreads_of
+from anatune.templates.cpu.program.program import program_of
+
+ROW = 34 * 16
+"""Elements of an image row of 34 pixels, 16 channels: one line a pixel."""
+
+
+def lines_of_tile(height: int, width: int, x: int) -> set[int]:
+    """Return the lines of a 3x3 window over some pixels, whose first column is `x`."""
+    return {(y * ROW + (x + i) * 16) // 16 for y in range(height + 2) for i in range(width + 2)}
+
+
+def test_new_lines_are_those_of_the_next_tile_alone():
+    rows = [y * ROW + i * 16 for y in range(4) for i in range(2)]
+    loops = [(3, ROW), (3, 16), (16, 1)]
+    found = new_lines(rows, loops, 2 * 16, 4)
+    assert {line // 16 for line in found} == lines_of_tile(4, 2, 2) - lines_of_tile(4, 2, 0)
+
+
+def test_few_runs_are_left_to_the_hardware():
+    row = [i * 16 for i in range(8)]
+    assert new_lines(row, [(3, ROW), (3, 16), (16, 1)], 8 * 16, 4) == ()
+    assert new_lines(row, [(3, ROW), (3, 16), (16, 1)], 0, 4) == ()
+
+
+def llvm_of(y: int, x: int) -> str:
+    """Return the code of a 3x3 convolution with tiles of y x x pixels and one vector."""
+    workload = anatune.conv2d(1, 16, 32, 32, 64, 3, 3, padding=0, layout="NHWC")
+    space = anatune.space(workload, anatune.hardware("intel_xeon_8480"))
+    tiles = {"f": (1, 1, 1, 4, 16), "y": (1, 1, 1, 30 // y, y), "x": (1, 1, 1, 30 // x, x)}
+    return program_of(space.schedule(tiles | {"rc": (1, 1, 16, 1), "ry": (1, 1, 3), "rx": (1, 1, 3)})).llvm
+
+
+def test_many_lines_of_a_result_are_spread_and_few_are_not():
+    many, few = llvm_of(5, 3), llvm_of(2, 5)
+    assert 5 * 3 > LINES_AT_ONCE >= 2 * 5
+    assert "_result = private unnamed_addr constant [15 x i64]" in many
+    assert "_result = private" not in few
+    assert "_fresh0 = private" in many
+    assert many.count("call void @llvm.prefetch") < 15
+    assert few.count("call void @llvm.prefetch") >= 10
+
+
+def test_a_short_reduction_asks_for_each_line_of_its_result_once():
+    """Three iterations that take 28 lines each ask 84 times, and lose a tenth of the kernel's speed."""
+    workload = anatune.conv2d(1, 3, 28, 28, 32, 3, 3, padding=0, layout="NHWC")
+    space = anatune.space(workload, anatune.hardware("intel_xeon_8480"))
+    tiles = {"f": (1, 1, 1, 1, 32), "y": (1, 1, 1, 26, 1), "x": (1, 1, 1, 2, 13)}
+    kernel = program_of(space.schedule(tiles | {"rc": (1, 1, 3, 1), "ry": (1, 1, 3), "rx": (1, 1, 3)})).kernels[0]
+    bases = [f"%base{i}" for i in range(len(kernel.operands) + 1)]
+    (spread,) = [spread for spread in spreads_of(kernel, bases) if spread.to_write]
+    assert len(spread.lines) == 13 * 2
+    assert len(spread.lines) <= spread.each * math.prod(kernel.trips) < len(spread.lines) + math.prod(kernel.trips)
+
+
+def distance_of(depth: int) -> int:
+    """Return how far ahead a matmul of tiles of 8 rows and `depth` steps asks for rows of A."""
+    space = anatune.space(anatune.matmul(64, 64, depth), anatune.hardware("intel_xeon_8480"))
+    tiles = {"i": (1, 1, 1, 8, 8), "j": (1, 1, 1, 2, 32), "k": (1, 1, depth, 1)}
+    ahead = program_of(space.schedule(tiles)).kernels[0].operands[0].ahead
+    assert ahead is not None
+    return ahead.distance
+
+
+def test_rows_longer_than_the_cache_holds_are_asked_for_as_they_are_read():
+    assert distance_of(128) == 8 * 128  # the next call's
+    assert distance_of(1024) == 2 * 16
+
+
+def streaming(depth: int) -> Schedule:
+    """Return a matmul whose blocks of columns, `depth` x 32 elements, are each read by ten calls of two sizes."""
+    space = anatune.space(anatune.matmul(64, 2048, depth), anatune.hardware("intel_xeon_8480"))
+    tiles = {"i": (1, 1, 1, 1, 64), "j": (1, 1, 1, 64, 32), "k": (1, 1, depth, 1)}
+    return space.schedule(tiles, calls={"i": 10}, keep={"l1": "B"}, packed=("B",))
+
+
+def test_calls_of_a_block_ask_for_the_whole_next_one():
+    kernels = Kernels(streaming(512))
+    layout = kernels.layouts[1]
+    asked: list[int] = []
+    for number, parts in enumerate(kernels.tiles()):
+        sizes = {axis: part.size for axis, part in parts.items()}
+        stream = kernels.microkernel(f"k{number}", parts).operands[1].stream
+        assert stream is not None
+        assert stream.shares == {"i": stream.num_lines * 16}
+        for call in range(parts["i"].count):
+            first = layout.call_stride("j", 0, sizes) + stream.distance + call * stream.shares["i"]
+            asked += range(first // 16, first // 16 + stream.num_lines)
+    block = 512 * 32 // 16
+    assert set(range(block, 2 * block)) <= set(asked)
+    assert len(asked) == len(set(asked)) < 1.02 * block
+
+
+def test_what_stays_in_the_l2_cache_is_not_asked_for():
+    kernels = Kernels(streaming(64))
+    found = [kernels.microkernel("k", parts) for parts in kernels.tiles()]
+    assert [operand.stream for kernel in found for operand in kernel.operands] == [None] * 2 * len(found)
+
+
+def test_lines_of_a_stream_are_spread_over_the_steps():
+    assert "i32 0, i32 2, i32 1" in program_of(streaming(512)).llvm  # as far as L2
+    assert "i32 0, i32 2, i32 1" not in program_of(streaming(64)).llvm
+
+
+def test_calls_of_all_sizes_read_a_block_before_the_next_one_is_read():
+    lines = [line.strip() for line in program_of(streaming(512)).main.splitlines()]
+    assert [line for line in lines if line.startswith("for c_")] == [
+        "for c_j in range(64):", "for c_i in range(6):", "for c_i in range(4):",
+    ]  # fmt: skip

@@ -1,0 +1,43 @@
+"""Programs of many extents as text: which microkernels there are, what has no range."""
+
+import pytest
+
+import anatune
+from anatune.errors import SpaceError
+from anatune.templates.cpu.program.ranged import ranged_program
+from anatune.templates.cpu.range_space import most_elements, schedule_at
+
+HW = anatune.hardware("amd_ryzen_7950x")
+SPACE = anatune.space(anatune.matmul(6, 48, 24), HW)
+SIX = schedule_at(SPACE.schedule({"i": (1, 1, 1, 1, 6)}), "i", 40)
+
+
+@pytest.mark.parametrize(("least", "sizes"), [(1, {1, 2, 3, 4, 5, 6}), (15, {4, 5, 6}), (30, {5, 6})])
+def test_microkernels_are_those_of_the_extents_of_the_range(least, sizes):
+    program = ranged_program(SIX, "i", least)
+    assert {len(kernel.result.rows) for kernel in program.kernels} == sizes
+
+
+def test_memory_for_packed_rows_grows_with_the_extent():
+    schedule = schedule_at(SPACE.schedule({"i": (1, 1, 1, 1, 6)}, packed=("A", "B")), "i", 40)
+    program = ranged_program(schedule, "i", 1)
+    assert 'A_copy = T.sblock_alloc_buffer((extent * 24,), "float32")' in program.main
+    assert program.workspace_bytes == 40 * 24 * 4
+
+
+def test_what_has_no_range_is_one_line():
+    for axis, said in (
+        ("k", "expected one of i, j"),
+        ("j", "not the outermost dimension of B"),
+        ("q", "expected one of"),
+    ):
+        with pytest.raises(SpaceError, match=said):
+            most_elements(SIX, axis)
+    space = anatune.space(anatune.matmul(40, 32, 24), HW)
+    with pytest.raises(SpaceError, match=r"tiles \(1, 1, 2, 1, 20\) are loops of several levels"):
+        most_elements(space.schedule({"i": (1, 1, 2, 1, 20)}), "i")
+    batches = anatune.space(anatune.batch_matmul(4, 8, 32, 24), HW)
+    with pytest.raises(SpaceError, match="A is packed"):
+        most_elements(batches.schedule({"b": (1, 1, 1, 4, 1)}, packed=("A",)), "b")
+    with pytest.raises(SpaceError, match="range of i is 41 to 40"):
+        ranged_program(SIX, "i", 41)

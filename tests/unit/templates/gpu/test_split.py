@@ -1,0 +1,110 @@
+"""Options of split reductions: which there are, and what they mean in blocks and steps."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+import anatune
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
+from anatune.core.workload.operators import avg_pool2d, elementwise, max_pool2d
+from anatune.errors import SpaceError
+from anatune.templates.gpu.split import Split, check_split, split_of, splits_of
+
+PLAIN = anatune.matmul(64, 64, 128)
+
+
+@pytest.mark.parametrize(
+    ("steps", "most", "found"),
+    [
+        (1, 9, (1,)),
+        (7, 9, (1, 2, 3, 4, 7)),
+        (8, 4, (1, 2, 3, 4)),
+        (10, 7, (1, 2, 3, 4, 5)),
+        (12, 12, (1, 2, 3, 4, 6, 12)),
+    ],
+)
+def test_every_part_has_a_step(steps, most, found):
+    assert splits_of(steps, most) == found
+    for split in range(1, most + 1):
+        per = -(-steps // split)
+        parts = [min(steps, (s + 1) * per) - s * per for s in range(split)]
+        assert (min(parts) > 0) == (split in found), split
+        if split in found:
+            assert sum(parts) == steps
+            assert Split(split, 0, False).steps(steps) == max(parts)
+
+
+def test_blocks():
+    assert split_of({}) == split_of({"split": 1}) == Split(1, 0, False)
+    assert Split(1, 0, False).num_blocks(10) == 10
+    assert Split(1, 0, False).num_parts(10) == 0
+    leftovers = split_of({"split": 3, "whole": 8, "stages": 2})
+    assert (leftovers.num_blocks(10), leftovers.num_parts(10)) == (8 + 2 * 3, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "tiles", "steps", "message"),
+    [
+        ({"split": 0}, 4, 8, "option split is 0, expected an integer >= 1 and at most 8"),
+        ({"split": 9}, 4, 8, "option split is 9"),
+        ({"split": True}, 4, 8, "option split is True"),
+        ({"split": 5}, 4, 8, "option split is 5, but 8 steps in parts of 2 make 4; choose 4"),
+        ({"split": 2, "whole": 4}, 4, 8, "option whole is 4, expected an integer >= 0 and at most 3"),
+        ({"whole": 1}, 4, 8, "option whole is 1, but nothing is split; expected 0"),
+        ({"split": 1, "atomic": 1}, 4, 8, "option atomic is 1, but nothing is split; expected 0"),
+        ({"split": 2, "atomic": 2}, 4, 8, "option atomic is 2"),
+    ],
+)
+def test_refused(options, tiles, steps, message):
+    with pytest.raises(SpaceError, match=message):
+        check_split(PLAIN, options, tiles, steps)
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        (anatune.matmul(64, 64, 128, epilogue=("bias", "relu")), "but the steps .bias, relu. need whole sums"),
+        (anatune.matmul(64, 64, 128, dtype="float16"), "but results are float16, sums float32"),
+        (max_pool2d(1, 4, 8, 8, 2, 2), "but results of the body max are no plain sums"),
+        (avg_pool2d(1, 4, 8, 8, 2, 2), "but results of the body average are no plain sums"),
+    ],
+)
+def test_sums_that_cannot_be_added_in_memory(workload: Workload, message: str):
+    check_split(workload, {"split": 2}, 4, 8)
+    with pytest.raises(SpaceError, match=f"option atomic is 1, {message}; expected 0"):
+        check_split(workload, {"split": 2, "atomic": 1}, 4, 8)
+
+
+def test_atomic_sums():
+    check_split(PLAIN, {"split": 2, "atomic": 1}, 4, 8)
+
+
+def schedules() -> list[Schedule]:
+    cuda = {"i": (4, 1, 8, 1, 2), "j": (4, 1, 8, 1, 2), "k": (16, 2, 4)}
+    spaces = [anatune.space(PLAIN, "a100_sxm", template=name) for name in ("cuda", "pipelined")]
+    found = [msgspec.structs.replace(space.sample(1)[0], tiles=cuda, unroll=0, vector={}) for space in spaces]
+    tensor = anatune.space(PLAIN, "a100_sxm", template="tensorcore").sample(1)[0]
+    return [*found, msgspec.structs.replace(tensor, tiles={"m": (4, 1, 1, 16), "n": (4, 1, 2, 8), "k": (16, 1, 8)})]
+
+
+@pytest.mark.parametrize("schedule", schedules(), ids=lambda schedule: schedule.template)
+def test_schedules_of_every_template_take_them(schedule):
+    given = msgspec.structs.replace(schedule, options={**schedule.options, "split": 4, "whole": 15, "atomic": 1})
+    assert Schedule.from_json(given.check().to_json()) == given
+    assert given.key != schedule.key
+    assert "split=4 whole=15 atomic=1" in given.describe()
+    for name, value, message in (
+        ("split", 5, "16 steps in parts of 4 make 4; choose 4"),
+        ("whole", 16, "option whole is 16, expected an integer >= 0 and at most 15"),
+        ("split", 17, "option split is 17, expected an integer >= 1 and at most 16"),
+    ):
+        with pytest.raises(SpaceError, match=message):
+            msgspec.structs.replace(given, options={**given.options, name: value}).check()
+
+
+def test_nothing_to_split():
+    point = anatune.space(elementwise((64, 64)), "rtx3090").sample(1)[0]
+    with pytest.raises(SpaceError, match="option split is 2, expected an integer >= 1 and at most 1"):
+        msgspec.structs.replace(point, options={"split": 2}).check()

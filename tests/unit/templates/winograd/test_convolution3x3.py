@@ -1,0 +1,55 @@
+"""Which workloads are 3x3 convolutions that tiles can be made of; what is read off their accesses."""
+
+import msgspec
+import pytest
+
+import anatune
+from anatune.errors import SpaceError
+from anatune.templates.winograd.convolution3x3 import convolution3x3
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_numbers_are_those_of_the_accesses(layout):
+    workload = anatune.conv2d(2, 5, 9, 11, 7, 3, 3, padding=(1, 0, 2, 3), layout=layout)
+    found = convolution3x3(workload)
+    assert (found.batch, found.filters, found.rows, found.columns, found.channels) == (2, 7, 10, 12, 5)
+    assert (found.height, found.width, found.top, found.left) == (9, 11, 1, 0)
+    if layout == "NHWC":
+        assert found.data == {"n": 495, "y": 55, "ry": 55, "x": 5, "rx": 5, "c": 1}
+        assert found.weight == {"ry": 105, "rx": 35, "c": 7, "f": 1}
+        assert found.output == {"n": 840, "y": 84, "x": 7, "f": 1}
+    else:
+        assert found.data == {"n": 495, "c": 99, "y": 11, "ry": 11, "x": 1, "rx": 1}
+        assert found.weight == {"f": 45, "c": 9, "ry": 3, "rx": 1}
+        assert found.output == {"n": 840, "f": 120, "y": 12, "x": 1}
+    assert found.channels_last == found.filters_last == (layout == "NHWC")
+    assert (found.num_tiles(2), found.num_tiles(4)) == (2 * 5 * 6, 2 * 3 * 3)
+
+
+def test_the_operators_name_means_nothing():
+    workload = msgspec.structs.replace(anatune.conv2d(1, 4, 6, 6, 4, 3, 3), operator="mine")
+    assert convolution3x3(workload).channels == 4
+
+
+@pytest.mark.parametrize(
+    ("workload", "why"),
+    [
+        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, stride=2), "move or spread by more than 1"),
+        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dilation=2), "move or spread by more than 1"),
+        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, groups=2), "8 loops"),
+        (anatune.depthwise_conv2d(1, 4, 9, 9, 3, 3), "loops"),
+        (anatune.conv2d(1, 4, 9, 9, 4, 5, 5), "its window is 5x5"),
+        (anatune.conv2d(1, 4, 9, 9, 4, 3, 1), "its window is 3x1"),
+        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dtype="int8"), "its dtypes are int32, int8"),
+        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dtype="float16"), "its dtypes are float16"),
+        (anatune.conv1d(1, 4, 9, 4, 3), "5 loops"),
+        (anatune.conv3d(1, 4, 9, 9, 9, 4, 3, 3, 3), "9 loops"),
+        (anatune.matmul(4, 4, 4), "3 loops and 2 operands"),
+        (anatune.max_pool2d(1, 4, 9, 9, 3, 3), "1 operands"),
+    ],
+)
+def test_others_are_refused_in_one_line(workload, why):
+    with pytest.raises(SpaceError, match=why) as caught:
+        convolution3x3(workload)
+    assert "leave out the template winograd" in str(caught.value)
+    assert "\n" not in str(caught.value)
