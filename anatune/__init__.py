@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anatune import templates as templates  # they register: a schedule is checked by the template that it names
 from anatune.version import __version__ as __version__
 
 if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same to Python

@@ -17,7 +17,6 @@ from anatune.arguments import checked_flag, checked_function, checked_integer, c
 from anatune.core.accuracy import RELAXED, STANDARD, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule, checked_schedule
-from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.ranges import RangedWorkload, parse_ranged, ranged
 from anatune.errors import BuildError, SpaceError
@@ -27,8 +26,9 @@ from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import AUTO, NONE, find_correction, named_correction
 from anatune.model.plan import MeasuredSchedule, Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
-from anatune.model.templates import make_model
-from anatune.templates.base.model import Model, Progress
+from anatune.templates import make_model, template_named
+from anatune.templates.base.model import AnalyticalModel, Model, Progress
+from anatune.templates.base.space import Space
 from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.space import CpuSpace
 from anatune.templates.cuda.pipelined_space import PipelinedSpace
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from anatune.records.place import ServerAddress
     from anatune.records.schema import Record
     from anatune.report.alternatives import Alternative
-    from anatune.templates.cpu.model.model import CpuModel
-    from anatune.templates.cuda.model.model import GpuModel
-    from anatune.templates.tensorcore.model import TensorCoreModel
 
 __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
 
@@ -79,7 +76,7 @@ def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> GpuSp
 
 def model(
     workload: Workload, hw: HardwareLike, template: str | None = None, threads: int | None = None
-) -> GpuModel | TensorCoreModel | CpuModel:
+) -> AnalyticalModel:
     """Return the analytical model of `workload` on `hw` (with its tile space as ``.space``).
 
     Parameters
@@ -121,12 +118,10 @@ def space(
 @overload
 def space(
     workload: Workload, hw: HardwareLike, *, template: str | None = None, threads: int | None = None
-) -> GpuSpace | TensorCoreSpace | CpuSpace: ...
+) -> Space: ...
 
 
-def space(
-    workload: Workload, hw: HardwareLike, *, template: str | None = None, threads: int | None = None
-) -> GpuSpace | TensorCoreSpace | CpuSpace:
+def space(workload: Workload, hw: HardwareLike, *, template: str | None = None, threads: int | None = None) -> Space:
     """Return the tile space of `workload` on `hw`: size, axes, extents, sample(), schedule().
 
     Parameters

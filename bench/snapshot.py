@@ -35,10 +35,10 @@ import msgspec
 import anatune
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import templates_of
 from anatune.core.workload.layers import layer_names
 from anatune.errors import AnatuneError
 from anatune.resources import data_folder
+from anatune.templates import templates_of
 
 __all__ = ["Combination", "combinations", "differences", "row_of"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 import anatune
-from anatune.model.templates import make_model
 from anatune.records.store import RecordStore
+from anatune.templates import make_model
 from anatune.tuning.training import families_of, judge, train
 
 hardware = anatune.hardware("rtx3090")

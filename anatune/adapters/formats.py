@@ -15,7 +15,6 @@ from anatune.adapters.device import gpu_of
 from anatune.arguments import shown
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec, HardwareSpec
-from anatune.core.templates import CUDA, template_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, UnknownNameError
 from anatune.model.learned.corrected import CorrectedModel
@@ -24,6 +23,7 @@ from anatune.model.pruning.diversity import MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, PlainOrder, Points
 from anatune.model.pruning.subset import SpaceSubset
 from anatune.named import resolve
+from anatune.templates import CUDA, template_of
 from anatune.templates.base.model import Model, Progress
 from anatune.templates.cuda.model.model import GpuModel
 

@@ -87,7 +87,7 @@ def layer_and_operator_names(context: typer.Context, incomplete: str) -> list[st
 
 def template_names(incomplete: str) -> list[str]:
     """Return the templates that begin so."""
-    from anatune.core.templates import TEMPLATES
+    from anatune.templates import TEMPLATES
 
     return [name for name in TEMPLATES if name.startswith(incomplete)]
 

@@ -66,7 +66,7 @@ def checked_place(word: str | Path) -> Path | ServerAddress:
 
 def _template(word: str) -> str:
     """Return the name of the template that a word names."""
-    from anatune.core.templates import TEMPLATES
+    from anatune.templates import TEMPLATES
 
     if word not in TEMPLATES:
         raise typer.BadParameter(f"got {word!r}, expected one of {', '.join(TEMPLATES)}")

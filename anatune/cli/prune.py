@@ -127,8 +127,8 @@ def prune(
     if listed and request.may_end_early and lines - OTHER_LINES.get(listed, 0) == most:
         note(f"note: at most {most} are written; --most N writes more")
     if page_file is not None:
-        from anatune.core.templates import template_of
         from anatune.pages.prune import prune_page
+        from anatune.templates import template_of
 
         space = template_of(template, hardware).name
         with Progress(compiles=True) as progress:

@@ -9,8 +9,8 @@ import msgspec
 
 from anatune.core.accuracy import EPS, TRUNCATION, TYPICAL_ERROR, TYPICAL_OF_BOUND, error_of
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
+from anatune.templates import template_named
 
 __all__ = ["Arithmetic", "arithmetic_of", "comment_lines"]
 

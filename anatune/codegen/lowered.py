@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from anatune.codegen.compat import TvmObject, import_tvm, schedule_of_module
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
+from anatune.core.templates import DEVICES
 
 __all__ = ["Lowered", "tvm_module_json"]
 
@@ -34,5 +34,5 @@ def tvm_module_json(schedule: Schedule, *, threads: int) -> tuple[str, str]:
     BuildError
         The schedule cannot be lowered.
     """
-    lowered: Lowered = template_named(schedule.template).device.part("lowering")(schedule, threads)
+    lowered: Lowered = DEVICES[schedule.hardware.kind].part("lowering")(schedule, threads)
     return str(import_tvm().ir.save_json(lowered.module)), str(lowered.target)

@@ -15,12 +15,12 @@ import msgspec
 from anatune.compiling.request import Request
 from anatune.compiling.tuning import PART
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import templates_of
 from anatune.graph.nodes import Graph
 from anatune.graph.products import PRODUCTS
 from anatune.graph.scaling import CONVOLUTIONS
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.numerics._jit import first_compilation_s
+from anatune.templates import templates_of
 from anatune.tuning.cost import ModelEstimate, error_factor, first_trial_seconds
 from anatune.tuning.cost_history import CostHistory, default_folder, machine_key
 
@@ -187,7 +187,7 @@ class ModelCosts:
             is_here=not any(value is not None for value in budget.elsewhere.values()),
             is_checked=self._is_checked,
             earlier=self._history.of(self._key),
-            compile_s=sum(first_compilation_s(code) for code in {one.code for one in self._templates}),
+            compile_s=sum(first_compilation_s(code) for code in {one.room for one in self._templates}),
         )
         if self._request.on_estimate is not None:
             self._request.on_estimate(told)

@@ -16,15 +16,14 @@ from anatune.core.accuracy import RELAXED, STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
-from anatune.core.templates import Template, templates_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.products import PRODUCTS, workload_of
 from anatune.model.learned.corrections import NONE
-from anatune.model.templates import make_model
 from anatune.records.place import RecordPlace
 from anatune.records.store import RecordStore
+from anatune.templates import Template, make_model, templates_of
 from anatune.templates.gpu.streaming import streaming_s
 from anatune.tuning.machine import usable_cores
 from anatune.tuning.reuse import recorded_leaders

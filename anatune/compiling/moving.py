@@ -9,9 +9,9 @@ import msgspec
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.templates import CPU
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
+from anatune.templates import CPU
 from anatune.templates.cpu.rules import ORDER_LEVELS
 from anatune.templates.cpu.space import CpuSpace
 

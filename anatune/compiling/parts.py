@@ -13,7 +13,7 @@ from anatune.compiling.attention import PlannedAttention
 from anatune.compiling.planning import PlannedKernel
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec, HardwareSpec
-from anatune.core.templates import templates_of
+from anatune.core.templates import DEVICES
 from anatune.core.workload.text import workload_to_text
 from anatune.graph.nodes import ITEM, Graph, Node, TensorType, Value, tensor_type, values_in
 from anatune.graph.reductions import REDUCTION
@@ -107,7 +107,7 @@ def _summed(named: Sequence[tuple[str, Node]], hardware: HardwareSpec | None) ->
     counts = Counter(name for name, _ in named)
     times = dict.fromkeys(counts, 0.0)
     if hardware is not None:
-        time_s = templates_of(hardware)[0].device.part("streaming")
+        time_s = DEVICES[hardware.kind].part("streaming")
         for name, node in named:
             times[name] += time_s(hardware, _bytes(node), _flop(node))
     return tuple(OperatorSummary(name, counts[name], times[name] if hardware else None) for name in counts)

@@ -16,13 +16,12 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
-from anatune.core.templates import CPU, WINOGRAD, joined_templates
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import SpaceError
 from anatune.graph.nodes import Constant, Graph, Node
 from anatune.graph.products import PRODUCTS, known_operands, workload_of
-from anatune.model.templates import make_model
+from anatune.templates import CPU, WINOGRAD, joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.cold import with_cold_weights
 from anatune.templates.cpu.model.model import CpuModel

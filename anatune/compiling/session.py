@@ -34,7 +34,7 @@ from anatune.compiling.tuning import TuningBudget, tuned
 from anatune.compiling.weights import pack_weights
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.templates import templates_of
+from anatune.core.templates import DEVICES
 from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Graph
@@ -153,7 +153,7 @@ def compile(
         tracker=tracker, key=key, reuse=reuse, stop_at=stop_at, patience=patience,
     )  # fmt: skip
     device = hardware(hw)
-    kind = templates_of(device)[0].device
+    kind = DEVICES[device.kind]
     request = Request(threads, accuracy, budget, check, progress, tuning_progress, on_estimate)
     compiled: CompiledModel = kind.part("models")(lambda: imported(model, example_inputs), device, request)
     return compiled

@@ -24,7 +24,6 @@ from anatune.compiling.planning import PlannedKernel, predicted, weight_bytes, w
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import joined_templates
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import RecordError, SpaceError
@@ -34,10 +33,10 @@ from anatune.graph.summary import KernelTuning, TuningSummary
 from anatune.measure.cpu.cold import level_of
 from anatune.measure.place import WorkerState, added_up
 from anatune.model.bound import TimeBound, time_bound
-from anatune.model.templates import make_model
 from anatune.records.place import ServerAddress, is_missing, record_place
 from anatune.records.schema import Record
 from anatune.records.store import RecordStore
+from anatune.templates import joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.tuning.ending import Ending
 from anatune.tuning.places.choose import place_of

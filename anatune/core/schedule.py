@@ -14,12 +14,12 @@ from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule_rules import check_schedule
 from anatune.core.show import html_table
-from anatune.core.templates import template_named
+from anatune.core.templates import DEVICES
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
 
-__all__ = ["OptionValue", "Schedule", "checked_schedule", "schedule_key"]
+__all__ = ["OptionValue", "Schedule", "checked_schedule"]
 
 OptionValue = int | str | bool | tuple[int | str, ...]
 
@@ -148,7 +148,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             TVM is not installed.
         """
         self.check()
-        lowering = template_named(self.template).device.part("lowering")
+        lowering = DEVICES[self.hardware.kind].part("lowering")
         return lowering(self, self.hardware.most_threads or 1).tvm_schedule()
 
     def describe(self) -> str:
@@ -210,8 +210,3 @@ def checked_schedule(what: str, value: object) -> Schedule:
     if not isinstance(value, Schedule):
         raise SpaceError(f"{what}: got {shown(value)}, expected a Schedule; build one with space.schedule(...)")
     return value.check()
-
-
-def schedule_key(schedule: Schedule) -> str:
-    """Return the schedule's own key: the program key of templates whose points are all different programs."""
-    return schedule.key

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import template_named, templates_of
+from anatune.core.templates import REGISTERED
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 
@@ -32,7 +32,7 @@ def check_schedule(
         raise SpaceError(f"schedule: workload is {workload!r:.60}, expected a Workload")
     if not isinstance(hardware, GpuSpec | CpuSpec):
         raise SpaceError(f"schedule: hardware is {hardware!r:.60}, expected a GpuSpec or a CpuSpec")
-    templates = tuple(one.name for one in templates_of(hardware))
+    templates = tuple(known.name for known in REGISTERED.values() if known.kind == hardware.kind)
     if not isinstance(template, str) or template not in templates:
         raise SpaceError(
             f"schedule: template is {template!r:.40}, expected one of {', '.join(templates)} for {hardware.name}"
@@ -41,6 +41,6 @@ def check_schedule(
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise SpaceError(f"schedule: {name} is {value!r:.60}, expected a mapping by name")
     try:
-        template_named(template).part("rules")(workload, hardware, tiles, unroll, vector, options)
+        REGISTERED[template].check(workload, hardware, tiles, unroll, vector, options)
     except SpaceError as error:
         raise SpaceError(f"schedule of {workload.operator} ({template}): {error}") from None

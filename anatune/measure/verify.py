@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, overload
 
 from anatune.arguments import MOST_SEED, checked_integer
 from anatune.core.schedule import Schedule, checked_schedule
-from anatune.core.templates import DeviceKind, template_named
+from anatune.core.templates import DEVICES, DeviceKind
 from anatune.measure.run.correctness import Verification
 from anatune.measure.run.memory import check_runs_here
 from anatune.model.ranges.plan import RangePlan
@@ -125,4 +125,4 @@ def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
 
 
 def _kind_of(schedule: Schedule) -> DeviceKind:
-    return template_named(checked_schedule("schedule", schedule).template).device
+    return DEVICES[checked_schedule("schedule", schedule).hardware.kind]

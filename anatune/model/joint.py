@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import joined_templates, template_of
 from anatune.core.workload.nest import Workload
 from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
 from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, find_correction
 from anatune.model.plan import AppliedCorrection, JoinedSpace, Plan
-from anatune.model.templates import make_model
+from anatune.templates import joined_templates, make_model, template_of
 from anatune.templates.base.model import Guarantee, Progress, Ranking, Rule
 
 __all__ = ["Ranked", "asked_templates", "find_corrections", "joined_guarantee", "merged", "rank_templates"]

@@ -14,8 +14,8 @@ from anatune.core.schedule import Schedule
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import named_correction
 from anatune.model.plan import Plan
-from anatune.model.templates import make_model
 from anatune.report import units
+from anatune.templates import make_model
 from anatune.templates.base.model import Model
 
 __all__ = ["Candidate", "Candidates", "SpaceSample", "as_candidates", "candidates_of", "models_of", "saved_work"]

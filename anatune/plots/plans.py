@@ -11,7 +11,6 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
-from anatune.core.templates import template_named
 from anatune.model.plan import Plan
 from anatune.plots.candidates import Candidate, Candidates, candidates_of, models_of, saved_work
 from anatune.plots.theme import (
@@ -28,6 +27,7 @@ from anatune.plots.theme import (
 )
 from anatune.report import units
 from anatune.report.roofline import boundaries, dram_bandwidth, peak_flop_per_s, reachable_share
+from anatune.templates import template_named
 from anatune.templates.base.composition import NOT_HIDDEN
 from anatune.templates.base.model import Model
 
@@ -248,7 +248,7 @@ def _thick_and_thin(schedule: Schedule, prediction: Prediction, models: Mapping[
 
     `models` are those of corrected plans: their times without the correction are what the parts explain.
     """
-    composition = template_named(schedule.template).part("model").composition
+    composition = template_named(schedule.template).model_class().composition
     time_s, parts = prediction.time_s, prediction.parts
     if schedule.template in models:
         plain = models[schedule.template].plain

@@ -17,9 +17,9 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.model.plan import Plan
-from anatune.model.templates import make_model
 from anatune.plots.theme import COLOURS, GREY, graph_objects, label, new_figure
 from anatune.report import units
+from anatune.templates import make_model
 from anatune.templates.base.model import Guarantee, Progress
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from sqlalchemy import Connection, insert, select
 
 from anatune.core.accuracy import STANDARD, accuracy_of
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import TEMPLATES
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.records.choice import COMPARED
@@ -30,6 +29,7 @@ from anatune.records.schema import (
     trial_text,
 )
 from anatune.records.tables import parts, sessions, trials
+from anatune.templates import TEMPLATES
 
 __all__ = ["SESSION_DIGEST", "TRIAL_DIGEST", "Rows", "TrialRow", "trial_columns", "trial_id", "with_digest"]
 

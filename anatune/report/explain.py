@@ -14,13 +14,13 @@ from anatune.core.accuracy import accuracy_of, error_of, is_plain_sum
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import DOT_INSTRUCTIONS
 from anatune.core.prediction import Prediction
-from anatune.core.templates import template_named
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.alternatives import Alternative
 from anatune.report.roofline import peak_flop_per_s, reachable_share, roofline
 from anatune.report.tables import rejected_lines, schedule_items, unverified_keys
 from anatune.report.text import Line, wrapped
+from anatune.templates import template_named
 
 __all__ = [
     "binding_text",

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
 from anatune.errors import AnatuneError
 from anatune.graph.summary import KernelSummary, ModelSummary, OperatorSummary
 from anatune.model.bound import TimeBound, time_bound
-from anatune.model.templates import make_model
+from anatune.templates import make_model, template_named
 
 __all__ = ["LEFT", "ModelPart", "kernel_bound", "kernel_kind", "model_parts"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
+from anatune.templates import template_named
 
 __all__ = [
     "Boundary",

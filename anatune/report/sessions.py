@@ -15,16 +15,15 @@ from datetime import datetime
 from typing import TypeAlias
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import template_named
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.measure.place import WorkerState
 from anatune.model.bound import TimeBound, time_bound
-from anatune.model.templates import make_model
 from anatune.records.choice import COMPARED
 from anatune.records.schema import Record, Session
 from anatune.report.tuning import ended_text
+from anatune.templates import make_model, template_named
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.tuning.comparison import FinalComparison, Standing, compare_contenders
 from anatune.tuning.result import TuningResult, WorkerShare, shares_of

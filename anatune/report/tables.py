@@ -10,12 +10,12 @@ from anatune.core.hardware.files import spec_to_toml
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.templates import template_named
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
 from anatune.report.templates import joined_text, template_text
 from anatune.report.text import Line, columns, wrapped, wrapped_items
+from anatune.templates import template_named
 from anatune.templates.base.model import Rule
 from anatune.templates.cpu.dot import dot_note
 
@@ -196,7 +196,7 @@ def _legend(plan: Plan, width: int) -> list[str]:
     lines = wrapped("; ".join(word for word in words if word) + ".", width)
     for template in dict.fromkeys(schedule.template for schedule in plan.schedules):
         tiles: dict[str, list[str]] = {}
-        for axis, names in template_named(template).part("levels")(plan.workload).items():
+        for axis, names in template_named(template).levels(plan.workload).items():
             tiles.setdefault(" x ".join(names), []).append(axis)
         whose = f"{template}, " if plan.joined else ""
         for names_text, axes in tiles.items():

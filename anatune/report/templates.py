@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from anatune.core.accuracy import ACCURACIES, admits
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import templates_of
 from anatune.core.workload.nest import Workload
-from anatune.model.templates import tuning_template
+from anatune.templates import templates_of, tuning_template
 
 __all__ = ["joined_text", "template_text"]
 

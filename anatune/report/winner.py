@@ -7,11 +7,11 @@ import numpy as np
 from anatune.core.prediction import Prediction
 from anatune.core.trial import Trial
 from anatune.errors import SpaceError
-from anatune.model.templates import make_model
 from anatune.report import units
 from anatune.report.explain import binding_text, changed_parts, circumstances_of
 from anatune.report.sessions import SessionView
 from anatune.report.tables import schedule_items, template_items
+from anatune.templates import make_model
 
 __all__ = ["winner_sentences"]
 

@@ -1,1 +1,124 @@
-"""Templates: kinds of schedules, a room each, and what rooms share."""
+"""Templates: kinds of schedules, a room each.
+
+A room holds all of a template: ``rules`` (what is a schedule of it), ``space`` (which of them are tried), ``times``
+(compiled code of its model), ``model`` and ``program`` (its code), and exports the `base.template.Template` that tells
+where they are. ``base`` and ``gpu`` have what rooms share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from anatune.arguments import checked_choice
+from anatune.core.templates import REGISTERED
+from anatune.core.workload.nest import Workload
+from anatune.templates.base.template import Template as Template
+from anatune.templates.cpu import CPU, FP16_ACCUMULATION
+from anatune.templates.cuda import CUDA, PIPELINED
+from anatune.templates.tensorcore import TENSORCORE
+from anatune.templates.thin import THIN
+from anatune.templates.winograd import WINOGRAD
+
+if TYPE_CHECKING:
+    from anatune.templates.base.model import AnalyticalModel
+
+__all__ = [
+    "CPU",
+    "CUDA",
+    "FP16_ACCUMULATION",
+    "PIPELINED",
+    "TEMPLATES",
+    "TENSORCORE",
+    "THIN",
+    "WINOGRAD",
+    "Template",
+    "joined_templates",
+    "make_model",
+    "template_named",
+    "template_of",
+    "templates_of",
+    "tuning_template",
+]
+
+TEMPLATES: dict[str, Template] = REGISTERED
+"""Every template by its name. A new one stands in the next line."""
+for _room in (CUDA, PIPELINED, TENSORCORE, THIN, CPU, WINOGRAD, FP16_ACCUMULATION):
+    TEMPLATES[_room.name] = _room
+
+
+class _Device(Protocol):
+    """What is asked of a hardware spec here."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+def template_named(name: str) -> Template:
+    """Return the template of that name."""
+    return TEMPLATES[name]
+
+
+def templates_of(hardware: _Device) -> tuple[Template, ...]:
+    """Return the templates of a device's kind, its default first."""
+    return tuple(template for template in TEMPLATES.values() if template.kind == hardware.kind)
+
+
+def joined_templates(workload: Workload, hardware: _Device, accuracy: str) -> tuple[Template, ...]:
+    """Return the templates that are ranked together where nobody names one: the default, and those that join it.
+
+    Parameters
+    ----------
+    accuracy : str
+        One of `core.accuracy.ACCURACIES`: those that have no schedule at it do not join.
+    """
+    default, *others = templates_of(hardware)
+    joining = (other for other in others if other.joins and accuracy in other.accuracies)
+    return (default, *(other for other in joining if other.takes(workload, hardware)))
+
+
+def template_of(name: str | None, hardware: _Device) -> Template:
+    """Return the template of a device that is asked for by its name; None: its default.
+
+    Raises
+    ------
+    SpaceError
+        There is none of that name for the device.
+    """
+    known = templates_of(hardware)
+    if name is None:
+        return known[0]
+    names = tuple(template.name for template in known)
+    return TEMPLATES[checked_choice("template", name, names, otherwise=f"for {hardware.name}")]
+
+
+def tuning_template(workload: Workload, hardware: _Device) -> Template:
+    """Return the template that is tuned where nobody asks for one: the default, or a wider one wherever one applies.
+
+    A wider one holds all schedules of the default; arithmetic stays what the workload's dtype says, so tensor cores,
+    which would round float32, have to be asked for.
+    """
+    default, *others = templates_of(hardware)
+    wider = (other for other in others if other.widens == default.name and other.takes(workload, hardware))
+    return next(wider, default)
+
+
+def make_model(
+    workload: Workload, hardware: _Device, template: str | None = None, accuracy: str | None = None
+) -> AnalyticalModel:
+    """Return the analytical model of `workload` on `hardware` (with its tile space as ``.space``).
+
+    Parameters
+    ----------
+    template : {"cuda", "pipelined", "tensorcore", "thin", "cpu", "winograd", "fp16_accumulation"}, optional
+        What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
+    accuracy : {"standard", "relaxed"}, optional
+        What the arithmetic of the space's schedules may need; left out: all that gives the same results each time.
+
+    Raises
+    ------
+    SpaceError
+        The template does not apply to the workload or the hardware.
+    """
+    return template_of(template, hardware).model(workload, hardware, accuracy)

@@ -25,8 +25,8 @@ from anatune.errors import DeviceError, RecordError, RunError, SpaceError
 from anatune.files import Output, OutputKind, json_with, make_folder, read_file, reason
 from anatune.measure.cuda.measurer import Built, build_schedules
 from anatune.measure.run.build_processes import Limits
-from anatune.model.templates import make_model, tuning_template
 from anatune.records.schema import schedule_of, schedule_text
+from anatune.templates import make_model, tuning_template
 from anatune.version import __version__
 
 __all__ = ["MANIFEST", "Manifest", "ManifestEntry", "ManifestStrategy", "build_manifest", "read_manifest"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from anatune.core.templates import DEVICES
 from anatune.core.trial import Measurement, Trial
 from anatune.measure.run.cores import CorePlan, physical_cores, plan_cores
 from anatune.measure.run.timing import TimingProtocol
@@ -54,7 +55,7 @@ class SessionCosts:
         left_s: float | None = None,
     ) -> CostEstimate:
         """Return an estimate of what is left to measure after `history`; `left_s` is the rest of the time limit."""
-        self._target, device = target, target.templates[0].device
+        self._target, device = target, DEVICES[target.templates[0].kind]
         self._protocol = device.part("protocol")
         is_built = target.manifest is not None
         self._cores = plan_cores(target.threads, physical_cores()) if place.is_here else None

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
+from anatune.core.templates import DEVICES
 from anatune.errors import SpaceError
 from anatune.measure.place import MakeMeasurer
 from anatune.model.bound import TimeBound, time_bound
 from anatune.search.base import Strategy, make_strategy
 from anatune.search.shared import Member, SharedStrategy
+from anatune.templates import template_named
 from anatune.templates.base.model import Model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.tuning.manifest import Manifest, ManifestStrategy
@@ -97,7 +98,7 @@ def source_of_model(target: Target, strategy: str, seed: int, start: str = "mode
     chosen = min(members.values(), key=lambda one: float(one.model.times(one.ranked[:1])[0][0]))
     first = chosen.model.space.schedule_of(chosen.ranked[0])
     bound = _bound(target, here, [one.model for one in members.values()])
-    measurer = target.templates[0].device.part("measurer")
+    measurer = DEVICES[target.templates[0].kind].part("measurer")
     return Source(made, first, here, predicted, _program, measurer, bound, corrected_by)
 
 
@@ -116,7 +117,7 @@ def _model(target: Target, template: str, here: CpuSpec | GpuSpec) -> tuple[Mode
     """Return the model of a template, and the name of the correction in it."""
     from anatune.model.learned.corrected import CorrectedModel
     from anatune.model.learned.corrections import find_correction
-    from anatune.model.templates import make_model
+    from anatune.templates import make_model
 
     model: Model = make_model(target.workload, here, template, target.accuracy)
     saved = find_correction(here, template)
@@ -125,7 +126,7 @@ def _model(target: Target, template: str, here: CpuSpec | GpuSpec) -> tuple[Mode
 
 def _program(schedule: Schedule) -> Hashable:
     """Return the key of a schedule's program; no two templates have one in common."""
-    return schedule.template, template_named(schedule.template).part("program_key")(schedule)
+    return schedule.template, template_named(schedule.template).program_key(schedule)
 
 
 def source_of_manifest(target: Target, manifest: Manifest) -> Source:

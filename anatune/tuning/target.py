@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 from anatune.arguments import checked_integer
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import Template, joined_templates, template_of, templates_of
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.measure.cpu.cold import check_cold
 from anatune.measure.cuda.runner import check_l2
-from anatune.model.templates import tuning_template
 from anatune.records.schema import Session
+from anatune.templates import Template, joined_templates, template_of, templates_of, tuning_template
 from anatune.tuning.manifest import Manifest, read_manifest
 from anatune.tuning.places.place import Place
 from anatune.tuning.settings import TuningSettings

@@ -19,10 +19,10 @@ from anatune.errors import RecordError, SpaceError
 from anatune.model.learned.corrections import Card, DataSource, save_correction, user_correction_folder
 from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual
 from anatune.model.learned.residual import ResidualOptions
-from anatune.model.templates import make_model
 from anatune.records.export import workload_text
 from anatune.records.foreign.recording import LogLine, lines_of, shared_lines
 from anatune.records.schema import Record
+from anatune.templates import make_model
 
 __all__ = ["Family", "Judgement", "MeasuredWorkload", "Quality", "families_of", "judge", "train"]
 

@@ -17,7 +17,7 @@ from collections.abc import Container, Iterator
 import msgspec
 
 from anatune.core.schedule import Schedule
-from anatune.core.templates import PIPELINED, TENSORCORE, THIN
+from anatune.templates import PIPELINED, TENSORCORE, THIN
 from anatune.templates.cuda.program.nest import GpuNest
 from anatune.templates.gpu.kernel import CudaKernel
 from anatune.templates.gpu.split import split_of

@@ -25,7 +25,6 @@ from anatune import batch_matmul, conv2d, matmul
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import CUDA, PIPELINED
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import (
     avg_pool2d,
@@ -41,6 +40,7 @@ from anatune.errors import AnatuneError, BuildError, RunError, SpaceError
 from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.measure.run.rounding import operands_used
+from anatune.templates import CUDA, PIPELINED
 from anatune.templates.cuda.model.model import GpuModel
 from bench.gpu.awkward import awkward_workloads, covering_schedule, split_schedule
 from bench.gpu.guard_mutants import guard_mutants, launch_mutants

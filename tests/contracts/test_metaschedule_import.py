@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import anatune
-from anatune.model.templates import make_model
 from anatune.records.foreign import read_foreign
+from anatune.templates import make_model
 
 pytest.importorskip("tvm", reason="pip install '.[tvm]'")
 

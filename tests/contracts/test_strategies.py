@@ -10,10 +10,10 @@ import pytest
 import anatune
 from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.model.templates import make_model
 from anatune.search import neighbours
 from anatune.search.base import DEFAULT_STRATEGY, STRATEGIES, Strategy, make_strategy
 from anatune.search.table import TableModel
+from anatune.templates import make_model
 
 CPU = anatune.hardware("xeon_gold_6230r")
 GPU = anatune.hardware("rtx3090")

@@ -2,18 +2,14 @@
 
 import json
 
-import msgspec
 import numpy as np
 import pytest
 
 import anatune
-from anatune import api
-from anatune.core import templates
-from anatune.core.schedule import schedule_key
-from anatune.measure.run.timing import TimingProtocol
-from anatune.model.templates import tuning_template
+from anatune import api, templates
 from anatune.report.tables import plan_lines
 from anatune.search.base import STRATEGIES, make_strategy
+from anatune.templates import tuning_template
 from anatune.templates.base.model import Model
 from tests.contracts.trial_template import TRIAL
 
@@ -35,20 +31,8 @@ def template(request):
     return templates.template_named(request.param)
 
 
-def parts_of(record):
-    return {name for name, value in msgspec.structs.asdict(record).items() if isinstance(value, str) and ":" in value}
-
-
-def test_every_part_is_there(template):
-    assert parts_of(template) >= {"rules", "levels", "model", "program_key", "program"}
-    for record in (template, template.device):
-        assert all(callable(record.part(name)) for name in parts_of(record) - {"protocol"})
-    assert isinstance(template.device.part("protocol"), TimingProtocol)
-    assert parts_of(template.device) == set(template.device.__struct_fields__) - {"name"}
-
-
 def test_a_model_and_its_space_are_of_the_template(template):
-    hardware = OWN_DEVICES.get(template.name, DEVICES[template.device.name])
+    hardware = OWN_DEVICES.get(template.name, DEVICES[template.kind])
     workload = OWN.get(template.name, WORKLOAD)
     made = api.model(workload, hardware, template.name)
     assert isinstance(made, Model)
@@ -61,11 +45,11 @@ def test_a_model_and_its_space_are_of_the_template(template):
         assert schedule.check().template == template.name
         assert np.array_equal(made.space.point_of(schedule), point)
         assert anatune.Schedule.from_json(schedule.to_json()) == schedule
-        levels = template.part("levels")(workload)
+        levels = template.levels(workload)
         assert {axis: len(factors) for axis, factors in schedule.tiles.items()} == {
             a: len(n) for a, n in levels.items()
         }
-        hash(template.part("program_key")(schedule))
+        hash(template.program_key(schedule))
 
 
 def test_the_default_comes_first_and_tuning_takes_a_wider_one_where_it_applies():
@@ -95,7 +79,7 @@ def test_strategies_walk_a_new_template(strategy):
     asked = make_strategy(strategy, model, seed=1).ask(6)
     assert asked
     assert all(one.template == "trial" for one in asked)
-    assert len({schedule_key(one) for one in asked}) == len(asked)
+    assert len({schedule.key for schedule in asked}) == len(asked)
 
 
 def test_the_schedules_of_a_new_template_are_checked():

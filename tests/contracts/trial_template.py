@@ -4,13 +4,12 @@ import numpy as np
 
 from anatune.core.accuracy import RELAXED, STANDARD
 from anatune.core.schedule import Schedule
-from anatune.core.templates import CPU, Template
+from anatune.templates import Template
 from anatune.templates.base.model import AnalyticalModel, Rule, Shown
 from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.space import Space
 from anatune.templates.base.values import check_count, check_names, check_tiles
 
-HERE = "tests.contracts.trial_template"
 LEVELS = ("outer", "inner")
 MOST_INNER = 4096
 
@@ -73,20 +72,19 @@ class TrialModel(AnalyticalModel):
         return rank_whole(self, best, 0.9 * self.workload.num_points / self.hardware.compute.clock_hz, watch)
 
 
-def no_code(schedule):
-    raise NotImplementedError
+class TrialTemplate(Template):
+    name, kind, room = "trial", "cpu", "cpu"
+    check = staticmethod(check)
+    levels = staticmethod(levels_of)
+
+    def model_class(self):
+        return TrialModel
+
+    def program(self, schedule, **how):
+        raise NotImplementedError
 
 
-TRIAL = Template(
-    name="trial",
-    device=CPU.device,
-    code="cpu",
-    rules=f"{HERE}:check",
-    levels=f"{HERE}:levels_of",
-    model=f"{HERE}:TrialModel",
-    program_key="anatune.core.schedule:schedule_key",
-    program=f"{HERE}:no_code",
-)
+TRIAL = TrialTemplate()
 
 
 # ---- one that joins the default ------------------------------------------------------------------------------
@@ -132,17 +130,15 @@ def error_of(schedule):
     return 1e-5 * schedule.unroll
 
 
-JOINED = Template(
-    name="joined",
-    device=CPU.device,
-    code="cpu",
-    joins=True,
-    rules=f"{HERE}:check",
-    levels=f"{HERE}:levels_of",
-    applies=f"{HERE}:is_matmul",
-    model=f"{HERE}:JoinedModel",
-    accuracy=f"{HERE}:accuracy_of",
-    error=f"{HERE}:error_of",
-    program_key="anatune.core.schedule:schedule_key",
-    program=f"{HERE}:no_code",
-)
+class JoinedTemplate(TrialTemplate):
+    name = "joined"
+    joins, is_plain_sum, all_accuracy = True, False, RELAXED
+    takes = staticmethod(is_matmul)
+    accuracy_of = staticmethod(accuracy_of)
+    error_of = staticmethod(error_of)
+
+    def model_class(self):
+        return JoinedModel
+
+
+JOINED = JoinedTemplate()

@@ -19,7 +19,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.access import check_name
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, WorkloadError
-from anatune.model.templates import make_model
+from anatune.templates import make_model
 from bench.gpu.awkward import covering_schedule
 from tests.property.test_workload_properties import workloads
 

@@ -20,8 +20,8 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
 from anatune.model.foreign.tvm_nest import CompiledNestModel
-from anatune.model.templates import make_model
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes
+from anatune.templates import make_model
 from anatune.templates.base.model import Model, Rule
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cuda.model.model import GpuModel

@@ -15,14 +15,14 @@ from anatune.codegen.tvm.kernel import TirTask
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import templates_of
+from anatune.core.templates import DEVICES
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, SpaceError
 from anatune.measure.named_hardware import HardwareLike
-from anatune.model.templates import make_model, tuning_template
 from anatune.records.foreign import measured
 from anatune.search.base import Strategy, make_strategy
+from anatune.templates import make_model, tuning_template
 from anatune.templates.base.model import Model
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.tuning.machine import choose_threads
@@ -61,7 +61,7 @@ def task_of(module: TvmObject, target: TvmObject, hardware: HardwareSpec) -> Tir
     WorkloadError
         It is no function that anatune has kernels for; the message says why.
     """
-    made: TirTask = templates_of(hardware)[0].device.part("functions")(module, int(target.attrs.get("num-cores", 1)))
+    made: TirTask = DEVICES[hardware.kind].part("functions")(module, int(target.attrs.get("num-cores", 1)))
     return made
 
 

@@ -19,9 +19,9 @@ from anatune.codegen.lowered import Lowered
 from anatune.core.accuracy import error_of
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
+from anatune.templates import template_named
 from anatune.templates.cpu.program.program import CpuProgram
 
 __all__ = ["LoweredCpu", "assembly_facts", "build_schedule", "inspect_schedule", "lower", "lower_whole"]
@@ -65,7 +65,7 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     schedule.check()
     if not isinstance(schedule.hardware, CpuSpec):
         raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; codegen.cuda.lower is for GPUs")
-    write: Callable[..., CpuProgram] = template_named(schedule.template).part("program")
+    write: Callable[..., CpuProgram] = template_named(schedule.template).program
     program = write(schedule, threads=threads, prepacked=prepacked)
     tvm = import_tvm()
     functions = {"main": parse_program(program.main, program.llvm)}

@@ -18,9 +18,9 @@ from anatune.codegen.cuda.preamble import preamble
 from anatune.codegen.lowered import Lowered
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
+from anatune.templates import template_named
 from anatune.templates.cuda.program.program import ROLLED
 from anatune.templates.gpu.kernel import CudaKernel, KernelProgram, Launch
 from anatune.templates.gpu.ranged import Ranged
@@ -63,8 +63,7 @@ def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None
     hardware = schedule.check().hardware
     if not isinstance(hardware, GpuSpec):
         raise BuildError(f"schedule is for {hardware.name}, expected a GPU; anatune.codegen.cpu.lower builds for CPUs")
-    write = template_named(schedule.template).part("program")
-    program: KernelProgram = write(schedule) if ranged is None else write(schedule, ranged)
+    program: KernelProgram = template_named(schedule.template).program(schedule, ranged=ranged)
     module = import_tvm().IRModule({"main": parse_program(program.script, "")})
     return LoweredGpu(schedule, module, gpu_target_of(hardware), program)
 

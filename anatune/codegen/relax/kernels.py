@@ -10,10 +10,10 @@ from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.cpu.attention import AttentionKernel, attention_program
 from anatune.codegen.cpu.rows import RowKernel, row_program
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
 from anatune.emit.buffer import Buffer
 from anatune.graph.nodes import Graph, Node, tensor_type
 from anatune.graph.rows import LAYER_NORM, MAP, ROWS, SOFTMAX
+from anatune.templates import template_named
 from anatune.templates.cpu.program.program import CpuProgram
 
 __all__ = ["KERNEL", "OPAQUE", "ModelKernel", "Packer", "attention_kernel", "model_kernel", "row_kernels"]
@@ -72,7 +72,7 @@ def model_kernel(name: str, schedule: Schedule, threads: int) -> ModelKernel:
         As `codegen.cpu.lower.lower`.
     """
     schedule.check()
-    write: Callable[..., CpuProgram] = template_named(schedule.template).part("program")
+    write: Callable[..., CpuProgram] = template_named(schedule.template).program
     program = write(schedule, threads=threads, prepacked=True, prefix=name)
     attributes = {"global_symbol": name, KERNEL: schedule.key, "op_pattern": OPAQUE}
     function = parse_program(program.main, program.llvm).with_attr(attributes)

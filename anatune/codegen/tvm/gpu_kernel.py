@@ -10,7 +10,7 @@ from __future__ import annotations
 from anatune.codegen.compat import TvmObject, parse_program
 from anatune.codegen.tvm.kernel import TirTask
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
+from anatune.templates import template_named
 
 __all__ = ["GpuTirTask"]
 
@@ -23,7 +23,7 @@ class GpuTirTask(TirTask):
 
     def _kernel(self, schedule: Schedule, prefix: str) -> TvmObject:
         self._check(schedule)
-        program = template_named(schedule.template).part("program")(schedule)
+        program = template_named(schedule.template).program(schedule)
         return parse_program(program.script, "")
 
     def _spread(self, sch: TvmObject, block: TvmObject) -> None:

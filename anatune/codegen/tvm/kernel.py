@@ -21,7 +21,7 @@ from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line,
 from anatune.codegen.tvm.intrinsic import plain_kernel, register_intrinsic
 from anatune.codegen.tvm.nest import BlockNest, check_loops, read_block
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
+from anatune.core.templates import DEVICES
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, WorkloadError
 from anatune.templates.cpu.program.program import program_of
@@ -282,7 +282,7 @@ def register_kernels(module: TvmObject, trace: TvmObject) -> bool:
     schedule = annotated_schedule(trace) if names is not None else None
     if schedule is None:
         return False
-    kind = template_named(schedule.template).device.part("functions")
+    kind = DEVICES[schedule.hardware.kind].part("functions")
     kind(module, int(annotation(trace, THREADS) or 1)).schedule(schedule, names)
     return True
 

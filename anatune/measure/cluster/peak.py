@@ -8,7 +8,7 @@ from typing import Any
 
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import templates_of
+from anatune.core.templates import DEVICES
 from anatune.core.workload.operators import matmul
 from anatune.measure.run.build_processes import BuildProcesses, Limits
 from anatune.measure.run.measurer import Entries
@@ -57,7 +57,7 @@ def peak_flop_per_s(
     finally:
         builders.kill()
     conditions = {} if is_cpu else {"l2": "warm"}
-    make = prebuilt(templates_of(hardware)[0].device.part("measurer"))
+    make = prebuilt(DEVICES[hardware.kind].part("measurer"))
     # What it computes is not measured, the reference kernel is.
     workload = matmul(32, 32, 32)
     with make(workload, hardware, limits=limits, built={}, reference=artifact, **conditions, **where) as measurer:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import templates_of
+from anatune.core.templates import DEVICES
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import AnatuneError, MissingDependencyError, RunError
 from anatune.files import scratch_folder
@@ -291,7 +291,7 @@ class LocalStation:
             self._close(next(iter(self._open)))
         setting = known.setting
         check_memory(setting.workload, checked=True)
-        make = prebuilt(templates_of(setting.hardware)[0].device.part("measurer"))
+        make = prebuilt(DEVICES[setting.hardware.kind].part("measurer"))
         measurer: Prebuilt = make(
             setting.workload,
             setting.hardware,

@@ -12,13 +12,13 @@ import msgspec
 from anatune.codegen.cuda.nvrtc import check_arch, compiler_version
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.schedule import Schedule, checked_schedule
-from anatune.core.templates import template_named
 from anatune.core.trial import Outcome
 from anatune.errors import RunError
 from anatune.files import scratch_folder
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import physical_cores
 from anatune.model.compilation import Compilation, CompiledSchedule
+from anatune.templates import template_named
 from anatune.templates.gpu.model import BaseGpuModel
 
 __all__ = ["COMPILE_LIMITS", "Compiled", "compile_ranking", "compile_schedules"]
@@ -157,7 +157,7 @@ def compile_ranking(
     chosen: dict[Hashable, int] = {}
     considered = 0
     for considered, schedule in enumerate(ranking, start=1):
-        key = template_named(schedule.template).part("program_key")(schedule)
+        key = template_named(schedule.template).program_key(schedule)
         chosen.setdefault((schedule.template, key), considered - 1)
         if len(chosen) == count:
             break

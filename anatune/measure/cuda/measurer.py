@@ -11,7 +11,6 @@ from anatune.codegen.cuda.artifact import GpuArtifact
 from anatune.core.accuracy import TRUNCATION
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import CUDA, template_named
 from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
@@ -23,6 +22,7 @@ from anatune.measure.run.measurer import Entries, Measurer
 from anatune.measure.run.prebuilt import Prebuilt
 from anatune.measure.run.rounding import operands_used
 from anatune.measure.run.timing import TimingProtocol
+from anatune.templates import CUDA, template_named
 
 __all__ = ["GPU_ENTRIES", "Built", "GpuMeasurer", "ManifestMeasurer", "build_schedules"]
 

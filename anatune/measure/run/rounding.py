@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
-from anatune.core.templates import template_named
 from anatune.measure.run.correctness import Array
+from anatune.templates import template_named
 
 __all__ = ["as_tf32", "operands_used"]
 

@@ -20,12 +20,12 @@ import numpy as np
 from anatune.arguments import checked_path
 from anatune.core.hardware.files import user_spec_folder
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import TEMPLATES, template_named
 from anatune.decoding import from_json
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
 from anatune.files import OutputKind, check_folder, json_with, read_file, reason, replaced_folder
 from anatune.model.learned.residual import ResidualModel, ResidualOptions, import_lightgbm
 from anatune.resources import data_folder
+from anatune.templates import TEMPLATES, template_named
 
 __all__ = [
     "AUTO",

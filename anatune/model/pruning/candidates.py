@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule, checked_schedule
-from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.model.pruning.diversity import MOST_DIVERSE, beginning, error_quantities
 from anatune.model.pruning.order import Chosen
 from anatune.model.pruning.subset import Subset, alike, kept_count
+from anatune.templates import template_named
 from anatune.templates.base.model import Model, Rule
 
 __all__ = ["CandidateSubset"]

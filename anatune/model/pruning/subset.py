@@ -15,12 +15,12 @@ from anatune.arguments import shown
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule, checked_schedule
-from anatune.core.templates import template_named
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.model.learned.corrected import SHORTLIST
 from anatune.model.pruning.diversity import MOST_DIVERSE
 from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
+from anatune.templates import template_named
 from anatune.templates.base.model import Guarantee, Model, Progress, Rule
 
 __all__ = ["SpaceSubset", "Subset", "Verdict", "alike", "kept_count"]

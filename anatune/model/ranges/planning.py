@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from anatune.arguments import checked_integer, shown
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import Template
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.errors import SpaceError
 from anatune.model.ranges.choice import TOLERANCE, Choice, fewest, least_mean, least_worst
 from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
+from anatune.templates import Template
 from anatune.templates.base.family import Floats, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 
@@ -137,7 +137,7 @@ def families_of(
     SpaceError
         None of them has any; or the first one does not take the workload.
     """
-    found = [one.part("ranges")(workload, hardware) for one in templates if one.ranges is not None]
+    found = [template.family(workload, hardware) for template in templates if template.has_ranges]
     if not found:
         names = ", ".join(one.name for one in templates)
         raise SpaceError(f"template {names} has no programs for a range of extents; leave --template out")

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.templates import template_named
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingOptions, ObservingStrategy
 from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
+from anatune.search.strategies.ranked import ModelStrategy
+from anatune.templates import template_named
 from anatune.templates.base.model import Model
 
 __all__ = ["LearnedOptions", "LearnedStrategy", "model_strategy"]
@@ -98,6 +99,7 @@ class LearnedStrategy(ObservingStrategy[LearnedOptions, Scaled]):
 def model_strategy(model: Model, **settings: Any) -> ObservingStrategy[Any, Any]:
     """Return the default strategy for a model: its template's where the model is as it is, else `LearnedStrategy`."""
     plain = model.space.listed is None and not model.is_corrected
-    made = template_named(model.space.template).part("learner") if plain else LearnedStrategy
+    ranked = plain and template_named(model.space.template).learner == "ranked"
+    made: Any = ModelStrategy if ranked else LearnedStrategy
     strategy: ObservingStrategy[Any, Any] = made(model, **settings)
     return strategy

@@ -6,8 +6,6 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from anatune.arguments import checked_integer, shown
 from anatune.core.workload.access import MAX_INTEGER, is_integer
 from anatune.errors import SpaceError
@@ -52,7 +50,7 @@ def check_names(what: str, names: Iterable[object], known: Collection[str], kind
 
 def checked_factors(axis: str, factors: Sequence[Any], levels: Sequence[str]) -> tuple[int, ...]:
     """Return `factors` as Python ints; raise SpaceError unless they are one count for each level."""
-    if isinstance(factors, str) or not isinstance(factors, Sequence | np.ndarray):
+    if isinstance(factors, str) or not (isinstance(factors, Sequence) or hasattr(factors, "__array__")):
         raise SpaceError(f"tiles[{axis!r}] is {shown(factors)}, expected {len(levels)} factors: {', '.join(levels)}")
     if len(factors) != len(levels):
         raise SpaceError(

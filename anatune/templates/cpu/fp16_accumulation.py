@@ -8,35 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from anatune.core.accuracy import RELAXED, rounding_error
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.templates import HALFSUMS
+from anatune.core.schedule import OptionValue
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.space import LegalityCheck
-from anatune.templates.cpu.dot import dot_group, half_additions, half_sums_apply, most_half_terms
+from anatune.templates.cpu.dot import half_sums_apply, most_half_terms
 from anatune.templates.cpu.space import CpuSpace
 
-__all__ = ["HalfSumsSpace", "largest_error", "needed_accuracy"]
-
-
-def needed_accuracy(schedule: Schedule) -> str:
-    """Return the accuracy that a schedule's arithmetic needs."""
-    return RELAXED
-
-
-def largest_error(schedule: Schedule) -> float:
-    """Return the largest error that rounding explains, over the result's scale: that of sums in float16, for a call.
-
-    The two sums of a lane are added in float16, too, before they become float32.
-    """
-    workload, hardware = schedule.workload, schedule.hardware
-    assert isinstance(hardware, CpuSpec)
-    dot = dot_group(workload, hardware, str(schedule.options["simd_axis"]), extension="fp16")
-    assert dot is not None
-    inner = {axis.name: schedule.tiles[axis.name][-2:] for axis in workload.reduction_axes}
-    return rounding_error(workload, half_additions=half_additions(workload, dot, inner) + 2)
+__all__ = ["HalfSumsSpace"]
 
 
 class HalfSumsSpace(CpuSpace):
@@ -57,7 +37,7 @@ class HalfSumsSpace(CpuSpace):
         The CPU has no instruction for it, or none that fits the workload.
     """
 
-    template = HALFSUMS.name
+    template = "fp16_accumulation"
     own_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "fp16"}
 
     def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from anatune.core.accuracy import RELAXED, rounding_error
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
 from anatune.core.workload.access import is_integer
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
@@ -15,6 +17,7 @@ from anatune.templates.cpu.dot import (
     DotGroup,
     check_tile_registers,
     dot_group,
+    half_additions,
     most_half_terms,
     packable_in_groups,
     pairable_axes,
@@ -178,3 +181,21 @@ def _check_pair(name: str, pair: Any, factors: tuple[int, ...], unit: int, large
             f"option {name} is {pair!r:.60}, expected (calls, units, calls, units) of a segment of {segment} whose l1 "
             f"factor is 1: one of {shapes!s:.80}"
         )
+
+
+def half_sums_accuracy(schedule: Schedule) -> str:
+    """Return the accuracy that sums in float16 need."""
+    return RELAXED
+
+
+def half_sums_error(schedule: Schedule) -> float:
+    """Return the largest error that rounding explains, over the result's scale: that of sums in float16, for a call.
+
+    The two sums of a lane are added in float16, too, before they become float32.
+    """
+    workload, hardware = schedule.workload, schedule.hardware
+    assert isinstance(hardware, CpuSpec)
+    dot = dot_group(workload, hardware, str(schedule.options["simd_axis"]), extension="fp16")
+    assert dot is not None
+    inner = {axis.name: schedule.tiles[axis.name][-2:] for axis in workload.reduction_axes}
+    return rounding_error(workload, half_additions=half_additions(workload, dot, inner) + 2)

@@ -55,7 +55,6 @@ from anatune.arguments import checked_flag, shown
 from anatune.core.frozen import EMPTY
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.templates import CPU
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.factor import factorisations
@@ -110,7 +109,7 @@ class CpuSpace(Space):
         Level -> its distinct loop orders, each outer to inner.
     """
 
-    template = CPU.name
+    template = "cpu"
     hardware: CpuSpec
     own_options: ClassVar[Mapping[str, OptionValue]] = {}
     """Options that all schedules of the space have beside those above."""

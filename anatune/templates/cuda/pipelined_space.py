@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import PIPELINED
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.space import LegalityCheck
 from anatune.templates.cuda.rules import (
@@ -40,7 +39,7 @@ class PipelinedSpace(GpuSpace):
         The device is none of NVIDIA's, or the workload has nothing to stage.
     """
 
-    template = PIPELINED.name
+    template = "pipelined"
 
     def __init__(
         self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck, accuracy: str = STANDARD

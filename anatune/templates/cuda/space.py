@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import CUDA
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
@@ -69,7 +68,7 @@ class GpuSpace(Space):
         The workload's number formats are not for GPUs (`cuda.rules.check_formats`).
     """
 
-    template = CUDA.name
+    template = "cuda"
     hardware: GpuSpec
 
     def __init__(

@@ -15,12 +15,24 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from anatune.core.accuracy import RELAXED, STANDARD
+from anatune.core.schedule import Schedule
 from anatune.core.workload.access import ACCUMULATOR_DTYPE
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count
 
-__all__ = ["SPLIT", "Split", "atomic_limit", "check_split", "num_steps", "num_tiles", "split_of", "splits_of"]
+__all__ = [
+    "SPLIT",
+    "Split",
+    "atomic_limit",
+    "check_split",
+    "needed_accuracy",
+    "num_steps",
+    "num_tiles",
+    "split_of",
+    "splits_of",
+]
 
 SPLIT = {"split": 1, "whole": 0, "atomic": 0}
 """Options of split reductions, and what they are where they are left out."""
@@ -122,3 +134,8 @@ def check_split(workload: Workload, options: Mapping[str, object], tiles: int, s
             raise SpaceError(f"option {name} is {value}, but nothing is split; expected 0")
     if atomic and (limit := atomic_limit(workload)):
         raise SpaceError(f"option atomic is 1, but {limit}; expected 0")
+
+
+def needed_accuracy(schedule: Schedule) -> str:
+    """Return the accuracy that a schedule's arithmetic needs: atomic sums differ from run to run."""
+    return RELAXED if split_of(schedule.options).atomic else STANDARD

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.accuracy import RELAXED, STANDARD
+from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
@@ -20,7 +20,7 @@ from anatune.errors import SpaceError
 from anatune.templates.base.space import Part, listed
 from anatune.templates.gpu.split import SPLIT, Split, atomic_limit, split_of
 
-__all__ = ["SPLIT_COLUMNS", "canonical_whole", "needed_accuracy", "split_of_point", "split_options", "split_part"]
+__all__ = ["SPLIT_COLUMNS", "canonical_whole", "split_of_point", "split_options", "split_part"]
 
 SPLIT_COLUMNS = tuple(SPLIT)
 TILE_RESULTS = 64 * 64
@@ -104,8 +104,3 @@ def split_of_point(schedule: Schedule, tiles: int, *, listed: bool) -> tuple[int
     if split.whole not in (0, full):
         raise SpaceError(f"option whole is {split.whole}, expected 0 or {full}: full rounds of the device")
     return (split.split, int(split.whole > 0), int(split.atomic))
-
-
-def needed_accuracy(schedule: Schedule) -> str:
-    """Return the accuracy that a schedule's arithmetic needs: atomic sums differ from run to run."""
-    return RELAXED if split_of(schedule.options).atomic else STANDARD

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.templates import TENSORCORE
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.nest import Workload
@@ -61,7 +60,7 @@ class TensorCoreSpace(Space):
         As `check_supported`.
     """
 
-    template = TENSORCORE.name
+    template = "tensorcore"
     hardware: GpuSpec
 
     def __init__(

@@ -1,1 +1,40 @@
 """Template "thin": streams of one large operand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from anatune.core.schedule import Schedule
+from anatune.templates.gpu.template import GpuTemplate
+from anatune.templates.thin.rules import applies, check_thin, levels_of
+
+if TYPE_CHECKING:
+    from anatune.templates.base.model import AnalyticalModel
+    from anatune.templates.gpu.kernel import KernelProgram
+
+__all__ = ["THIN"]
+
+
+class ThinTemplate(GpuTemplate):
+    """Products with a vector or few rows, and long reductions: one operand is streamed once, threads share its sums."""
+
+    name = room = "thin"
+    joins = True
+    check = staticmethod(check_thin)
+    levels = staticmethod(levels_of)
+    takes = staticmethod(applies)
+
+    def model_class(self) -> type[AnalyticalModel]:
+        """Return the class of its analytical model."""
+        from anatune.templates.thin.model import ThinModel
+
+        return ThinModel
+
+    def program(self, schedule: Schedule, **how: Any) -> KernelProgram:
+        """Return the kernel of a schedule."""
+        from anatune.templates.thin.program.program import thin_program
+
+        return thin_program(schedule, **how)
+
+
+THIN = ThinTemplate()

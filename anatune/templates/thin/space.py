@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.templates import THIN
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.space import LegalityCheck, Part, Space, listed
@@ -55,7 +54,7 @@ class ThinSpace(Space):
         As `check_supported`.
     """
 
-    template = THIN.name
+    template = "thin"
     hardware: GpuSpec
 
     def __init__(self, workload: Workload, hardware: GpuSpec, is_legal: LegalityCheck) -> None:

@@ -1,1 +1,49 @@
 """Template "winograd": 3x3 convolutions by Winograd's transforms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from anatune.core.schedule import Schedule
+from anatune.templates.cpu.template import CpuTemplate
+from anatune.templates.winograd.rules import applies, check_winograd, levels_of, needed_accuracy
+
+if TYPE_CHECKING:
+    from anatune.templates.base.model import AnalyticalModel
+    from anatune.templates.cpu.program.program import CpuProgram
+
+__all__ = ["WINOGRAD"]
+
+
+class WinogradTemplate(CpuTemplate):
+    """3x3 convolutions of stride 1 by Winograd's transforms F(2x2, 3x3) and F(4x4, 3x3), on CPUs."""
+
+    name = room = "winograd"
+    joins = True
+    all_accuracy = "relaxed"
+    is_plain_sum = False
+    check = staticmethod(check_winograd)
+    levels = staticmethod(levels_of)
+    takes = staticmethod(applies)
+    accuracy_of = staticmethod(needed_accuracy)
+
+    def error_of(self, schedule: Schedule) -> float:
+        """Return the largest error that rounding explains, over the result's scale."""
+        from anatune.templates.winograd.space import largest_error
+
+        return largest_error(schedule)
+
+    def model_class(self) -> type[AnalyticalModel]:
+        """Return the class of its analytical model."""
+        from anatune.templates.winograd.model import WinogradModel
+
+        return WinogradModel
+
+    def program(self, schedule: Schedule, **how: Any) -> CpuProgram:
+        """Return the program of a schedule."""
+        from anatune.templates.winograd.program.program import program_of
+
+        return program_of(schedule, **how)
+
+
+WINOGRAD = WinogradTemplate()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anatune.core.accuracy import RELAXED, STANDARD
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
@@ -24,6 +26,8 @@ OUTPUT_TILES = (2, 4)
 """Rows and columns of an output tile: F(2x2, 3x3) and F(4x4, 3x3)."""
 SPLITS = ("tiles", "channels")
 """What a parallel loop distributes: blocks of tiles, or chunks of output channels."""
+ACCURACY = {2: STANDARD, 4: RELAXED}
+"""Output tile -> what its arithmetic needs."""
 
 
 def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
@@ -75,3 +79,15 @@ def check_winograd(
     check_count("unroll", unroll, tiles["c"][-1], tiles["c"][-1])
     if lanes % tiles["c"][-1]:
         raise SpaceError(f"unroll is {unroll}, expected a divisor of the {lanes} lanes: rows of V are whole vectors")
+
+
+def output_tile_of(schedule: Schedule) -> int:
+    """Return the rows and columns of a schedule's output tile."""
+    size = schedule.options["output_tile"]
+    assert isinstance(size, int)
+    return size
+
+
+def needed_accuracy(schedule: Schedule) -> str:
+    """Return the accuracy that a schedule's arithmetic needs."""
+    return ACCURACY[output_tile_of(schedule)]

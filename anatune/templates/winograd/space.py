@@ -34,10 +34,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.accuracy import RELAXED, STANDARD, admits, checked_accuracy, rounding_error
+from anatune.core.accuracy import RELAXED, admits, checked_accuracy, rounding_error
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.templates import WINOGRAD
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.space import LegalityCheck, Part, Space, listed
@@ -45,36 +44,23 @@ from anatune.templates.base.values import check_names, covering_factors
 from anatune.templates.cpu.microkernels import simd_lanes
 from anatune.templates.winograd.convolution3x3 import convolution3x3
 from anatune.templates.winograd.minimal_filtering import filtering
-from anatune.templates.winograd.rules import LEVELS, OUTPUT_TILES, SPLITS, covered
+from anatune.templates.winograd.rules import ACCURACY, LEVELS, OUTPUT_TILES, SPLITS, covered, output_tile_of
 
-__all__ = ["WinogradSpace", "largest_error", "needed_accuracy"]
+__all__ = ["WinogradSpace", "largest_error"]
 
 UNROLLS = (1, 2, 4, 8)
 """Input channels of the straight-line body."""
 MOST_BLOCK = 512
 """Tiles of a block, at most: what they become leaves the L2 cache even with one vector of channels."""
 MOST_VECTORS = 8
-_ACCURACY = {2: STANDARD, 4: RELAXED}
-"""Output tile -> what its arithmetic needs."""
 _SPLIT_NUMBERS: dict[object, int] = {None: 0, **{name: number for number, name in enumerate(SPLITS, start=1)}}
-
-
-def needed_accuracy(schedule: Schedule) -> str:
-    """Return the accuracy that a schedule's arithmetic needs."""
-    return _ACCURACY[_output_tile(schedule)]
 
 
 def largest_error(schedule: Schedule) -> float:
     """Return the largest error that rounding explains, over the result's scale: a direct sum's, grown."""
     workload = schedule.workload
-    growth = filtering(_output_tile(schedule)).error_growth(convolution3x3(workload).channels)
+    growth = filtering(output_tile_of(schedule)).error_growth(convolution3x3(workload).channels)
     return rounding_error(workload, growth)
-
-
-def _output_tile(schedule: Schedule) -> int:
-    size = schedule.options["output_tile"]
-    assert isinstance(size, int)
-    return size
 
 
 def _counts(most: int) -> list[int]:
@@ -103,7 +89,7 @@ class WinogradSpace(Space):
         As `convolution3x3`; no such accuracy.
     """
 
-    template = WINOGRAD.name
+    template = "winograd"
     hardware: CpuSpec
 
     def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck, accuracy: str = RELAXED) -> None:
@@ -114,7 +100,7 @@ class WinogradSpace(Space):
         self.extents = covered(self.convolution, min(OUTPUT_TILES))
         self.levels = {"p": ("call", "row"), "f": ("sliver", "vector"), "c": ("unroll",)}
         self.accuracy = checked_accuracy("accuracy", accuracy)
-        sizes = tuple(size for size in OUTPUT_TILES if admits(accuracy, _ACCURACY[size]))
+        sizes = tuple(size for size in OUTPUT_TILES if admits(accuracy, ACCURACY[size]))
         self.choices = {"output_tile": sizes, "split": tuple(_SPLIT_NUMBERS.values())}
 
     def _axis(self, axis: str) -> Part:

@@ -8,8 +8,8 @@ import pytest
 from anatune.adapters.formats import FORMATS
 from anatune.cli import main, prune
 from anatune.cli.records import place
-from anatune.core.templates import TEMPLATES
 from anatune.core.trial import Outcome
+from anatune.templates import TEMPLATES
 
 WORKLOAD = ("--stride", "--padding", "--layout", "--dtype", "--transpose-a", "--epilogue", "--axes")
 

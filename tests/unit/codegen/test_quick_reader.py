@@ -4,7 +4,7 @@ import pytest
 
 import anatune
 from anatune.codegen.quick_reader import quick_reader
-from anatune.core.templates import template_named
+from anatune.templates import template_named
 from tests.unit.codegen.cpu.test_lower import WORKLOADS
 
 tvm = pytest.importorskip("tvm")
@@ -44,7 +44,7 @@ def test_kernels_and_packing_functions(name):
 def test_kernels_of_winograd(layout):
     workload = anatune.conv2d(1, 16, 14, 14, 24, 3, 3, padding=1, layout=layout, epilogue=("bias", "relu"))
     for schedule in anatune.space(workload, "cortex_a72", template="winograd").sample(3, seed=1):
-        program = template_named("winograd").part("program")(schedule, threads=1, prepacked=True)
+        program = template_named("winograd").program(schedule, threads=1, prepacked=True)
         made, wanted = read(program.main, program.llvm), parsed(program.main, program.llvm)
         assert same_structure(made, wanted)
         assert made.script() == wanted.script()

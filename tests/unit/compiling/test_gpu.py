@@ -17,7 +17,6 @@ from anatune.compiling import gpu
 from anatune.compiling.gpu_planning import choose_graph, turning_s
 from anatune.compiling.planning import without_steps
 from anatune.core.schedule import Schedule
-from anatune.core.templates import TENSORCORE
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.operators import batch_matmul, conv2d, matmul
 from anatune.errors import BuildError, DeviceError, RunError, SpaceError
@@ -25,6 +24,7 @@ from anatune.graph.passes import in_both_orders
 from anatune.graph.summary import ModelSummary
 from anatune.measure.run.correctness import Verification
 from anatune.records.store import RecordStore
+from anatune.templates import TENSORCORE
 from tests.unit.compiling import folders, models
 from tests.unit.graph import graphs as g
 

@@ -7,8 +7,8 @@ import pytest
 import anatune
 from anatune.core.generation import generation_limit
 from anatune.errors import BuildError, SpaceError
-from anatune.model.templates import make_model
 from anatune.report.explain import explanation, nothing_legal_text
+from anatune.templates import make_model
 from anatune.templates.cuda.pipelined_space import stage_counts
 
 T4, V100, A100, MI50 = (anatune.hardware(name) for name in ("t4", "v100_sxm2", "a100_sxm", "mi50"))

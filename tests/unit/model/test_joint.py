@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 import anatune
-from anatune.core import templates
+from anatune import templates
 from anatune.core.accuracy import RELAXED, STANDARD, accuracy_of, error_of
 from anatune.errors import SpaceError
 from anatune.model.joint import asked_templates, joined_guarantee

@@ -13,7 +13,7 @@ from anatune.graph.summary import (
     TuningSummary,
     WeightPlace,
 )
-from anatune.model.templates import make_model
+from anatune.templates import make_model
 from tests.unit.records.making import CPU
 
 WIDE = anatune.conv2d(1, 8, 14, 14, 16, 3, 3, padding=1, layout="NHWC", epilogue=("bias", "relu"))

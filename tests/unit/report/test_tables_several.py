@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import anatune
-from anatune.core import templates
+from anatune import templates
 from anatune.report.explain import explanation, nothing_legal_text
 from anatune.report.tables import plan_lines, rejected_lines
 from tests.contracts.trial_template import JOINED

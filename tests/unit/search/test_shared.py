@@ -5,12 +5,12 @@ import math
 import pytest
 
 import anatune
-from anatune.core import templates
+from anatune import templates
 from anatune.core.accuracy import RELAXED
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.model.templates import make_model
 from anatune.search.base import Strategy, make_strategy
 from anatune.search.shared import Member, SharedStrategy
+from anatune.templates import make_model
 from tests.contracts.trial_template import JOINED, TRIAL
 
 HARDWARE = anatune.hardware("xeon_gold_6230r").with_threads(1)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 import anatune
-from anatune.core import templates
+from anatune import templates
 from anatune.core.accuracy import RELAXED, STANDARD, accuracy_of
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.errors import SpaceError

@@ -13,9 +13,9 @@ from anatune.errors import RecordError
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import find_correction, load_correction
 from anatune.model.learned.residual import ResidualOptions
-from anatune.model.templates import make_model
 from anatune.records.store import RecordStore
 from anatune.report.training import family_lines
+from anatune.templates import make_model
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.source import source_of_model

@@ -19,7 +19,6 @@ import numpy as np
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.core.templates import CPU
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.errors import SpaceError
 from anatune.numerics.columns import Ints
@@ -109,7 +108,7 @@ class CpuFamily(ProgramFamily):
         Addresses depend on the extent of the axis, or vectors run along it.
     """
 
-    template = CPU.name
+    template = "cpu"
 
     def __init__(self, workload: RangedWorkload, hardware: GpuSpec | CpuSpec) -> None:
         super().__init__(workload, hardware)

@@ -21,7 +21,6 @@ import msgspec
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import CUDA, PIPELINED
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.errors import AnatuneError, BuildError, SpaceError
 from anatune.templates.cuda.guards import covered_extents
@@ -106,7 +105,7 @@ class StagedTile(NamedTuple):
         )
 
 
-_TEMPLATES = (CUDA.name, PIPELINED.name)
+_TEMPLATES = ("cuda", "pipelined")
 
 
 class GpuNest:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import TENSORCORE
 from anatune.core.workload.implicit_gemm import ImplicitGemm, Operand, implicit_gemm
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.errors import BuildError, SpaceError
@@ -183,8 +182,8 @@ def layout_of(schedule: Schedule) -> TileLayout:
         A tensor is too large for 32-bit addresses.
     """
     workload, hardware = schedule.workload, schedule.hardware
-    if not isinstance(hardware, GpuSpec) or schedule.template != TENSORCORE.name:
-        raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and {TENSORCORE.name}")
+    if not isinstance(hardware, GpuSpec) or schedule.template != "tensorcore":
+        raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and tensorcore")
     if limit := generation_limit(workload, hardware):
         raise BuildError(limit)
     gemm = implicit_gemm(workload)

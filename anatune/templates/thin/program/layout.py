@@ -8,7 +8,6 @@ from typing import NamedTuple
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import THIN
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES
 from anatune.errors import BuildError, SpaceError
 from anatune.templates.thin.nest import ThinNest, thin_nest
@@ -149,8 +148,8 @@ def layout_of(schedule: Schedule) -> ThinLayout:
         A tensor is too large for 32-bit addresses.
     """
     workload, hardware = schedule.workload, schedule.hardware
-    if not isinstance(hardware, GpuSpec) or schedule.template != THIN.name:
-        raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and {THIN.name}")
+    if not isinstance(hardware, GpuSpec) or schedule.template != "thin":
+        raise SpaceError(f"schedule is for {hardware.name} ({schedule.template}), expected a GPU and thin")
     if limit := generation_limit(workload, hardware):
         raise BuildError(limit)
     grid, thread, each, vector = ({axis: factors[at] for axis, factors in schedule.tiles.items()} for at in range(4))

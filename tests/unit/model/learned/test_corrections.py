@@ -12,12 +12,12 @@ pytest.importorskip("lightgbm")
 
 import anatune
 from anatune import api
-from anatune.core.templates import template_named
 from anatune.errors import MissingDependencyError, ModelVersionError, UnknownNameError
 from anatune.model.learned import corrections
 from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
 from anatune.model.learned.corrections import Card, find_correction, load_correction, save_correction
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
+from anatune.templates import template_named
 
 MATMUL = anatune.matmul(256, 256, 256)
 OPTIONS = ResidualOptions(num_trees=30, num_leaves=7, num_members=2)

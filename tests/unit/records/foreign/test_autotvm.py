@@ -8,8 +8,8 @@ import pytest
 
 import anatune
 from anatune.core.hardware.files import hardware
-from anatune.model.templates import make_model
 from anatune.records.foreign import read_foreign
+from anatune.templates import make_model
 from tests.unit.records.foreign.making import autotvm, old_autotvm, task, tensor, written
 
 GPU = hardware("rtx3090")

@@ -1,8 +1,7 @@
 import pytest
 
 import anatune
-from anatune.core.templates import TEMPLATES
-from anatune.model.templates import make_model
+from anatune.templates import TEMPLATES, make_model
 from anatune.templates.base.composition import NOT_HIDDEN, Composition, Lane
 
 GPU = "rtx3090"

@@ -7,8 +7,8 @@ import pytest
 
 import anatune
 from anatune import api
-from anatune.core.templates import template_named
 from anatune.search.table import TableModel
+from anatune.templates import template_named
 
 CASES = {
     "matmul": ("rtx3090", anatune.matmul(64, 96, 128), None),

@@ -3,7 +3,7 @@
 import pytest
 
 import anatune
-from anatune.model.templates import make_model
+from anatune.templates import make_model
 from anatune.templates.cpu.model.cold import with_cold_weights
 
 MIB = 1 << 20

@@ -1,0 +1,134 @@
+"""What a template has to tell: one object a room, whose parts are imported when they are asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from anatune.core.schedule import Schedule
+from anatune.core.workload.nest import Workload
+
+if TYPE_CHECKING:
+    from anatune.templates.base.family import ProgramFamily
+    from anatune.templates.base.model import AnalyticalModel
+
+__all__ = ["Template"]
+
+
+class Template(ABC):
+    """One kind of schedules: its rules, its model with its tile space, its programs.
+
+    Code that holds a schedule, a space or a model asks its template; it does not compare names or types.
+
+    Attributes
+    ----------
+    name : str
+        On the command line, in schedules, JSON, records and cards.
+    kind : {"cpu", "gpu"}
+        Of the devices that it is for. The first registered template of a kind is its default.
+    room : str
+        Folder of ``anatune/templates`` whose compiled code its model runs.
+    tensor_cores : bool
+        Whether products are made on matrix units: float32 operands are rounded to tf32, sums are cut off.
+    widens : str or None
+        Template whose schedules it holds, all of them, among more: tuning takes it in its place where it applies.
+    joins : bool
+        Whether it is ranked and tuned together with its device's default where it applies and nobody names a template.
+    has_ranges : bool
+        Whether it has programs that take an extent when they are called (`family`).
+    accuracies : tuple of str
+        Those of `core.accuracy.ACCURACIES` at which it has schedules.
+    all_accuracy : str or None
+        What its model is made for where nobody says: all schedules that give the same results each time. None: its
+        model does not ask, its arithmetic is always "standard".
+    is_plain_sum : bool
+        Whether its kernels add up the products as the workload says, in whatever order: `error_of` is 0 then.
+    learner : str
+        Strategy that tunes by default and learns from each trial (`search.base.STRATEGIES`).
+    feature_version : int
+        Of the features of its model's points (`base.features`): corrections learned from another are refused.
+    corrections : str or None
+        Tuner whose kernels the shipped corrections describe that also hold for this template's.
+    diverse : bool
+        Whether its model's errors have been measured, so that few are kept by what they differ in
+        (`model.pruning.diversity`).
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    room: ClassVar[str]
+    tensor_cores: ClassVar[bool] = False
+    widens: ClassVar[str | None] = None
+    joins: ClassVar[bool] = False
+    has_ranges: ClassVar[bool] = False
+    accuracies: ClassVar[tuple[str, ...]] = ("standard", "relaxed")
+    all_accuracy: ClassVar[str | None] = None
+    is_plain_sum: ClassVar[bool] = True
+    learner: ClassVar[str] = "learned"
+    feature_version: ClassVar[int] = 1
+    corrections: ClassVar[str | None] = None
+    diverse: ClassVar[bool] = False
+
+    @abstractmethod
+    def check(
+        self,
+        workload: Workload,
+        hardware: Any,
+        tiles: Mapping[str, object],
+        unroll: object,
+        vector: Mapping[str, object],
+        options: Mapping[str, object],
+    ) -> None:
+        """Raise SpaceError for what is no schedule; fields as those of `Schedule`."""
+
+    @abstractmethod
+    def levels(self, workload: Workload) -> dict[str, tuple[str, ...]]:
+        """Return axis -> names of its factors, outer to inner."""
+
+    @abstractmethod
+    def model_class(self) -> type[AnalyticalModel]:
+        """Return the class of its analytical model: ``(workload, hardware)``, and ``accuracy`` if it has several."""
+
+    @abstractmethod
+    def program(self, schedule: Schedule, **how: Any) -> Any:
+        """Return what the lowering of its kind of device turns into a TVM module."""
+
+    def takes(self, workload: Workload, hardware: Any) -> bool:
+        """Return whether it applies to a workload on a device of its kind."""
+        return True
+
+    def model(self, workload: Workload, hardware: Any, accuracy: str | None = None) -> AnalyticalModel:
+        """Return the analytical model of a workload on a device, with its tile space as ``.space``.
+
+        Parameters
+        ----------
+        accuracy : {"standard", "relaxed"}, optional
+            What the arithmetic of the space's schedules may need.
+
+        Raises
+        ------
+        SpaceError
+            The template does not apply to the workload or the device.
+        """
+        limits = {} if self.all_accuracy is None else {"accuracy": accuracy or self.all_accuracy}
+        return self.model_class()(workload, hardware, **limits)
+
+    def family(self, workload: Any, hardware: Any) -> ProgramFamily:
+        """Return the programs for a ranged workload that take an extent when they are called, see `has_ranges`."""
+        raise NotImplementedError
+
+    def accuracy_of(self, schedule: Schedule) -> str:
+        """Return the accuracy that the arithmetic of a schedule needs, one of `core.accuracy.ACCURACIES`."""
+        return "standard"
+
+    def error_of(self, schedule: Schedule) -> float:
+        """Return the largest error that rounding explains, over the result's scale, where it is no plain sum's.
+
+        With the margin of `core.accuracy.rounding_error` (11 standard deviations).
+        """
+        return 0.0
+
+    def program_key(self, schedule: Schedule) -> Hashable:
+        """Return a key that schedules share if they become the same program."""
+        return schedule.key
