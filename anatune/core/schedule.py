@@ -1,4 +1,11 @@
-"""A schedule: one point of a tile space together with its workload, hardware and template."""
+"""A schedule: one point of a tile space together with its workload, hardware and template.
+
+`Schedule.check` decides, for every way in, whether one fits its own workload, hardware and template. It is called where
+schedules enter (JSON, lists of candidates, code generation), once for each object. Rows of records are read as they
+were written, and checked where they are used. Whatever comes behind it may rely on it: every factor is there and
+multiplies to its extent, every option is known, typed and fits the tiles. Whether a device can run the schedule is
+another question: the model's rules.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +19,8 @@ import msgspec
 from anatune.arguments import shown
 from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.schedule_rules import check_schedule
 from anatune.core.show import html_table
-from anatune.core.templates import DEVICES
+from anatune.core.templates import DEVICES, REGISTERED
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
@@ -75,8 +81,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @cached_property
     def _is_checked(self) -> bool:
-        fields = (self.workload, self.hardware, self.template, self.tiles, self.unroll, self.vector, self.options)
-        check_schedule(*fields)
+        _check(self)
         return True
 
     @cached_property
@@ -210,3 +215,24 @@ def checked_schedule(what: str, value: object) -> Schedule:
     if not isinstance(value, Schedule):
         raise SpaceError(f"{what}: got {shown(value)}, expected a Schedule; build one with space.schedule(...)")
     return value.check()
+
+
+def _check(schedule: Schedule) -> None:
+    """Raise SpaceError unless the fields of a schedule, which may be of any type, fit each other."""
+    workload, hardware, template = schedule.workload, schedule.hardware, schedule.template
+    if not isinstance(workload, Workload):
+        raise SpaceError(f"schedule: workload is {workload!r:.60}, expected a Workload")
+    if not isinstance(hardware, GpuSpec | CpuSpec):
+        raise SpaceError(f"schedule: hardware is {hardware!r:.60}, expected a GpuSpec or a CpuSpec")
+    templates = tuple(known.name for known in REGISTERED.values() if known.kind == hardware.kind)
+    if not isinstance(template, str) or template not in templates:
+        raise SpaceError(
+            f"schedule: template is {template!r:.40}, expected one of {', '.join(templates)} for {hardware.name}"
+        )
+    for name, value in ((name, getattr(schedule, name)) for name in ("tiles", "vector", "options")):
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise SpaceError(f"schedule: {name} is {value!r:.60}, expected a mapping by name")
+    try:
+        REGISTERED[template].check(schedule)
+    except SpaceError as error:
+        raise SpaceError(f"schedule of {workload.operator} ({template}): {error}") from None

@@ -18,11 +18,11 @@ def levels_of(workload):
     return {axis.name: LEVELS for axis in workload.axes}
 
 
-def check(workload, hardware, tiles, unroll, vector, options):
-    check_tiles(tiles, levels_of(workload), workload.extents)
-    check_count("unroll", unroll, 1)
-    check_names("vector", vector, (), "tensor")
-    check_names("options", options, ())
+def check(schedule):
+    check_tiles(schedule.tiles, levels_of(schedule.workload), schedule.workload.extents)
+    check_count("unroll", schedule.unroll, 1)
+    check_names("vector", schedule.vector, (), "tensor")
+    check_names("options", schedule.options, ())
 
 
 class TrialSpace(Space):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from anatune.core.schedule import Schedule
@@ -71,16 +71,8 @@ class Template(ABC):
     diverse: ClassVar[bool] = False
 
     @abstractmethod
-    def check(
-        self,
-        workload: Workload,
-        hardware: Any,
-        tiles: Mapping[str, object],
-        unroll: object,
-        vector: Mapping[str, object],
-        options: Mapping[str, object],
-    ) -> None:
-        """Raise SpaceError for what is no schedule; fields as those of `Schedule`."""
+    def check(self, schedule: Schedule) -> None:
+        """Raise SpaceError for what is no schedule of the template; its fields are of the right types already."""
 
     @abstractmethod
     def levels(self, workload: Workload) -> dict[str, tuple[str, ...]]:

@@ -53,41 +53,29 @@ def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
     }
 
 
-def check_cpu(
-    workload: Workload,
-    hardware: CpuSpec,
-    tiles: Mapping[str, Any],
-    unroll: object,
-    vector: Mapping[str, object],
-    options: Mapping[str, Any],
-) -> None:
+def check_cpu(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "cpu"."""
+    workload, options = schedule.workload, schedule.options
+    tiles: Mapping[str, Any] = schedule.tiles
     if "extension" not in options:
-        _check(workload, hardware, tiles, unroll, vector, options)
+        _check(schedule)
         return
-    dot = _check(workload, hardware, tiles, unroll, vector, options, extension="amx")
+    dot = _check(schedule, extension="amx")
     assert dot is not None
     if paired := [name for name in options if name.startswith("pair.")]:
         raise SpaceError(f"option {paired[0]} is given, but there are no pairs of microkernels on AMX's tiles")
-    simd, register = options["simd_axis"], {axis.name: tiles[axis.name][-1] for axis in workload.spatial_axes}
-    vectors = -(-register.pop(simd) // options["simd_lanes"])
+    simd, register = str(options["simd_axis"]), {axis.name: tiles[axis.name][-1] for axis in workload.spatial_axes}
+    vectors = -(-register.pop(simd) // simd_lanes(workload, _cpu(schedule).compute.simd_bits))
     unrolled = {axis.name: tiles[axis.name][-1] for axis in workload.reduction_axes}
     steps = -(-unrolled.pop(dot.axis) // dot.size) * math.prod(unrolled.values())
     check_tile_registers(math.prod(register.values()), vectors, steps)
 
 
-def check_half_sums(
-    workload: Workload,
-    hardware: CpuSpec,
-    tiles: Mapping[str, Any],
-    unroll: object,
-    vector: Mapping[str, object],
-    options: Mapping[str, Any],
-) -> None:
+def check_half_sums(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "fp16_accumulation"."""
-    dot = _check(workload, hardware, tiles, unroll, vector, options, extension="fp16")
+    dot, tiles = _check(schedule, extension="fp16"), schedule.tiles
     assert dot is not None
-    most, terms = most_half_terms(workload, dot), math.prod(tiles[dot.axis][-2:])
+    most, terms = most_half_terms(schedule.workload, dot), math.prod(tiles[dot.axis][-2:])
     if terms > most:
         raise SpaceError(
             f"tiles[{dot.axis!r}] is {tiles[dot.axis]}: a call sums {terms} products along it in half precision, "
@@ -95,17 +83,16 @@ def check_half_sums(
         )
 
 
-def _check(
-    workload: Workload,
-    hardware: CpuSpec,
-    tiles: Mapping[str, Any],
-    unroll: object,
-    vector: Mapping[str, object],
-    options: Mapping[str, Any],
-    *,
-    extension: str = "",
-) -> DotGroup | None:
-    """Raise SpaceError unless these are a schedule of such loops; return how it groups products."""
+def _cpu(schedule: Schedule) -> CpuSpec:
+    assert isinstance(schedule.hardware, CpuSpec)  # of the template's kind: `core.schedule`
+    return schedule.hardware
+
+
+def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
+    """Raise SpaceError unless a schedule is one of such loops; return how it groups products."""
+    workload, hardware, unroll, vector = schedule.workload, _cpu(schedule), schedule.unroll, schedule.vector
+    tiles: Mapping[str, Any] = schedule.tiles
+    options: Mapping[str, Any] = schedule.options
     if options.get("extension", "") != extension:
         raise SpaceError(f"option extension is {options.get('extension')!r:.40}, expected {extension!r}")
     levels = levels_of(workload)

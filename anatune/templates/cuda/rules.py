@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
 from anatune.core.workload.access import DTYPE_BYTES
 from anatune.core.workload.implicit_gemm import guarded_dimensions
 from anatune.core.workload.nest import Workload
@@ -110,46 +111,29 @@ def pipeline_of(options: Mapping[str, Any]) -> tuple[int, int]:
     return int(stages), int(pad)
 
 
-def check_cuda(
-    workload: Workload,
-    hardware: GpuSpec,
-    tiles: Mapping[str, object],
-    unroll: object,
-    vector: Mapping[str, object],
-    options: Mapping[str, object],
-) -> None:
+def check_cuda(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "cuda"."""
-    check_names("options", options, SPLIT, "option")
-    _check_tiling(workload, tiles, unroll, vector, options)
+    check_names("options", schedule.options, SPLIT, "option")
+    _check_tiling(schedule)
 
 
-def check_pipelined(
-    workload: Workload,
-    hardware: GpuSpec,
-    tiles: Mapping[str, object],
-    unroll: object,
-    vector: Mapping[str, object],
-    options: Mapping[str, object],
-) -> None:
+def check_pipelined(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "pipelined"."""
+    workload, hardware, options = schedule.workload, schedule.hardware, schedule.options
+    assert isinstance(hardware, GpuSpec)  # of the template's kind: `core.schedule`
     check_pipeline_applies(workload, hardware)
     check_names("options", options, (*PIPELINE, *SPLIT), "option")
     for name in PIPELINE.keys() & options.keys():
         checked_choice(name, options[name], workload, hardware)
-    _check_tiling(workload, tiles, unroll, vector, options)
+    _check_tiling(schedule)
 
 
-def _check_tiling(
-    workload: Workload,
-    tiles: Mapping[str, Any],
-    unroll: object,
-    vector: Mapping[str, object],
-    options: Mapping[str, object],
-) -> None:
+def _check_tiling(schedule: Schedule) -> None:
+    workload, tiles = schedule.workload, schedule.tiles
     check_formats(workload)
     check_covering_tiles(workload, tiles, levels_of(workload))
-    check_count("unroll", unroll, 0)
-    check_names("vector", vector, staged_tensors(workload), "tensor")
-    for tensor, width in vector.items():
+    check_count("unroll", schedule.unroll, 0)
+    check_names("vector", schedule.vector, staged_tensors(workload), "tensor")
+    for tensor, width in schedule.vector.items():
         check_count(f"vector[{tensor!r}]", width, 1)
-    check_split(workload, options, num_tiles(tiles, workload), num_steps(tiles, workload))
+    check_split(workload, schedule.options, num_tiles(tiles, workload), num_steps(tiles, workload))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
@@ -79,20 +80,16 @@ def checked_width(tensor: str, width: object, widths: Mapping[str, tuple[int, ..
     return found
 
 
-def check_tensorcore(
-    workload: Workload,
-    hardware: GpuSpec,
-    tiles: Mapping[str, object],
-    unroll: object,
-    vector: Mapping[str, object],
-    options: Mapping[str, object],
-) -> None:
+def check_tensorcore(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "tensorcore"."""
+    workload, hardware, options = schedule.workload, schedule.hardware, schedule.options
+    tiles, vector = schedule.tiles, schedule.vector
+    assert isinstance(hardware, GpuSpec)  # of the template's kind: `core.schedule`
     check_supported(workload, hardware)
     check_names("options", options, ("stages", "group", *SPLIT))
     check_count("option stages", options.get("stages"), min(STAGES), max(STAGES))
     check_count("option group", options.get("group"), 1)
-    check_count("unroll", unroll, 0, 0)
+    check_count("unroll", schedule.unroll, 0, 0)
     gemm, instruction = implicit_gemm(workload), dict(zip(LEVELS, INSTRUCTION[workload.dtype], strict=True))
     for axis, lanes in instruction.items():
         check_cover(axis, tiles.get(axis), LEVELS[axis], gemm.extents[axis], lanes)

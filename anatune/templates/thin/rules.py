@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
@@ -87,19 +88,14 @@ def vectors_of(nest: ThinNest) -> tuple[int, ...]:
     return tuple(2**e for e in range(nest.width.bit_length()))
 
 
-def check_thin(
-    workload: Workload,
-    hardware: GpuSpec,
-    tiles: Mapping[str, object],
-    unroll: object,
-    vector: Mapping[str, object],
-    options: Mapping[str, object],
-) -> None:
+def check_thin(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "thin"."""
+    workload, hardware, tiles, options = schedule.workload, schedule.hardware, schedule.tiles, schedule.options
+    assert isinstance(hardware, GpuSpec)  # of the template's kind: `core.schedule`
     check_supported(workload, hardware)
     check_names("options", options, ("split",))
-    check_names("vector", vector, (), "tensor")
-    check_count("unroll", unroll, 0, 0)
+    check_names("vector", schedule.vector, (), "tensor")
+    check_count("unroll", schedule.unroll, 0, 0)
     check_names("tiles", tiles, LEVELS, "index")
     nest = thin_nest(workload)
     along, across = ("k", "n") if nest.along_k else ("n", "k")

@@ -121,5 +121,6 @@ class ThinSpace(Space):
             for axis, levels in self.levels.items()
         }
         options: dict[str, OptionValue] = {} if split == 1 else {"split": checked_count("split", split, 1)}
-        check_thin(self.workload, self.hardware, complete, 0, {}, options)
-        return Schedule(self.workload, self.hardware, self.template, complete, options=options)
+        schedule = Schedule(self.workload, self.hardware, self.template, complete, options=options)
+        check_thin(schedule)
+        return schedule

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from anatune.core.accuracy import RELAXED, STANDARD
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
@@ -50,15 +47,11 @@ def covered(convolution: Convolution3x3, output_tile: int) -> dict[str, int]:
     return {"p": tiles, "f": convolution.filters, "c": convolution.channels}
 
 
-def check_winograd(
-    workload: Workload,
-    hardware: CpuSpec,
-    tiles: Mapping[str, Any],
-    unroll: object,
-    vector: Mapping[str, object],
-    options: Mapping[str, Any],
-) -> None:
+def check_winograd(schedule: Schedule) -> None:
     """Raise SpaceError unless these are a schedule of the template "winograd"."""
+    workload, hardware, vector, unroll = schedule.workload, schedule.hardware, schedule.vector, schedule.unroll
+    tiles, options = schedule.tiles, schedule.options
+    assert isinstance(hardware, CpuSpec)  # of the template's kind: `core.schedule`
     convolution = convolution3x3(workload)
     if vector:
         raise SpaceError(f"vector is {dict(vector)!r:.60}, expected none: the template fetches whole vectors")

@@ -135,7 +135,7 @@ def test_workloads_and_hardware_inside_schedules_keep_to_their_own_rules() -> No
 
 def test_checked_schedules_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     again = Schedule.from_json(CPU.to_json())
-    monkeypatch.setattr("anatune.core.schedule.check_schedule", None)
+    monkeypatch.setattr("anatune.core.schedule._check", None)
     assert again.check() is again
     assert checked_schedule("schedule", again) is again
     with pytest.raises(SpaceError, match="predict: got 5, expected a Schedule"):
