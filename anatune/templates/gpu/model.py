@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from enum import IntEnum
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.workload.nest import Workload
-from anatune.templates.base.model import AnalyticalModel, Columns, Points, Rule, Shown
+from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Rule, Scores, Shown
 from anatune.templates.gpu.io_bound import gpu_io_bounds
 from anatune.templates.gpu.pack import pack_gpu
 from anatune.templates.gpu.times.columns import Limiter
@@ -47,6 +49,8 @@ class BaseGpuModel(AnalyticalModel):
     """Columns that are parts of the time."""
     own_parts: ClassVar[tuple[str, ...]] = ()
     resources: ClassVar[tuple[str, ...]]
+    rows: ClassVar[type[IntEnum]]
+    """Names of the rows that the compiled function fills."""
 
     def __init__(self, workload: Workload, hardware: GpuSpec) -> None:
         super().__init__(workload, hardware)
@@ -54,6 +58,19 @@ class BaseGpuModel(AnalyticalModel):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.workload, self.hardware)  # its tables are made again
+
+    @abstractmethod
+    def _fill(
+        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+    ) -> None:
+        """Have the compiled function write rule codes, seconds and, unless it is empty, `columns`.
+
+        `known`: (3, num_points), what a compiler said of them, or empty.
+        """
+
+    @abstractmethod
+    def _own_columns(self, out: Floats) -> Columns:
+        """Return the features of [ICS24] Sec. 4.1 that differ by template, and resources that only this one has."""
 
     @property
     @abstractmethod
@@ -64,6 +81,47 @@ class BaseGpuModel(AnalyticalModel):
     def io_bounds(self) -> dict[str, float]:
         """Memory level -> lower bound on the bytes that cross it; see `gpu_io_bounds`."""
         return gpu_io_bounds(self.workload, self.hardware, self._sharing_threads)
+
+    def _run(
+        self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
+    ) -> Scores:
+        """Return (rule codes, seconds, rows of the compiled function if `full`) of `points`."""
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
+        count = len(points)
+        # compiled code reads what lies behind rows that are too short
+        assert not count or points.shape[1] == len(self.space.columns), (points.shape, len(self.space.columns))
+        rules, times = np.empty(count, dtype=np.int64), np.empty(count)
+        columns = np.empty((int(self.rows["COUNT"]), count) if full else (0, 0))
+        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+        self._fill(points, task, known, rules, times, columns)
+        return rules, times, columns
+
+    def _columns(self, out: Floats, time_s: Floats) -> Columns:
+        """Name the quantities of a prediction.
+
+        Deviates: Estimated_Occupancy takes the device's own limits instead of 64 warps and 64 KB everywhere.
+        """
+        row = {name: out[number] for name, number in self.rows.__members__.items() if name != "COUNT"}
+        columns = {name: row[name.upper()] for name in (*self.parts, *self.own_parts) if name != "launch_s"}
+        columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
+        max_warps = float(self.hardware.compute.max_warps_per_sm)
+        columns |= {
+            "occupancy": np.minimum(1.0, row["HELD"] * row["WARPS"] / max_warps),  # illegal blocks may be larger
+            "limiter": np.where(row["HELD"] < row["RESIDENT"], float(Limiter.GRID), row["LIMITER"]),
+            "waves": row["WAVES"],
+            "WLP": row["HELD"] * row["WARPS"],
+            "Estimated_Occupancy": np.minimum(1.0, row["RESIDENT"] * row["WARPS"] / max_warps),
+            "Wave_Efficiency": row["WAVES"] / np.ceil(row["WAVES"]),
+            "dram_bytes": row["DRAM_BYTES"],
+            "l2_bytes": row["L2_BYTES"],
+            "registers_per_thread": row["REGISTERS"],
+            "shared_bytes_per_block": row["SHARED_BYTES"],
+            "threads_per_block": row["THREADS"],
+            "blocks": row["BLOCKS"],
+            "blocks_per_sm": row["HELD"],
+            "accumulators_per_thread": row["ACCUMULATORS"],
+        }
+        return columns | self._own_columns(out)
 
     def _shown(self, columns: Columns) -> Shown:
         over_bound = {level: columns[_LEVELS[level]] / bound for level, bound in self.io_bounds.items()}

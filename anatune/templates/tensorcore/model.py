@@ -13,13 +13,12 @@ from anatune.core.workload.implicit_gemm import Operand, fetch_pattern
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Ranking, Rule, Scores
+from anatune.templates.base.model import Columns, Floats, Points, Ranking, Rule, Scores
 from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.times.tile import MAX_GRID
 from anatune.templates.gpu.model import OWN_PARTS, SPLIT_RULE, BaseGpuModel
 from anatune.templates.gpu.pack import SECTOR_BYTES
-from anatune.templates.gpu.times.columns import Limiter
 from anatune.templates.tensorcore.ranking import EXHAUSTIVE_POINTS, rank_splits
 from anatune.templates.tensorcore.space import INSTRUCTION, TensorCoreSpace, check_supported
 from anatune.templates.tensorcore.times.block import MOST_COPIES
@@ -62,7 +61,7 @@ class TensorCoreModel(BaseGpuModel):
     """
 
     space: TensorCoreSpace
-    parts, own_parts, resources = PARTS, OWN_PARTS, RESOURCES
+    parts, own_parts, resources, rows = PARTS, OWN_PARTS, RESOURCES, TensorCol
     composition = Composition(
         lanes=(Lane(("mma_s", "issue_s", "shared_s"), ("latency_s", "tail_s")), Lane(("l2_s",)), Lane(("dram_s",))),
         added=("launch_s", "combine_s"),
@@ -96,48 +95,21 @@ class TensorCoreModel(BaseGpuModel):
     def _sharing_threads(self) -> int:
         return self.hardware.compute.warp_size
 
-    def _run(
-        self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
-    ) -> Scores:
-        """Return (rule codes, seconds, columns of TensorCol if `full`) of `points`."""
-        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
-        count = len(points)
-        rules, times = np.empty(count, dtype=np.int64), np.empty(count)
-        columns = np.empty((int(TensorCol.COUNT), count) if full else (0, 0))
-        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+    def _fill(
+        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+    ) -> None:
         run_products(points, self._product, self._gpu, self._units, known, rules, times, columns)
-        return rules, times, columns
 
-    def _columns(self, out: Floats, time_s: Floats) -> Columns:
-        """Name the quantities of a prediction; the features are those of [ICS24] Sec. 4.1 for a warp's instructions."""
-        columns = {name: out[TensorCol[name.upper()]] for name in (*PARTS, *OWN_PARTS) if name != "launch_s"}
-        columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
-        max_warps = float(self.hardware.compute.max_warps_per_sm)
-        waves, warps, accumulators = out[TensorCol.WAVES], out[TensorCol.WARPS], out[TensorCol.ACCUMULATORS]
-        flop = float(self.workload.flop)
-        return columns | {
-            "occupancy": np.minimum(1.0, out[TensorCol.HELD] * warps / max_warps),
-            "limiter": np.where(
-                out[TensorCol.HELD] < out[TensorCol.RESIDENT], float(Limiter.GRID), out[TensorCol.LIMITER]
-            ),
-            "waves": waves,
+    def _own_columns(self, out: Floats) -> Columns:
+        """Return the features of [ICS24] Sec. 4.1 for a warp's instructions."""
+        flop, accumulators = float(self.workload.flop), out[TensorCol.ACCUMULATORS]
+        return {
             "OI_Global_Mem": flop / np.maximum(out[TensorCol.L2_BYTES], 1.0),
             "OI_Shared_Mem": flop / np.maximum(out[TensorCol.SHARED_TRAFFIC], 1.0),
             "Reg_Reuse_Factor": np.full(out.shape[1], 2.0 * self.workload.num_points)
             / np.maximum(out[TensorCol.BLOCKS] * out[TensorCol.THREADS] * accumulators, 1.0),
             "ILP": accumulators / 4.0,
-            "WLP": out[TensorCol.HELD] * warps,
-            "Estimated_Occupancy": np.minimum(1.0, out[TensorCol.RESIDENT] * warps / max_warps),
-            "Wave_Efficiency": waves / np.ceil(waves),
-            "dram_bytes": out[TensorCol.DRAM_BYTES],
-            "l2_bytes": out[TensorCol.L2_BYTES],
             "shared_traffic_bytes": out[TensorCol.SHARED_TRAFFIC],
-            "registers_per_thread": out[TensorCol.REGISTERS],
-            "shared_bytes_per_block": out[TensorCol.SHARED_BYTES],
-            "threads_per_block": out[TensorCol.THREADS],
-            "blocks": out[TensorCol.BLOCKS],
-            "blocks_per_sm": out[TensorCol.HELD],
-            "accumulators_per_thread": accumulators,
             "useful_share": out[TensorCol.USEFUL],
         }
 

@@ -11,13 +11,12 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.implicit_gemm import pattern_of
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Ranking, Rule, Scores
+from anatune.templates.base.model import Columns, Floats, Points, Ranking, Rule
 from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.times.tile import MAX_GRID
 from anatune.templates.gpu.model import BaseGpuModel
 from anatune.templates.gpu.pack import SECTOR_BYTES
-from anatune.templates.gpu.times.columns import Limiter
 from anatune.templates.thin.nest import ThinNest
 from anatune.templates.thin.rules import DOTS_SINCE, check_supported
 from anatune.templates.thin.space import ThinSpace
@@ -72,7 +71,7 @@ class ThinModel(BaseGpuModel):
     """
 
     space: ThinSpace
-    parts, resources = PARTS, RESOURCES
+    parts, resources, rows = PARTS, RESOURCES, ThinCol
     composition = Composition(
         lanes=(
             Lane(("fma_s", "issue_s", "l1_s"), ("latency_s", "meet_s", "tail_s")),
@@ -105,45 +104,19 @@ class ThinModel(BaseGpuModel):
     def _sharing_threads(self) -> int:
         return 0
 
-    def _run(
-        self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
-    ) -> Scores:
-        """Return (rule codes, seconds, columns of ThinCol if `full`) of `points`."""
-        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
-        count = len(points)
-        rules, times = np.empty(count, dtype=np.int64), np.empty(count)
-        columns = np.empty((int(ThinCol.COUNT), count) if full else (0, 0))
-        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+    def _fill(
+        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+    ) -> None:
         run_streams(points, self._stream, self._gpu, known, rules, times, columns)
-        return rules, times, columns
 
-    def _columns(self, out: Floats, time_s: Floats) -> Columns:
-        """Name the quantities of a prediction; the features are those of [ICS24] Sec. 4.1."""
-        columns = {name: out[ThinCol[name.upper()]] for name in PARTS if name != "launch_s"}
-        columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
-        max_warps = float(self.hardware.compute.max_warps_per_sm)
-        waves, warps, accumulators = out[ThinCol.WAVES], out[ThinCol.WARPS], out[ThinCol.ACCUMULATORS]
+    def _own_columns(self, out: Floats) -> Columns:
         flop = float(self.workload.flop)
-        return columns | {
-            "occupancy": np.minimum(1.0, out[ThinCol.HELD] * warps / max_warps),
-            "limiter": np.where(out[ThinCol.HELD] < out[ThinCol.RESIDENT], float(Limiter.GRID), out[ThinCol.LIMITER]),
-            "waves": waves,
+        return {
             "OI_Global_Mem": flop / np.maximum(out[ThinCol.L2_BYTES], 1.0),
             "OI_Shared_Mem": flop / np.maximum(out[ThinCol.SHARED_TRAFFIC], 1.0),
             "Reg_Reuse_Factor": np.full(out.shape[1], float(self.space.nest.extents["m"])),
-            "ILP": accumulators,
-            "WLP": out[ThinCol.HELD] * warps,
-            "Estimated_Occupancy": np.minimum(1.0, out[ThinCol.RESIDENT] * warps / max_warps),
-            "Wave_Efficiency": waves / np.ceil(waves),
-            "dram_bytes": out[ThinCol.DRAM_BYTES],
-            "l2_bytes": out[ThinCol.L2_BYTES],
+            "ILP": out[ThinCol.ACCUMULATORS],
             "shared_traffic_bytes": out[ThinCol.SHARED_TRAFFIC],
-            "registers_per_thread": out[ThinCol.REGISTERS],
-            "shared_bytes_per_block": out[ThinCol.SHARED_BYTES],
-            "threads_per_block": out[ThinCol.THREADS],
-            "blocks": out[ThinCol.BLOCKS],
-            "blocks_per_sm": out[ThinCol.HELD],
-            "accumulators_per_thread": accumulators,
             "loads_in_flight": out[ThinCol.LOADS],
             "bytes_in_flight": out[ThinCol.FLIGHT_BYTES],
         }

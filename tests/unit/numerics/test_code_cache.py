@@ -114,14 +114,16 @@ def test_a_full_disk(compiled, tmp_path, caplog):
 
 
 def test_an_edit_in_any_room_makes_a_new_folder(tmp_path, monkeypatch):
-    copy = tmp_path / "numerics"
-    shutil.copytree(Path(_jit.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(_jit, "__file__", str(copy / "_jit.py"))
+    for part in ("numerics", "templates"):
+        source = Path(_jit.__file__).parents[1] / part
+        shutil.copytree(source, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(_jit, "__file__", str(tmp_path / "numerics/_jit.py"))
     folders = [_jit.cache_folder()]
-    with (copy / "cuda" / "time.py").open("a") as file:
+    edited = tmp_path / "templates/cuda/times/time.py"
+    with edited.open("a") as file:
         file.write("# edited\n")
     folders.append(_jit.cache_folder())
-    (copy / "cuda" / "time.py").rename(copy / "cpu" / "time.py")
+    edited.rename(tmp_path / "templates/cpu/times/time.py")
     folders.append(_jit.cache_folder())
     assert len(set(folders)) == 3
 

@@ -12,7 +12,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.features import FeatureTable, log2
-from anatune.templates.base.model import Floats, Guarantee, Points, Progress, Ranking, Scores
+from anatune.templates.base.model import PREDICT, Floats, Guarantee, Points, Progress, Ranking, Scores
 from anatune.templates.base.ranking import apart
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.model.bands import points_within
@@ -47,7 +47,9 @@ class PipelinedModel(GpuModel):
     def __reduce__(self) -> tuple[object, ...]:
         return PipelinedModel, (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
 
-    def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
+    def _run(
+        self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
+    ) -> Scores:
         """Return (rule codes, seconds, columns of Col if `full`) of `points`, each by the model of its pipeline."""
         points = np.atleast_2d(points)
         rules, times = np.empty(len(points), dtype=np.int64), np.empty(len(points))

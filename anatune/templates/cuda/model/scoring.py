@@ -11,14 +11,14 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import Columns, Floats, Points, Rule, Scores
+from anatune.templates.base.model import Columns, Floats, Points, Rule
 from anatune.templates.cuda.space import GpuSpace, staged_tensors
 from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, run_points
 from anatune.templates.cuda.times.shared_memory import conflict_table
 from anatune.templates.cuda.times.tile import MAX_GRID, MAX_LOCAL_BYTES
 from anatune.templates.gpu.model import OWN_PARTS, REGISTER_BYTES, SPLIT_RULE, BaseGpuModel
 from anatune.templates.gpu.pack import pack_chunk, pack_nest
-from anatune.templates.gpu.times.columns import Col, Gpu, Limiter, Nest
+from anatune.templates.gpu.times.columns import Col, Gpu, Nest
 
 __all__ = ["PARTS", "RESOURCES", "GpuScoring", "floor_of"]
 
@@ -65,7 +65,7 @@ class GpuScoring(BaseGpuModel):
     """
 
     space: GpuSpace
-    parts, own_parts, resources = PARTS, OWN_PARTS, RESOURCES
+    parts, own_parts, resources, rows = PARTS, OWN_PARTS, RESOURCES, Col
     composition = Composition(
         lanes=(
             Lane(("fma_s", "issue_s", "shared_s", "spill_s"), ("latency_s", "tail_s")),
@@ -116,59 +116,36 @@ class GpuScoring(BaseGpuModel):
     def _sharing_threads(self) -> int:
         return int(bool(self._nest.staged))
 
-    def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
-        """Return (rule codes, seconds, columns of Col if `full`) of `points`."""
-        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
-        count = len(points)
-        # compiled code reads what lies behind rows that are too short
-        assert not count or points.shape[1] == len(self.space.columns), (points.shape, len(self.space.columns))
-        rules, times = np.empty(count, dtype=np.int64), np.empty(count)
-        columns = np.empty((int(Col.COUNT), count) if full else (0, 0))
-        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+    def _fill(
+        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+    ) -> None:
         run_points(points, task, self._nest, self._gpu, self._table, self._chunk, rules, times, columns, known)
         if self.refusal is not None:
             rules[:] = 1 + self.rules.index(self.refusal)
-        return rules, times, columns
 
-    def _columns(self, out: Floats, time_s: Floats) -> Columns:
-        """Name the quantities of a prediction; the seven features follow [ICS24] Sec. 4.1, with units and limits right.
+    def _own_columns(self, out: Floats) -> Columns:
+        """Return the features that follow [ICS24] Sec. 4.1, with units and limits right.
 
         Deviates: OI_Shared_Mem counts cycles of the shared-memory pipe (bank conflicts included), one 128-byte access
-        each; Estimated_Occupancy takes the device's own limits instead of 64 warps and 64 KB everywhere.
+        each.
         """
-        hardware, element = self.hardware, float(DTYPE_BYTES[self.workload.dtype])
-        columns = {name: out[Col[name.upper()]] for name in (*PARTS, *OWN_PARTS) if name != "launch_s"}
-        columns["launch_s"] = np.full(out.shape[1], hardware.launch.overhead_s)
-        max_warps = float(hardware.compute.max_warps_per_sm)
-        waves = out[Col.WAVES]
+        element = float(DTYPE_BYTES[self.workload.dtype])
         steps, accumulators, threads = out[Col.STEPS], out[Col.ACCUMULATORS], out[Col.THREADS]
         moved = out[Col.TILE_BYTES] if self._nest.staged else out[Col.STEP_BYTES]
         flop = float(self.workload.flop_per_point or 1)
         loaded = out[Col.FRAGMENTS] * steps * element + out[Col.LOCAL] * REGISTER_BYTES
         tiles = out[Col.BLOCKS] - out[Col.SPLIT_TILES] * (out[Col.SPLIT] - 1.0)
         shared_bytes = loaded * threads * out[Col.STAGES] * tiles
-        return columns | {
-            "occupancy": np.minimum(1.0, out[Col.HELD] * out[Col.WARPS] / max_warps),  # illegal blocks may be larger
-            "limiter": np.where(out[Col.HELD] < out[Col.RESIDENT], float(Limiter.GRID), out[Col.LIMITER]),
-            "waves": waves,
+        return {
             "OI_Global_Mem": flop * accumulators * threads * steps / np.maximum(moved, 1.0),
             "OI_Shared_Mem": flop * accumulators * steps * 32.0 / np.maximum(out[Col.WAVEFRONTS] * 128.0, 1.0),
             "Reg_Reuse_Factor": flop * steps * out[Col.STAGES] / element,
             "ILP": accumulators,
-            "WLP": out[Col.HELD] * out[Col.WARPS],
-            "Estimated_Occupancy": np.minimum(1.0, out[Col.RESIDENT] * out[Col.WARPS] / max_warps),
-            "Wave_Efficiency": waves / np.ceil(waves),
             "dram_bytes": out[Col.DRAM_BYTES] + out[Col.LOCAL_DRAM_BYTES],
             "l2_bytes": out[Col.L2_BYTES] + out[Col.LOCAL_L2_BYTES],
             "shared_traffic_bytes": shared_bytes if self._nest.staged else np.zeros(out.shape[1]),
-            "registers_per_thread": out[Col.REGISTERS],
             "counted_registers": out[Col.REGISTERS],
             "spilled_registers": out[Col.SPILLED],
-            "shared_bytes_per_block": out[Col.SHARED_BYTES],
-            "threads_per_block": threads,
-            "blocks": out[Col.BLOCKS],
-            "blocks_per_sm": out[Col.HELD],
-            "accumulators_per_thread": accumulators,
             "bank_conflicts": out[Col.CONFLICT],
         }
 

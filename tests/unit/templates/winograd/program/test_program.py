@@ -142,9 +142,11 @@ def test_buffers_beyond_32_bits_are_refused():
 
 
 def test_a_schedule_is_compiled_for_its_own_processor():
-    found = anatune.inspect(schedule_of("whole_vectors", "NHWC", 2))
-    assert found["num_instructions"] > 100
-    assert found["spill_ops"] == 0
+    space = api.model(workload_of("whole_vectors", "NHWC"), anatune.hardware("xeon_gold_6230r"), "winograd").space
+    facts = anatune.inspect(space.schedule({"p": (4, 14), "f": (1, 2), "c": (4,)}))
+    assert facts["num_instructions"] > 100
+    assert facts["registers"] > 28  # 14 rows of two vectors: AVX2 has 16
+    assert facts["spill_ops"] == 0
 
 
 def test_other_schedules_are_not_the_templates():
