@@ -23,7 +23,7 @@ from anatune.model.foreign.triton_tiles import (
     multiply_adds_per_cycle,
     resources,
 )
-from anatune.templates.cuda.times.time import SM_FILL_BYTES, TAIL_OVERLAP
+from anatune.templates.gpu.times.waves import SM_FILL_BYTES, TAIL_OVERLAP
 from anatune.templates.tensorcore.times.block import COPY_INSTRUCTIONS
 from anatune.templates.tensorcore.times.time import BLOCK_CYCLES, QUEUE, STEP_CYCLES, STEP_INSTRUCTIONS
 

@@ -16,9 +16,9 @@ from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Ranking, Rule, Scores
 from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.watch import Watch
-from anatune.templates.cuda.times.tile import MAX_GRID
 from anatune.templates.gpu.model import OWN_PARTS, SPLIT_RULE, BaseGpuModel
 from anatune.templates.gpu.pack import SECTOR_BYTES
+from anatune.templates.gpu.times.waves import MAX_GRID
 from anatune.templates.tensorcore.ranking import EXHAUSTIVE_POINTS, rank_splits
 from anatune.templates.tensorcore.space import INSTRUCTION, TensorCoreSpace, check_supported
 from anatune.templates.tensorcore.times.block import MOST_COPIES

@@ -14,9 +14,9 @@ from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Ranking, Rule
 from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.watch import Watch
-from anatune.templates.cuda.times.tile import MAX_GRID
 from anatune.templates.gpu.model import BaseGpuModel
 from anatune.templates.gpu.pack import SECTOR_BYTES
+from anatune.templates.gpu.times.waves import MAX_GRID
 from anatune.templates.thin.nest import ThinNest
 from anatune.templates.thin.rules import DOTS_SINCE, check_supported
 from anatune.templates.thin.space import ThinSpace

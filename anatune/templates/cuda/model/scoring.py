@@ -15,10 +15,11 @@ from anatune.templates.base.model import Columns, Floats, Points, Rule
 from anatune.templates.cuda.space import GpuSpace, staged_tensors
 from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, run_points
 from anatune.templates.cuda.times.shared_memory import conflict_table
-from anatune.templates.cuda.times.tile import MAX_GRID, MAX_LOCAL_BYTES
+from anatune.templates.cuda.times.tile import MAX_LOCAL_BYTES
 from anatune.templates.gpu.model import OWN_PARTS, REGISTER_BYTES, SPLIT_RULE, BaseGpuModel
 from anatune.templates.gpu.pack import pack_chunk, pack_nest
 from anatune.templates.gpu.times.columns import Col, Gpu, Nest
+from anatune.templates.gpu.times.waves import MAX_GRID
 
 __all__ = ["PARTS", "RESOURCES", "GpuScoring", "floor_of"]
 

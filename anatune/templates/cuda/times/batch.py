@@ -17,12 +17,6 @@ CHECK, PREDICT, BOUND, MACRO_BOUND, ANY_BOUND = 0, 1, 2, 3, 4
 """What `run_points` does: rules only; predict; bound over all loop splits and unroll depths; bound over these, the
 order of the register tile and fetch widths; bound over these and all splits of the reduction."""
 
-_DYNAMIC = int(Col.DYNAMIC)
-_REUSE = int(Col.REUSE)
-_STEPS = int(Col.STEPS)
-_RULE = int(Col.RULE)
-_TIME_S = int(Col.TIME_S)
-
 
 @jit
 def run_points(
@@ -63,7 +57,7 @@ def run_points(
         load_points(points, start, n, nest, c)
         macro(n, nest, gpu, c)
         for i in range(n):
-            rules[start + i] = int(c.values[_RULE, i])
+            rules[start + i] = int(c.values[Col.RULE, i])
         if task == CHECK:
             continue
         if task == PREDICT:
@@ -72,8 +66,8 @@ def run_points(
                 take_compiled(start, n, compiled, nest, gpu, c)
         else:
             for i in range(n):
-                c.values[_DYNAMIC, i] = 0.0
-                c.values[_REUSE, i] = math.sqrt(c.values[_STEPS, i])
+                c.values[Col.DYNAMIC, i] = 0.0
+                c.values[Col.REUSE, i] = math.sqrt(c.values[Col.STEPS, i])
         if task >= MACRO_BOUND:
             best_micro(n, nest, gpu, c)
         else:
@@ -82,7 +76,7 @@ def run_points(
         if task == ANY_BOUND:
             evenly(n, nest, gpu, c)
         for i in range(n):
-            times[start + i] = c.values[_TIME_S, i]
+            times[start + i] = c.values[Col.TIME_S, i]
         if columns.shape[0] > 0:
             limiters(n, gpu, c)
         for row in range(columns.shape[0]):

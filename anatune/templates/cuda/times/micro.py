@@ -7,30 +7,11 @@ import math
 from anatune.numerics._jit import jit_helper, jit_scalar, jit_sequence
 from anatune.numerics.columns import Bytes
 from anatune.templates.cuda.times.shared_memory import conflict_degree_one
-from anatune.templates.cuda.times.tile import LIVE_REGISTERS, SECTOR
+from anatune.templates.cuda.times.tile import LIVE_REGISTERS
 from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.gpu.times.waves import SECTOR
 
 __all__ = ["best_micro", "is_dynamic_one", "loop_effects", "micro"]
-
-_DYNAMIC = int(Col.DYNAMIC)
-_REUSE = int(Col.REUSE)
-_THREADS = int(Col.THREADS)
-_WARPS = int(Col.WARPS)
-_ACCUMULATORS = int(Col.ACCUMULATORS)
-_STEPS = int(Col.STEPS)
-_REGISTER_CAP = int(Col.REGISTER_CAP)
-_SPILLED = int(Col.SPILLED)
-_LOADS = int(Col.LOADS)
-_WAVEFRONTS = int(Col.WAVEFRONTS)
-_CONFLICT = int(Col.CONFLICT)
-_FETCHES = int(Col.FETCHES)
-_FETCHES_BLOCK = int(Col.FETCHES_BLOCK)
-_STORE_SECTORS = int(Col.STORE_SECTORS)
-_VTHREADS = int(Col.VTHREADS)
-_REG_INNER = int(Col.REG_INNER)
-_REG_OUTER = int(Col.REG_OUTER)
-_K2 = int(Col.K2)
-_UNROLL = int(Col.UNROLL)
 
 
 @jit_scalar
@@ -66,13 +47,13 @@ def loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
     """
     v = c.values
     for i in range(n):
-        vthreads, reg_inner, k2 = v[_VTHREADS, i], v[_REG_INNER, i], v[_K2, i]
-        limit = max(v[_UNROLL, i], float(gpu.unroll_statements))
-        dynamic = is_dynamic_one(vthreads, reg_inner, k2, v[_REG_OUTER, i], limit)
-        v[_DYNAMIC, i] = 1.0 if dynamic else 0.0
-        v[_SPILLED, i] = v[_ACCUMULATORS, i] if dynamic else v[_SPILLED, i]
-        fits = vthreads * reg_inner + LIVE_REGISTERS <= v[_REGISTER_CAP, i]
-        v[_REUSE, i] = math.sqrt(k2) if fits else 1.0
+        vthreads, reg_inner, k2 = v[Col.VTHREADS, i], v[Col.REG_INNER, i], v[Col.K2, i]
+        limit = max(v[Col.UNROLL, i], float(gpu.unroll_statements))
+        dynamic = is_dynamic_one(vthreads, reg_inner, k2, v[Col.REG_OUTER, i], limit)
+        v[Col.DYNAMIC, i] = 1.0 if dynamic else 0.0
+        v[Col.SPILLED, i] = v[Col.ACCUMULATORS, i] if dynamic else v[Col.SPILLED, i]
+        fits = vthreads * reg_inner + LIVE_REGISTERS <= v[Col.REGISTER_CAP, i]
+        v[Col.REUSE, i] = math.sqrt(k2) if fits else 1.0
 
 
 @jit_helper
@@ -149,8 +130,8 @@ def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) 
             align[i] = stride[i] if ends else align[i]
             state[i] = 2 if ends else (state[i] if k_only or thread_span[i] == 1 else max(state[i], 1))
     widest = 16 // element
-    accumulators, caps, steps = v[_ACCUMULATORS], v[_REGISTER_CAP], v[_STEPS]
-    loads, wavefronts, conflict = v[_LOADS], v[_WAVEFRONTS], v[_CONFLICT]
+    accumulators, caps, steps = v[Col.ACCUMULATORS], v[Col.REGISTER_CAP], v[Col.STEPS]
+    loads, wavefronts, conflict = v[Col.LOADS], v[Col.WAVEFRONTS], v[Col.CONFLICT]
     fragment = c.fragment[t]
     vectors = stride
     for i in range(n):
@@ -186,15 +167,15 @@ def _fetches(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """
     v = c.values
     footprint, run, width, pitch = c.footprint[t], c.run[t], c.width[t], c.pitch[t]
-    threads, warps = v[_THREADS], v[_WARPS]
+    threads, warps = v[Col.THREADS], v[Col.WARPS]
     for i in range(n):
         loadable = width[i] & (width[i] - 1) == 0 and width[i] * nest.element_bytes <= 16
         both = run[i] | pitch[i]
         whole = loadable and both & (width[i] - 1) == 0
         used = float(width[i]) if whole else 1.0
         each, block = fetch_one(float(footprint[i]), used, threads[i], warps[i], float(gpu.warp_size))
-        v[_FETCHES, i] += each
-        v[_FETCHES_BLOCK, i] += block
+        v[Col.FETCHES, i] += each
+        v[Col.FETCHES_BLOCK, i] += block
 
 
 @jit_helper
@@ -208,9 +189,9 @@ def _direct_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) ->
         lanes = float(c.lanes[axis, i]) if axis >= 0 else 1.0
         inner = float(c.inner[axis, i]) if axis >= 0 and not best else 1.0
         sectors = warp_sectors_one(float(gpu.warp_size), lanes, inner, inner * apart)
-        v[_FETCHES, i] += fragment[i]
-        v[_FETCHES_BLOCK, i] += fragment[i] * v[_WARPS, i]
-        v[_WAVEFRONTS, i] += fragment[i] * min(sectors, float(gpu.warp_size)) / 4.0
+        v[Col.FETCHES, i] += fragment[i]
+        v[Col.FETCHES_BLOCK, i] += fragment[i] * v[Col.WARPS, i]
+        v[Col.WAVEFRONTS, i] += fragment[i] * min(sectors, float(gpu.warp_size)) / 4.0
 
 
 @jit_helper
@@ -218,7 +199,7 @@ def _stores(n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
     result = nest.num_operands
     axis = nest.inner_axis[result]
     apart = float(nest.inner_coefficient[result] * nest.result_bytes)
-    sectors = c.values[_STORE_SECTORS]
+    sectors = c.values[Col.STORE_SECTORS]
     for i in range(n):
         lanes = float(c.lanes[axis, i]) if axis >= 0 else 1.0
         inner = float(c.inner[axis, i]) if axis >= 0 and not best else 1.0
@@ -230,11 +211,11 @@ def micro(n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
     """Fill the micro quantities of the first `n` points from inner and width, after `macro`."""
     v = c.values
     for i in range(n):
-        v[_LOADS, i] = 0.0
-        v[_WAVEFRONTS, i] = 0.0
-        v[_FETCHES, i] = 0.0
-        v[_FETCHES_BLOCK, i] = 0.0
-        v[_CONFLICT, i] = 1.0
+        v[Col.LOADS, i] = 0.0
+        v[Col.WAVEFRONTS, i] = 0.0
+        v[Col.FETCHES, i] = 0.0
+        v[Col.FETCHES_BLOCK, i] = 0.0
+        v[Col.CONFLICT, i] = 1.0
     for t in range(nest.num_operands):
         if nest.staged == 1:
             _shared_loads(t, n, nest, gpu, c, table)
@@ -249,13 +230,13 @@ def best_micro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """Fill the micro quantities with values that no completion of the macro choice can beat (admissible bounds)."""
     v = c.values
     for i in range(n):
-        v[_LOADS, i] = 0.0
-        v[_WAVEFRONTS, i] = 0.0
-        v[_FETCHES, i] = 0.0
-        v[_FETCHES_BLOCK, i] = 0.0
-        v[_CONFLICT, i] = 1.0
+        v[Col.LOADS, i] = 0.0
+        v[Col.WAVEFRONTS, i] = 0.0
+        v[Col.FETCHES, i] = 0.0
+        v[Col.FETCHES_BLOCK, i] = 0.0
+        v[Col.CONFLICT, i] = 1.0
     widest = float(16 // nest.element_bytes)
-    steps, threads, warps = v[_STEPS], v[_THREADS], v[_WARPS]
+    steps, threads, warps = v[Col.STEPS], v[Col.THREADS], v[Col.WARPS]
     for t in range(nest.num_operands):
         if nest.staged == 0:
             _direct_loads(t, n, nest, gpu, c, True)
@@ -267,9 +248,9 @@ def best_micro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
                 if nest.uses[t, a] == 1:
                     distinct *= c.lanes[a, i]
             bytes_cycle = distinct * nest.element_bytes / gpu.shared_bytes_cycle
-            v[_LOADS, i] += fragment[i] * steps[i] / widest
-            v[_WAVEFRONTS, i] += fragment[i] * steps[i] * max(1.0 / widest, bytes_cycle)
+            v[Col.LOADS, i] += fragment[i] * steps[i] / widest
+            v[Col.WAVEFRONTS, i] += fragment[i] * steps[i] * max(1.0 / widest, bytes_cycle)
             wide, wide_block = fetch_one(float(footprint[i]), widest, threads[i], warps[i], float(gpu.warp_size))
-            v[_FETCHES, i] += wide
-            v[_FETCHES_BLOCK, i] += wide_block
+            v[Col.FETCHES, i] += wide
+            v[Col.FETCHES_BLOCK, i] += wide_block
     _stores(n, nest, gpu, c, True)

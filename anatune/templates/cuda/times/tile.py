@@ -15,6 +15,7 @@ from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar, jit_sequen
 from anatune.numerics.columns import Floats, Ints
 from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
 from anatune.templates.gpu.times.occupancy import resident_blocks_one
+from anatune.templates.gpu.times.waves import MAX_GRID, sector_bytes_one
 
 __all__ = [
     "RULE_GRID",
@@ -30,8 +31,6 @@ __all__ = [
 ]
 
 RULE_THREADS, RULE_SHARED, RULE_GRID, RULE_LOCAL, RULE_SPLIT = 1, 2, 3, 4, 5
-MAX_GRID = 2147483647.0
-"""Blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
 MAX_LOCAL_BYTES = 524288.0
 """Local memory of a thread. Source: [CUDA-guide] technical specifications."""
 BASE_REGISTERS = 24
@@ -42,46 +41,20 @@ LIVE_REGISTERS = 18
 Calibrated: MI50 and K80 AutoTVM logs put the cliff at 46 of 64 and at about 230 of 255 registers."""
 SPILL_SLOPE = 2
 """Accumulators that move to local memory for each register too many: reloading one takes a register itself."""
-SECTOR = 32.0
-"""Bytes of the smallest transfer between L2 and an SM."""
-
-_STAGES = int(Col.STAGES)
-_VTHREADS = int(Col.VTHREADS)
-_REG_INNER = int(Col.REG_INNER)
-_REG_OUTER = int(Col.REG_OUTER)
-_K2 = int(Col.K2)
-_UNROLL = int(Col.UNROLL)
-_RULE = int(Col.RULE)
-_THREADS = int(Col.THREADS)
-_WARPS = int(Col.WARPS)
-_BLOCKS = int(Col.BLOCKS)
-_ACCUMULATORS = int(Col.ACCUMULATORS)
-_STEPS = int(Col.STEPS)
-_SHARED_BYTES = int(Col.SHARED_BYTES)
-_FRAGMENTS = int(Col.FRAGMENTS)
-_REGISTERS = int(Col.REGISTERS)
-_REGISTER_CAP = int(Col.REGISTER_CAP)
-_SPILLED = int(Col.SPILLED)
-_RESIDENT = int(Col.RESIDENT)
-_LIMITER = int(Col.LIMITER)
-_TILE_BYTES = int(Col.TILE_BYTES)
-_SECTOR_BYTES = int(Col.SECTOR_BYTES)
-_FETCH_LINES = int(Col.FETCH_LINES)
-_DRAM_BYTES = int(Col.DRAM_BYTES)
-_GUARDED = int(Col.GUARDED)
-_SPLIT = int(Col.SPLIT)
-_LEFTOVERS = int(Col.LEFTOVERS)
-_ATOMIC = int(Col.ATOMIC)
-_SPLIT_TILES = int(Col.SPLIT_TILES)
-_SCRATCH = int(Col.SCRATCH)
 
 
 @jit_helper
 def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
     """Read points[start : start + n] (rows in the order of GpuSpace.columns) into the chunk."""
     v = c.values
-    stages, vthreads, reg_inner, reg_outer, k2 = v[_STAGES], v[_VTHREADS], v[_REG_INNER], v[_REG_OUTER], v[_K2]
-    interior = v[_GUARDED]
+    stages, vthreads, reg_inner, reg_outer, k2 = (
+        v[Col.STAGES],
+        v[Col.VTHREADS],
+        v[Col.REG_INNER],
+        v[Col.REG_OUTER],
+        v[Col.K2],
+    )
+    interior = v[Col.GUARDED]
     for i in range(n):
         interior[i] = 1.0
         stages[i] = 1.0
@@ -124,7 +97,7 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
                 interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
             k2[i] *= point[at + 2]
     at = 5 * nest.num_spatial + 3 * nest.num_reduction
-    unroll = v[_UNROLL]
+    unroll = v[Col.UNROLL]
     for i in range(n):
         interior[i] = 1.0 - interior[i]
         unroll[i] = points[start + i, at]
@@ -134,25 +107,13 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
             for i in range(n):
                 width[i] = points[start + i, at + 1 + t]
     for i in range(n):
-        v[_SPLIT, i] = 1.0
+        v[Col.SPLIT, i] = 1.0
     if nest.splits == 1:
         at += 1 + nest.num_operands
         for i in range(n):
-            v[_SPLIT, i] = points[start + i, at]
-            v[_LEFTOVERS, i] = points[start + i, at + 1]
-            v[_ATOMIC, i] = points[start + i, at + 2]
-
-
-@jit_scalar
-def sector_bytes_one(footprint: float, run: float, misaligned: int, element_bytes: float) -> float:
-    """Return the bytes of the 32-byte sectors that a tile with rows of `run` elements touches.
-
-    A row that may start anywhere covers (bytes - element) / 32 + 1 sectors on average.
-    """
-    row = run * element_bytes
-    rows = footprint / run
-    loose = misaligned == 1 or (row > SECTOR and row != math.floor(row / SECTOR) * SECTOR)
-    return rows * (row + SECTOR - element_bytes) if loose else rows * max(SECTOR, row)
+            v[Col.SPLIT, i] = points[start + i, at]
+            v[Col.LEFTOVERS, i] = points[start + i, at + 1]
+            v[Col.ATOMIC, i] = points[start + i, at + 2]
 
 
 @jit_helper
@@ -204,7 +165,7 @@ def _lanes(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 @jit_helper
 def _shared_bytes(t: int, n: int, nest: Nest, c: Chunk) -> None:
     """Add the shared memory of operand `t`: its tile in every buffer, rows of the innermost dimension apart."""
-    shared = c.values[_SHARED_BYTES]
+    shared = c.values[Col.SHARED_BYTES]
     footprint = c.footprint[t]
     element = float(nest.element_bytes)
     if nest.pad == 0 or nest.dim_start[t] == nest.dim_start[t + 1]:
@@ -227,11 +188,11 @@ def _shared_bytes(t: int, n: int, nest: Nest, c: Chunk) -> None:
 def _operands(n: int, nest: Nest, c: Chunk) -> None:
     v = c.values
     for i in range(n):
-        v[_FRAGMENTS, i] = 0.0
-        v[_TILE_BYTES, i] = 0.0
-        v[_SHARED_BYTES, i] = 0.0
-        v[_SECTOR_BYTES, i] = 0.0
-        v[_FETCH_LINES, i] = 0.0
+        v[Col.FRAGMENTS, i] = 0.0
+        v[Col.TILE_BYTES, i] = 0.0
+        v[Col.SHARED_BYTES, i] = 0.0
+        v[Col.SECTOR_BYTES, i] = 0.0
+        v[Col.FETCH_LINES, i] = 0.0
     for t in range(nest.num_operands):
         fragment, fetched = c.fragment[t], c.fetched[t]
         for i in range(n):
@@ -247,7 +208,12 @@ def _operands(n: int, nest: Nest, c: Chunk) -> None:
                 reg = c.reg[a]
                 for i in range(n):
                     fragment[i] *= reg[i]
-        fragments, tile_bytes, sector_bytes, lines = v[_FRAGMENTS], v[_TILE_BYTES], v[_SECTOR_BYTES], v[_FETCH_LINES]
+        fragments, tile_bytes, sector_bytes, lines = (
+            v[Col.FRAGMENTS],
+            v[Col.TILE_BYTES],
+            v[Col.SECTOR_BYTES],
+            v[Col.FETCH_LINES],
+        )
         for i in range(n):
             fragments[i] += fragment[i]
         if nest.staged == 1:
@@ -278,13 +244,13 @@ def _split(n: int, gpu: Gpu, c: Chunk) -> None:
     v = c.values
     num_sms = float(gpu.num_sms)
     for i in range(n):
-        split, tiles = v[_SPLIT, i], v[_BLOCKS, i]
-        whole = math.floor(tiles / num_sms) * num_sms if v[_LEFTOVERS, i] == 1.0 else 0.0
+        split, tiles = v[Col.SPLIT, i], v[Col.BLOCKS, i]
+        whole = math.floor(tiles / num_sms) * num_sms if v[Col.LEFTOVERS, i] == 1.0 else 0.0
         split_tiles = tiles - whole if split > 1.0 else 0.0
-        v[_SPLIT_TILES, i] = split_tiles
-        v[_BLOCKS, i] = tiles + split_tiles * (split - 1.0)
-        if v[_RULE, i] == 0.0 and split_is_broken(split, v[_LEFTOVERS, i], tiles, v[_STAGES, i], num_sms):
-            v[_RULE, i] = float(RULE_SPLIT)
+        v[Col.SPLIT_TILES, i] = split_tiles
+        v[Col.BLOCKS, i] = tiles + split_tiles * (split - 1.0)
+        if v[Col.RULE, i] == 0.0 and split_is_broken(split, v[Col.LEFTOVERS, i], tiles, v[Col.STAGES, i], num_sms):
+            v[Col.RULE, i] = float(RULE_SPLIT)
 
 
 @jit_inline
@@ -299,8 +265,8 @@ def _resident_one(warps: int, registers: int, shared_bytes: float, gpu: Gpu) -> 
 @jit_helper
 def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     v = c.values
-    threads, warps, blocks = v[_THREADS], v[_WARPS], v[_BLOCKS]
-    accumulators, steps, shared = v[_ACCUMULATORS], v[_STEPS], v[_SHARED_BYTES]
+    threads, warps, blocks = v[Col.THREADS], v[Col.WARPS], v[Col.BLOCKS]
+    accumulators, steps, shared = v[Col.ACCUMULATORS], v[Col.STEPS], v[Col.SHARED_BYTES]
     for i in range(n):
         threads[i] = 1.0
         blocks[i] = 1.0
@@ -317,10 +283,10 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         for i in range(n):
             steps[i] *= tile[i]
     if nest.stages > 1:
-        stages = v[_STAGES]
+        stages = v[Col.STAGES]
         for i in range(n):  # more buffers than steps would never be filled
             shared[i] *= min(float(nest.stages), stages[i])
-    rule = v[_RULE]
+    rule = v[Col.RULE]
     for i in range(n):
         warps[i] = math.ceil(threads[i] / gpu.warp_size)
         local = 4.0 * accumulators[i]
@@ -328,17 +294,17 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         code = float(RULE_GRID) if blocks[i] > MAX_GRID else code
         code = float(RULE_SHARED) if shared[i] > gpu.shared_block_bytes else code
         rule[i] = float(RULE_THREADS) if threads[i] > gpu.max_threads_block else code
-    fragments = v[_FRAGMENTS]
+    fragments = v[Col.FRAGMENTS]
     most_warps = gpu.register_cap.shape[0] - 1
     for i in range(n):
         block_warps = int(min(warps[i], float(most_warps)))
         cap = gpu.register_cap[block_warps]
         registers = int(min(max(32.0, accumulators[i] + fragments[i] + BASE_REGISTERS), float(cap)))
         excess = accumulators[i] + LIVE_REGISTERS + math.floor(0.5 * fragments[i]) - cap
-        v[_REGISTERS, i] = registers
-        v[_REGISTER_CAP, i] = cap
-        v[_SPILLED, i] = min(accumulators[i], max(0.0, excess) * SPILL_SLOPE)
-        v[_RESIDENT, i] = _resident_one(block_warps, registers, shared[i], gpu)
+        v[Col.REGISTERS, i] = registers
+        v[Col.REGISTER_CAP, i] = cap
+        v[Col.SPILLED, i] = min(accumulators[i], max(0.0, excess) * SPILL_SLOPE)
+        v[Col.RESIDENT, i] = _resident_one(block_warps, registers, shared[i], gpu)
 
 
 @jit_helper
@@ -346,9 +312,9 @@ def limiters(n: int, gpu: Gpu, c: Chunk) -> None:
     """Fill LIMITER, the resource that limits RESIDENT."""
     v = c.values
     for i in range(n):
-        threads = int(min(v[_THREADS, i], float(gpu.max_threads_block)))
-        shared_bytes = int(min(v[_SHARED_BYTES, i], 1e9))  # no overflow for huge illegal tiles
-        v[_LIMITER, i] = resident_blocks_one(threads, int(v[_REGISTERS, i]), shared_bytes, gpu)[1]
+        threads = int(min(v[Col.THREADS, i], float(gpu.max_threads_block)))
+        shared_bytes = int(min(v[Col.SHARED_BYTES, i], 1e9))  # no overflow for huge illegal tiles
+        v[Col.LIMITER, i] = resident_blocks_one(threads, int(v[Col.REGISTERS, i]), shared_bytes, gpu)[1]
 
 
 @jit_helper
@@ -361,8 +327,8 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     Source: [Origami] window of concurrently running tiles.
     """
     v = c.values
-    dram, blocks, resident, stages = v[_DRAM_BYTES], v[_BLOCKS], v[_RESIDENT], v[_STAGES]
-    distinct, rest = v[_SCRATCH], v[_SCRATCH + 1]
+    dram, blocks, resident, stages = v[Col.DRAM_BYTES], v[Col.BLOCKS], v[Col.RESIDENT], v[Col.STAGES]
+    distinct, rest = v[Col.SCRATCH], v[Col.SCRATCH + 1]
     for i in range(n):
         dram[i] = nest.tensor_bytes[nest.num_operands] + nest.epilogue_bytes
     for t in range(nest.num_operands):
@@ -376,7 +342,7 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             rest[i] = min(blocks[i], gpu.num_sms * resident[i])
         if nest.splits == 1:
             for i in range(n):
-                split = v[_SPLIT, i] if v[_LEFTOVERS, i] == 0.0 else 1.0
+                split = v[Col.SPLIT, i] if v[Col.LEFTOVERS, i] == 0.0 else 1.0
                 distinct[i] = min(split, rest[i])
                 rest[i] = max(1.0, rest[i] / split)
         for a in range(nest.num_spatial - 1, -1, -1):
@@ -387,7 +353,7 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
                 rest[i] = max(1.0, rest[i] / grid[i])
         footprint, fetched = c.footprint[t], c.fetched[t]
         for i in range(n):
-            tiles = blocks[i] - v[_SPLIT_TILES, i] * (v[_SPLIT, i] - 1.0)
+            tiles = blocks[i] - v[Col.SPLIT_TILES, i] * (v[Col.SPLIT, i] - 1.0)
             block_bytes = float(footprint[i]) * fetched[i] * nest.element_bytes * (stages[i] * tiles / blocks[i])
             traffic = block_bytes * blocks[i]
             windows = blocks[i] / min(blocks[i], gpu.num_sms * resident[i])
@@ -411,10 +377,10 @@ def take_compiled(start: int, n: int, compiled: Floats, nest: Nest, gpu: Gpu, c:
     v = c.values
     most_warps = gpu.register_cap.shape[0] - 1
     for i in range(n):
-        warps = int(min(v[_WARPS, i], float(most_warps)))
+        warps = int(min(v[Col.WARPS, i], float(most_warps)))
         registers = int(min(compiled[0, start + i], float(gpu.register_cap[warps])))
-        v[_REGISTERS, i] = registers
-        v[_SHARED_BYTES, i] = compiled[1, start + i]
-        v[_SPILLED, i] = compiled[2, start + i]
-        v[_RESIDENT, i] = _resident_one(warps, registers, v[_SHARED_BYTES, i], gpu)
+        v[Col.REGISTERS, i] = registers
+        v[Col.SHARED_BYTES, i] = compiled[1, start + i]
+        v[Col.SPILLED, i] = compiled[2, start + i]
+        v[Col.RESIDENT, i] = _resident_one(warps, registers, v[Col.SHARED_BYTES, i], gpu)
     _dram(n, nest, gpu, c)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_inline, jit_scalar
-from anatune.templates.cuda.times.tile import SECTOR
+from anatune.numerics._jit import jit_helper, jit_inline
 from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.gpu.times.waves import SECTOR, SM_FILL_BYTES, TAIL_OVERLAP, combine_s_one, norm4
 
-__all__ = ["combine_s_one", "evenly", "norm4", "time"]
+__all__ = ["evenly", "time"]
 
 FETCH_INSTRUCTIONS = 16.0
 """Instructions a fetched element costs: load, store, and about 14 for the address of a fused tile index (divisions by
@@ -41,66 +41,6 @@ LOCAL_IN_FLIGHT = 2.0
 """Local-memory accesses of a thread that overlap. Calibrated on spilling Ansor points (K80, MI50)."""
 STORE_CYCLES = 2.0
 """Issue and address cycles of a store instruction."""
-TAIL_OVERLAP = 0.7
-"""Length of the last, partly filled wave relative to one that starts after all others ended: blocks start as soon as
-earlier ones end. Calibrated."""
-COMBINE_LOADS = 32.0
-"""Loads of a thread of the second kernel that are on their way together, of one part or of several; as
-`gpu.splitting` writes it."""
-ATOMIC_BYTES = 32.0
-"""Bytes that the L2 handles in place of each atomically added one: an addition reads, adds and writes a sector.
-Assumed."""
-SM_FILL_BYTES = 64.0
-"""Bytes an SM takes from L2 per cycle. Source: [Accel-Sim] L1 fill width."""
-
-_REUSE = int(Col.REUSE)
-_WARPS = int(Col.WARPS)
-_THREADS = int(Col.THREADS)
-_BLOCKS = int(Col.BLOCKS)
-_ACCUMULATORS = int(Col.ACCUMULATORS)
-_STAGES = int(Col.STAGES)
-_STEPS = int(Col.STEPS)
-_SHARED_BYTES = int(Col.SHARED_BYTES)
-_SPILLED = int(Col.SPILLED)
-_RESIDENT = int(Col.RESIDENT)
-_TILE_BYTES = int(Col.TILE_BYTES)
-_SECTOR_BYTES = int(Col.SECTOR_BYTES)
-_FETCH_LINES = int(Col.FETCH_LINES)
-_DRAM_BYTES = int(Col.DRAM_BYTES)
-_GUARDED = int(Col.GUARDED)
-_SPLIT = int(Col.SPLIT)
-_LEFTOVERS = int(Col.LEFTOVERS)
-_ATOMIC = int(Col.ATOMIC)
-_SPLIT_TILES = int(Col.SPLIT_TILES)
-_COMBINE_S = int(Col.COMBINE_S)
-_LOADS = int(Col.LOADS)
-_WAVEFRONTS = int(Col.WAVEFRONTS)
-_FETCHES = int(Col.FETCHES)
-_FETCHES_BLOCK = int(Col.FETCHES_BLOCK)
-_STORE_SECTORS = int(Col.STORE_SECTORS)
-_TIME_S = int(Col.TIME_S)
-_FMA_S = int(Col.FMA_S)
-_ISSUE_S = int(Col.ISSUE_S)
-_SHARED_S = int(Col.SHARED_S)
-_SPILL_S = int(Col.SPILL_S)
-_L2_S = int(Col.L2_S)
-_DRAM_S = int(Col.DRAM_S)
-_LATENCY_S = int(Col.LATENCY_S)
-_TAIL_S = int(Col.TAIL_S)
-_HELD = int(Col.HELD)
-_WAVES = int(Col.WAVES)
-_STEP_BYTES = int(Col.STEP_BYTES)
-_L2_BYTES = int(Col.L2_BYTES)
-_LOCAL = int(Col.LOCAL)
-_LOCAL_L2_BYTES = int(Col.LOCAL_L2_BYTES)
-_LOCAL_DRAM_BYTES = int(Col.LOCAL_DRAM_BYTES)
-
-
-@jit_scalar
-def norm4(a: float, b: float, c: float) -> float:
-    """Return the 4-norm: a sharper smooth maximum, for resources that overlap well."""
-    a, b, c = a * a, b * b, c * c
-    return math.sqrt(math.sqrt(a * a + b * b + c * c))
 
 
 @jit_inline
@@ -141,36 +81,6 @@ def _waves_one(
     return cycles
 
 
-@jit_inline
-def combine_s_one(
-    split: float,
-    tiles: float,
-    accumulators: float,
-    threads: float,
-    part_bytes: float,
-    atomic: float,
-    result_bytes: float,
-    resident: float,
-    gpu: Gpu,
-) -> float:
-    """Return the seconds of the kernel that sums `split` parts of `tiles` tiles, or of zeroing and atomic additions.
-
-    Partial sums come from L2 where they fit its half, else from DRAM, and wait for it in turns.
-    """
-    if atomic == 1.0:
-        zeroing = result_bytes / gpu.l2_bytes_cycle
-        adding = part_bytes * ATOMIC_BYTES / 4.0 / gpu.l2_bytes_cycle
-        return (zeroing + adding) / gpu.clock_hz + gpu.launch_s
-    in_l2 = part_bytes < 0.5 * gpu.l2_bytes
-    rate = gpu.l2_bytes_cycle if in_l2 else gpu.dram_bytes_cycle
-    latency = gpu.l2_latency if in_l2 else gpu.dram_latency
-    sm_rate = min(rate, min(float(gpu.num_sms), max(1.0, tiles)) * SM_FILL_BYTES)  # no tiles: rejected points
-    at_once = max(1.0, math.floor(COMBINE_LOADS / accumulators))
-    turns = math.ceil(split / at_once) * math.ceil(tiles / (gpu.num_sms * resident))
-    cycles = norm4(part_bytes / sm_rate, turns * latency, 0.0) + latency + result_bytes / rate
-    return cycles / gpu.clock_hz + gpu.launch_s
-
-
 @jit_helper
 def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """Fill TIME_S and its parts for the first `n` points, after `macro` and `micro` (or `best_micro`).
@@ -195,10 +105,10 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     l2_byte = 1.0 / gpu.l2_bytes_cycle
     dram_byte = 1.0 / gpu.dram_bytes_cycle
     for i in range(n):
-        warps, steps, accumulators = v[_WARPS, i], v[_STEPS, i], v[_ACCUMULATORS, i]
-        blocks, stages, resident = v[_BLOCKS, i], v[_STAGES, i], v[_RESIDENT, i]
-        spilled, loads = v[_SPILLED, i], v[_LOADS, i]
-        split, split_tiles = v[_SPLIT, i], v[_SPLIT_TILES, i]
+        warps, steps, accumulators = v[Col.WARPS, i], v[Col.STEPS, i], v[Col.ACCUMULATORS, i]
+        blocks, stages, resident = v[Col.BLOCKS, i], v[Col.STAGES, i], v[Col.RESIDENT, i]
+        spilled, loads = v[Col.SPILLED, i], v[Col.LOADS, i]
+        split, split_tiles = v[Col.SPLIT, i], v[Col.SPLIT_TILES, i]
         tiles = blocks - split_tiles * (split - 1.0)
         active_sms = min(num_sms, blocks)
         sm_byte = max(1.0 / SM_FILL_BYTES, l2_byte * active_sms)  # cycles a byte from L2 takes an SM
@@ -210,8 +120,8 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         spill_squared = 0.0
         local_wait = 0.0
         if spilled > 0.0:
-            local = 2.0 * spilled * steps / v[_REUSE, i]
-            kept = spilled * 4.0 * v[_THREADS, i] * resident
+            local = 2.0 * spilled * steps / v[Col.REUSE, i]
+            kept = spilled * 4.0 * v[Col.THREADS, i] * resident
             in_l1 = min(1.0, gpu.l1_bytes / kept)
             in_l2 = min(1.0, gpu.l2_bytes / (kept * num_sms))
             missed = local * warps * warp * 4.0 * (1.0 - in_l1)
@@ -226,27 +136,27 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         # one block, one staging step, alone on its SM: cycles
         fma = warps * accumulators * steps * fma_warp
         multiply_adds = accumulators * steps / gpu.packing
-        guarded = v[_GUARDED, i]
+        guarded = v[Col.GUARDED, i]
         stage_instructions = STAGE_INSTRUCTIONS + (BRANCH_INSTRUCTIONS if guarded > 0.0 else 0.0)
         instructions = warps * (multiply_adds + loads + stage_instructions + local)
         fetch_instructions = FETCH_INSTRUCTIONS + guarded * GUARD_INSTRUCTIONS
-        issue = (instructions + v[_FETCHES_BLOCK, i] * fetch_instructions) * issue_slot
-        staging = v[_FETCH_LINES, i] + v[_TILE_BYTES, i] / 128.0
-        shared = warps * v[_WAVEFRONTS, i] + (staging + warps * local) * warp / 32.0
+        issue = (instructions + v[Col.FETCHES_BLOCK, i] * fetch_instructions) * issue_slot
+        staging = v[Col.FETCH_LINES, i] + v[Col.TILE_BYTES, i] / 128.0
+        shared = warps * v[Col.WAVEFRONTS, i] + (staging + warps * local) * warp / 32.0
         compute = math.sqrt(fma * fma + issue * issue + shared * shared + spill_squared)
         chain = max(multiply_adds * SINGLE_WARP_CYCLES + loads, steps * gpu.fma_latency)
         chain += gpu.shared_latency * max(1.0, steps / STEPS_IN_FLIGHT) * staged + local_wait
 
         # loads of the step; sectors that are used in part stay in L1 for the next step where there is room
-        sector_bytes = v[_SECTOR_BYTES, i]
-        free_l1 = max(0.125 * gpu.l1_bytes, gpu.l1_bytes - resident * v[_SHARED_BYTES, i])
+        sector_bytes = v[Col.SECTOR_BYTES, i]
+        free_l1 = max(0.125 * gpu.l1_bytes, gpu.l1_bytes - resident * v[Col.SHARED_BYTES, i])
         kept_fraction = min(1.0, free_l1 / (sector_bytes * resident + 1.0))
-        step_bytes = sector_bytes - max(0.0, sector_bytes - v[_TILE_BYTES, i]) * kept_fraction
+        step_bytes = sector_bytes - max(0.0, sector_bytes - v[Col.TILE_BYTES, i]) * kept_fraction
         step_bytes += direct_bytes / blocks
         memory = step_bytes * sm_byte
-        missing = min(1.0, step_bytes / SECTOR / max(1.0, v[_FETCHES_BLOCK, i]))
+        missing = min(1.0, step_bytes / SECTOR / max(1.0, v[Col.FETCHES_BLOCK, i]))
         each_wait = gpu.l2_latency * missing + gpu.l1_latency * (1.0 - missing)
-        more_waits = max(0.0, v[_FETCHES, i] / FETCHES_IN_FLIGHT - 1.0)
+        more_waits = max(0.0, v[Col.FETCHES, i] / FETCHES_IN_FLIGHT - 1.0)
         alone = max(compute, chain) + memory + gpu.l2_latency + each_wait * more_waits + STAGE_CYCLES
         start = 0.0
         wait = gpu.l2_latency + each_wait * more_waits
@@ -257,7 +167,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             start = min(ahead, stages) * memory + wait
 
         # stores of a block, then waves of blocks
-        store_bytes = v[_STORE_SECTORS, i] * SECTOR
+        store_bytes = v[Col.STORE_SECTORS, i] * SECTOR
         store = accumulators * warps * (STORE_CYCLES + store_bytes * sm_byte)
         busy_one = norm4(compute, memory, 0.0)
         step_cycles = max(resident * busy_one, alone)
@@ -273,7 +183,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             # parts write their sums side by side, whatever the order of the results
             part_stages = math.ceil(stages / split)
             once = gpu.l2_latency + min(start, wait + part_stages * memory)
-            part_bytes = split_tiles * split * accumulators * v[_THREADS, i] * 4.0
+            part_bytes = split_tiles * split * accumulators * v[Col.THREADS, i] * 4.0
             part_store = accumulators * warps * (STORE_CYCLES + warp * 4.0 * sm_byte)
             parts = split_tiles * split
             even_stages = parts / per_wave * part_stages
@@ -288,33 +198,41 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
                 cycles = first + max(cycles * TAIL_OVERLAP, spread)
         l2_bytes = step_bytes * stages * tiles + result_bytes + nest.epilogue_bytes + part_bytes
         l2_s = l2_bytes * l2_byte * cycle_s
-        dram_s = v[_DRAM_BYTES, i] * dram_byte * cycle_s
+        dram_s = v[Col.DRAM_BYTES, i] * dram_byte * cycle_s
         combine_s = 0.0
         if split > 1.0:
             combine_s = combine_s_one(
-                split, split_tiles, accumulators, v[_THREADS, i], part_bytes, v[_ATOMIC, i], result_bytes, resident, gpu
+                split,
+                split_tiles,
+                accumulators,
+                v[Col.THREADS, i],
+                part_bytes,
+                v[Col.ATOMIC, i],
+                result_bytes,
+                resident,
+                gpu,
             )
-        v[_COMBINE_S, i] = combine_s
-        v[_TIME_S, i] = norm4(cycles * cycle_s, l2_s, dram_s) + gpu.launch_s + combine_s
+        v[Col.COMBINE_S, i] = combine_s
+        v[Col.TIME_S, i] = norm4(cycles * cycle_s, l2_s, dram_s) + gpu.launch_s + combine_s
 
         total_s = tiles * stages / num_sms * cycle_s
-        v[_FMA_S, i] = fma * total_s
-        v[_ISSUE_S, i] = issue * total_s
-        v[_SHARED_S, i] = shared * total_s
-        v[_SPILL_S, i] = spill_squared * total_s * total_s
-        v[_L2_S, i] = l2_s
-        v[_DRAM_S, i] = dram_s
-        v[_LATENCY_S, i] = even_stages * (step_cycles - resident * busy_one) * cycle_s
-        v[_TAIL_S, i] = max(0.0, (cycles - even_cycles) * cycle_s)
-        v[_HELD, i] = min(resident, math.ceil(blocks / num_sms))
-        v[_WAVES, i] = waves
-        v[_STEP_BYTES, i] = step_bytes
-        v[_L2_BYTES, i] = l2_bytes
-        v[_LOCAL_L2_BYTES, i] = missed * stages * tiles
-        v[_LOCAL_DRAM_BYTES, i] = from_memory * stages * tiles
-        v[_LOCAL, i] = local
+        v[Col.FMA_S, i] = fma * total_s
+        v[Col.ISSUE_S, i] = issue * total_s
+        v[Col.SHARED_S, i] = shared * total_s
+        v[Col.SPILL_S, i] = spill_squared * total_s * total_s
+        v[Col.L2_S, i] = l2_s
+        v[Col.DRAM_S, i] = dram_s
+        v[Col.LATENCY_S, i] = even_stages * (step_cycles - resident * busy_one) * cycle_s
+        v[Col.TAIL_S, i] = max(0.0, (cycles - even_cycles) * cycle_s)
+        v[Col.HELD, i] = min(resident, math.ceil(blocks / num_sms))
+        v[Col.WAVES, i] = waves
+        v[Col.STEP_BYTES, i] = step_bytes
+        v[Col.L2_BYTES, i] = l2_bytes
+        v[Col.LOCAL_L2_BYTES, i] = missed * stages * tiles
+        v[Col.LOCAL_DRAM_BYTES, i] = from_memory * stages * tiles
+        v[Col.LOCAL, i] = local
     for i in range(n):
-        v[_SPILL_S, i] = math.sqrt(v[_SPILL_S, i])
+        v[Col.SPILL_S, i] = math.sqrt(v[Col.SPILL_S, i])
 
 
 @jit_helper
@@ -330,6 +248,6 @@ def evenly(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     cycle_s = 1.0 / gpu.clock_hz
     dram_s = compulsory / gpu.dram_bytes_cycle * cycle_s
     for i in range(n):
-        fma_s, issue_s, shared_s = v[_FMA_S, i], v[_ISSUE_S, i], v[_SHARED_S, i]
+        fma_s, issue_s, shared_s = v[Col.FMA_S, i], v[Col.ISSUE_S, i], v[Col.SHARED_S, i]
         compute_s = math.sqrt(fma_s * fma_s + issue_s * issue_s + shared_s * shared_s)
-        v[_TIME_S, i] = norm4(compute_s, v[_L2_S, i], dram_s) + 2.0 * gpu.launch_s
+        v[Col.TIME_S, i] = norm4(compute_s, v[Col.L2_S, i], dram_s) + 2.0 * gpu.launch_s

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from anatune.numerics._jit import jit, jit_sequence
 from anatune.numerics.columns import Floats, Ints
-from anatune.templates.cuda.times.time import SM_FILL_BYTES, TAIL_OVERLAP, combine_s_one, norm4
 from anatune.templates.gpu.times.columns import Gpu
 from anatune.templates.gpu.times.occupancy import resident_blocks_one
+from anatune.templates.gpu.times.waves import SM_FILL_BYTES, TAIL_OVERLAP, combine_s_one, norm4, waves_one
 from anatune.templates.tensorcore.times.block import (
     WARP,
     Block,
@@ -62,14 +62,6 @@ class Stage(NamedTuple):
     """All of them together."""
     fragments: float
     """Bytes that warps read of the shared memory."""
-
-
-class Waves(NamedTuple):
-    """All blocks, in cycles."""
-
-    cycles: float
-    number: float
-    each: float
 
 
 @jit_sequence
@@ -144,30 +136,6 @@ def _store_cycles_one(block: Block, sm_byte: float, product: Product, gpu: Gpu) 
     return stores
 
 
-@jit_sequence
-def _waves_one(
-    blocks: float, steps: int, busy: float, alone: float, fill: float, stores: float, resident: int, num_sms: float
-) -> Waves:
-    """Return the cycles of blocks of so many stages: each fills its ring, runs them and stores its results."""
-    per_wave = num_sms * resident
-    waves = blocks / per_wave
-    wave = steps * max(resident * busy, alone) + resident * stores + fill
-    whole_waves = math.floor(waves)
-    left = blocks - whole_waves * per_wave
-    tail = 0.0
-    if left > 0.0:
-        last = math.ceil(left / num_sms)
-        tail = steps * max(last * busy, alone) + last * stores + fill
-        if whole_waves > 0.0:
-            # equal blocks that started together end together; after many waves they no longer do
-            overlap = TAIL_OVERLAP + (1.0 - TAIL_OVERLAP) / whole_waves
-            tail = max(tail * overlap, wave * left / per_wave)
-    # blocks of later waves start as earlier ones end: their ring fills while others compute, if there are others
-    if resident > 1 and whole_waves > 1.0:
-        wave -= fill * (1.0 - 1.0 / resident)
-    return Waves(whole_waves * wave + tail, waves, wave)
-
-
 @jit
 def run_products(
     points: Ints,
@@ -222,7 +190,7 @@ def run_products(
         alone = _alone_one(block, stage, min(1.0, dram_bytes / l2_bytes), interval, gpu, units)
         fill = gpu.dram_latency + stage.memory + BLOCK_CYCLES
         stores = _store_cycles_one(block, sm_byte, product, gpu)
-        waves = _waves_one(block.tiles, block.steps, stage.busy, alone, fill, stores, resident, num_sms)
+        waves = waves_one(block.tiles, block.steps, stage.busy, alone, fill, (stores, 0.0), resident, num_sms)
         cycles, combine_s = waves.cycles, 0.0
         # cycles of an SM if waves could be filled in part, and those that it waits
         waiting = max(0.0, max(held * stage.busy, alone) - held * stage.busy)
@@ -231,14 +199,14 @@ def run_products(
         if block.split > 1:
             parts = block.split_tiles * block.split
             part_stores = float(block.m * block.n) * 4.0 * sm_byte
-            waves = _waves_one(parts, block.part_steps, stage.busy, alone, fill, part_stores, resident, num_sms)
+            waves = waves_one(parts, block.part_steps, stage.busy, alone, fill, (part_stores, 0.0), resident, num_sms)
             cycles = waves.cycles
             even_cycles = waves.number * waves.each
             waiting_cycles = waves.number * (block.part_steps * waiting + fill)
             if parts < block.blocks:  # full rounds before
                 spread = parts * (block.part_steps * stage.busy + part_stores) / num_sms
                 whole = block.blocks - parts
-                first = _waves_one(whole, block.steps, stage.busy, alone, fill, stores, resident, num_sms)
+                first = waves_one(whole, block.steps, stage.busy, alone, fill, (stores, 0.0), resident, num_sms)
                 cycles = first.cycles + max(cycles * TAIL_OVERLAP, spread)
                 even_cycles += first.number * first.each
                 waiting_cycles += first.number * (block.steps * waiting + fill)

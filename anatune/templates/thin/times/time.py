@@ -23,10 +23,9 @@ from typing import NamedTuple
 
 from anatune.numerics._jit import jit, jit_inline, jit_sequence
 from anatune.numerics.columns import Floats, Ints
-from anatune.templates.cuda.times.tile import sector_bytes_one
-from anatune.templates.cuda.times.time import SM_FILL_BYTES, TAIL_OVERLAP, norm4
 from anatune.templates.gpu.times.columns import Gpu
 from anatune.templates.gpu.times.occupancy import resident_blocks_one
+from anatune.templates.gpu.times.waves import SM_FILL_BYTES, norm4, sector_bytes_one, waves_one
 from anatune.templates.thin.times.block import Block, block_one, flight_one, registers_one, rule_one
 from anatune.templates.thin.times.columns import Stream, ThinCol
 
@@ -61,14 +60,6 @@ class Step(NamedTuple):
     """All of them together."""
     bytes: float
     """From L2."""
-
-
-class Waves(NamedTuple):
-    """All blocks, in cycles."""
-
-    cycles: float
-    number: float
-    each: float
 
 
 @jit_sequence
@@ -147,31 +138,6 @@ def _meeting_one(block: Block, sm_byte: float, stream: Stream, gpu: Gpu) -> tupl
 
 
 @jit_sequence
-def _waves_one(
-    block: Block, busy: float, alone: float, meeting: tuple[float, float], resident: int, num_sms: float
-) -> Waves:
-    """Return the cycles of all blocks: each runs all steps, adds up and stores its results."""
-    steps = block.steps
-    per_wave = num_sms * resident
-    waves = block.blocks / per_wave
-    wave = steps * max(resident * busy, alone) + max(resident * meeting[0], meeting[1]) + BLOCK_CYCLES
-    whole_waves = math.floor(waves)
-    left = block.blocks - whole_waves * per_wave
-    tail = 0.0
-    if left > 0.0:
-        last = math.ceil(left / num_sms)
-        tail = steps * max(last * busy, alone) + max(last * meeting[0], meeting[1]) + BLOCK_CYCLES
-        if whole_waves > 0.0:
-            # equal blocks that started together end together; after many waves they no longer do
-            overlap = TAIL_OVERLAP + (1.0 - TAIL_OVERLAP) / whole_waves
-            tail = max(tail * overlap, wave * left / per_wave)
-    # blocks of later waves start while others read, if there are others
-    if resident > 1 and whole_waves > 1.0:
-        wave -= BLOCK_CYCLES * (1.0 - 1.0 / resident)
-    return Waves(whole_waves * wave + tail, waves, wave)
-
-
-@jit_sequence
 def _dram_bytes_one(block: Block, step_bytes: float, workspace: float, stream: Stream, gpu: Gpu) -> float:
     """Return the bytes that cross the DRAM boundary: the large operand once, again only where windows overlap.
 
@@ -236,7 +202,7 @@ def run_streams(
         alone = _alone_one(block, step, min(1.0, dram_bytes / l2_bytes), stream, gpu)
         l2_bytes += 2.0 * workspace + stream.result_bytes + stream.epilogue_bytes
         meeting = _meeting_one(block, sm_byte, stream, gpu)
-        waves = _waves_one(block, step.busy, alone, meeting, resident, num_sms)
+        waves = waves_one(block.blocks, block.steps, step.busy, alone, BLOCK_CYCLES, meeting, resident, num_sms)
         l2_s = l2_bytes / gpu.l2_bytes_cycle * cycle_s
         dram_s = dram_bytes / gpu.dram_bytes_cycle * cycle_s
         second_s = 0.0

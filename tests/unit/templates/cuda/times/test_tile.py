@@ -9,8 +9,8 @@ import anatune
 from anatune.numerics.columns import CHUNK_SIZE
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.cuda.times.batch import PREDICT
-from anatune.templates.cuda.times.tile import sector_bytes_one
 from anatune.templates.gpu.times.columns import Col, new_chunk
+from anatune.templates.gpu.times.waves import sector_bytes_one
 from tests.cases import each
 from tests.naive_gpu import WORKLOADS, Point, gpu, has_rounds, random_points, with_limits
 

@@ -10,8 +10,8 @@ import pytest
 import anatune
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.cuda.times.batch import PREDICT
-from anatune.templates.cuda.times.time import norm4
 from anatune.templates.gpu.times.columns import Col
+from anatune.templates.gpu.times.waves import norm4
 from tests.cases import each
 from tests.naive_gpu import WORKLOADS, gpu, random_points
 

@@ -1,0 +1,137 @@
+"""What times of all GPU templates are made of: sectors, waves of blocks, the second kernel of split reductions."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from anatune.numerics._jit import jit_inline, jit_scalar, jit_sequence
+from anatune.templates.gpu.times.columns import Gpu
+
+__all__ = [
+    "MAX_GRID",
+    "SECTOR",
+    "SM_FILL_BYTES",
+    "TAIL_OVERLAP",
+    "Waves",
+    "combine_s_one",
+    "norm4",
+    "sector_bytes_one",
+    "waves_one",
+]
+
+MAX_GRID = 2147483647.0
+"""Blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
+SECTOR = 32.0
+"""Bytes of the smallest transfer between L2 and an SM."""
+TAIL_OVERLAP = 0.7
+"""Length of the last, partly filled wave relative to one that starts after all others ended: blocks start as soon as
+earlier ones end. Calibrated."""
+COMBINE_LOADS = 32.0
+"""Loads of a thread of the second kernel that are on their way together, of one part or of several; as
+`gpu.splitting` writes it."""
+ATOMIC_BYTES = 32.0
+"""Bytes that the L2 handles in place of each atomically added one: an addition reads, adds and writes a sector.
+Assumed."""
+SM_FILL_BYTES = 64.0
+"""Bytes an SM takes from L2 per cycle. Source: [Accel-Sim] L1 fill width."""
+
+
+@jit_scalar
+def norm4(a: float, b: float, c: float) -> float:
+    """Return the 4-norm: a sharper smooth maximum, for resources that overlap well."""
+    a, b, c = a * a, b * b, c * c
+    return math.sqrt(math.sqrt(a * a + b * b + c * c))
+
+
+@jit_scalar
+def sector_bytes_one(footprint: float, run: float, misaligned: int, element_bytes: float) -> float:
+    """Return the bytes of the 32-byte sectors that a tile with rows of `run` elements touches.
+
+    A row that may start anywhere covers (bytes - element) / 32 + 1 sectors on average.
+    """
+    row = run * element_bytes
+    rows = footprint / run
+    loose = misaligned == 1 or (row > SECTOR and row != math.floor(row / SECTOR) * SECTOR)
+    return rows * (row + SECTOR - element_bytes) if loose else rows * max(SECTOR, row)
+
+
+@jit_inline
+def combine_s_one(
+    split: float,
+    tiles: float,
+    accumulators: float,
+    threads: float,
+    part_bytes: float,
+    atomic: float,
+    result_bytes: float,
+    resident: float,
+    gpu: Gpu,
+) -> float:
+    """Return the seconds of the kernel that sums `split` parts of `tiles` tiles, or of zeroing and atomic additions.
+
+    Partial sums come from L2 where they fit its half, else from DRAM, and wait for it in turns.
+    """
+    if atomic == 1.0:
+        zeroing = result_bytes / gpu.l2_bytes_cycle
+        adding = part_bytes * ATOMIC_BYTES / 4.0 / gpu.l2_bytes_cycle
+        return (zeroing + adding) / gpu.clock_hz + gpu.launch_s
+    in_l2 = part_bytes < 0.5 * gpu.l2_bytes
+    rate = gpu.l2_bytes_cycle if in_l2 else gpu.dram_bytes_cycle
+    latency = gpu.l2_latency if in_l2 else gpu.dram_latency
+    sm_rate = min(rate, min(float(gpu.num_sms), max(1.0, tiles)) * SM_FILL_BYTES)  # no tiles: rejected points
+    at_once = max(1.0, math.floor(COMBINE_LOADS / accumulators))
+    turns = math.ceil(split / at_once) * math.ceil(tiles / (gpu.num_sms * resident))
+    cycles = norm4(part_bytes / sm_rate, turns * latency, 0.0) + latency + result_bytes / rate
+    return cycles / gpu.clock_hz + gpu.launch_s
+
+
+class Waves(NamedTuple):
+    """All blocks, in cycles."""
+
+    cycles: float
+    number: float
+    each: float
+
+
+@jit_sequence
+def waves_one(
+    blocks: float,
+    steps: int,
+    busy: float,
+    alone: float,
+    start: float,
+    end: tuple[float, float],
+    resident: int,
+    num_sms: float,
+) -> Waves:
+    """Return the cycles of equal blocks: each starts, runs its steps, ends.
+
+    Parameters
+    ----------
+    busy, alone : float
+        Cycles that a step keeps an SM busy; that it takes a block alone.
+    start : float
+        Cycles before the first step, which pass while other blocks compute if there are others.
+    end : tuple of float
+        Cycles that the end of a block keeps an SM busy, and those that pass.
+    resident : int
+        Blocks of an SM.
+    """
+    per_wave = num_sms * resident
+    waves = blocks / per_wave
+    wave = steps * max(resident * busy, alone) + max(resident * end[0], end[1]) + start
+    whole_waves = math.floor(waves)
+    left = blocks - whole_waves * per_wave
+    tail = 0.0
+    if left > 0.0:
+        last = math.ceil(left / num_sms)
+        tail = steps * max(last * busy, alone) + max(last * end[0], end[1]) + start
+        if whole_waves > 0.0:
+            # equal blocks that started together end together; after many waves they no longer do
+            overlap = TAIL_OVERLAP + (1.0 - TAIL_OVERLAP) / whole_waves
+            tail = max(tail * overlap, wave * left / per_wave)
+    # blocks of later waves start as earlier ones end
+    if resident > 1 and whole_waves > 1.0:
+        wave -= start * (1.0 - 1.0 / resident)
+    return Waves(whole_waves * wave + tail, waves, wave)
