@@ -108,6 +108,11 @@ else:  # hidden from type checkers, which would take every name for one that `__
 
     __all__ = sorted([*_MODULE, "__version__"])
 
+    def _lower(schedule, threads):
+        return import_module("anatune.codegen.devices").lower(schedule, threads)
+
+    import_module("anatune.core.templates").LOWERING["lower"] = _lower
+
     def __getattr__(name):
         if name not in _MODULE:
             known = ", ".join(sorted(_MODULE))

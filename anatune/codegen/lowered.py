@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anatune.codegen.compat import TvmObject, import_tvm, schedule_of_module
+from anatune.codegen.compat import TvmObject, schedule_of_module
 from anatune.core.schedule import Schedule
-from anatune.core.templates import DEVICES
 
-__all__ = ["Lowered", "tvm_module_json"]
+__all__ = ["Lowered"]
 
 
 @dataclass(frozen=True)
@@ -22,17 +21,3 @@ class Lowered:
     def tvm_schedule(self) -> TvmObject:
         """Return the module as a ``tvm.s_tir.Schedule``."""
         return schedule_of_module(self.module)
-
-
-def tvm_module_json(schedule: Schedule, *, threads: int) -> tuple[str, str]:
-    """Return an IRModule as JSON (``tvm.ir.load_json`` reads it), and the target to compile it for, as JSON.
-
-    Its function ``main`` takes all tensors in the workload's own layouts.
-
-    Raises
-    ------
-    BuildError
-        The schedule cannot be lowered.
-    """
-    lowered: Lowered = DEVICES[schedule.hardware.kind].part("lowering")(schedule, threads)
-    return str(import_tvm().ir.save_json(lowered.module)), str(lowered.target)

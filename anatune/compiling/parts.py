@@ -13,12 +13,12 @@ from anatune.compiling.attention import PlannedAttention
 from anatune.compiling.planning import PlannedKernel
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec, HardwareSpec
-from anatune.core.templates import DEVICES
 from anatune.core.workload.text import workload_to_text
 from anatune.graph.nodes import ITEM, Graph, Node, TensorType, Value, tensor_type, values_in
 from anatune.graph.reductions import REDUCTION
 from anatune.graph.summary import KernelSummary, OperatorSummary, TensorSummary
 from anatune.graph.windows import WINDOW
+from anatune.templates import templates_of
 
 __all__ = ["attention_summary", "inputs_of", "kernel_summary", "operators_of", "outputs_of", "rows_of"]
 
@@ -107,7 +107,7 @@ def _summed(named: Sequence[tuple[str, Node]], hardware: HardwareSpec | None) ->
     counts = Counter(name for name, _ in named)
     times = dict.fromkeys(counts, 0.0)
     if hardware is not None:
-        time_s = DEVICES[hardware.kind].part("streaming")
+        time_s = templates_of(hardware)[0].streaming_s
         for name, node in named:
             times[name] += time_s(hardware, _bytes(node), _flop(node))
     return tuple(OperatorSummary(name, counts[name], times[name] if hardware else None) for name in counts)

@@ -33,8 +33,7 @@ from anatune.compiling.request import Request
 from anatune.compiling.tuning import TuningBudget, tuned
 from anatune.compiling.weights import pack_weights
 from anatune.core.accuracy import STANDARD, checked_accuracy
-from anatune.core.hardware.spec import CpuSpec
-from anatune.core.templates import DEVICES
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.files import scratch_folder
 from anatune.graph.nodes import Graph
@@ -153,10 +152,12 @@ def compile(
         tracker=tracker, key=key, reuse=reuse, stop_at=stop_at, patience=patience,
     )  # fmt: skip
     device = hardware(hw)
-    kind = DEVICES[device.kind]
     request = Request(threads, accuracy, budget, check, progress, tuning_progress, on_estimate)
-    compiled: CompiledModel = kind.part("models")(lambda: imported(model, example_inputs), device, request)
-    return compiled
+    if isinstance(device, GpuSpec):
+        from anatune.compiling.gpu import compile_for_gpu
+
+        return compile_for_gpu(lambda: imported(model, example_inputs), device, request)
+    return compile_for_cpu(lambda: imported(model, example_inputs), device, request)
 
 
 def compile_for_cpu(source_of: Callable[[], Imported], device: CpuSpec, request: Request) -> CompiledModel:

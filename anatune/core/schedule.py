@@ -20,7 +20,7 @@ from anatune.arguments import shown
 from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.show import html_table
-from anatune.core.templates import DEVICES, REGISTERED
+from anatune.core.templates import LOWERING, REGISTERED
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
@@ -152,9 +152,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         anatune.errors.MissingDependencyError
             TVM is not installed.
         """
-        self.check()
-        lowering = DEVICES[self.hardware.kind].part("lowering")
-        return lowering(self, self.hardware.most_threads or 1).tvm_schedule()
+        lower = LOWERING["lower"]
+        return lower(self.check(), self.hardware.most_threads or 1).tvm_schedule()
 
     def describe(self) -> str:
         """One line: the tiles of each axis (outer to inner), unroll, fetch widths, options."""

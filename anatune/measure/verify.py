@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, overload
 
 from anatune.arguments import MOST_SEED, checked_integer
 from anatune.core.schedule import Schedule, checked_schedule
-from anatune.core.templates import DEVICES, DeviceKind
+from anatune.measure.devices import calls_of, range_calls_of
 from anatune.measure.run.correctness import Verification
 from anatune.measure.run.memory import check_runs_here
 from anatune.model.ranges.plan import RangePlan
@@ -60,16 +60,10 @@ def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKerne
         TVM is not installed.
     """
     if isinstance(schedule, RangePlan):
-        return _build_range(schedule, checked_integer("build: threads", threads, 1, MOST_THREADS))
-    kind = _kind_of(schedule)
-    threads = checked_integer("build: threads", threads, 1, MOST_THREADS)
-    kernel: Kernel | GpuKernel = kind.part("kernel")(schedule, threads)
-    return kernel
-
-
-def _build_range(plan: RangePlan, threads: int) -> RangeKernel | GpuRangeKernel:
-    kernel: RangeKernel | GpuRangeKernel = _kind_of(plan.programs[0].schedule).part("range_kernel")(plan, threads)
-    return kernel
+        hardware = schedule.programs[0].schedule.hardware
+        return range_calls_of(hardware).build(schedule, checked_integer("build: threads", threads, 1, MOST_THREADS))
+    calls = calls_of(checked_schedule("schedule", schedule).hardware)
+    return calls.build(schedule, checked_integer("build: threads", threads, 1, MOST_THREADS))
 
 
 def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -> Verification:
@@ -95,13 +89,13 @@ def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -
         TVM is not installed; a GPU schedule and no C++ compiler.
     """
     first = schedule.programs[-1].schedule if isinstance(schedule, RangePlan) else schedule
-    kind = _kind_of(first)
+    hardware = checked_schedule("schedule", first).hardware
     threads = checked_integer("verify: threads", threads, 1, MOST_THREADS)
     seed = checked_integer("verify: seed", seed, 0, MOST_SEED)
-    check_runs_here(first.workload, first.hardware)
-    verifier = "range_verifier" if isinstance(schedule, RangePlan) else "verifier"
-    answer: Verification = kind.part(verifier)(schedule, threads, seed)
-    return answer
+    check_runs_here(first.workload, hardware)
+    if isinstance(schedule, RangePlan):
+        return range_calls_of(hardware).verify(schedule, threads, seed)
+    return calls_of(hardware).verify(schedule, threads, seed)
 
 
 def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
@@ -118,11 +112,5 @@ def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
     SpaceError, BuildError, MissingDependencyError
         As `build`, also for processors other than the present one.
     """
-    kind = _kind_of(schedule)
-    threads = checked_integer("inspect: threads", threads, 1, MOST_THREADS)
-    facts: dict[str, int] = kind.part("inspector")(schedule, threads)
-    return facts
-
-
-def _kind_of(schedule: Schedule) -> DeviceKind:
-    return DEVICES[checked_schedule("schedule", schedule).hardware.kind]
+    calls = calls_of(checked_schedule("schedule", schedule).hardware)
+    return calls.inspect(schedule, checked_integer("inspect: threads", threads, 1, MOST_THREADS))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from anatune.core.templates import DEVICES
 from anatune.core.trial import Measurement, Trial
+from anatune.measure.devices import protocol_of
 from anatune.measure.run.cores import CorePlan, physical_cores, plan_cores
 from anatune.measure.run.timing import TimingProtocol
 from anatune.tuning.cost import CostEstimate, SessionCost, estimate_session, session_cost
@@ -55,8 +55,8 @@ class SessionCosts:
         left_s: float | None = None,
     ) -> CostEstimate:
         """Return an estimate of what is left to measure after `history`; `left_s` is the rest of the time limit."""
-        self._target, device = target, DEVICES[target.templates[0].kind]
-        self._protocol = device.part("protocol")
+        self._target = target
+        self._protocol = protocol_of(target.hardware)
         is_built = target.manifest is not None
         self._cores = plan_cores(target.threads, physical_cores()) if place.is_here else None
         self._key = machine_key(target.hardware, f"{target.threads} threads", *(one.name for one in target.templates))

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import DEVICES
 from anatune.errors import SpaceError
+from anatune.measure.devices import measurer_of
 from anatune.measure.place import MakeMeasurer
 from anatune.model.bound import TimeBound, time_bound
 from anatune.search.base import Strategy, make_strategy
@@ -98,7 +98,7 @@ def source_of_model(target: Target, strategy: str, seed: int, start: str = "mode
     chosen = min(members.values(), key=lambda one: float(one.model.times(one.ranked[:1])[0][0]))
     first = chosen.model.space.schedule_of(chosen.ranked[0])
     bound = _bound(target, here, [one.model for one in members.values()])
-    measurer = DEVICES[target.templates[0].kind].part("measurer")
+    measurer = measurer_of(target.hardware)
     return Source(made, first, here, predicted, _program, measurer, bound, corrected_by)
 
 

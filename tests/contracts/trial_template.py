@@ -4,11 +4,11 @@ import numpy as np
 
 from anatune.core.accuracy import RELAXED, STANDARD
 from anatune.core.schedule import Schedule
-from anatune.templates import Template
 from anatune.templates.base.model import AnalyticalModel, Rule, Shown
 from anatune.templates.base.ranking import Best, rank_whole
 from anatune.templates.base.space import Space
 from anatune.templates.base.values import check_count, check_names, check_tiles
+from anatune.templates.cpu.template import CpuTemplate
 
 LEVELS = ("outer", "inner")
 MOST_INNER = 4096
@@ -72,8 +72,8 @@ class TrialModel(AnalyticalModel):
         return rank_whole(self, best, 0.9 * self.workload.num_points / self.hardware.compute.clock_hz, watch)
 
 
-class TrialTemplate(Template):
-    name, kind, room = "trial", "cpu", "cpu"
+class TrialTemplate(CpuTemplate):
+    name, room = "trial", "cpu"
     check = staticmethod(check)
     levels = staticmethod(levels_of)
 

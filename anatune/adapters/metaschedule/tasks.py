@@ -11,11 +11,10 @@ from anatune import api
 from anatune.adapters.metaschedule.objects import RunnerResult, TracedSchedule, TvmObject, measurement_of
 from anatune.arguments import shown
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, lacks_feature, last_line
-from anatune.codegen.tvm.kernel import TirTask
+from anatune.codegen.tvm.kernel import TASKS, TirTask
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
-from anatune.core.templates import DEVICES
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, SpaceError
@@ -61,8 +60,7 @@ def task_of(module: TvmObject, target: TvmObject, hardware: HardwareSpec) -> Tir
     WorkloadError
         It is no function that anatune has kernels for; the message says why.
     """
-    made: TirTask = DEVICES[hardware.kind].part("functions")(module, int(target.attrs.get("num-cores", 1)))
-    return made
+    return TASKS[hardware.kind](module, int(target.attrs.get("num-cores", 1)))
 
 
 def target_from(target: TvmObject) -> TvmObject:

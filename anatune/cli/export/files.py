@@ -17,7 +17,7 @@ from anatune.codegen.cuda.export.header import prototypes
 from anatune.codegen.cuda.export.ranges import write_cuda_range
 from anatune.codegen.cuda.export.write import write_cuda
 from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
-from anatune.codegen.lowered import tvm_module_json
+from anatune.codegen.devices import tvm_module_json
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
 from anatune.model.ranges.plan import RangePlan

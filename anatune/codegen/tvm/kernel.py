@@ -21,9 +21,9 @@ from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line,
 from anatune.codegen.tvm.intrinsic import plain_kernel, register_intrinsic
 from anatune.codegen.tvm.nest import BlockNest, check_loops, read_block
 from anatune.core.schedule import Schedule
-from anatune.core.templates import DEVICES
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, WorkloadError
+from anatune.templates import template_named
 from anatune.templates.cpu.program.program import program_of
 
 __all__ = [
@@ -56,6 +56,8 @@ _VECTOR = 64
 """Most elements of a vectorised loop of the element-wise blocks around the nest: what TVM's own rules take."""
 _PARALLEL_FROM = 1 << 14
 """Elements from which on such a block is spread over threads: a parallel loop costs some microseconds."""
+_BLOCK_THREADS = 256
+"""Of a block of the element-wise kernels around the nest: eight warps, as TVM's own rules take for such functions."""
 
 
 class TirTask:
@@ -247,6 +249,33 @@ class TirTask:
             sch.vectorize(inner)
 
 
+class GpuTirTask(TirTask):
+    """One TVM function with one nest that anatune has GPU kernels for; see `TirTask`.
+
+    What stays around the nest gets threads of its own, a kernel each. TVM prints and compiles the CUDA C: the touches
+    that `anatune.codegen.cuda.lower` gives it (offsets in bytes, loops that stay loops) are missing, results are the
+    same.
+    """
+
+    def _kernel(self, schedule: Schedule, prefix: str) -> TvmObject:
+        self._check(schedule)
+        program = template_named(schedule.template).program(schedule)
+        return parse_program(program.script, "")
+
+    def _spread(self, sch: TvmObject, block: TvmObject) -> None:
+        """Give each element of an element-wise block a thread."""
+        loops = sch.get_loops(block)
+        if not loops:
+            return
+        outer, inner = sch.split(sch.fuse(*loops) if len(loops) > 1 else loops[0], [None, _BLOCK_THREADS])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner, "threadIdx.x")
+
+
+TASKS = {"cpu": TirTask, "gpu": GpuTirTask}
+"""Kind of device -> the class of its functions."""
+
+
 def annotated_schedule(trace: TvmObject) -> Schedule | None:
     """Return the schedule that a trace of `TirTask.schedule` carries, None where there is none.
 
@@ -282,8 +311,7 @@ def register_kernels(module: TvmObject, trace: TvmObject) -> bool:
     schedule = annotated_schedule(trace) if names is not None else None
     if schedule is None:
         return False
-    kind = DEVICES[schedule.hardware.kind].part("functions")
-    kind(module, int(annotation(trace, THREADS) or 1)).schedule(schedule, names)
+    TASKS[schedule.hardware.kind](module, int(annotation(trace, THREADS) or 1)).schedule(schedule, names)
     return True
 
 

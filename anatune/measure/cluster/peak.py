@@ -8,8 +8,8 @@ from typing import Any
 
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import DEVICES
 from anatune.core.workload.operators import matmul
+from anatune.measure.devices import measurer_of
 from anatune.measure.run.build_processes import BuildProcesses, Limits
 from anatune.measure.run.measurer import Entries
 from anatune.measure.run.prebuilt import prebuilt
@@ -57,7 +57,7 @@ def peak_flop_per_s(
     finally:
         builders.kill()
     conditions = {} if is_cpu else {"l2": "warm"}
-    make = prebuilt(DEVICES[hardware.kind].part("measurer"))
+    make = prebuilt(measurer_of(hardware))
     # What it computes is not measured, the reference kernel is.
     workload = matmul(32, 32, 32)
     with make(workload, hardware, limits=limits, built={}, reference=artifact, **conditions, **where) as measurer:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import DEVICES
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import AnatuneError, MissingDependencyError, RunError
 from anatune.files import scratch_folder
@@ -33,6 +32,7 @@ from anatune.measure.cluster.messages import (
     Standing,
 )
 from anatune.measure.cluster.packing import DamagedError, Packed, unpack
+from anatune.measure.devices import measurer_of
 from anatune.measure.run.build_processes import Limits
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.measurer import Entries
@@ -291,7 +291,7 @@ class LocalStation:
             self._close(next(iter(self._open)))
         setting = known.setting
         check_memory(setting.workload, checked=True)
-        make = prebuilt(DEVICES[setting.hardware.kind].part("measurer"))
+        make = prebuilt(measurer_of(setting.hardware))
         measurer: Prebuilt = make(
             setting.workload,
             setting.hardware,

@@ -23,10 +23,10 @@ from anatune.measure.run.correctness import Array, Verification, array_dtype, ch
 from anatune.measure.run.rounding import operands_used
 from anatune.model.ranges.plan import RangePlan
 
-__all__ = ["GpuRangeKernel", "build_range", "verify_range"]
+__all__ = ["GpuRangeKernel", "build", "verify"]
 
 
-def verify_range(plan: RangePlan, threads: int, seed: int) -> Verification:
+def verify(plan: RangePlan, threads: int, seed: int) -> Verification:
     """Run each program's CUDA C on the CPU at both ends and in the middle of intervals that it serves.
 
     See `anatune.verify`.
@@ -156,7 +156,7 @@ def _free(device: GpuDevice, programs: dict[int, _Program], buffers: dict[str, G
                 device.unload(function)
 
 
-def build_range(plan: RangePlan, threads: int, device: GpuDevice | None = None) -> GpuRangeKernel:
+def build(plan: RangePlan, threads: int, device: GpuDevice | None = None) -> GpuRangeKernel:
     """Return a plan for a range as one call on this machine's GPU.
 
     Raises

@@ -86,6 +86,10 @@ class Template(ABC):
     def program(self, schedule: Schedule, **how: Any) -> Any:
         """Return what the lowering of its kind of device turns into a TVM module."""
 
+    @abstractmethod
+    def streaming_s(self, hardware: Any, num_bytes: int, flop: int = 0) -> float:
+        """Return the seconds of a call that reads and writes tensors once, whatever computes it."""
+
     def takes(self, workload: Workload, hardware: Any) -> bool:
         """Return whether it applies to a workload on a device of its kind."""
         return True

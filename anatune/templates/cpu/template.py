@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from anatune.templates.base.template import Template
+from anatune.templates.cpu.streaming import streaming_s
 
 if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
@@ -18,6 +19,7 @@ class CpuTemplate(Template):
     """A template for CPUs, whose programs are loops with microkernels."""
 
     kind: ClassVar[str] = "cpu"
+    streaming_s = staticmethod(streaming_s)
 
     @abstractmethod
     def program(self, schedule: Schedule, **how: Any) -> CpuProgram:

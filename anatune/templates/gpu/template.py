@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from anatune.templates.base.template import Template
+from anatune.templates.gpu.streaming import streaming_s
 
 if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
@@ -18,6 +19,7 @@ class GpuTemplate(Template):
     """A template for GPUs, whose programs are kernels."""
 
     kind: ClassVar[str] = "gpu"
+    streaming_s = staticmethod(streaming_s)
 
     @abstractmethod
     def program(self, schedule: Schedule, **how: Any) -> KernelProgram:

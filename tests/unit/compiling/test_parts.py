@@ -7,7 +7,7 @@ from anatune.codegen.relax.kernels import ModelKernel
 from anatune.compiling.parts import operators_of, rows_of
 from anatune.graph.nodes import Node, TensorType
 from anatune.graph.reductions import with_reductions
-from anatune.templates.cpu.model.streaming import streaming_s
+from anatune.templates.cpu.streaming import streaming_s
 from tests.unit.graph import graphs as g
 
 HARDWARE = api.hardware("epyc_7763").with_threads(1)

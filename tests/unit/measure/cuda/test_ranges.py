@@ -101,7 +101,7 @@ def device():
 
 def test_a_built_range_is_called_on_arrays_of_any_extent(device):
     plan = a_plan(anatune.hardware("h200"), split=2)
-    kernel = gpu_ranges.build_range(plan, 1, device)
+    kernel = gpu_ranges.build(plan, 1, device)
     driver, addresses = device._backend._driver, []
     for extent in (45, 3, 8, 22, 1):
         workload = plan.workload.at(extent)
@@ -119,7 +119,7 @@ def test_a_built_range_is_called_on_arrays_of_any_extent(device):
 
 
 def test_what_a_built_range_cannot_take_is_one_line(device):
-    kernel = gpu_ranges.build_range(a_plan(anatune.hardware("h200")), 1, device)
+    kernel = gpu_ranges.build(a_plan(anatune.hardware("h200")), 1, device)
     a, b = np.ones((4, 40), np.float32), np.ones((40, 24), np.float32)
     for arrays, message in (
         ((np.ones((46, 40), np.float32), b), "range: i is 46, expected an integer from 1 to 45"),

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from anatune import api
-from anatune.templates.cpu.model.streaming import streaming_s
+from anatune.templates.cpu.streaming import streaming_s
 
 HARDWARE = api.hardware("epyc_7763").with_threads(1)
 CLOCK = HARDWARE.compute.clock_hz

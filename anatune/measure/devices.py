@@ -1,0 +1,85 @@
+"""What is asked of each kind of device: calls of the library, measurers. One is imported when it is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.core.schedule import Schedule
+from anatune.measure.run.correctness import Verification
+from anatune.measure.run.measurer import Measurer
+from anatune.measure.run.timing import CPU_PROTOCOL, TimingProtocol
+from anatune.model.ranges.plan import RangePlan
+
+if TYPE_CHECKING:
+    from anatune.measure.cpu.kernel import Kernel
+    from anatune.measure.cpu.ranged import RangeKernel
+    from anatune.measure.cuda.kernel import GpuKernel
+    from anatune.measure.cuda.ranges import GpuRangeKernel
+
+__all__ = ["Calls", "RangeCalls", "calls_of", "measurer_of", "protocol_of", "range_calls_of"]
+
+
+class Calls(Protocol):
+    """The library calls on one schedule; see `measure.verify`."""
+
+    def build(self, schedule: Schedule, threads: int) -> Kernel | GpuKernel:
+        """Compile a schedule and load it into this process."""
+
+    def verify(self, schedule: Schedule, threads: int, seed: int) -> Verification:
+        """Run a schedule on random operands and compare with float64."""
+
+    def inspect(self, schedule: Schedule, threads: int) -> dict[str, int]:
+        """Return what the compiler says about a schedule."""
+
+
+class RangeCalls(Protocol):
+    """The same on a plan for a range of extents."""
+
+    def build(self, plan: RangePlan, threads: int) -> RangeKernel | GpuRangeKernel:
+        """Compile a plan's programs and load them into this process."""
+
+    def verify(self, plan: RangePlan, threads: int, seed: int) -> Verification:
+        """Run each program at the ends and in the middle of what it serves."""
+
+
+def calls_of(hardware: HardwareSpec) -> Calls:
+    """Return the library calls on a device's schedules."""
+    if hardware.kind == "gpu":
+        from anatune.measure.cuda import calls as gpu
+
+        return gpu
+    from anatune.measure.cpu import calls as cpu
+
+    return cpu
+
+
+def range_calls_of(hardware: HardwareSpec) -> RangeCalls:
+    """Return the library calls on a device's plans for ranges."""
+    if hardware.kind == "gpu":
+        from anatune.measure.cuda import ranges as gpu
+
+        return gpu
+    from anatune.measure.cpu import ranged as cpu
+
+    return cpu
+
+
+def measurer_of(hardware: HardwareSpec) -> type[Measurer]:
+    """Return the class that builds, checks and times a device's schedules on this machine."""
+    if hardware.kind == "gpu":
+        from anatune.measure.cuda.measurer import GpuMeasurer
+
+        return GpuMeasurer
+    from anatune.measure.cpu.measurer import CpuMeasurer
+
+    return CpuMeasurer
+
+
+def protocol_of(hardware: HardwareSpec) -> TimingProtocol:
+    """Return how long and how often that times a kernel."""
+    if hardware.kind == "gpu":
+        from anatune.measure.cuda.runner import GPU_PROTOCOL
+
+        return GPU_PROTOCOL
+    return CPU_PROTOCOL
