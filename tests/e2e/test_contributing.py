@@ -5,13 +5,16 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import anatune as package
 from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
+from anatune.graph.nodes import Graph, Input, Node, TensorType
 from anatune.measure.run.reference import reference
 from anatune.search import base
+from tests import naive_graph
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "CONTRIBUTING.md"
@@ -70,6 +73,16 @@ def test_the_strategy_of_the_recipe(program, monkeypatch):
     strategy.tell([Trial(one, Measurement(Outcome.OK, times_s=(1e-6,))) for one in asked])
     assert len({one.key for one in [*asked, *strategy.ask(6)]}) == 12
     assert asked[0] == package.plan(made.workload, made.hardware, top_k=1, template="cuda").best
+
+
+def test_the_pass_of_the_recipe(program):
+    value = Input("x", TensorType((2, 3), "float32"))
+    once = Node("nn.relu", (value,), value.type)
+    graph = Graph((value,), (Node("nn.relu", (once,), value.type),), is_tuple=False)
+    after = program("A pass over whole models").without_repeated_rectifiers(graph)
+    array = np.arange(-3.0, 3.0).reshape(2, 3)
+    assert np.array_equal(naive_graph.run(after, array)[0], naive_graph.run(graph, array)[0])
+    assert (len(graph.nodes()), len(after.nodes())) == (2, 1)
 
 
 def test_what_it_names_is_there():
